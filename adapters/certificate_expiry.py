@@ -37,10 +37,10 @@ class CertificateExpiry:
             stamp = file_stamp(path)
             if stamp is None or stamp == self._stamps.get(name):
                 continue
-            self._stamps[name] = stamp
             try:
                 found = x509.load_pem_x509_certificates(path.read_bytes())
             except (OSError, ValueError):
                 continue
+            self._stamps[name] = stamp
             self._expires_at[name] = min(certificate.not_valid_after_utc.timestamp() for certificate in found)
         return self._expires_at

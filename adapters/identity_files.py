@@ -66,6 +66,7 @@ class IdentityFiles:
         self._expected = (role, name, region)
         self._clock = clock
         self._stamps = self._stamp()
+        self._problem = ""
         self.sessions = Sessions(self._load())
 
     @property
@@ -80,16 +81,22 @@ class IdentityFiles:
             self.reload()
 
     def reload(self) -> bool:
-        """Reloads the files if they have changed; returns whether a new identity is in use. Errors are logged."""
+        """Reloads the files if they have changed, or could not be used: permissions or the clock may be corrected.
+
+        Returns whether a new identity is in use. An error is logged once.
+        """
         stamps = self._stamp()
-        if stamps == self._stamps:
+        if stamps == self._stamps and not self._problem:
             return False
         self._stamps = stamps
         try:
             identity = self._load()
         except BadSecret as error:
-            _log.error("identity not reloaded; the previous one stays in use", reason=str(error))
+            if str(error) != self._problem:
+                self._problem = str(error)
+                _log.error("identity not reloaded; the previous one stays in use", reason=str(error))
             return False
+        self._problem = ""
         self.sessions.use(identity)
         _log.info("identity reloaded", id=str(identity.id), serial=identity.peer.serial)
         return True

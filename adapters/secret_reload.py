@@ -41,17 +41,21 @@ class SecretFile(Generic[SecretT]):
         self._what = what
         self._load = load
         self._stamp = file_stamp(path)
+        self._problem = ""
         self.secret = load(path)
 
     def reload_if_changed(self) -> None:
-        """Use a changed secret; keep the last good one if the file cannot be used."""
+        """Use a changed secret; keep the last good one while the file cannot be used, which its mode may cause."""
         stamp = file_stamp(self._path)
-        if stamp == self._stamp:
+        if stamp == self._stamp and not self._problem:
             return
         self._stamp = stamp
         try:
             self.secret.use(self._load(self._path))
         except BadSecret as error:
-            _log.error("secret not reloaded; the previous one stays in force", secret=self._what, reason=str(error))
+            if str(error) != self._problem:
+                self._problem = str(error)
+                _log.error("secret not reloaded; the previous one stays in force", secret=self._what, reason=str(error))
         else:
+            self._problem = ""
             _log.info("secret reloaded", secret=self._what)

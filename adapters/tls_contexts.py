@@ -43,19 +43,23 @@ class _ContextFiles:
         self._make = make
         self._files = [file for file in files if file is not None]
         self._stamps = self._stat()
+        self._problem = ""
         self.context = make()
 
     def reload_if_changed(self) -> None:
-        """Rebuild the context if a file has changed; keep the last good one if that fails."""
+        """Rebuild the context if a file has changed; keep the last good one, and try again, while that fails."""
         stamps = self._stat()
-        if stamps == self._stamps:
+        if stamps == self._stamps and not self._problem:
             return
         self._stamps = stamps
         try:
             self.context = self._make()
         except BadTlsFiles as error:
-            log.error("TLS files are unusable; the last good ones stay in force", problem=str(error))
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.error("TLS files are unusable; the last good ones stay in force", problem=str(error))
         else:
+            self._problem = ""
             log.info("TLS files reloaded", files=[str(file) for file in self._files])
 
     def _stat(self) -> list[Stamp | None]:

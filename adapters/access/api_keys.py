@@ -34,6 +34,10 @@ class BadApiKeys(Exception):
     """The file of API keys is unusable; the message names the file, the error and the remedy."""
 
 
+class UnreadableApiKeys(BadApiKeys):
+    """The file cannot be read at present. The same file may be readable later."""
+
+
 class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of the file of API keys; contains the digest of a key, never the key."""
 
@@ -62,6 +66,7 @@ class ApiKeys:
         self._clock = clock
         self._checked_at = clock()
         self._stamp = file_stamp(path)
+        self._problem = ""
         self._keys = read_api_keys(path)
 
     def caller(self, key: str) -> Caller | None:
@@ -87,8 +92,13 @@ class ApiKeys:
         try:
             self._keys = read_api_keys(self._path)
         except BadApiKeys as error:
-            _log.error("API keys not reloaded; the previous keys stay in force", reason=str(error))
+            if isinstance(error, UnreadableApiKeys):
+                self._stamp = None  # to read the file again, once its permissions allow that
+            if str(error) != self._problem:
+                self._problem = str(error)
+                _log.error("API keys not reloaded; the previous keys stay in force", reason=str(error))
         else:
+            self._problem = ""
             _log.info("API keys reloaded", keys=len(self._keys))
 
 
@@ -102,7 +112,7 @@ def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise BadApiKeys(f"{path}: cannot read the API keys: {error.strerror}; {_REMEDY}") from None
+        raise UnreadableApiKeys(f"{path}: cannot read the API keys: {error.strerror}; {_REMEDY}") from None
     if len(content) > MAX_FILE_BYTES:
         raise BadApiKeys(f"{path}: larger than {MAX_FILE_BYTES} bytes; {_REMEDY}")
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from adapters.certificate_expiry import CertificateExpiry
 from penstock.wire.identity import Identity
+from tests.support.descriptors import no_free_descriptors
 from tests.support.identities import YEAR_S, agent_id, authority, trust
 
 
@@ -29,6 +30,15 @@ def test_a_renewed_file_is_read_and_a_bad_one_changes_nothing(tmp_path: Path) ->
     assert expiry.by_use() == {"identity": renewed}
     file.write_text("half of it")
     assert expiry.by_use() == {"identity": renewed}
+
+
+def test_a_file_that_could_not_be_read_at_first_is_read_later(tmp_path: Path) -> None:
+    file = tmp_path / "tls.crt"
+    expires_at = write(file, YEAR_S)
+    expiry = CertificateExpiry({"identity": file})
+    with no_free_descriptors():
+        assert expiry.by_use() == {}
+    assert expiry.by_use() == {"identity": expires_at}
 
 
 def test_the_first_of_several_certificates_counts(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.authority_files import issue_identity
 from adapters.identity_files import (
@@ -22,7 +24,8 @@ from adapters.tls_contexts import ServerTls
 from penstock.wire.identity import BadIdentity, ProcessRole
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from penstock.wire.session import BadSignature
-from tests.support.identities import agent_id, authority, control_plane_id, renew_identity, write_identity
+from tests.support.descriptors import no_free_descriptors
+from tests.support.identities import START, agent_id, authority, control_plane_id, renew_identity, write_identity
 
 
 def load(directory: Path) -> IdentityFiles:
@@ -44,6 +47,27 @@ def test_a_bad_renewal_leaves_the_last_identity_in_use(tmp_path: Path) -> None:
     (tmp_path / CERTIFICATE).write_bytes(b"half a certifica")
     assert not files.reload()
     assert files.sessions.identity is before
+
+
+def test_a_certificate_that_could_not_be_used_at_first_is_used_later(tmp_path: Path) -> None:
+    now = START
+    files = IdentityFiles(write_identity(tmp_path, agent_id()), ProcessRole.AGENT, "agent-1", "eu", clock=lambda: now)
+    tls = ServerTls(tmp_path / CERTIFICATE, tmp_path / PRIVATE_KEY, tmp_path / AUTHORITIES)
+    before, context = files.sessions.identity.peer.serial, tls()
+    renew_identity(tmp_path, agent_id())
+    with capture_logs() as logged:
+        assert not files.reload(), "by the clock of this process the certificate is not valid yet"
+        assert not files.reload()
+        with no_free_descriptors():
+            tls.reload_if_changed()
+            tls.reload_if_changed()
+    assert [entry["log_level"] for entry in logged] == ["error", "error"]
+    assert tls() is context
+    now = time.time()
+    assert files.reload()
+    tls.reload_if_changed()
+    assert files.sessions.identity.peer.serial != before
+    assert tls() is not context
 
 
 def test_a_revocation_takes_effect_without_restart(tmp_path: Path) -> None:

@@ -106,3 +106,18 @@ def test_a_changed_secret_is_used_and_a_bad_one_is_not(
     path.unlink()
     file.reload_if_changed()
     assert accepts(in_use, new)
+
+
+def test_a_secret_with_corrected_permissions_is_used(path: Path) -> None:
+    path.write_text("the-secret-of-yesterday")
+    file = SecretFile(path, "admin token", load_admin_token)
+    path.write_text("the-secret-of-today")
+    path.chmod(0o644)
+    with capture_logs() as logged:
+        file.reload_if_changed()
+        file.reload_if_changed()
+    assert len(logged) == 1
+    assert not file.secret.is_token("the-secret-of-today")
+    path.chmod(0o600)
+    file.reload_if_changed()
+    assert file.secret.is_token("the-secret-of-today")

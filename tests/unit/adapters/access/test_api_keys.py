@@ -7,9 +7,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from adapters.access.api_keys import MAX_FILE_BYTES, POLL_S, ApiKeys, BadApiKeys, read_api_keys
 from adapters.access.callers import Caller, Role
+from tests.support.descriptors import no_free_descriptors
 from tests.support.stores import SetClock
 
 
@@ -65,6 +67,20 @@ def test_a_changed_file_is_read_and_an_invalid_one_is_ignored(path: Path) -> Non
     write(path, "[]")
     clock.now += POLL_S
     assert keys.caller("second") is None
+
+
+def test_a_file_that_could_not_be_read_at_first_is_read_later(path: Path) -> None:
+    clock = SetClock()
+    write(path, entry("ci", "first"))
+    keys = ApiKeys(path, clock)
+    write(path, entry("duty", "second"))
+    with no_free_descriptors(), capture_logs() as logged:
+        for _ in range(2):
+            clock.now += POLL_S
+            assert keys.caller("first") is not None
+    assert [entry["log_level"] for entry in logged] == ["error"]
+    clock.now += POLL_S
+    assert (keys.caller("first"), keys.caller("second")) == (None, Caller("duty", Role.VIEWER))
 
 
 @pytest.mark.parametrize(
