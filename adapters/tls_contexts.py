@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
-from typing import Protocol
+from typing import Protocol, Self
 
 import structlog
 
@@ -83,8 +83,8 @@ class ServerTls:
             BadTlsFiles: a file is unusable.
         """
         verify_mode = ssl.CERT_REQUIRED if require_client else ssl.CERT_OPTIONAL
-        self._make = partial(_server_context, certificate, key, client_ca, verify_mode)
-        self._files = _ContextFiles(self._make, (certificate, key, client_ca))
+        make = partial(_server_context, certificate, key, client_ca, verify_mode)
+        self._files = _ContextFiles(make, (certificate, key, client_ca))
 
     def __call__(self) -> ssl.SSLContext:
         """Return the context of the next handshake.
@@ -95,18 +95,38 @@ class ServerTls:
         return self._files.context
 
     def renewing_context(self) -> ssl.SSLContext:
-        """Return a context for servers that accept only one; each handshake switches to the current context."""
-
-        def use_current(connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> None:
-            connection.context = self._files.context
-
-        entry = self._make()
-        entry.sni_callback = use_current  # also called if the client sends no server name
-        return entry
+        """Return a context for asyncio servers, which accept only one; each connection uses the current context."""
+        return _RenewingContext(self)
 
     def reload_if_changed(self) -> None:
         """Use changed files from the next handshake on."""
         self._files.reload_if_changed()
+
+
+class _RenewingContext(ssl.SSLContext):
+    """A context of which only `wrap_bio` is used, by the event loop for each accepted connection.
+
+    A callback for the server name could replace the context of a connection as well, but OpenSSL would look up TLS
+    sessions and ticket keys in the context with which the connection began, and resume sessions that began under
+    authorities since removed.
+    """
+
+    _tls: ServerTls
+
+    def __new__(cls, tls: ServerTls) -> Self:
+        context = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+        context._tls = tls
+        return context
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        return self._tls().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
 class ClientTls:

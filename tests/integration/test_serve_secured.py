@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
@@ -26,6 +27,7 @@ from tests.support.control_planes import OPERATOR, PLANET, TOKEN
 from tests.support.identities import FLEET, agent_id, control_plane_id, control_plane_sessions, write_identity
 from tests.support.identity_provider import CLIENT_ID, IdentityProvider, choose
 from tests.support.issuer import AUDIENCE, rsa_key
+from tests.support.on_uvloop import on_uvloop
 from tests.support.reserved_ports import reserved_ports
 from tests.support.secured_etcd import secured_etcd
 from tests.support.wait import PATIENCE_S, found, until_async
@@ -220,3 +222,53 @@ async def test_a_new_certificate_is_loaded_with_its_key(tmp_path: Path, certific
     await server.wait_closed()
     with pytest.raises(BadTlsFiles, match=r"shown\.pem"):
         ServerTls(*shown)
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [(ssl.TLSVersion.TLSv1_2, ssl.OP_NO_TICKET), (ssl.TLSVersion.TLSv1_2, 0), (ssl.TLSVersion.TLSv1_3, 0)],
+    ids=["session id", "ticket", "TLS 1.3"],
+)
+@on_uvloop
+async def test_a_client_of_a_removed_authority_cannot_resume_a_session(
+    tmp_path: Path, certificates: Path, version: ssl.TLSVersion, options: int
+) -> None:
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes((certificates / "authority.pem").read_bytes())
+    tls = ServerTls(certificates / "api.pem", certificates / "api.key", trusted)
+    client = ssl.create_default_context(cafile=certificates / "authority.pem")
+    client.load_cert_chain(certificates / "client.pem", certificates / "client.key")
+    client.maximum_version = version
+    client.options |= options
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.read(1))
+        writer.close()
+
+    def connect(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None] | None:
+        """Return the TLS session, and whether it was resumed; None if the connection was refused."""
+        try:
+            with (
+                socket.create_connection(server.sockets[0].getsockname(), PATIENCE_S) as plain,
+                client.wrap_socket(plain, server_hostname=LOOPBACK, session=session) as over,
+            ):
+                over.sendall(b"x")
+                if over.recv(1) != b"x":
+                    return None
+                used = over.session, over.session_reused
+                over.recv(1)  # the end: OpenSSL forgets the session of a connection that breaks off
+                return used
+        except (ssl.SSLError, ConnectionError):
+            return None
+
+    async with await asyncio.start_server(serve, LOOPBACK, 0, ssl=tls.renewing_context()) as server:
+        first = await asyncio.to_thread(connect, None)
+        assert first is not None
+        session, _ = first
+        again = await asyncio.to_thread(connect, session)
+        assert again is not None
+        assert again[1], "resumed"
+        make_authority(tmp_path / "others", "other")
+        trusted.write_bytes((tmp_path / "others" / "other.pem").read_bytes())
+        tls.reload_if_changed()
+        assert await asyncio.to_thread(connect, session) is None
