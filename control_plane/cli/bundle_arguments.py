@@ -47,7 +47,8 @@ def read_bundle(where: str) -> dict[str, str]:
         return read_folder(Path(where))
     revision = _REVISION.fullmatch(where)
     if revision is None:
-        raise UsageFault(f"{where} is not a folder; give a folder, or REPOSITORY@REF:FOLDER")
+        shown = "the URL" if "://" in where else where  # a URL may have a password
+        raise UsageFault(f"{shown} is not a folder; give a folder, or REPOSITORY@REF:FOLDER")
     from control_plane.policy.source.repository import RepositoryReader
 
     repository = revision["repository"]

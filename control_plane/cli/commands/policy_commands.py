@@ -20,6 +20,7 @@ from control_plane.cli.output import Output, OutputOption, print_as, print_json,
 from control_plane.cli.simulation_view import simulated_json, simulated_view
 from control_plane.cli.verification_view import verified_json, verified_view
 from control_plane.policy.bundle_errors import PolicyRefused
+from control_plane.policy.source.repository_url import without_credentials
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import diff as differences
 
@@ -42,7 +43,7 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
         else:
             for error in refused.errors:
                 print(error)
-        print(f"{bundle}: refused, {len(refused.errors)} error(s)", file=sys.stderr)
+        print(f"{without_credentials(bundle)}: refused, {len(refused.errors)} error(s)", file=sys.stderr)
         raise typer.Exit(EXIT_FAILED) from None
     counts = {
         "regions": len(policy.regions),
@@ -57,7 +58,7 @@ def lint(bundle: BundleArgument, output: OutputOption = Output.TABLE) -> None:
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
         listed = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in counts.items())
-        print(f"{bundle}: good, {listed}, digest {policy.digest()[:12]}")
+        print(f"{without_credentials(bundle)}: good, {listed}, digest {policy.digest()[:12]}")
 
 
 @app.command()

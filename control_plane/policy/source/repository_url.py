@@ -27,6 +27,9 @@ def url_error(url: str) -> str | None:
         return f"is neither an absolute path nor a URL of {', '.join(SCHEMES)}"
     if parts.scheme != "file" and not parts.hostname:
         return "names no host"
+    if not parts.path:
+        # For example https://user:password, if @REF is missing: the password would be taken as a port or host.
+        return "names no path"
     if parts.query or parts.fragment:
         return "has a query or a fragment, which git does not send"
     return None

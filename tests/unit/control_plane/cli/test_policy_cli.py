@@ -11,7 +11,7 @@ import pytest
 from control_plane.cli import demand_file
 from control_plane.policy.schema import schema_text
 from tests.support.cli import run
-from tests.support.git_repositories import PolicyRepository
+from tests.support.git_repositories import PolicyRepository, bundle_files, git_over_http
 from tests.support.paths import POLICIES
 
 
@@ -51,6 +51,23 @@ def test_lint_refuses_a_folder_without_a_repository(repository: str) -> None:
     result = run("policy", "lint", f"{repository}@main:policies")
     assert result.exit_code == 2
     assert result.stderr.startswith("penstock policy lint: the repository is n")
+
+
+def test_lint_never_prints_the_password_of_a_repository(tmp_path: Path) -> None:
+    repository = PolicyRepository(tmp_path / "policy")
+    with git_over_http(repository, "s3cret") as url:
+        there = url.replace("//", "//penstock:s3cret@")
+        repository.commit(bundle_files(POLICIES / "planet"))
+        good = run("policy", "lint", f"{there}@main")
+        repository.commit({"one.yaml": b"kind: Nothing"})
+        bad = run("policy", "lint", f"{there}@main")
+        without_ref = [run("policy", "lint", f"{there}{end}") for end in ("", "@", "@:policies")]
+    assert good.stdout.startswith(f"{url}@main: good, 5 regions")
+    assert bad.stderr.startswith(f"{url}@main: refused, ")
+    assert [result.exit_code for result in without_ref] == [2, 2, 2]
+    for result in (good, bad, *without_ref):
+        assert "s3cret" not in result.stdout + result.stderr
+    assert "give a folder, or REPOSITORY@REF:FOLDER" in without_ref[0].stderr
 
 
 def test_verify_accepts_a_valid_bundle() -> None:
