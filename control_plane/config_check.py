@@ -18,7 +18,7 @@ from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from control_plane.policy.source.webhook_secret import load_webhook_secret
-from control_plane.serve import tls_of_api, tls_to_etcd, tls_to_peers
+from control_plane.serve import load_client_secret, tls_of_api, tls_to_etcd, tls_to_peers
 from control_plane.settings import ControlPlaneSettings
 from penstock.wire.identity import ProcessRole
 
@@ -28,10 +28,7 @@ class BadBundle(Exception):
 
 
 def config_problems(settings: ControlPlaneSettings) -> list[str]:
-    """Return the problems of the files that the settings name, one a line.
-
-    A policy repository and the OIDC client secret are not read.
-    """
+    """Return the problems of the files that the settings name, one a line. A policy repository is not read."""
     checks: list[Callable[[], object]] = [
         lambda: IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name),
         lambda: load_admin_token(settings.admin_token_file),
@@ -42,6 +39,7 @@ def config_problems(settings: ControlPlaneSettings) -> list[str]:
     ]
     files: list[tuple[Path | None, Callable[[Path], object]]] = [
         (settings.api_keys_file, read_api_keys),
+        (settings.oidc_client_secret_file, load_client_secret),
         (settings.policy_webhook_secret_file, load_webhook_secret),
         (settings.policy_dir, _check_bundle),
     ]

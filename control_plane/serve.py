@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 
 import httpx
@@ -23,7 +24,7 @@ from adapters.garbage_collection import uncollected
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles
 from adapters.loopback import is_loopback
-from adapters.secret_file import read_secret
+from adapters.secret_file import BadSecret, read_secret
 from adapters.secret_reload import SecretFile
 from adapters.service_manager import ServiceManager
 from adapters.store.members import Member
@@ -194,12 +195,23 @@ def _sign_in(settings: ControlPlaneSettings, oidc: Oidc, http: httpx.AsyncClient
     if settings.oidc_client_id is None:
         return None
     secret_file = settings.oidc_client_secret_file
-    secret = None
-    if secret_file is not None:
-        secret = read_secret(secret_file, "OIDC client secret", min_bytes=MIN_CLIENT_SECRET_BYTES).decode()
+    secret = load_client_secret(secret_file) if secret_file is not None else None
     redirect_url = settings.oidc_redirect_url or f"{url}{REDIRECT_PATH}"
     client = OidcClient(settings.oidc_client_id, redirect_url, secret, settings.oidc_scopes)
     return CodeFlow(client, OidcProvider(oidc.issuer, http), oidc.for_audience(client.client_id), http)
+
+
+def load_client_secret(path: Path) -> str:
+    """Return the secret of the page as a client of the identity provider.
+
+    Raises:
+        BadSecret: the file cannot be used.
+    """
+    secret = read_secret(path, "OIDC client secret", min_bytes=MIN_CLIENT_SECRET_BYTES)
+    try:
+        return secret.decode()
+    except UnicodeDecodeError:
+        raise BadSecret(f"{path}: the OIDC client secret is not UTF-8; copy it from the provider again") from None
 
 
 def tls_of_api(settings: ControlPlaneSettings) -> ServerTls | None:

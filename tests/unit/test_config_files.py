@@ -119,6 +119,23 @@ def test_a_control_planes_configuration_is_checked_without_a_connection(here: Pa
     assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
 
 
+def test_the_secret_of_the_page_is_checked(here: Path) -> None:
+    with (here / "cp.yaml").open("a") as file:
+        file.write("oidc_issuer: https://login.example.com\noidc_audience: penstock\noidc_roles: {sre: operator}\n")
+        file.write("oidc_jwks_url: https://login.example.com/keys\noidc_client_id: page\n")
+        file.write("oidc_client_secret_file: oidc.secret\n")
+    start = "penstock serve: oidc.secret: "
+    assert check_control_plane()[1][0].startswith(f"{start}cannot read the OIDC client secret: No such file")
+    (here / "oidc.secret").touch(mode=0o600)
+    (here / "oidc.secret").write_bytes(b"\xff" * 32)
+    assert check_control_plane() == (
+        2,
+        [f"{start}the OIDC client secret is not UTF-8; copy it from the provider again"],
+    )
+    (here / "oidc.secret").write_text("0" * 32)
+    assert check_control_plane()[0] == 0
+
+
 def test_the_settings_in_effect_are_printed_with_their_source(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_AGENT_REDIS_URL", "redis://:hush@127.0.0.1:1")
     result = CliRunner().invoke(agent, ["--config", "agent.yaml", "--print-config"])
