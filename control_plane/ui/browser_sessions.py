@@ -49,8 +49,9 @@ person's groups or account may have changed."""
 PENDING_LIFETIME_S = 600
 """Maximum time (s) of a sign-in at the identity provider."""
 
-MAX_COOKIE_CHARS = 4096
-"""Maximum length (characters) of a cookie's value; browsers reject longer cookies."""
+MAX_COOKIE_CHARS = 4096 - len(SECURE_PREFIX + COOKIE)
+"""Maximum length (characters) of a cookie's value; browsers ignore a cookie whose name and value are longer than 4096
+bytes together (RFC 6265bis, 5.6)."""
 
 _NONCE_BYTES = 12
 _PURPOSE = b"penstock/ui-session"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -82,6 +83,15 @@ def test_sessions_end_with_time_and_with_the_secret_and_survive_a_restart() -> N
     assert BrowserSessions(SECRET, clock).open(value) is None
     with pytest.raises(ValueError, match="sign in with an API key"):
         BrowserSessions(SECRET).seal("x" * 4000)
+
+
+def test_no_cookie_is_longer_than_browsers_accept(sessions: BrowserSessions) -> None:
+    """Browsers ignore a cookie whose name and value together have more than 4096 bytes (RFC 6265bis, 5.6)."""
+    lengths = []
+    for length in range(2900, 3100):
+        with suppress(ValueError):
+            lengths.append(len(SECURE_PREFIX + COOKIE) + len(sessions.seal("x" * length)))
+    assert 4090 <= max(lengths) <= 4096
 
 
 async def test_the_page_loads_nothing_from_other_origins(app: FastAPI) -> None:
