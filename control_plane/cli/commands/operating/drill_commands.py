@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from control_plane.cli.api_client import ApiClient, NoLeader, Unreachable
+from control_plane.cli.api_client import ApiClient, ApiRefused, Unreachable
 from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.commands.operating.overrides_commands import seconds_of
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error
@@ -30,7 +30,8 @@ POLL_S = 1.0
 """Interval (s) at which the drill under way is polled."""
 
 MAX_FAILED_LOOKS = 30
-"""Maximum number of consecutive failed polls; polls can fail while the leadership changes."""
+"""Maximum number of consecutive failed polls; polls can fail while the leadership changes or the store does not
+answer."""
 
 NumberArgument = Annotated[int, typer.Argument(help="Number of the drill.", show_default=False)]
 HoldOption = Annotated[str, typer.Option("--hold", help="How long the region stays empty, such as 60s or 10m.")]
@@ -137,9 +138,9 @@ def _run(api: ApiClient, body: dict[str, Any], wait: bool, output: Output) -> No
         time.sleep(POLL_S)
         try:
             report, failed = _get(api, report.number), 0
-        except (Unreachable, NoLeader):
+        except (Unreachable, ApiRefused) as error:
             failed += 1
-            if failed > MAX_FAILED_LOOKS:
+            if failed > MAX_FAILED_LOOKS or (isinstance(error, ApiRefused) and error.status < 500):
                 raise
     print_as(output, report, lambda: drill_view(report))
     if wait and report.phase is not DrillPhase.DONE:

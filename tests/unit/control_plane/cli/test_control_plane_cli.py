@@ -21,8 +21,10 @@ from adapters.store.members import Member
 from control_plane.audit.audit_chain import BEGINNING, AuditEntry, AuditHead, sealed
 from control_plane.auth.admin_token import AdminToken, may_resend_credential
 from control_plane.cli.api_client import ApiClient, NoLeader
+from control_plane.cli.commands.operating import drill_commands
 from control_plane.cli.main import app
 from control_plane.cli.status_view import status_view
+from control_plane.drills.drill_resource import drill_report
 from control_plane.policy.source.revision import Origin
 from control_plane.rollout.rollout_resource import RolloutSummary
 from control_plane.status.status import (
@@ -37,8 +39,10 @@ from control_plane.status.status import (
     Status,
     StoreStatus,
 )
+from penstock.drills.drill_state import Drill, DrillPhase, DrillRequest, DrillStep
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
+from penstock.policy.policy import Exercise
 from penstock.policy.provenance import Provenance
 from penstock.rollout.state_machine import Phase
 from tests.support.cli import run
@@ -126,20 +130,29 @@ class FakeControlPlane(ThreadingHTTPServer):
         self.answer = b"{}"
         self.code = 200
         self.audit = b""
+        self.made = b""
+        """The answer to a POST."""
+        self.drill: list[tuple[int, bytes]] = []
+        """Statuses and bodies of the next answers at /v1/drills/1."""
 
 
 class _StatusHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
+        assert isinstance(self.server, FakeControlPlane)
         self.send_response(200)
-        self.send_header("content-length", "0")
+        self.send_header("content-length", str(len(self.server.made)))
         self.end_headers()
+        self.wfile.write(self.server.made)
 
     def do_GET(self) -> None:
         assert isinstance(self.server, FakeControlPlane)
         answers = {"/v1/status": self.server.answer, "/v1/audit/export": self.server.audit}
+        code = self.server.code
+        if self.path == "/v1/drills/1":
+            code, answers[self.path] = self.server.drill.pop(0)
         allowed = self.path in answers and self.headers["authorization"] == f"Bearer {TOKEN}"
         answer = answers.get(self.path, b"{}")
-        self.send_response(self.server.code if allowed else 401)
+        self.send_response(code if allowed else 401)
         self.send_header("content-length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
@@ -280,6 +293,26 @@ class TestStatus:
         result = run("status")
         assert result.exit_code == 2
         assert "penstock status: no control plane is selected; give --url or --context" in result.stderr
+
+
+@pytest.mark.parametrize(("failure", "exit_code"), [(503, 0), (403, 1)])
+def test_a_drill_is_awaited_while_the_store_does_not_answer(
+    failure: int, exit_code: int, servers: list[FakeControlPlane], token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drill_commands, "POLL_S", 0.0)
+
+    def drill(phase: DrillPhase) -> bytes:
+        request = DrillRequest(Exercise.CONTROL_PLANE_FAILOVER, None, 60.0, 2.0, "a test", "duty")
+        steps = (DrillStep(phase, 1000.0, "as it is"),)
+        return msgspec.json.encode(drill_report(Drill(1, request, steps, 7, "north", 42, 1)))
+
+    server = servers[0]
+    server.answer = msgspec.json.encode(status_of("north", server.url, LeaderStatus("north", server.url, 7)))
+    server.made = drill(DrillPhase.PREPARED)
+    server.drill = [(failure, b'{"detail": "the store did not answer"}'), (200, drill(DrillPhase.DONE))]
+    result = run("drill", "failover", "--reason", "a test", "--url", server.url, "--token-file", token)
+    assert result.exit_code == exit_code, result.stderr
+    assert ("drill 1: control plane failover, done" in result.stdout) == (exit_code == 0)
 
 
 @pytest.mark.parametrize(
