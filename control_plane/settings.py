@@ -63,7 +63,10 @@ def _endpoint(value: str) -> str:
 
 def _http_url(value: str) -> str:
     parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+    if parts.username is not None:
+        raise ValueError("the URL names a user; agents and operators have their own credentials")
+    has_more = parts.path.strip("/") or parts.query or parts.fragment
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0 or has_more:
         raise ValueError(f"{value!r} is not of the form http://host:port")
     return value.rstrip("/")
 
