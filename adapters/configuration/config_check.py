@@ -58,7 +58,8 @@ def problems_of(checks: Iterable[Callable[[], object]], *errors: type[Exception]
 
 def can_write_in(directory: Path) -> bool:
     """Whether this process may write in a directory, or create it if it is missing."""
-    while not directory.exists() and directory != directory.parent:
+    # Unlike Path.exists, this raises nothing if a parent directory is inaccessible.
+    while not os.path.exists(directory) and directory != directory.parent:
         directory = directory.parent
     return directory.is_dir() and os.access(directory, os.W_OK | os.X_OK)
 

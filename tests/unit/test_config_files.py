@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import yaml
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from adapters.configuration.config_check import can_write_in
 from adapters.configuration.settings_loader import load_with_origins
 from control_plane.cli.main import app as penstock
 from control_plane.settings import ControlPlaneSettings
@@ -23,6 +26,7 @@ from regional_agent.config.settings import AgentSettings
 from tests.support.identities import CONTROL_PLANE, agent_id, control_plane_id, write_identity
 from tests.support.paths import ROOT
 
+NOBODY = 65534
 EXAMPLES = ROOT / "deploy" / "config"
 
 
@@ -102,6 +106,27 @@ def test_an_agents_configuration_is_checked_without_a_connection(here: Path) -> 
         "token: cannot be written; name a file in another",
     ]
     assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Drop the privileges of root, for which every directory is accessible."""
+    real, effective, saved = os.getresuid()
+    if effective == 0:
+        os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(real, effective, saved)
+
+
+def test_a_directory_below_an_inaccessible_one_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "locked" / "state").mkdir(parents=True)
+    (tmp_path / "locked").chmod(0)
+    with without_privileges():
+        assert not can_write_in(tmp_path / "locked" / "state")
+    (tmp_path / "locked").chmod(0o700)
+    assert can_write_in(tmp_path / "locked" / "state")
 
 
 def test_a_control_planes_configuration_is_checked_without_a_connection(here: Path) -> None:
