@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 
 from adapters.configuration.settings_listing import settings_listing
 from adapters.configuration.settings_loader import BadSettings, LoadedSettings, S
 from adapters.error_text import printable
+from adapters.release import release
 
 
 def show_config(
@@ -66,4 +66,4 @@ def can_write_in(directory: Path) -> bool:
 
 def version_line(command: str) -> str:
     """Return the output of `--version`: the command, its version, and the version of Python."""
-    return f"{command} {version('penstock')} (Python {python_version()})"
+    return f"{command} {release() or '(not installed)'} (Python {python_version()})"

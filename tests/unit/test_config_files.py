@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import yaml
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from adapters.configuration.config_check import can_write_in
+from adapters import release as installed
+from adapters.configuration.config_check import can_write_in, version_line
 from adapters.configuration.settings_loader import load_with_origins
 from control_plane.cli.main import app as penstock
 from control_plane.settings import ControlPlaneSettings
@@ -178,3 +180,13 @@ def test_the_settings_in_effect_are_printed_with_their_source(here: Path, monkey
 def test_the_version_is_printed(app: Any, arguments: list[str], begin: str) -> None:
     result = CliRunner().invoke(app, arguments)
     assert (result.exit_code, result.stdout[: len(begin)]) == (0, begin)
+
+
+def test_a_source_tree_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(installed, "version", version)
+    installed.release.cache_clear()
+    assert version_line("penstock").startswith("penstock (not installed) (Python 3.")
+    installed.release.cache_clear()
