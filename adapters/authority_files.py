@@ -38,7 +38,8 @@ def create_authority(directory: Path, fleet: str, lifetime_s: float = AUTHORITY_
     path = directory / AUTHORITY_KEY
     if path.exists():
         raise BadSecret(f"{path}: there is an authority already; name another directory, or keep using this one")
-    _write(directory, {AUTHORITY_KEY: key, AUTHORITIES: certificate})
+    # The key last: while it is missing, an authority that was not written completely can be made again.
+    _write(directory, {AUTHORITIES: certificate, AUTHORITY_KEY: key})
     return Authority(key, certificate)
 
 

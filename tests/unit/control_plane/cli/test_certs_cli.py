@@ -21,6 +21,18 @@ def authority(tmp_path: Path) -> str:
     return directory
 
 
+@pytest.mark.parametrize("name", ["ca.key", "ca.crt"])
+def test_an_authority_can_be_made_after_a_failed_write(tmp_path: Path, name: str) -> None:
+    in_the_way = tmp_path / f".{name}.new"
+    in_the_way.mkdir()
+    failed = run("certs", "init", "prod", "--authority", str(tmp_path))
+    assert (failed.exit_code, "cannot be written" in failed.stderr) == (2, True)
+    in_the_way.rmdir()
+    again = run("certs", "init", "prod", "--authority", str(tmp_path))
+    assert again.exit_code == 0, again.stderr
+    issue_agent(str(tmp_path), tmp_path / "agent")
+
+
 def issue_agent(authority: str, out: Path, *options: str) -> None:
     arguments = ("eu", "agent-1", "--authority", authority, "--out", str(out), "--host", "agent-1.eu.example", *options)
     result = run("certs", "issue", "agent", *arguments)
