@@ -39,7 +39,9 @@ class KeptBodies:
             return False
         for victim in victims:
             victim.kept_bytes, victim.body = 0, b""
-            self._owners.pop(victim).displace(victim)
+            owner = self._owners.pop(victim, None)
+            if owner is not None:  # an earlier victim's connection may have dropped this request
+                owner.displace(victim)
         return True
 
     def fits(self, request: Request, chunk: bytes) -> bool:

@@ -191,6 +191,26 @@ async def test_a_pipelined_body_is_displaced_and_its_connection_closed_in_order(
         await released(agent)
 
 
+async def test_several_bodies_of_one_connection_are_displaced_at_once(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with engine(answers_after(release)) as gpu, shared_agent(tmp_path, [gpu.address], slots=8) as agent:
+        client = await whole(agent, "a", 10)
+        await until(lambda: len(gpu.requests) == 1)
+        (connection,) = agent.listener.connections
+        connection.data_received(7 * b"".join(large("a", PART // 2)))
+        other_client = await RawClient.connect(agent.traffic)
+        await until(lambda: len(agent.listener.connections) == 2)
+        (other,) = agent.listener.connections - {connection}
+        other.data_received(b"".join(large("b", 3 * PART // 2)))
+        await until(lambda: len(gpu.requests) == 2)
+        release.set()
+        assert (await other_client.answer()).status == 200
+        assert (await client.answer()).status == 200
+        assert code((await client.answer()).body) == "saturated"
+        assert await client.closed()
+        await released(agent)
+
+
 async def test_an_upload_counts_towards_its_quota_from_its_head_on(tmp_path: Path) -> None:
     quotas = {"a": Quota(requests_per_s=None, burst_requests=1, concurrent=2)}
     async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], quotas) as agent:
