@@ -464,6 +464,28 @@ async def test_endpoints_follow_the_addresses_of_a_name(
     await endpoints.stop()
 
 
+async def test_an_agent_that_starts_while_dns_fails_uses_the_stored_addresses(
+    connections: UpstreamPool, engines: list[Engine], tmp_path: Path
+) -> None:
+    async def resolve(host: str) -> list[str]:
+        if (tmp_path / "discovered").exists():
+            raise OSError("no such host")
+        return ["127.0.0.1"]
+
+    file = tmp_path / "dns.yaml"
+    file.write_text(f"- {{name: gpus, dns: 'engines.test:{engines[0].port}', models: [m], slots: 4}}\n")
+    endpoints = EndpointSet(file, connections, Random(1), resolve=resolve, state_dir=tmp_path)
+    endpoints.start()
+    await until((tmp_path / "discovered").exists)
+    await endpoints.stop()
+    restarted = EndpointSet(file, connections, Random(1), resolve=resolve, state_dir=tmp_path)
+    assert [endpoint.name for endpoint in restarted.every()] == ["gpus-127.0.0.1"]
+    restarted.start()
+    await until(lambda: restarted.sources.discovery.dns.status()["engines.test"]["problem"] == "no such host")
+    await until(lambda: restarted.pool("m").ready == 1)
+    await restarted.stop()
+
+
 async def test_the_systems_resolver_does_not_block_serving(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path
 ) -> None:

@@ -1,7 +1,6 @@
 """All directories that the endpoints file names, and their last answers on disk.
 
-The last answers for SRV records and Kubernetes sources are stored. An agent that starts while such a directory is
-unavailable uses the stored servers. Answers for the host names of `dns` entries are not stored.
+An agent that starts while a directory is unavailable uses the stored answers.
 """
 
 from __future__ import annotations
@@ -38,9 +37,12 @@ CHECK_S: Final = 0.2
 
 
 class StoredAnswers(msgspec.Struct, frozen=True):
-    """The content of the file: the servers of each SRV record and Kubernetes source."""
+    """The content of the file."""
 
-    answers: dict[str, tuple[DiscoveredServer, ...]]
+    answers: dict[str, tuple[DiscoveredServer, ...]] = {}
+    """The servers of each SRV record and Kubernetes source."""
+    addresses: dict[str, tuple[str, ...]] = {}
+    """The addresses of each host name of `dns` entries."""
 
 
 class EndpointDiscovery:
@@ -66,14 +68,13 @@ class EndpointDiscovery:
             resolve: see `DnsResolver`.
             make_resolver: see `SrvResolver`.
         """
-        self.dns = DnsResolver(rng, on_change, resolve)
-        self.srv = SrvResolver(rng, self._on_srv_change, ready, make_resolver)
+        self.dns = DnsResolver(rng, self._on_answer, resolve)
+        self.srv = SrvResolver(rng, self._on_answer, ready, make_resolver)
         self._rng = rng
         self._on_change = on_change
         self._watches: dict[KubernetesSource, KubernetesWatch] = {}
         self._file = None if state_dir is None else LastKnownGood(state_dir / FILE, StoredAnswers)
-        stored = self._file.load() if self._file is not None else None
-        self._stored = stored.answers if stored is not None else {}
+        self._stored = (self._file.load() if self._file is not None else None) or StoredAnswers()
         self._saving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -94,8 +95,8 @@ class EndpointDiscovery:
     def expanded(self, entries: Iterable[Entry]) -> tuple[EndpointSpec, ...]:
         """Return the endpoints of the entries by the last answers; stop queries for names that no entry contains."""
         entries = list(entries)
-        self.dns.use(entry.host for entry in entries if isinstance(entry, DnsEntry))
-        self.srv.use((entry.record for entry in entries if isinstance(entry, SrvEntry)), self._stored)
+        self.dns.use((entry.host for entry in entries if isinstance(entry, DnsEntry)), self._stored.addresses)
+        self.srv.use((entry.record for entry in entries if isinstance(entry, SrvEntry)), self._stored.answers)
         self._watches = {
             entry.source: self._watches.get(entry.source) or self._new_watch(entry.source)
             for entry in entries
@@ -137,7 +138,7 @@ class EndpointDiscovery:
         return (entry,)
 
     def _new_watch(self, source: KubernetesSource) -> KubernetesWatch:
-        return KubernetesWatch(source, self._stored.get(source.key, ()), self._rng)
+        return KubernetesWatch(source, self._stored.answers.get(source.key, ()), self._rng)
 
     async def _keep_watching(self) -> None:
         running: dict[KubernetesWatch, asyncio.Task[None]] = {}
@@ -150,20 +151,17 @@ class EndpointDiscovery:
                         running[watch] = keep_running("kubernetes watch", watch.run)
                 changed = [watch for watch in watches if watch.refresh()]
                 if changed:
-                    self._on_change()
-                    self._save()
+                    self._on_answer()
                 await sleep_until_tick(CHECK_S)
         finally:
             await cancel(running.values())
 
-    def _on_srv_change(self) -> None:
+    def _on_answer(self) -> None:
+        """Apply and store the current answers."""
         self._on_change()
-        self._save()
-
-    def _save(self) -> None:
-        """Store the current answers for SRV records and Kubernetes sources."""
         answers = {record: answer.servers for record, answer in self.srv.answers.items()}
         answers |= {source.key: watch.servers for source, watch in self._watches.items()}
-        self._stored = answers
+        addresses = {host: answer.addresses for host, answer in self.dns.answers.items()}
+        self._stored = StoredAnswers(answers, addresses)
         if self._file is not None:
-            self._saving = asyncio.create_task(self._file.save(StoredAnswers(answers)))
+            self._saving = asyncio.create_task(self._file.save(self._stored))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
@@ -111,9 +111,13 @@ class DnsResolver:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def use(self, hosts: Iterable[str]) -> None:
-        """Set the hosts to resolve; answers of other hosts are dropped."""
-        self.answers = {host: self.answers.get(host, Resolution()) for host in sorted(set(hosts))}
+    def use(self, hosts: Iterable[str], stored: Mapping[str, tuple[str, ...]]) -> None:
+        """Set the hosts to resolve; answers of other hosts are dropped.
+
+        Args:
+            stored: the addresses of an earlier run, by host.
+        """
+        self.answers = {host: self.answers.get(host) or Resolution(stored.get(host, ())) for host in sorted(set(hosts))}
 
     async def keep_resolving(self) -> None:
         """Resolve every host each RESOLVE_S until cancelled."""

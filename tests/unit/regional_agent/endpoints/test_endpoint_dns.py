@@ -51,19 +51,19 @@ async def test_resolver_timeout_keeps_the_last_answer_and_its_age(
         return ["10.0.0.1"]
 
     dns = DnsResolver(Random(1), lambda: None, resolve, lambda: now)
-    dns.use(["engines.test"])
+    dns.use(["engines.test"], {})
     assert not dns.has_resolved()
     assert await dns.resolve(["engines.test", "forgotten.test"])
     assert dns.has_resolved()
     now, hangs = 107.0, True
     monkeypatch.setattr("regional_agent.endpoints.discovery.endpoint_dns.TIMEOUT_S", 0.02)
     assert not await dns.resolve(["engines.test"])
-    dns.use(["engines.test"])
+    dns.use(["engines.test"], {})
     assert dns.answers["engines.test"].addresses == ("10.0.0.1",)
     assert dns.status() == {
         "engines.test": {"addresses": ("10.0.0.1",), "age_s": 7.0, "problem": "no answer within 0.02 s"}
     }
-    dns.use([])
+    dns.use([], {})
     assert dns.status() == {}
 
 
@@ -79,7 +79,7 @@ async def test_prefers_ipv4_if_a_host_has_both_families(answer: list[str], taken
         return answer
 
     dns = DnsResolver(Random(1), lambda: None, resolve)
-    dns.use(["engines.test"])
+    dns.use(["engines.test"], {})
     assert await dns.resolve(["engines.test"])
     assert dns.status()["engines.test"]["addresses"] == taken
 
@@ -95,7 +95,7 @@ async def test_names_do_not_lead_to_link_local_and_metadata_addresses(reserved: 
         return addresses
 
     dns, hosts = DnsResolver(Random(1), lambda: None, resolve), HostAddresses(resolve)
-    dns.use(["engines.test"])
+    dns.use(["engines.test"], {})
     assert await dns.resolve(["engines.test"])
     assert dns.answers["engines.test"].addresses == ("10.0.0.1",)
     assert list(await hosts.of("engines.test")) == ["10.0.0.1"]
