@@ -12,6 +12,7 @@ import dns.rcode
 import pytest
 
 from regional_agent.endpoints.discovery import srv_records
+from regional_agent.endpoints.discovery.srv_records import SrvResolver
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.dns_server import DnsServer
@@ -79,6 +80,26 @@ async def test_ports_and_weights_follow_the_record_and_errors_change_nothing(
     server.records[RECORD, "SRV"] = ["0 0 0 ."]
     await until(lambda: in_use(endpoints) == {})
     assert status(endpoints)["problem"] is None
+
+
+async def test_a_target_whose_query_fails_keeps_its_addresses(server: DnsServer) -> None:
+    server.records = {
+        (RECORD, "SRV"): ["0 0 8000 a.engines.test.", "0 0 8000 b.engines.test.", "0 0 8000 c.engines.test."],
+        ("a.engines.test", "A"): ["10.0.0.1"],
+        ("b.engines.test", "A"): ["10.0.0.2"],
+        ("c.engines.test", "A"): ["10.0.0.3"],
+    }
+    resolver = SrvResolver(Random(1), lambda: None, frozenset, server.resolver)
+    resolver.use([RECORD], {})
+    assert await resolver.resolve(RECORD)
+    restarted = SrvResolver(Random(1), lambda: None, frozenset, server.resolver)
+    restarted.use([RECORD], {RECORD: resolver.answers[RECORD].servers})
+    server.failing = {"b.engines.test"}
+    server.records[RECORD, "SRV"] = ["0 0 8001 a.engines.test.", "0 0 8001 b.engines.test.", "0 0 8000 c.engines.test."]
+    del server.records["c.engines.test", "A"]
+    assert await restarted.resolve(RECORD)
+    servers = [(server.address, server.port) for server in restarted.servers(RECORD)]
+    assert servers == [("10.0.0.1", 8001), ("10.0.0.2", 8001)]
 
 
 async def test_a_long_answer_is_read_over_tcp(server: DnsServer, endpoints: EndpointSet) -> None:

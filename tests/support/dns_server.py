@@ -26,6 +26,10 @@ class DnsServer:
         self.ttl_s = 0
         self.rcode: dns.rcode.Rcode | None = None
         """Response code that replaces all responses."""
+        self.failing: set[str] = set()
+        """Names whose queries are answered with SERVFAIL."""
+        self.silent = False
+        """Whether queries over UDP are not answered."""
         self.queries: list[tuple[str, str, bool]] = []
         """Received queries: name, type, and whether over TCP."""
         self.port = 0
@@ -75,6 +79,8 @@ class DnsServer:
         texts = self.records.get((name, kind), [])
         if self.rcode is not None:
             response.set_rcode(self.rcode)
+        elif name in self.failing:
+            response.set_rcode(dns.rcode.SERVFAIL)
         elif texts:
             response.answer.append(dns.rrset.from_text_list(question.name, self.ttl_s, "IN", kind, texts))
         elif not any(of == name for of, _ in self.records):
@@ -106,4 +112,5 @@ class _UdpAnswers(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
         assert self._transport is not None
-        self._transport.sendto(self._server.answer(data, tcp=False), address)
+        if not self._server.silent:
+            self._transport.sendto(self._server.answer(data, tcp=False), address)

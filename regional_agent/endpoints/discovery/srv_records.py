@@ -1,9 +1,9 @@
 """Endpoints of SRV records (RFC 2782): each target and port, with its priority and weight.
 
 A record is queried again when its answer expires. If a query fails or has no answer, the last answer stays in use and
-the status shows its age. Endpoints of a higher priority number are used while no lower number has a ready endpoint.
-Within one priority the slots of an endpoint are proportional to its weight; without weights all endpoints have the same
-slots. Weights have no effect on learned slots.
+the status shows its age. A target whose own query fails keeps its last addresses. Endpoints of a higher priority number
+are used while no lower number has a ready endpoint. Within one priority the slots of an endpoint are proportional to
+its weight; without weights all endpoints have the same slots. Weights have no effect on learned slots.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class SrvResolver:
         from dns.exception import DNSException  # only agents with SRV entries load dnspython
 
         try:
-            servers, ttl_s = await _query(self._make_resolver(), record)
+            servers, ttl_s = await _query(self._make_resolver(), record, answer.servers)
         except (DNSException, OSError, ValueError) as error:
             problem = str(error) or type(error).__name__
             if problem != answer.problem:
@@ -227,14 +227,21 @@ def _system_resolver() -> Resolver:
     return Resolver()
 
 
-async def _query(resolver: Resolver, record: str) -> tuple[tuple[DiscoveredServer, ...], float]:
+async def _query(
+    resolver: Resolver, record: str, last: Sequence[DiscoveredServer]
+) -> tuple[tuple[DiscoveredServer, ...], float]:
     """Return the servers of a record, and the time (s) for which the answer is valid.
 
     If the only target is the root (`.`), the service does not exist at this domain (RFC 2782): no servers are returned.
 
+    Args:
+        last: the last answer, with the addresses of targets whose query fails.
+
     Raises:
         DNSException, OSError: the query of the record failed, or no target has a usable address.
     """
+    from dns.resolver import NXDOMAIN, NoAnswer
+
     found = await resolver.resolve(record, "SRV", search=True, lifetime=TIMEOUT_S)
     ttl_s = float(found.rrset.ttl if found.rrset is not None else MIN_TTL_S)
     records = [each for each in found if each.target.to_text() != "."][:MAX_SERVERS]
@@ -245,8 +252,13 @@ async def _query(resolver: Resolver, record: str) -> tuple[tuple[DiscoveredServe
     resolved = {host: answer for host, answer in zip(hosts, answers, strict=True) if isinstance(answer, tuple)}
     if not resolved:
         raise next(answer for answer in answers if isinstance(answer, BaseException))
+    for host, answer in zip(hosts, answers, strict=True):
+        if isinstance(answer, BaseException) and not isinstance(answer, NXDOMAIN | NoAnswer):
+            resolved[host] = tuple(server.address for server in last if server.target == host), RETRY_S
     servers = {
-        (address, each.port): DiscoveredServer(address, each.port, priority=each.priority, weight=each.weight)
+        (address, each.port): DiscoveredServer(
+            address, each.port, priority=each.priority, weight=each.weight, target=each.target.to_text()
+        )
         for each in records
         for address in resolved.get(each.target.to_text(), ((), 0.0))[0]
     }

@@ -40,7 +40,7 @@ def test_priorities_are_added_one_by_one_and_removed_together() -> None:
 async def test_queries_again_when_the_answer_expires_within_bounds(
     monkeypatch: pytest.MonkeyPatch, ttl_s: float, bounded_s: float
 ) -> None:
-    async def query(resolver: object, record: str) -> tuple[tuple[DiscoveredServer, ...], float]:
+    async def query(resolver: object, record: str, last: object) -> tuple[tuple[DiscoveredServer, ...], float]:
         return (PRIMARY,), ttl_s
 
     monkeypatch.setattr(srv_records, "_query", query)
