@@ -63,7 +63,7 @@ async def test_ports_and_weights_follow_the_record_and_errors_change_nothing(
         ("b.engines.test", "AAAA"): ["fd00::2"],
         ("c.engines.test", "A"): ["10.0.0.3", "169.254.169.254"],
     }
-    await until(lambda: in_use(endpoints) == {"10.0.0.1:8000": 8})
+    await until(lambda: in_use(endpoints) == {"10.0.0.1:8000": 8, "[fd00::2]:8001": 4, "[fd00::2]:8002": 1})
     assert 0.0 <= ages_s()[f"srv:{RECORD}"] < PATIENCE_S
     server.records[("b.engines.test", "A")] = ["10.0.0.2"]
     await until(lambda: in_use(endpoints) == {"10.0.0.1:8000": 8, "10.0.0.2:8001": 4, "10.0.0.2:8002": 1})

@@ -19,15 +19,10 @@ import msgspec
 import structlog
 
 from regional_agent.background_tasks import sleep_until_tick
-from regional_agent.endpoints.discovery.discovered_server import (
-    MAX_SERVERS,
-    DiscoveredServer,
-    expanded,
-    of_one_family,
-)
+from regional_agent.endpoints.discovery.discovered_server import MAX_SERVERS, DiscoveredServer, expanded
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_options import InvalidField, text
-from regional_agent.upstream.address import Address, is_host
+from regional_agent.upstream.address import Address, is_host, without_reserved
 
 if TYPE_CHECKING:
     from dns.asyncresolver import Resolver
@@ -238,7 +233,7 @@ async def _query(
         last: the last answer, with the addresses of targets whose query fails.
 
     Raises:
-        DNSException, OSError: the query of the record failed, or no target has a usable address.
+        DNSException, OSError: the query of the record failed, or the queries of all targets.
     """
     from dns.resolver import NXDOMAIN, NoAnswer
 
@@ -262,18 +257,20 @@ async def _query(
         for each in records
         for address in resolved.get(each.target.to_text(), ((), 0.0))[0]
     }
-    usable = of_one_family([servers[key] for key in sorted(servers)])
-    if not usable:
-        raise OSError("the targets have no address that can be used")
-    return tuple(usable), min([ttl_s, *(ttl for _, ttl in resolved.values())])
+    return tuple(servers[key] for key in sorted(servers)), min([ttl_s, *(ttl for _, ttl in resolved.values())])
 
 
 async def _addresses(resolver: Resolver, host: str) -> tuple[tuple[str, ...], float]:
-    """Return the IPv4 addresses of a target, or its IPv6 addresses if it has none, and their time to live (s)."""
+    """Return the IPv4 addresses of a target, or its IPv6 addresses if it has none, and their time to live (s).
+
+    Raises:
+        DNSException, OSError: the query failed, or the target has only reserved addresses.
+    """
     from dns.resolver import NoAnswer
 
     try:
         found = await resolver.resolve(host, "A", lifetime=TIMEOUT_S)
     except NoAnswer:
         found = await resolver.resolve(host, "AAAA", lifetime=TIMEOUT_S)
-    return tuple(each.address for each in found), float(found.rrset.ttl if found.rrset is not None else MIN_TTL_S)
+    addresses = without_reserved(host, (each.address for each in found))
+    return tuple(addresses), float(found.rrset.ttl if found.rrset is not None else MIN_TTL_S)
