@@ -111,7 +111,10 @@ async def test_a_long_answer_is_read_over_tcp(server: DnsServer, endpoints: Endp
     assert (RECORD, "SRV", True) in server.queries
 
 
-async def test_a_higher_number_serves_while_no_lower_one_is_ready(server: DnsServer, endpoints: EndpointSet) -> None:
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_higher_number_serves_while_no_lower_one_is_ready(
+    server: DnsServer, endpoints: EndpointSet, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
     def answer(method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         return (200 if target == b"/health" else 404), b""
 
@@ -122,6 +125,8 @@ async def test_a_higher_number_serves_while_no_lower_one_is_ready(server: DnsSer
         }
         primary, backup = f"127.0.0.1:{first.port}", f"127.0.0.1:{second.port}"
         await until(lambda: endpoints.pool("m").ready == 1 and list(in_use(endpoints)) == [primary])
+        server.silent = silent
+        monkeypatch.setattr(srv_records, "TIMEOUT_S", 10 * PATIENCE_S)
         await first.stop()
         await until(lambda: endpoints.pool("m").ready == 1 and set(in_use(endpoints)) == {primary, backup})
         await first.start()

@@ -83,6 +83,7 @@ class EndpointDiscovery:
         self._tasks = [
             keep_running("endpoints dns", self.dns.keep_resolving),
             keep_running("endpoints srv", self.srv.keep_resolving),
+            keep_running("endpoints srv priorities", self.srv.keep_updating_priorities),
             keep_running("endpoints kubernetes", self._keep_watching),
         ]
 

@@ -169,12 +169,17 @@ class SrvResolver:
     async def keep_resolving(self) -> None:
         """Query each record when its answer expires, until cancelled."""
         while True:
+            due = [record for record, answer in self.answers.items() if answer.due_at <= self._clock()]
+            if any(await asyncio.gather(*(self.resolve(record) for record in due))):
+                self._on_change()
+            await sleep_until_tick(CHECK_S)
+
+    async def keep_updating_priorities(self) -> None:
+        """Update the priorities in use by the readiness of endpoints, until cancelled. Waits for no query."""
+        while True:
             if self.answers:
-                due = [record for record, answer in self.answers.items() if answer.due_at <= self._clock()]
-                changed = any(await asyncio.gather(*(self.resolve(record) for record in due)))
                 ready, now = self._ready(), self._clock()
-                moved = [each for each in self.answers.values() if each.update_priorities(ready, now)]
-                if changed or moved:
+                if [each for each in self.answers.values() if each.update_priorities(ready, now)]:
                     self._on_change()
             await sleep_until_tick(CHECK_S)
 
