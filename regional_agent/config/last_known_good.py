@@ -65,9 +65,10 @@ class LastKnownGood(Generic[T]):
         try:
             while (newest := self._unwritten) is not None:
                 self._unwritten = None
-                await asyncio.to_thread(self.write, newest)
-        except OSError as error:
-            log.warning("last known good not written", file=str(self.path), error=error.strerror)
+                try:
+                    await asyncio.to_thread(self.write, newest)
+                except OSError as error:
+                    log.warning("last known good not written", file=str(self.path), error=error.strerror)
         finally:
             self._writing = False
 

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 from pathlib import Path
 
@@ -33,6 +34,21 @@ async def test_loads_a_saved_value_after_a_restart(kept: LastKnownGood[Kept]) ->
 async def test_last_of_overlapping_saves_is_on_disk(kept: LastKnownGood[Kept]) -> None:
     await asyncio.gather(*(kept.save(Kept(number)) for number in range(50)))
     assert kept.load() == Kept(49)
+
+
+class FullDisk(LastKnownGood[Kept]):
+    """A file whose first value cannot be written."""
+
+    def write(self, value: Kept) -> None:
+        if value == Kept(1):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(value)
+
+
+async def test_a_value_that_waits_is_written_after_a_failed_write(tmp_path: Path) -> None:
+    kept = FullDisk(tmp_path / "kept", Kept)
+    await asyncio.gather(kept.save(Kept(1)), kept.save(Kept(2)))
+    assert kept.load() == Kept(2)
 
 
 async def test_ignores_truncated_files(kept: LastKnownGood[Kept]) -> None:
