@@ -90,6 +90,7 @@ class ActiveConfig:
         self._newest: KeyValue | None = None
         self._has_update = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Load the stored configuration and start to follow the store."""
@@ -107,9 +108,8 @@ class ActiveConfig:
     async def stop(self) -> None:
         """Stop following the store; the configuration stays in force."""
         await self._informer.stop()
-        if self._task is not None:
-            await cancel([self._task])
-            self._task = None
+        await cancel([task for task in (self._task, self._saving) if task is not None])
+        self._task = self._saving = None
 
     def age_s(self) -> float:
         """Seconds since the store last confirmed the configuration; inf before the first confirmation."""
@@ -176,7 +176,8 @@ class ActiveConfig:
         in_force = InForce(policy, plan)
         self._put_in_force(in_force)
         self.refused = self.refused_digest = ""
-        await self._file.save(in_force)
+        # A task, since a disk that stalls must not delay later plans.
+        self._saving = asyncio.create_task(self._file.save(in_force))
 
     async def _fetch_policy(self, digest: str) -> Policy:
         item = await self._store.get(keys.policy(digest))

@@ -1,5 +1,6 @@
 import asyncio
 import math
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,7 +17,8 @@ from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Model, Policy, Region
-from regional_agent.config.active_config import ActiveConfig
+from regional_agent.config.active_config import ActiveConfig, InForce
+from regional_agent.config.last_known_good import LastKnownGood
 from tests.support.policy_releases import before_logics_had_names, with_a_logic_to_come
 from tests.support.wait import until
 
@@ -101,6 +103,30 @@ async def test_policy_and_plan_come_into_force_together(start: Start) -> None:
     await publish(store, plan(2, 1, NEWER_POLICY), NEWER_POLICY)
     await agent.has_applied(plan(2, 1, NEWER_POLICY))
     assert agent.policies == [POLICY, NEWER_POLICY]
+
+
+async def test_a_disk_that_stalls_does_not_delay_later_plans(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, stalled, resumed = LastKnownGood.write, threading.Event(), threading.Event()
+
+    def stalling(file: LastKnownGood[InForce], value: InForce) -> None:
+        stalled.set()
+        resumed.wait()
+        write(file, value)
+
+    monkeypatch.setattr(LastKnownGood, "write", stalling)
+    store = MemoryStore()
+    agent = start(store)
+    try:
+        await publish(store, plan(1, 1), POLICY)
+        await until(stalled.is_set)
+        await publish(store, plan(1, 2))
+        await agent.has_applied(plan(1, 2))
+    finally:
+        resumed.set()
+    file = LastKnownGood(tmp_path / "in-force", InForce)
+    await until(lambda: file.load() == InForce(POLICY, plan(1, 2)))
 
 
 async def test_a_policy_of_an_earlier_release_is_applied_under_its_digest(start: Start) -> None:
