@@ -70,7 +70,8 @@ def _limits(value: Any) -> Any:
         for name, number in msgspec.structs.asdict(limits).items():
             if number is None:
                 continue
-            if number < 0 or (number == 0 and name != "idle_linger_s"):
+            # Negated, so that NaN is rejected.
+            if not (number > 0 or (number == 0 and name == "idle_linger_s")):
                 raise ValueError(f"{name} is {number}; it must be more than 0")
             if name.endswith("_s") and number > MAX_DEADLINE_S:
                 raise ValueError(f"{name} is {number}; it must be at most one day ({MAX_DEADLINE_S:g})")

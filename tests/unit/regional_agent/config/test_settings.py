@@ -109,6 +109,7 @@ def test_overrides_take_precedence_over_the_environment(monkeypatch: pytest.Monk
         ("LIMITS", "{", "LIMITS: not JSON: Expecting property name"),
         ("LIMITS", '{"idle": 1}', "LIMITS: no limit 'idle'; the fields are in"),
         ("LIMITS", '{"idle_timeout_s": 0}', "LIMITS: idle_timeout_s is 0.0; it must be more than 0"),
+        ("LIMITS", '{"head_timeout_s": NaN}', "LIMITS: head_timeout_s is nan; it must be more than 0"),
         (
             "LIMITS",
             '{"request_timeout_s": 1e300}',
