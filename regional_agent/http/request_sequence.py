@@ -232,7 +232,12 @@ class RequestSequence(ClientTransport):
             request = self._waiting.popleft()
             self._serving = request
             request.started = True
-            handler = handle(request, self)
+            try:
+                handler = handle(request, self)
+            except Exception:
+                # The caller may be an upstream connection, which the event loop would close instead of this one.
+                self.abort()
+                raise
             if self._is_serving(request):
                 self._handler = handler
             else:

@@ -9,7 +9,7 @@ import pytest
 
 from regional_agent.proxy import exchange
 from tests.support.agents import running_agent
-from tests.support.chats import BODY, SSE_HEAD, answers, ask, chunk, never_responds, streams_forever
+from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, ask, chunk, never_responds, streams_forever
 from tests.support.on_uvloop import on_uvloop
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
@@ -172,6 +172,21 @@ async def test_a_fault_in_selecting_a_target_ends_the_exchange(tmp_path: Path, m
         assert not list(agent.proxy.active)
         assert (agent.held(), agent.counted()) == (0, {"cancelled": 1})
         assert (await ask(agent)).status == 200
+
+
+async def test_a_fault_in_handling_a_pipelined_request_closes_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context.get("exception")))
+    release = asyncio.Event()
+    async with engine(answers_after(release)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(2 * post(BODY))
+        await until(lambda: len(gpu.requests) == 1)
+        monkeypatch.delattr(agent.demand, "offered")
+        release.set()
+        await until(lambda: len(reported) == 1 and not agent.listener.connections)
 
 
 async def test_a_body_in_chunks_a_byte_at_a_time_is_one_request(tmp_path: Path) -> None:
