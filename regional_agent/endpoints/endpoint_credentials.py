@@ -43,6 +43,7 @@ class _Watched(Generic[T]):
     """The last valid content of one or more files."""
 
     def __init__(self, read: Callable[[], T], files: Iterable[str]) -> None:
+        """Read the files."""
         self._read = read
         self._files = [Path(file) for file in files if file]
         self._stamps: list[Stamp | None] = []
@@ -50,6 +51,7 @@ class _Watched(Generic[T]):
         """The last valid content; None if the files were never usable."""
         self.problem = ""
         """Why the present files are unusable; empty if they are in force."""
+        self.read_if_changed()
 
     def read_if_changed(self) -> bool:
         """Read the files if one has changed, or if the last read failed; returns whether `value` or `problem` changed.
@@ -92,7 +94,6 @@ class EndpointCredentials:
         self._trust = {
             files: self._trust.get(files) or _Watched(self._tls_reader(*files), files) for files in sorted(trust)
         }
-        self._read_changed()
 
     async def reload_changed(self) -> bool:
         """Read the files that have changed, in a thread; returns whether any file has changed."""

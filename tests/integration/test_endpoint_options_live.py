@@ -19,7 +19,10 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.endpoints.endpoint_credentials import EndpointCredentials
+from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.http.limits import Limits
+from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import ask
@@ -186,6 +189,20 @@ async def test_a_secret_is_rotated_while_the_agent_runs_and_appears_nowhere(tmp_
                 shown += [statuses(agent), agent.metrics.render().decode(), repr(endpoint.spec), repr(endpoint.rewrite)]
         for text in (*shown, repr(logs)):
             assert "sk-0123" not in text
+
+
+async def test_a_changed_secret_is_read_in_a_thread(tmp_path: Path) -> None:
+    secret = put(tmp_path / "key", SECRET)
+    spec = EndpointSpec("gpu-0", Address("10.0.0.1", 8000), (MODEL,), 4, credential_file=str(secret))
+    credentials = EndpointCredentials()
+    credentials.use([spec])
+    first = credentials.rewrite(spec)
+    assert first is not None
+    put(secret, NEXT_SECRET)
+    credentials.use([spec])
+    assert credentials.rewrite(spec) == first, "the event loop reads only files that it has not read before"
+    assert await credentials.reload_changed()
+    assert credentials.rewrite(spec) != first
 
 
 async def test_an_endpoint_without_its_secret_is_not_used_and_no_other_is_affected(tmp_path: Path) -> None:
