@@ -124,14 +124,14 @@ def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str]
     A region without any report stays unknown: a new leader has not observed a failure. A region that has no ready
     endpoint yet also stays unknown, unless other regions observed its failure: the region is starting and has not
     served yet, so it has not failed. If reports of several regions stop at once, the fault is taken to be in this
-    process's reception and the health is kept.
+    process's reception, and the agents and the health are kept.
 
     Args:
         drained: regions that operators drain now; a region that is no longer drained returns by the failback ramp.
     """
-    agents = {key: held for key, held in snapshot.agents.items() if now - held.received_at < FORGET_S}
+    listened = _ages_as_of(snapshot, now)
+    agents = {key: held for key, held in snapshot.agents.items() if listened - held.received_at < FORGET_S}
     kept = msgspec.structs.replace(snapshot, agents=agents)
-    listened = _ages_as_of(kept, now)
     health = {}
     for region in policy.regions:
         before = snapshot.health.get(region, RegionHealth())

@@ -327,6 +327,16 @@ def test_silence_of_all_regions_at_once_is_a_fault_of_the_control_plane() -> Non
     assert [class_demand.requests_per_s for class_demand in demand(still, 99.0)] == [4.0]
 
 
+def test_agents_are_kept_while_the_control_plane_receives_no_report() -> None:
+    still = deaf()
+    for at in (FORGET_S - 1.0, FORGET_S, FORGET_S + 1.0, FORGET_S + 2.0):
+        still = tick(still, at, POLICY)
+    assert {region: region_health.state for region, region_health in still.health.items()} == dict.fromkeys(
+        ("a", "b", "c"), RegionState.HEALTHY
+    )
+    assert reporting_regions(still, FORGET_S + 2.0) == {"a", "b", "c"}
+
+
 def test_the_first_report_after_a_silence_does_not_make_the_others_old() -> None:
     again, _ = add_report(deaf(), report("a", seq=2), 60.0, POLICY)
     assert {region_health.state for region_health in tick(again, 60.1, POLICY).health.values()} == {RegionState.HEALTHY}
