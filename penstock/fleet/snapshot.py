@@ -127,7 +127,8 @@ def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str]
     process's reception, and the agents and the health are kept.
 
     Args:
-        drained: regions that operators drain now; a region that is no longer drained returns by the failback ramp.
+        drained: regions that operators drain now, which does not affect the state of an unknown region; a region that
+            is no longer drained returns by the failback ramp.
     """
     listened = _ages_as_of(snapshot, now)
     agents = {key: held for key, held in snapshot.agents.items() if listened - held.received_at < FORGET_S}
@@ -136,7 +137,7 @@ def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str]
     for region in policy.regions:
         before = snapshot.health.get(region, RegionHealth())
         good = _seems_good(kept, region, listened)
-        if region not in snapshot.health and (good is not None or region in drained):
+        if region not in snapshot.health and good is not None:
             before = snapshot.inherited.get(region, before)
         if good is False and before.state is RegionState.UNKNOWN and not _peer_votes(kept, region, listened):
             good = None
@@ -144,9 +145,9 @@ def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str]
             health[region] = observe(before, good, now, policy.failover, _ready_share(kept, region, listened))
         elif before.state is not RegionState.UNKNOWN:
             health[region] = observe(before, False, now, policy.failover)
-        if (region in drained) is not before.drained:
+        if region in health and (region in drained) is not before.drained:
             event = RegionEvent.DRAIN if region in drained else RegionEvent.UNDRAIN
-            health[region] = command(health.get(region, before), event, now)
+            health[region] = command(health[region], event, now)
     return msgspec.structs.replace(kept, health=health)
 
 

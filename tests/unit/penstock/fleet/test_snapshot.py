@@ -290,6 +290,24 @@ class TestLeading:
         whole, _ = add_report(whole, report("a"), 20.0, POLICY)
         assert tick(whole, 20.0, POLICY).state("a") is RegionState.RECOVERING
 
+    @pytest.mark.parametrize("handed_over", [{}, {"a": RegionHealth(RegionState.DRAINING, since=6.0, drained=True)}])
+    def test_a_drained_region_does_not_fail_before_its_first_report(self, handed_over: dict[str, RegionHealth]) -> None:
+        whole = inherit(Snapshot(), handed_over)
+        for at in range(10, 20):
+            whole = tick(whole, float(at), POLICY, ("a",))
+            assert whole.state("a") is RegionState.UNKNOWN
+        whole = tick(add_report(whole, report("a"), 20.0, POLICY)[0], 20.0, POLICY, ("a",))
+        assert whole.state("a") is RegionState.DRAINING
+        assert tick(whole, 20.5, POLICY, ("a",)).state("a") is RegionState.DRAINING
+        assert tick(whole, 20.5, POLICY).state("a") is RegionState.RECOVERING
+
+    def test_a_drained_region_whose_endpoints_still_load_has_not_failed(self) -> None:
+        bare = msgspec.structs.replace(POOL, ready=0)
+        whole = held(report("a", pools=(bare,)))
+        for at in (0.5, 1.0, 1.5):
+            whole = tick(whole, at, POLICY, ("a",))
+            assert whole.state("a") is RegionState.UNKNOWN
+
     def test_an_inherited_drain_that_was_lifted_meanwhile_comes_back_by_the_ramp(self) -> None:
         drained = {"a": RegionHealth(RegionState.DRAINING, since=6.0, drained=True)}
         whole = inherit(held(report("a"), at=10.0), drained)
