@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.fleet.snapshot import FRESH_S, Snapshot, pool
+from penstock.fleet.snapshot import FRESH_S, Snapshot, pools
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.policy.policy import Policy
 from penstock.routing.region_selection import RegionView
@@ -19,6 +19,7 @@ def reported_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, 
     is_reporting = held is not None and now - held.received_at <= FRESH_S
     seen = held.report.peers if held is not None and is_reporting else ()
     states = {peer.region: peer.state for peer in seen if peer.state is not RegionState.UNKNOWN}
+    found = pools(snapshot, now)
     views = {}
     for region in policy.regions:
         health = snapshot.health.get(region, RegionHealth())
@@ -28,7 +29,7 @@ def reported_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, 
             state = RegionState.HEALTHY
         if state is RegionState.HEALTHY and health.state is RegionState.DEGRADED:
             state = RegionState.DEGRADED
-        here = pool(snapshot, region, model, now)
+        here = found.get((region, model))
         ready = here is not None and here.report.ready > 0
         weight = health.weight(now, policy.failover) if state is RegionState.RECOVERING is health.state else 1.0
         views[region] = RegionView(state, ready, weight)

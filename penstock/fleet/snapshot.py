@@ -248,13 +248,6 @@ def _distinct_slots(report: AgentReport) -> int:
     return sum(pool.slots for pool in report.pools) - shared
 
 
-def pool(snapshot: Snapshot, region: str, model: str, now: float) -> FadedPool | None:
-    """Returns a region's pool for one model, selected as in `pools`; None if no report with the pool has weight."""
-    return pools(Snapshot({(region, held.report.agent): held for held in snapshot.of(region)}), now).get(
-        (region, model)
-    )
-
-
 def _preference(pool: FadedPool) -> tuple[float, float]:
     return pool.report.slots * pool.weight, pool.weight
 

@@ -20,7 +20,7 @@ from penstock.fleet.snapshot import (
     demand,
     freshness,
     inherit,
-    pool,
+    pools,
     reporting_regions,
     resume,
     settled,
@@ -148,21 +148,20 @@ class TestAge:
 
     def test_a_pool_fades_and_then_is_gone(self) -> None:
         whole = held(report())
-        assert pool(whole, "a", "m", 0.0).weight == 1.0  # type: ignore[union-attr]
-        assert pool(whole, "a", "m", FADED_S) is None
-        assert pool(whole, "a", "other", 0.0) is None
+        assert pools(whole, 0.0)["a", "m"].weight == 1.0
+        assert pools(whole, FADED_S) == {}
         assert reporting_regions(whole, FADED_S - 0.1) >= {"a"}
         assert "a" not in reporting_regions(whole, FADED_S)
 
     def test_an_agent_that_has_probed_nothing_yet_hides_no_capacity(self) -> None:
         blind = msgspec.structs.replace(POOL, ready=0, slots=0)
         whole, _ = add_report(held(report(agent="1")), report(agent="2", pools=(blind,)), 0.5, POLICY)
-        assert pool(whole, "a", "m", 0.5).report is POOL  # type: ignore[union-attr]
+        assert pools(whole, 0.5)["a", "m"].report is POOL
 
     def test_a_dead_agents_last_word_yields_to_a_live_ones(self) -> None:
         fewer = msgspec.structs.replace(POOL, slots=16)
         whole, _ = add_report(held(report(agent="1")), report(agent="2", pools=(fewer,)), 12.0, POLICY)
-        assert pool(whole, "a", "m", 12.0).report is fewer  # type: ignore[union-attr]
+        assert pools(whole, 12.0)["a", "m"].report is fewer
 
     def test_a_long_silent_agent_is_forgotten(self) -> None:
         assert tick(held(report()), FORGET_S, POLICY).agents == {}

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.fleet.report import PeerReport
 from penstock.fleet.reported_views import reported_views
-from penstock.fleet.snapshot import Snapshot, add_report
+from penstock.fleet.snapshot import Snapshot, add_report, pools
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import ArcReason, Closed
 from penstock.policy.geography import Location
@@ -209,6 +209,11 @@ class TestBelievedViews:
     def test_an_old_word_counts_no_more(self) -> None:
         views = reported_views(policy(), self.snapshot(), "eu-de", MODEL, 110.0)
         assert views["eu-es"].state is RegionState.HEALTHY
+
+    def test_pools_are_those_of_the_planner_while_the_control_plane_receives_no_report(self) -> None:
+        views = reported_views(policy(), self.snapshot(), "eu-de", MODEL, 200.0)
+        assert {name for name, _ in pools(self.snapshot(), 200.0)} == {"eu-de", "eu-es", "us-east"}
+        assert {name for name, view in views.items() if view.ready} == {"eu-de", "eu-es"}
 
     def test_a_degraded_region_is_shown_although_agents_do_not_see_it(self) -> None:
         snapshot = self.snapshot()
