@@ -45,10 +45,11 @@ class RevisionStore:
             StoreError: the store refuses or cannot be reached; results that are not recorded remain.
         """
         while results:
+            result = results[0]
             recorded = await self.newest_first()
-            if not _is_recorded(results[0], recorded):
+            if not _is_recorded(result, recorded):
                 number = recorded[0].number + 1 if recorded else 1
-                revision = Revision(**msgspec.structs.asdict(results[0]), number=number)
+                revision = Revision(**msgspec.structs.asdict(result), number=number)
                 expect: list[SameKey | Unchanged] = [
                     SameKey(keys.LEADER, epoch),
                     Unchanged(keys.revision(number), 0),
@@ -57,7 +58,9 @@ class RevisionStore:
                 do += [Delete(keys.revision(old.number)) for old in recorded[MAX_REVISIONS - 1 :]]
                 if not (await self._store.commit(expect, do)).succeeded:
                     return
-            results.popleft()
+            # A result that arrived meanwhile may have displaced the recorded result from a full deque.
+            if results[0] is result:
+                results.popleft()
 
 
 def _is_recorded(result: RevisionResult, recorded: list[Revision]) -> bool:

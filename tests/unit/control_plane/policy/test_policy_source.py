@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from adapters.store import keys
 from adapters.store.codec import encode
-from adapters.store.config_store import Put
+from adapters.store.config_store import Committed, Delete, Put, SameKey, Unchanged
 from adapters.store.memory_store import MemoryStore
 from control_plane.policy.folder import FolderReader
 from control_plane.policy.source.policy_source import PolicySource
-from control_plane.policy.source.revision import Origin
+from control_plane.policy.source.revision import Origin, RevisionResult
+from control_plane.policy.source.revision_store import RevisionStore
 from penstock.planning.plan import RegionPlan
 from tests.support import planet
 from tests.support.paths import PLANET
@@ -151,3 +154,24 @@ class TestFromTheStore:
         await store.commit([], [Put(keys.policy(planet.policy().digest()), b"torn"), Put(keys.plan("x"), b"torn")])
         await source.adopt(store)
         assert source.current is None
+
+
+async def test_a_result_that_displaces_the_one_being_recorded_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    leader = await store.commit([], [Put(keys.LEADER, b"")])
+    results = deque([RevisionResult(digest, None, 1.0) for digest in ("a", "b")], maxlen=2)
+    late = [RevisionResult("c", None, 2.0)]
+    commit = store.commit
+
+    async def commit_while_a_revision_is_checked(
+        expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]
+    ) -> Committed:
+        results.extend(late)
+        late.clear()
+        return await commit(expect, do)
+
+    monkeypatch.setattr(store, "commit", commit_while_a_revision_is_checked)
+    revisions = RevisionStore(store)
+    await revisions.record(results, leader.revision)
+    assert [revision.digest for revision in await revisions.newest_first()] == ["c", "b", "a"]
+    assert not results
