@@ -125,7 +125,6 @@ class PolicySource:
         return bundle
 
     async def _check(self, bundle: Bundle) -> None:
-        self._checked = bundle
         try:
             if bundle.errors:
                 raise PolicyRefused(bundle.errors)
@@ -135,6 +134,8 @@ class PolicySource:
             self._refuse([str(error) for error in refused.errors], bundle.provenance)
         else:
             self._accept(policy, bundle.provenance)
+        # Set last: a check that ended by another exception, such as MemoryError, is repeated by the next poll.
+        self._checked = bundle
 
     def _accept(self, policy: Policy, provenance: Provenance | None) -> None:
         self.current, self.provenance = policy, provenance

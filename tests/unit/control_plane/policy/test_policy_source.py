@@ -15,6 +15,7 @@ from adapters.store.codec import encode
 from adapters.store.config_store import Committed, Delete, Put, SameKey, Unchanged
 from adapters.store.memory_store import MemoryStore
 from control_plane.policy.folder import FolderReader
+from control_plane.policy.source import policy_source
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.policy.source.revision import Origin, RevisionResult
 from control_plane.policy.source.revision_store import RevisionStore
@@ -62,6 +63,24 @@ async def test_an_unchanged_folder_is_not_compiled_again(folder: Path) -> None:
     for _ in range(3):
         await source.poll()
     assert source.current is before
+
+
+async def test_a_revision_whose_check_did_not_finish_is_checked_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = PolicySource(FolderReader(folder))
+
+    def out_of_memory(_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(policy_source, "compile_bundle", out_of_memory)
+        with pytest.raises(MemoryError):
+            await source.load()
+    for _ in range(2):
+        await source.poll()
+    assert source.current is not None
+    assert len(source.results) == 1
 
 
 async def test_an_invalid_change_keeps_the_last_policy_and_states_the_reason(folder: Path) -> None:
