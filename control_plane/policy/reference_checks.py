@@ -13,6 +13,9 @@ from control_plane.policy.references import References
 from control_plane.policy.time_zones import clock_errors
 from penstock.policy.adapter_patterns import matches, overlap
 
+MAX_ADAPTERS = 2_000
+"""Maximum number of adapter patterns in a bundle: each pattern is compared with every other pattern."""
+
 
 def check_references(catalogue: Catalogue, references: References) -> None:
     """Adds every unknown or misplaced name to `references.errors`."""
@@ -96,12 +99,16 @@ def _check_models(catalogue: Catalogue, references: References) -> None:
 
 def _check_adapters(catalogue: Catalogue, references: References) -> None:
     """Check that every name has one meaning: a model, versions of models, or an adapter of one model."""
-    names = {**catalogue.names.get("Model", {}), **catalogue.names.get("ModelVersions", {})}
+    names = sorted({*catalogue.names.get("Model", {}), *catalogue.names.get("ModelVersions", {})})
     known: list[tuple[str, str]] = []
     for document, model in catalogue.of(ModelDocument):
+        if len(known) + len(model.adapters) > MAX_ADAPTERS:
+            problem = f"more than {MAX_ADAPTERS} patterns in all models"
+            references.errors.append(document.error(("adapters",), problem, "use fewer, with wildcards"))
+            return
         for index, pattern in enumerate(model.adapters):
             at = ("adapters", index)
-            named = next((name for name in sorted(names) if matches(pattern, name)), None)
+            named = next((name for name in names if matches(pattern, name)), None)
             if named is not None:
                 problem = f"matches {named}, which has a document of its own"
                 remedy = "write a pattern that only adapters match, such as one with another separator"

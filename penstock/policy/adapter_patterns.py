@@ -6,8 +6,6 @@ adapter serve the request. Names of adapters come from clients, so no state is k
 
 from __future__ import annotations
 
-from itertools import product
-
 from penstock.policy.policy import Policy
 
 ANY = "*"
@@ -33,21 +31,12 @@ def matches(pattern: str, name: str) -> bool:
 
 def overlap(pattern: str, other: str) -> bool:
     """Whether some name matches both patterns."""
-    if not _may_begin_alike(pattern, other) or not _may_begin_alike(pattern[::-1], other[::-1]):
-        return False
-    rows, columns = len(pattern), len(other)
-    common = {(rows, columns)}
-    """Pairs of positions at which the remainders of both patterns have a common name."""
-    for row, column in product(range(rows, -1, -1), range(columns, -1, -1)):
-        own = pattern[row] if row < rows else ""
-        its = other[column] if column < columns else ""
-        if (
-            (own == ANY and ((row + 1, column) in common or (its and (row, column + 1) in common)))
-            or (its == ANY and ((row, column + 1) in common or (own and (row + 1, column) in common)))
-            or (own and own == its and (row + 1, column + 1) in common)
-        ):
-            common.add((row, column))
-    return (0, 0) in common
+    if ANY not in other:
+        return matches(pattern, other)
+    if ANY not in pattern:
+        return matches(other, pattern)
+    # A name with the longer start, then the parts between the wildcards of either, then the longer end matches both.
+    return _may_begin_alike(pattern, other) and _may_begin_alike(pattern[::-1], other[::-1])
 
 
 def base_model_of(policy: Policy, name: str) -> str | None:

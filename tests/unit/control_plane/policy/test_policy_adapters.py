@@ -43,3 +43,14 @@ def test_a_pattern_admits_adapters_without_documents() -> None:
 )
 def test_a_name_of_two_models_is_refused(llama: str, qwen: str, error: str) -> None:
     assert any(found.startswith(error) for found in refused(bundle(llama, qwen)))
+
+
+def test_the_patterns_of_a_bundle_are_limited() -> None:
+    def models(count: int) -> str:
+        model = "apiVersion: penstock/v1\nkind: Model\nname: m{0}\nadapters: [{1}]\n"
+        return "---\n".join(model.format(n, ", ".join(f"a-{n}-{index}" for index in range(50))) for n in range(count))
+
+    assert len(compile_bundle(BUNDLE | {"models.yaml": models(40)}).adapter_patterns) == 2000
+    assert refused(BUNDLE | {"models.yaml": models(41)}) == [
+        "models.yaml:204: adapters: more than 2000 patterns in all models; use fewer, with wildcards"
+    ]
