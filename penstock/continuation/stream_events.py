@@ -21,7 +21,7 @@ _DATA: Final = b"data: "
 _EVENT_END: Final = b"\n\n"
 _BOUNDARY: Final = re.compile(rb"\r?\n\r?\n")
 _MAX_BOUNDARY_BYTES: Final = 4
-_CLIENT_ERRORS: Final = range(400, 500)
+_CLIENT_ERROR: Final = re.compile("4[0-9]{2}")
 _REPORTED_FAILURES: Final = frozenset({"engine_failed", "stream_stalled"})
 """Codes with which the agent of a serving region reports that its engine failed."""
 
@@ -177,8 +177,6 @@ def engine_failure(error: Any) -> str:
         return str(error)[:200]
     code = error.get("code")
     message = str(error.get("message") or "the engine reported an error")[:200]
-    if isinstance(code, str) and not code.isdigit():
+    if isinstance(code, str) and not (code.isascii() and code.isdigit()):
         return message if code in _REPORTED_FAILURES else ""
-    if code is not None and str(code).isdigit():
-        return "" if int(code) in _CLIENT_ERRORS else message
-    return message
+    return "" if _CLIENT_ERROR.fullmatch(str(code)) else message
