@@ -69,7 +69,8 @@ class ContinuableRequest(msgspec.Struct, frozen=True):
     chat: bool
     """Whether the request is a chat; otherwise it is a text completion."""
     max_tokens: int | None
-    """Limit on generated tokens; None for the limit of the engine."""
+    """Limit on generated tokens; None for the limit of the engine. vLLM and SGLang apply `max_completion_tokens` of a
+    chat before `max_tokens`, and ignore it in a text completion."""
     wants_usage: bool
     """Whether the client requested the usage at the end of the stream."""
     wants_continuous_usage: bool = False
@@ -134,9 +135,10 @@ def _read(chat: bool, fields: dict[str, msgspec.Raw]) -> ContinuableRequest | st
     else:
         _prompt_decoder.decode(fields.get("prompt", b"null"))
     options = _decode(_options_decoder, fields, "stream_options")
-    limits = [_decode(_limit_decoder, fields, name) for name in _LIMITS]
-    max_tokens = min((limit for limit in limits if limit is not None), default=None)
-    if max_tokens is None and not chat:
+    max_tokens = _decode(_limit_decoder, fields, "max_completion_tokens")
+    if not chat or max_tokens is None:
+        max_tokens = _decode(_limit_decoder, fields, "max_tokens")
+    if not chat and "max_tokens" not in fields:
         max_tokens = DEFAULT_COMPLETION_TOKENS
     wants_usage = options is not None and bool(options.include_usage)
     wants_continuous_usage = wants_usage and bool(options.continuous_usage_stats)
@@ -178,8 +180,7 @@ def continuation_body(request: ContinuableRequest, body: bytes | bytearray, text
         fields["continue_final_message"] = msgspec.Raw(b"true")
     else:
         fields["prompt"] = _raw(_prompt_decoder.decode(fields["prompt"]) + text)
-        if not any(_decode(_limit_decoder, fields, name) for name in _LIMITS):
-            fields["max_tokens"] = _raw(DEFAULT_COMPLETION_TOKENS)
+        fields.setdefault("max_tokens", _raw(DEFAULT_COMPLETION_TOKENS))
     for name, least in (*((limit, 1) for limit in _LIMITS), ("min_tokens", 0)):
         limit = _decode(_limit_decoder, fields, name)
         if limit is not None:

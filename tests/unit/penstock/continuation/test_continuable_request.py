@@ -82,6 +82,27 @@ def test_limits_and_usage_are_read() -> None:
     assert continuable_request(COMPLETIONS_PATH, encode(COMPLETION)) == ContinuableRequest(False, 16, False)
 
 
+@pytest.mark.parametrize(
+    ("path", "limits", "limit"),
+    [
+        (CHAT_PATH, {"max_tokens": 7, "max_completion_tokens": 9}, 9),
+        (CHAT_PATH, {"max_tokens": 7, "max_completion_tokens": None}, 7),
+        (COMPLETIONS_PATH, {"max_tokens": 9, "max_completion_tokens": 7}, 9),
+        (COMPLETIONS_PATH, {"max_completion_tokens": 7}, 16),
+        (COMPLETIONS_PATH, {"max_tokens": None}, None),
+    ],
+)
+def test_the_limit_is_the_one_that_engines_apply(path: bytes, limits: dict[str, int | None], limit: int | None) -> None:
+    body = encode(CHAT if path == CHAT_PATH else COMPLETION, **limits)
+    request = continuable_request(path, body)
+    assert isinstance(request, ContinuableRequest)
+    assert request.max_tokens == limit
+    continued = json.loads(continuation_body(request, body, "text", 2))
+    applied = limits.get("max_completion_tokens") if path == CHAT_PATH else None
+    applied_field = "max_completion_tokens" if applied else "max_tokens"
+    assert continued[applied_field] == (None if limit is None else limit - 2)
+
+
 def test_a_chat_is_continued_from_the_text_of_the_assistant() -> None:
     body = encode(CHAT, max_tokens=9, min_tokens=3, stream_options={"include_usage": True}, seed=1)
     request = continuable_request(CHAT_PATH, body)
