@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from control_plane.api.responses import problem_response
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Maximum size (bytes) of request line and headers; a credential has up to 16 KiB."""
+"""Maximum size (bytes) of request line and headers, and of trailers; a credential has up to 16 KiB."""
 
 IO_TIMEOUT_S = 10.0
 """Maximum time (s) from the start of a connection, or the end of a response, to the next complete head; and maximum
@@ -35,7 +35,10 @@ class BoundedConnection(HttpToolsProtocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._in_head = True
+        self._in_trailers = False
+        """Whether the last chunk header is not followed by data: trailers follow the last chunk."""
         self._head_bytes = 0
+        """Received bytes of the head, or of the trailers."""
         self._idle_since: float | None = None
         """Time of the event loop since which no request is in progress; None during a request."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -65,26 +68,48 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes; reject a request whose head is too large."""
-        self._head_bytes += len(data) if self._in_head else 0
+        """Process received bytes; reject a request whose head or trailers are too large."""
+        self._head_bytes += len(data) if self._in_head or self._in_trailers else 0
         super().data_received(data)
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._reject(431, f"the request line and the headers have at most {MAX_HEAD_BYTES} bytes")
+        is_large = (self._in_head or self._in_trailers) and self._head_bytes > MAX_HEAD_BYTES
+        if is_large and not self.transport.is_closing():
+            self._reject_fields()
 
     def on_message_begin(self) -> None:
         """Start a request head; store the client certificate of the connection in the state of the request."""
         super().on_message_begin()
         self.scope["state"]["client_certificate"] = self._client_certificate
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Store a header; ignore a trailer, which uvicorn would append to the headers of the request."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        """Start a request."""
+        """Start a request; reject a head that is too large and arrived in one read.
+
+        Raises:
+            ValueError: the request is rejected; the parser reads no further.
+        """
+        if len(self.url) + sum(len(name) + len(value) + len(b":\r\n") for name, value in self.headers) > MAX_HEAD_BYTES:
+            self._reject_fields()
+            raise ValueError("the head is too large")
         self._in_head, self._head_bytes, self._idle_since = False, 0, None
         self._set_deadline(None)
         super().on_headers_complete()
 
+    def on_chunk_header(self) -> None:
+        """Expect data or, after the last chunk, trailers."""
+        self._in_trailers, self._head_bytes = True, 0
+
+    def on_body(self, body: bytes) -> None:
+        """Pass on a part of the body."""
+        self._in_trailers = False
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """Expect the next head."""
-        self._in_head = True
+        self._in_head, self._in_trailers, self._head_bytes = True, False, 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -106,8 +131,9 @@ class BoundedConnection(HttpToolsProtocol):
             self._set_deadline(None)
 
     def send_400_response(self, msg: str) -> None:
-        """Reject bytes that are not HTTP, with problem details as for all errors."""
-        self._reject(400, msg)
+        """Reject bytes that are not HTTP, with problem details as for all errors, unless the request was rejected."""
+        if not self.transport.is_closing():
+            self._reject(400, msg)
 
     def _await_request(self) -> None:
         self._idle_since = self.loop.time()
@@ -126,6 +152,9 @@ class BoundedConnection(HttpToolsProtocol):
             self._set_deadline(self.io_timeout_s)
         else:
             self.transport.abort()
+
+    def _reject_fields(self) -> None:
+        self._reject(431, f"the request line and the headers, and the trailers, have at most {MAX_HEAD_BYTES} bytes")
 
     def _reject(self, status: int, detail: str) -> None:
         response = problem_response(status, detail, {"connection": "close"})

@@ -16,6 +16,7 @@ from control_plane.serve import Server
 from tests.support.wait import PATIENCE_S
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: north\r\n\r\n"
+CHUNKED = b"POST /headers HTTP/1.1\r\nhost: north\r\nexpect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Hasty(BoundedConnection):
@@ -33,6 +34,13 @@ class Served:
         self.left = asyncio.Event()
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/headers":
+            while (await receive()).get("more_body", False):
+                pass
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            names = b", ".join(name for name, _ in scope["headers"])
+            await send({"type": "http.response.body", "body": names, "more_body": False})
+            return
         await send({"type": "http.response.start", "status": 200, "headers": []})
         if scope["path"] == "/endless":
             leaving = asyncio.create_task(self._left(receive))
@@ -57,7 +65,14 @@ async def served() -> AsyncIterator[Served]:
     listener = socket.create_server(("127.0.0.1", 0))
     served.port = listener.getsockname()[1]
     config = uvicorn.Config(
-        served.app, http=Hasty, ws="none", lifespan="off", log_config=None, interface="asgi3", proxy_headers=False
+        served.app,
+        http=Hasty,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        interface="asgi3",
+        proxy_headers=False,
+        timeout_graceful_shutdown=1,
     )
     server = Server(config)
     serving = asyncio.create_task(server.serve([listener]))
@@ -92,6 +107,7 @@ async def test_a_request_is_answered(served: Served, monkeypatch: pytest.MonkeyP
         (b"GET / HTTP/1.1\r\nx: " + b"a" * MAX_HEAD_BYTES, 431),
         (b"GET /" + b"a" * MAX_HEAD_BYTES, 431),
         (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * (MAX_HEAD_BYTES // 6), 431),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n", 431),
         (b"not a method / HTTP/1.1\r\n\r\n", 400),
     ],
 )
@@ -104,6 +120,29 @@ async def test_invalid_http_is_refused_with_a_problem_response(
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert b"content-type: application/problem+json" in head
     assert json.loads(body)["status"] == status
+
+
+async def test_trailers_are_no_headers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hasty, "io_timeout_s", PATIENCE_S)
+    reader, writer = await served.connect(CHUNKED + b"1\r\na\r\n0\r\nx-forwarded-for: 192.0.2.1\r\n\r\n")
+    assert b"host, expect, transfer-encoding\r\n" in await reader.readuntil(b"\r\n0\r\n\r\n")
+    writer.write(REQUEST)
+    assert b"here" in await reader.readuntil(b"\r\n0\r\n\r\n")
+
+
+async def test_trailers_that_are_too_large_are_refused(served: Served) -> None:
+    reader, writer = await served.connect(CHUNKED + b"1\r\na\r\n0\r\nx: ")
+    # The server has read the start of the trailers.
+    await reader.readuntil(b"100 Continue\r\n\r\n")
+    writer.write(b"a" * (MAX_HEAD_BYTES + 1))
+    assert (await ended(reader)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_chunks_of_a_body_are_not_counted_as_trailers(served: Served) -> None:
+    reader, writer = await served.connect(CHUNKED + b"%x\r\n" % (2 * MAX_HEAD_BYTES))
+    await reader.readuntil(b"100 Continue\r\n\r\n")
+    writer.write(b"a" * (2 * MAX_HEAD_BYTES) + b"\r\n0\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize(
