@@ -136,12 +136,14 @@ class LeaderForwarding:
             detail = f"the request was forwarded to {self._elector.member.name}, which does not lead; try again"
             await problem_response(503, detail, {"retry-after": str(RETRY_S)})(scope, receive, send)
             return
-        body = await read_body(receive)
-        if body is None:
-            return
-        digest = request_digest(scope["method"], _target(scope), body)
+        certificate = headers.get(identity.HEADER, "")
         try:
-            forwarded = self._callers.accept(token, headers.get(identity.HEADER, ""), digest)
+            # Before the body is read: otherwise an unauthenticated request could occupy memory.
+            self._callers.verify(token, certificate)
+            body = await read_body(receive)
+            if body is None:
+                return
+            forwarded = self._callers.accept(token, certificate, request_digest(scope["method"], _target(scope), body))
         except ForgedCaller as error:
             detail = f"the forwarded request is not signed by a control plane of this fleet: {error}"
             await problem_response(401, detail)(scope, receive, send)

@@ -67,6 +67,29 @@ class ForwardedCallers:
         self._used: dict[str, float] = {}
         """Accepted nonces with the time (s) until which they are remembered, oldest first."""
 
+    def verify(self, token: str, certificate: str) -> ForwardedCaller:
+        """Return the caller of a forwarded request whose body is not known yet.
+
+        Args:
+            token: the header's value.
+            certificate: certificate of the forwarding control plane, in base64.
+
+        Raises:
+            ForgedCaller: the token is not signed by a control plane of this fleet, or has expired.
+        """
+        now = self._clock()
+        try:
+            self._sessions.session_with(decode_certificate(certificate), now)
+            payload, session = self._sessions.open(Purpose.CALLER, token, now)
+            forwarded = msgspec.json.decode(payload, type=ForwardedCaller)
+        except (BadIdentity, BadSignature, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ForgedCaller(str(error)) from None
+        if session.peer.id.role is not ProcessRole.CONTROL_PLANE:
+            raise ForgedCaller(f"{session.peer.id} is not a control plane")
+        if abs(now - forwarded.at) > LIFETIME_S:
+            raise ForgedCaller(f"signed {now - forwarded.at:.1f} s ago; check that the clocks are synchronised")
+        return forwarded
+
     def accept(self, token: str, certificate: str, request: str) -> ForwardedCaller:
         """Return the caller of a forwarded request, and record the nonce.
 
@@ -79,19 +102,10 @@ class ForwardedCallers:
             ForgedCaller: the token is not valid for the request, has expired, or was accepted before; or MAX_TRACKED
                 nonces are remembered.
         """
-        now = self._clock()
-        try:
-            self._sessions.session_with(decode_certificate(certificate), now)
-            payload, session = self._sessions.open(Purpose.CALLER, token, now)
-            forwarded = msgspec.json.decode(payload, type=ForwardedCaller)
-        except (BadIdentity, BadSignature, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ForgedCaller(str(error)) from None
-        if session.peer.id.role is not ProcessRole.CONTROL_PLANE:
-            raise ForgedCaller(f"{session.peer.id} is not a control plane")
+        forwarded = self.verify(token, certificate)
         if forwarded.request != request:
             raise ForgedCaller("the signature was made for another request")
-        if abs(now - forwarded.at) > LIFETIME_S:
-            raise ForgedCaller(f"signed {now - forwarded.at:.1f} s ago; check that the clocks are synchronised")
+        now = self._clock()
         self._forget(now)
         if forwarded.nonce in self._used or len(self._used) >= MAX_TRACKED:
             raise ForgedCaller("the request was forwarded before")

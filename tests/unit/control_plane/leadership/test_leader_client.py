@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -118,6 +119,23 @@ async def test_a_forwarded_request_is_not_forwarded_again(control_plane: Control
         assert (await get_from_leader("/v1/whoami")).json()["name"] == "olga"
         forged = await http.get("/v1/regions", headers={HEADER: "x", **OPERATOR})
         assert forged.status_code == 401
+
+
+async def test_the_body_of_a_forged_request_is_not_read(control_plane: ControlPlane) -> None:
+    read = False
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal read
+        read = True
+        yield b"x"
+
+    transport = httpx.ASGITransport(served(control_plane, Access(TOKEN)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://north") as http:
+        status = 503
+        while status == 503:
+            await leading(control_plane)
+            status = (await http.post("/v1/explain", content=body(), headers={HEADER: "x"})).status_code
+    assert (status, read) == (401, False)
 
 
 def test_the_leader_serves_forwarded_requests(control_plane: ControlPlane) -> None:
