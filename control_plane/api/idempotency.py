@@ -121,8 +121,13 @@ class _BufferedResponse:
 
     @property
     def storable(self) -> bool:
-        """Whether the response is complete, successful and not yet sent."""
+        """Whether the response is complete, successful, not yet sent, and sets no cookie.
+
+        A cookie is a credential, which a reader of the store could use.
+        """
         if not self._held or self._held[0]["type"] != "http.response.start":
+            return False
+        if any(name.lower() == b"set-cookie" for name, _ in self._held[0].get("headers", ())):
             return False
         return not self._held[-1].get("more_body", False) and 200 <= self._held[0]["status"] < 300
 

@@ -81,6 +81,11 @@ async def http(
         changes.done.append("explained")
         return json_response(len(changes.done))
 
+    @app.post("/session")
+    async def session(caller: Operator) -> Response:
+        changes.done.append("session")
+        return Response(status_code=204, headers={"set-cookie": "session=secret"})
+
     @app.post("/large")
     async def large(caller: Operator) -> Response:
         changes.done.append("large")
@@ -150,6 +155,16 @@ async def test_a_response_of_a_read_is_not_stored(
     for _ in range(2):
         assert (await http.post("/v1/explain", headers={**DO, "idempotency-key": "k"})).status_code == 200
     assert changes.done == ["explained", "explained"]
+    assert (await store.list(keys.IDEMPOTENCY_RECORDS)).items == ()
+
+
+async def test_a_response_with_a_cookie_is_not_stored(
+    http: httpx.AsyncClient, changes: Changes, store: MemoryStore
+) -> None:
+    for _ in range(2):
+        response = await http.post("/session", headers={**DO, "idempotency-key": "k"})
+        assert response.headers["set-cookie"] == "session=secret"
+    assert changes.done == ["session", "session"]
     assert (await store.list(keys.IDEMPOTENCY_RECORDS)).items == ()
 
 
