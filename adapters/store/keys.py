@@ -115,6 +115,12 @@ def audit_entry(seq: int) -> str:
     return f"{audit_block(seq // AUDIT_BLOCK)}{seq % AUDIT_BLOCK:02d}"
 
 
+def audit_number(key: str) -> int | None:
+    """Returns the number of the audit entry with this key; None if no entry has the key."""
+    digits = key.removeprefix(AUDIT)
+    return int(digits) if re.fullmatch(r"[0-9]{12}", digits) else None
+
+
 def audit_block(block: int) -> str:
     """Returns the prefix of the audit entries whose number divided by AUDIT_BLOCK is `block`."""
     return f"{AUDIT}{block:010d}"

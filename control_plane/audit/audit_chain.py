@@ -54,7 +54,7 @@ BEGINNING = AuditHead()
 
 
 class ChainFault(msgspec.Struct, frozen=True):
-    """The first entry that breaks the chain."""
+    """An entry that breaks the chain."""
 
     seq: int
     """The entry's own number, or the number of the missing entry."""
@@ -73,12 +73,12 @@ def sealed(entry: AuditEntry) -> AuditEntry:
 
 
 def verify_chain(
-    entries: Iterable[AuditEntry], *, after: AuditHead = BEGINNING, head: AuditHead | None = None
+    entries: Iterable[AuditEntry | ChainFault], *, after: AuditHead = BEGINNING, head: AuditHead | None = None
 ) -> ChainFault | None:
     """Return the first entry that breaks the chain, or None.
 
     Args:
-        entries: oldest first.
+        entries: oldest first, with a fault in place of each entry that cannot be read.
         after: the head that the entries follow; by default the beginning.
         head: the head that the entries must end with; None accepts any.
     """
@@ -86,6 +86,8 @@ def verify_chain(
     for entry in entries:
         if entry.seq != seq + 1:
             return ChainFault(seq + 1, f"missing: entry {entry.seq} follows entry {seq}")
+        if isinstance(entry, ChainFault):
+            return entry
         if entry.hash != entry_hash(entry):
             return ChainFault(entry.seq, "changed: its content does not have its hash")
         if entry.previous != previous:

@@ -13,9 +13,9 @@ import structlog
 from adapters.access.callers import Caller
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
-from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, StoreError, Unchanged
+from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, SameKey, StoreError, Unchanged
 from control_plane.audit import idempotency_claim as claims
-from control_plane.audit.audit_chain import AuditEntry, AuditHead, sealed
+from control_plane.audit.audit_chain import AuditEntry, AuditHead, ChainFault, sealed
 from control_plane.audit.idempotency_claim import Claim, ClaimLost
 
 MAX_TRIES = 20
@@ -142,21 +142,20 @@ class AuditLog:
         """Return number and hash of the last entry."""
         return (await self._head())[0]
 
-    async def page(self, first: int, last: int) -> list[AuditEntry]:
+    async def page(self, first: int, last: int) -> list[AuditEntry | ChainFault]:
         """Return the existing entries from `first` to `last` (inclusive), oldest first; each read has PAGE entries.
 
-        Raises:
-            CodecError: an entry cannot be decoded.
+        An entry that cannot be decoded or is not authentic is a fault, so that the other entries remain readable.
         """
-        entries: list[AuditEntry] = []
+        entries: list[AuditEntry | ChainFault] = []
         for block in range(max(1, first) // PAGE, last // PAGE + 1):
             for item in (await self._store.list(keys.audit_block(block))).items:
-                entry = decode(item.value, AuditEntry)
-                if first <= entry.seq <= last:
+                entry = _entry(item)
+                if entry is not None and first <= entry.seq <= last:
                     entries.append(entry)
         return entries
 
-    async def entries(self, first: int = 1, last: int | None = None) -> AsyncIterator[AuditEntry]:
+    async def entries(self, first: int = 1, last: int | None = None) -> AsyncIterator[AuditEntry | ChainFault]:
         """Yield the entries from `first` to `last`, oldest first; None: to the head at the time of the call."""
         end = last if last is not None else (await self.head()).seq
         while first <= end:
@@ -175,6 +174,15 @@ class AuditLog:
             # Without a readable head no entry can be appended, and no change is made without its entry.
             raise StoreError(f"the end of the audit log cannot be read: {error}") from error
         return AuditHead(last.seq, last.hash), item.mod_revision
+
+
+def _entry(item: KeyValue) -> AuditEntry | ChainFault | None:
+    """Return the entry in a key; None if the value cannot be read and no entry has the key."""
+    try:
+        return decode(item.value, AuditEntry)
+    except CodecError as error:
+        seq = keys.audit_number(item.key)
+        return ChainFault(seq, f"{item.key} cannot be read: {error}") if seq is not None else None
 
 
 def _bounded(side: str, value: Any) -> Any:

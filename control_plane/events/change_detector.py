@@ -7,12 +7,10 @@ none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from adapters.store.codec import CodecError
 from adapters.store.config_store import StoreError
 from adapters.store.members import Member
 from control_plane.audit.audit_chain import AuditEntry
@@ -154,9 +152,9 @@ class ChangeDetector:
             return []
         entries = [newest]
         if newest.seq > written + 1:
-            # An unreadable entry must not block the events after it; verification of the log reports it.
-            with suppress(CodecError):
-                entries = await self._audit.page(max(written, newest.seq - MAX_AUDITED) + 1, newest.seq)
+            earlier = await self._audit.page(max(written, newest.seq - MAX_AUDITED) + 1, newest.seq - 1)
+            # An unreadable entry has no event; verification of the log reports it.
+            entries = [*(entry for entry in earlier if isinstance(entry, AuditEntry)), newest]
         return [(EventKind.AUDIT, msgspec.to_builtins(_brief(entry))) for entry in entries]
 
     def _region_events(self, now: StateSnapshot) -> list[tuple[EventKind, Any]]:

@@ -10,7 +10,7 @@ from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Put, StoreError, StoreUnavailable, Unchanged
 from adapters.store.memory_store import MemoryStore
-from control_plane.audit.audit_chain import BEGINNING, AuditHead, verify_chain
+from control_plane.audit.audit_chain import BEGINNING, AuditHead, ChainFault, verify_chain
 from control_plane.audit.audit_log import MAX_SIDE_BYTES, PAGE, AuditLog, ChangeRefused
 from tests.support.faulty_store import FaultyStore
 from tests.support.stores import put
@@ -60,6 +60,25 @@ async def test_pages_cross_blocks() -> None:
     assert [entry.seq for entry in await audit.page(PAGE - 2, PAGE + 2)] == list(range(PAGE - 2, PAGE + 3))
     assert [entry.seq async for entry in audit.entries()] == list(range(1, 2 * PAGE + 6))
     assert [entry.seq async for entry in audit.entries(PAGE, 2 * PAGE)] == list(range(PAGE, 2 * PAGE + 1))
+
+
+async def test_an_unreadable_entry_is_reported_in_its_place() -> None:
+    store = MemoryStore()
+    audit = AuditLog(store)
+    for number in range(4):
+        await audit.record(CALLER, "thing.write", str(number), "")
+    await put(store, keys.audit_entry(2), b"")
+    await put(store, keys.AUDIT + "a key of no entry", b"")
+    entries = await audit.page(1, 4)
+    assert [(entry.seq, isinstance(entry, ChainFault)) for entry in entries] == [
+        (1, False),
+        (2, True),
+        (3, False),
+        (4, False),
+    ]
+    fault = verify_chain([entry async for entry in audit.entries()])
+    assert fault is not None
+    assert (fault.seq, keys.audit_entry(2) in fault.problem) == (2, True)
 
 
 async def test_a_lost_response_leaves_no_partial_change() -> None:

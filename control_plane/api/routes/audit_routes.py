@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Limit, Page
 from control_plane.api.responses import json_response
-from control_plane.audit.audit_chain import AuditEntry, AuditHead
+from control_plane.audit.audit_chain import AuditEntry, AuditHead, ChainFault
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.required_roles import Viewer
 
@@ -29,6 +29,8 @@ class AuditPage(Page[AuditEntry], frozen=True):
 
     head: AuditHead
     """Last entry of the chain. Keep a copy: every later export must contain this entry."""
+    unreadable: tuple[ChainFault, ...] = ()
+    """Entries of this page that cannot be decoded, or are not signed by a process of the fleet."""
 
 
 def routes(audit: AuditLog) -> APIRouter:
@@ -43,13 +45,15 @@ def routes(audit: AuditLog) -> APIRouter:
         first = max(1, last - limit + 1)
         entries = await audit.page(first, last) if last > 0 else []
         next_cursor = str(first) if first > 1 else None
-        return json_response(AuditPage(tuple(reversed(entries)), next_cursor, head))
+        readable = tuple(entry for entry in reversed(entries) if isinstance(entry, AuditEntry))
+        unreadable = tuple(entry for entry in reversed(entries) if isinstance(entry, ChainFault))
+        return json_response(AuditPage(readable, next_cursor, head, unreadable))
 
     @router.get("/export", responses=returns(str, "One JSON object per line.", media_type=JSON_LINES))
     async def export(caller: Viewer) -> Response:
         """Export the audit log, oldest entry first, as JSON lines.
 
-        `penstock audit verify` reads this format.
+        An entry that cannot be read is a line with `seq` and `problem`. `penstock audit verify` reads this format.
         """
         last = (await audit.head()).seq
 

@@ -12,7 +12,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from control_plane.audit.audit_chain import AuditEntry, AuditHead, ChainFault, verify_chain
+from control_plane.audit.audit_chain import BEFORE_THE_FIRST, AuditEntry, AuditHead, ChainFault, verify_chain
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
@@ -29,6 +29,7 @@ class _Entries(msgspec.Struct, frozen=True):
     """The fields of a page of the log that are used."""
 
     items: tuple[AuditEntry, ...]
+    unreadable: tuple[ChainFault, ...] = ()
 
 
 @app.command("list")
@@ -42,6 +43,8 @@ def list_(
     with exit_on_error("audit list"), fleet.connect() as api:
         page: _Entries = api.request("GET", "/v1/audit", params={"limit": limit}).decoded(_Entries)
     print_as(output, page.items, lambda: _table(page.items))
+    for fault in page.unreadable:
+        print_error("audit list", f"entry {fault.seq}: {fault.problem}")
 
 
 def _table(entries: Sequence[AuditEntry]) -> Table:
@@ -75,7 +78,8 @@ def export(
                 raise UsageFault(f"{file}: cannot be written: {error.strerror}") from None
         if lines.last:
             end = msgspec.json.decode(lines.last, type=AuditHead)
-            print_error("audit export", f"{end.seq} entries, the last is {end.seq}:{end.hash}")
+            last = f"is {end.seq}:{end.hash}" if end.hash != BEFORE_THE_FIRST else "cannot be read"
+            print_error("audit export", f"{end.seq} entries, the last {last}")
 
 
 @app.command()
@@ -96,11 +100,11 @@ def verify(
         expected = _head(kept) if kept is not None else None
         if file is not None:
             checked = _CheckedEntries(_read(file), expected)
-            fault = _fault(checked)
+            fault = verify_chain(checked)
         else:
             with fleet.connect() as api:
                 checked = _CheckedEntries(api.lines(EXPORT), expected)
-                fault = _fault(checked)
+                fault = verify_chain(checked)
     if fault is not None:
         seq, problem = fault.seq, fault.problem
     elif expected is not None and not checked.has_expected:
@@ -138,23 +142,8 @@ class _LastLine:
             yield line
 
 
-class _EditedEntry(Exception):
-    """An entry differs from the canonical form in which the log writes it."""
-
-    def __init__(self, entry: AuditEntry) -> None:
-        super().__init__(entry)
-        self.fault = ChainFault(entry.seq, "changed: differs from the canonical form")
-
-
-def _fault(checked: _CheckedEntries) -> ChainFault | None:
-    try:
-        return verify_chain(checked)
-    except _EditedEntry as edited:
-        return edited.fault
-
-
 class _CheckedEntries:
-    """Yields the entries of an export, and records the last one and whether the expected one occurred."""
+    """Yields the entries and faults of an export, and records the last one and whether the expected one occurred."""
 
     def __init__(self, lines: Iterable[str], expected: AuditHead | None) -> None:
         self._lines = lines
@@ -162,7 +151,7 @@ class _CheckedEntries:
         self.head = AuditHead()
         self.has_expected = expected is not None and expected == self.head
 
-    def __iter__(self) -> Iterator[AuditEntry]:
+    def __iter__(self) -> Iterator[AuditEntry | ChainFault]:
         decoder = msgspec.json.Decoder(AuditEntry)
         for number, line in enumerate(self._lines, 1):
             if not line.strip():
@@ -170,13 +159,23 @@ class _CheckedEntries:
             try:
                 entry = decoder.decode(line)
             except (msgspec.DecodeError, RecursionError) as error:
-                raise UsageFault(f"line {number} is not an audit entry: {error}") from None
+                yield _unreadable(number, line, error)
+                continue
             # The hash does not cover repeated or unknown fields, which other readers would see.
             if msgspec.json.encode(entry, order="sorted") != line.strip().encode("utf-8", "replace"):
-                raise _EditedEntry(entry)
+                yield ChainFault(entry.seq, "changed: differs from the canonical form")
+                continue
             self.head = AuditHead(entry.seq, entry.hash)
             self.has_expected = self.has_expected or self.head == self._expected
             yield entry
+
+
+def _unreadable(number: int, line: str, error: Exception) -> ChainFault:
+    """Return the fault that the control plane exported in place of an entry."""
+    try:
+        return msgspec.json.decode(line, type=ChainFault)
+    except (msgspec.DecodeError, RecursionError):
+        raise UsageFault(f"line {number} is not an audit entry: {error}") from None
 
 
 def _head(kept: str) -> AuditHead:

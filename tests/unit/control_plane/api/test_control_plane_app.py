@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -11,9 +12,12 @@ import httpx
 import msgspec
 import pytest
 
+from adapters.access.callers import Caller, Role
+from adapters.store import keys
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.api.routes import reports_routes as reports_module
+from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
@@ -26,6 +30,7 @@ from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET
 from tests.support.reports import MODEL, offered, packed, report
+from tests.support.stores import put
 from tests.support.wait import until
 
 TOKEN = AdminToken("0123456789abcdef")
@@ -103,6 +108,21 @@ async def test_only_authenticated_callers_can_read_the_fleet(http: httpx.AsyncCl
             response = await http.get(path, headers=headers)
             assert is_problem(response, 401), path
             assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_an_unreadable_audit_entry_does_not_hide_the_others(
+    control_plane: ControlPlane, http: httpx.AsyncClient
+) -> None:
+    audit = AuditLog(control_plane._store)
+    first, second = [await audit.record(Caller("olga", Role.ADMIN), "a.b", "c", "") for _ in range(2)]
+    await put(control_plane._store, keys.audit_entry(first.seq), b"")
+    page = await http.get("/v1/audit", headers=OPERATOR)
+    assert page.status_code == 200
+    assert (first.seq, second.seq) == (page.json()["unreadable"][0]["seq"], page.json()["items"][0]["seq"])
+    lines = (await http.get("/v1/audit/export", headers=OPERATOR)).text.splitlines()
+    exported = {line["seq"]: line.get("problem", "") for line in map(json.loads, lines)}
+    assert "not signed" in exported[first.seq]
+    assert exported[second.seq] == ""
 
 
 async def test_health_is_open_and_metrics_are_not(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:

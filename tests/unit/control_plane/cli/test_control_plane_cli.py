@@ -18,7 +18,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from adapters.store.members import Member
-from control_plane.audit.audit_chain import BEGINNING, AuditEntry, AuditHead, sealed
+from control_plane.audit.audit_chain import BEGINNING, AuditEntry, AuditHead, ChainFault, sealed
 from control_plane.auth.admin_token import AdminToken, may_resend_credential
 from control_plane.cli.api_client import ApiClient, NoLeader
 from control_plane.cli.commands.operating import drill_commands
@@ -422,6 +422,16 @@ def test_an_audit_log_is_read_with_any_separators_in_its_texts(
     exported = tmp_path / "audit.jsonl"
     assert run("audit", "export", str(exported), *asking).exit_code == 0
     assert run("audit", "verify", str(exported)).stdout == reported
+
+
+def test_an_unreadable_audit_entry_is_reported(tmp_path: Path) -> None:
+    exported = tmp_path / "audit.jsonl"
+    first = sealed(AuditEntry(1, 1.0, "duty", "admin", "override.drain", "x", "", BEGINNING.hash))
+    second = ChainFault(2, "audit/2 cannot be read: not signed")
+    exported.write_bytes(b"".join(msgspec.json.encode(line, order="sorted") + b"\n" for line in (first, second)))
+    result = run("audit", "verify", str(exported), "-o", "json")
+    assert (result.exit_code, "entry 2: audit/2 cannot be read: not signed" in result.stderr) == (1, True)
+    assert msgspec.json.decode(result.stdout)["seq"] == 2
 
 
 def test_a_message_contains_no_terminal_control_sequence(token: str) -> None:
