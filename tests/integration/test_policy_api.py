@@ -6,6 +6,7 @@ import asyncio
 import io
 import shutil
 import tarfile
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -17,10 +18,14 @@ import pytest
 from adapters.store import keys
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
+from control_plane.api.routes import rollouts_routes
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
+from penstock.policy import policy_diff
+from penstock.policy.policy import Policy
+from penstock.policy.policy_diff import Change
 from penstock.rollout.state_machine import Phase
 from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.bundles import large_bundle
@@ -136,6 +141,20 @@ async def test_two_policies_are_compared(world: World) -> None:
     assert (await world.get("/v1/policies/diff", after=candidate))["before"] == stable
     missing = await world.http.get("/v1/policies/diff", params={"before": "0" * 64})
     assert missing.status_code == 404
+
+
+async def test_policies_are_not_compared_on_the_event_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await in_shadow(world)
+    threads: list[threading.Thread] = []
+
+    def diff(before: Policy, after: Policy) -> tuple[Change, ...]:
+        threads.append(threading.current_thread())
+        return policy_diff.diff(before, after)
+
+    monkeypatch.setattr(rollouts_routes, "diff", diff)
+    assert (await world.get("/v1/rollouts/current"))["changes"]
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 def archive(files: dict[str, bytes], mode: str = "w") -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict
 
@@ -143,6 +145,8 @@ async def _changes(actions: RolloutActions, rollout: Rollout) -> tuple[Change, .
     if rollout.is_over:
         return ()
     try:
-        return diff(await actions.policy(rollout.stable), await actions.policy(rollout.candidate))
+        stable, candidate = await actions.policy(rollout.stable), await actions.policy(rollout.candidate)
     except PolicyNotStored:
         return ()
+    # In a thread: comparing thousands of documents takes seconds and would delay the renewal of the leader's lease.
+    return await asyncio.to_thread(diff, stable, candidate)
