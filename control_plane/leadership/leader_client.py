@@ -139,7 +139,9 @@ class LeaderClient:
         if self._tls() is not self._context:
             await self._renew_client()
         received = bytearray()
-        async with self._http.stream(method, url, headers=dict(headers), content=body) as response:
+        # httpx would encode text as ASCII; values of the client's headers are bytes, decoded as Latin-1.
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        async with self._http.stream(method, url, headers=encoded, content=body) as response:
             async for chunk in response.aiter_bytes():
                 received += chunk
                 if len(received) > MAX_RESPONSE_BYTES:

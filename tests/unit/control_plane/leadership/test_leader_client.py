@@ -27,6 +27,7 @@ from penstock.wire.session import Sessions
 from tests.support.api_app import served
 from tests.support.identities import CONTROL_PLANE, agent_sessions, control_plane_sessions
 from tests.support.stores import SetClock
+from tests.support.wait import PATIENCE_S
 from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, TOKEN, control_plane, leading
 
 __all__ = ["control_plane"]
@@ -94,6 +95,25 @@ async def test_a_request_that_came_over_tls_is_not_sent_without() -> None:
     with pytest.raises(LeaderUnavailable, match="plain http"):
         await link.forward(Member("south", "http://south"), "GET", "/", {}, caller=CALLER, client="", within_s=1.0)
     await link.close()
+
+
+async def forward(control_plane: ControlPlane, target: str, headers: dict[str, str]) -> int:
+    """Forward a GET request to the control plane of these tests once it leads; returns the status."""
+    link = LeaderClient(Member("south", "http://south"), SOUTH)
+    await link.close()
+    link._http = httpx.AsyncClient(transport=httpx.ASGITransport(served(control_plane, Access(TOKEN))))
+    leader = Member(CONTROL_PLANE, "http://north")
+    status = 503
+    while status == 503:
+        await leading(control_plane)
+        reply = await link.forward(leader, "GET", target, headers, caller=CALLER, client="", within_s=PATIENCE_S)
+        status = reply.status
+    await link.close()
+    return status
+
+
+async def test_headers_of_the_client_may_have_any_bytes(control_plane: ControlPlane) -> None:
+    assert await forward(control_plane, "/v1/regions", {"accept": "caf\xe9"}) == 200
 
 
 async def test_a_forwarded_request_is_not_forwarded_again(control_plane: ControlPlane, clock: SetClock) -> None:
