@@ -175,6 +175,8 @@ class LeaderClient:
         client: str,
     ) -> LeaderResponse:
         session = await self._session(leader)
+        # httpx percent-encodes some characters; the signature covers the target that the leader receives.
+        target = httpx.URL(target).raw_path.decode()
         digest = request_digest(method, target, body)
         signed = {
             **headers,

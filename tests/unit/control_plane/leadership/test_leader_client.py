@@ -116,6 +116,11 @@ async def test_headers_of_the_client_may_have_any_bytes(control_plane: ControlPl
     assert await forward(control_plane, "/v1/regions", {"accept": "caf\xe9"}) == 200
 
 
+async def test_the_signature_covers_the_query_as_it_is_sent(control_plane: ControlPlane) -> None:
+    """httpx percent-encodes a quotation mark, which clients may send unencoded. There is no such model."""
+    assert await forward(control_plane, '/v1/endpoints?model="none"', {}) == 404
+
+
 async def test_a_forwarded_request_is_not_forwarded_again(control_plane: ControlPlane, clock: SetClock) -> None:
     """A follower refuses forwarded requests and names the leader; an accepted caller needs no credential."""
     app = served(control_plane, Access(TOKEN))
