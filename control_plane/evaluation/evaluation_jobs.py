@@ -17,7 +17,7 @@ from penstock.what_if.moved_demand import moves
 from penstock.what_if.outcomes import Capacity, DemandGroup
 
 MAX_ERRORS = 500
-"""Maximum number of errors in a validation."""
+"""Maximum number of errors of a bundle in a response."""
 
 MAX_GENERATED_ROWS = 50_000
 """Maximum number of rows of a generated demand."""
@@ -165,5 +165,6 @@ def _compile(files: dict[str, str]) -> Policy:
     try:
         return compile_bundle(files)
     except PolicyRefused as refused:
-        errors = tuple({"field": f"body.files.{error.file}", "problem": str(error)} for error in refused.errors)
-        raise JobRefused(Refused(f"the bundle is invalid: {len(errors)} error(s)", errors)) from None
+        listed = refused.errors[:MAX_ERRORS]
+        errors = tuple({"field": f"body.files.{error.file}", "problem": str(error)} for error in listed)
+        raise JobRefused(Refused(f"the bundle is invalid: {len(refused.errors)} error(s)", errors)) from None

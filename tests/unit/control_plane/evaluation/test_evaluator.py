@@ -108,3 +108,14 @@ def test_a_policy_too_large_for_generated_demand_is_refused(monkeypatch: pytest.
     refusal = run_job(WhatIfJob(POLICY, None, ("eu-de",), None, (), 0.0))
     assert isinstance(refusal, Refused)
     assert "give it" in refusal.detail
+
+
+def test_the_errors_of_a_bundle_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation_jobs, "MAX_ERRORS", 2)
+    files = FILES | {f"{number}.yaml": "kind: Nothing\n" for number in range(3)}
+    validated = run_job(ValidationJob(msgspec.json.encode(files), is_tar=False, current=None))
+    compared = run_job(WhatIfJob(POLICY, files, (), None, (), 0.0))
+    assert isinstance(validated, Validation)
+    assert isinstance(compared, Refused)
+    assert (len(validated.errors), len(compared.errors)) == (2, 2)
+    assert "3 error(s)" in compared.detail
