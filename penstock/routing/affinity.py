@@ -144,8 +144,9 @@ class AffinityIndex:
             found = holders.get(key)
             if found is None or found[0] < at:
                 self._hold(key, endpoint, at)
-            elif endpoint not in found[1]:
-                self._hold(key, endpoint, found[0])
+            elif endpoint not in found[1] and len(found[1]) < MAX_HOLDERS:
+                # An older record comes last: a session stays at the endpoint of its latest request.
+                holders[key] = (found[0], (*found[1], endpoint))
 
     def held(self, prefix: list[int], session: int | None, now: float) -> AffinityHint:
         """The endpoints that hold a part of a request, with the number of leading blocks of its prompt."""

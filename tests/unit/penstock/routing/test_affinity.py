@@ -117,6 +117,21 @@ def test_an_older_note_does_not_make_a_younger_one_older() -> None:
     assert set(index.held(keys(SYSTEM), None, 99.0 + HELD_S).blocks) == {"a", "b"}
 
 
+def test_an_older_record_of_another_agent_does_not_move_a_session() -> None:
+    index, session = AffinityIndex(), session_key("t/m", b"chat-1")
+    index.sent("new", [], session, "m", 100.0)
+    index.receive("old", [session], 90.0)
+    assert index.held([], session, 101.0).blocks == {"new": 0}
+    many = AffinityIndex()
+    many.sent("new", keys(SYSTEM), session, "m", 100.0)
+    for n in range(2 * MAX_HOLDERS):
+        many.receive(f"e{n}", [*keys(SYSTEM), session], 90.0)
+    assert many.held([], session, 101.0).blocks == {"new": 0}
+    held = many.held(keys(SYSTEM), None, 101.0).blocks
+    assert held["new"] == 2
+    assert len(held) == MAX_HOLDERS
+
+
 NOTES = st.lists(
     st.tuples(
         st.sampled_from("abcdef"), st.lists(st.integers(0, 3), max_size=5), st.sampled_from([0.0, 0.4, 2.0, HELD_S])
