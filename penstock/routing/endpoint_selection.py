@@ -161,7 +161,7 @@ def choose_endpoint(
     tried: Container[str] = (),
     held: Mapping[int, float] = NOTHING_HELD,
     held_gap_s: float = 0.0,
-    same_zone: Sequence[int] = (),
+    same_zone: frozenset[int] = frozenset(),
     view_age_s: float = 0.0,
     service_s: float = 1.0,
 ) -> EndpointChoice:
@@ -207,7 +207,7 @@ def consider(
     work: Work = NO_WORK,
     tried: Container[str] = (),
     held: Mapping[int, float] = NOTHING_HELD,
-    same_zone: Sequence[int] = (),
+    same_zone: frozenset[int] = frozenset(),
 ) -> tuple[ConsideredEndpoint, ...]:
     """The endpoints that `choose_endpoint` compares, soonest first; the arguments are those of `choose_endpoint`."""
     scores = [_done_s(endpoint, work, tried) for endpoint in endpoints]

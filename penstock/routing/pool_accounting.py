@@ -212,7 +212,7 @@ class PoolAccount(PoolTotals, Generic[Member]):
         """The views of `endpoints`, in the same order."""
         self.positions: dict[str, int] = {}
         """Index in `endpoints` by endpoint name."""
-        self.near: tuple[int, ...] = ()
+        self.near: frozenset[int] = frozenset()
         """Indexes of the endpoints in the agent's zone; empty if all or none are."""
         self.shares_endpoints = False
         """Whether some endpoints serve other models too."""

@@ -38,10 +38,10 @@ class EndpointPool(PoolAccount[Endpoint]):
         self.set_endpoints(endpoints)
         self.missing = missing
         self.renaming = renaming
-        near = tuple(
+        near = frozenset(
             index for index, endpoint in enumerate(endpoints) if self._zone and endpoint.spec.zone == self._zone
         )
-        self.near = near if len(near) < len(endpoints) else ()
+        self.near = near if len(near) < len(endpoints) else frozenset()
         self.shares_endpoints = any(len(endpoint.models) > 1 for endpoint in endpoints)
         self.update_readiness()
         self.update_speeds()

@@ -167,10 +167,10 @@ def test_a_holder_that_may_not_have_it_is_no_reason_to_wait() -> None:
 
 def test_the_own_zone_is_preferred_within_a_bound() -> None:
     pool = [known("far"), known("near", prefill_us=int(ZONE_GAP_S * 0.75e6))]
-    assert chosen(pool, work=CHAT, same_zone=[1]) == "near"
+    assert chosen(pool, work=CHAT, same_zone=frozenset({1})) == "near"
     pool[1].prefill_us = 1_000_000
     pool[1].update_score()
-    assert chosen(pool, work=CHAT, same_zone=[1]) == "far"
+    assert chosen(pool, work=CHAT, same_zone=frozenset({1})) == "far"
 
 
 def test_an_engine_that_reports_full_ranks_lower() -> None:
@@ -189,7 +189,7 @@ def test_an_old_view_still_has_the_holders_of_prefixes(seed: int) -> None:
 def test_a_trial_comes_before_what_is_held_elsewhere_and_before_the_own_zone() -> None:
     pool = [endpoint("holds"), endpoint("tried again", 3, trial=True), endpoint("near")]
     assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 1
-    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), same_zone=(2,)).index == 1
+    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), same_zone=frozenset({2})).index == 1
     pool[1].pressure = 0.1
     pool[1].update_score()
     assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0)).index != 1, "it turned down the last one"
