@@ -25,6 +25,11 @@ BYTES_PER_TOKEN: Final = 4.0
 OVERHEAD_BYTES: Final = 120
 """Bytes of a request's JSON that are not prompt: braces, field names, the model, roles."""
 
+FULL_WEIGHT_BYTES: Final = 4096
+"""Minimum size (bytes) of a prompt that has full weight in the mean of tokens per byte. The weight of a shorter prompt
+is proportional to its size, since the tokens that the engine adds dominate its ratio. The weight of a longer prompt is
+bounded, so that a few large bodies that are not text do not determine the mean."""
+
 TEMPLATE_TOKENS: Final = 200
 """Maximum number of tokens that an engine adds to a prompt: its chat template and default system prompt."""
 
@@ -140,8 +145,9 @@ class CostEstimator:
         elif usage.prompt_tokens > ask.body_bytes + TEMPLATE_TOKENS:
             self._note_linked_images(model)
         elif usage.prompt_tokens > 0 and ask.body_bytes > OVERHEAD_BYTES:
-            per_byte = usage.prompt_tokens / (ask.body_bytes - OVERHEAD_BYTES)
-            _follow(self._tokens_per_byte, model, per_byte, now)
+            prompt_bytes = ask.body_bytes - OVERHEAD_BYTES
+            weight = min(1.0, prompt_bytes / FULL_WEIGHT_BYTES)
+            _follow(self._tokens_per_byte, model, usage.prompt_tokens / prompt_bytes, now, weight)
         if usage.answer_tokens > 0 and ask.answers:
             answer_tokens = usage.answer_tokens / max(1, ask.count)
             _follow(self._answer_tokens, (tenant, model), answer_tokens, now)
@@ -182,16 +188,17 @@ class _Mean:
 
     def __init__(self) -> None:
         self.taken_at = 0.0
-        self.count = 0
+        self.count = 0.0
+        """Sum of the weights of the observations."""
         self.value = 0.0
 
 
-def _follow(means: dict[Key, _Mean], key: Key, value: float, now: float) -> None:
+def _follow(means: dict[Key, _Mean], key: Key, value: float, now: float, weight: float = 1.0) -> None:
     """Add a value to the mean of `key`, which becomes the most recently updated."""
     mean = means.pop(key, None) or _Mean()
-    mean.count += 1
+    mean.count += weight
     mean.taken_at = now
-    mean.value += (value - mean.value) / min(mean.count, MEMORY_REQUESTS)
+    mean.value += (value - mean.value) * weight / min(mean.count, MEMORY_REQUESTS)
     means[key] = mean
     if len(means) > MAX_FOLLOWED:
         del means[next(iter(means))]

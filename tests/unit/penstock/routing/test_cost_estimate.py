@@ -52,6 +52,23 @@ def test_usage_corrects_both_guesses_each_tenant_for_itself() -> None:
     assert expectations.prompt_tokens("other", 4000 + OVERHEAD_BYTES) == 1000
 
 
+def test_short_prompts_hardly_change_the_estimate_for_long_ones() -> None:
+    expectations = CostEstimator()
+    for n in range(1000):
+        if n % 2:
+            expectations.observe("long", "m", chat(4000), Usage(1000, 20), 0.0)
+        else:
+            expectations.observe("short", "m", chat(3), Usage(30, 20), 0.0)
+    assert expectations.prompt_tokens("m", 4000 + OVERHEAD_BYTES) == pytest.approx(1000, rel=0.05)
+
+
+def test_prompts_of_any_length_are_learned_from() -> None:
+    expectations = CostEstimator()
+    for _ in range(10):
+        expectations.observe("t", "m", chat(60), Usage(30, 20), 0.0)
+    assert expectations.prompt_tokens("m", 600 + OVERHEAD_BYTES) == pytest.approx(300)
+
+
 def test_a_limit_that_predicts_the_length_is_used_and_another_is_not() -> None:
     expectations = CostEstimator()
     for _ in range(LIKE_ENOUGH):
