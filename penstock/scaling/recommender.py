@@ -26,7 +26,8 @@ REACTION_S: Final = 60.0
 
 STABLE_S: Final = 600.0
 """Time (s) for which a lower number must have been sufficient before it is recommended; also the time after the start
-of a leader during which no number below the existing endpoints is recommended."""
+of a leader, and after a gap in the reports about a pool, during which no number below the existing endpoints is
+recommended."""
 
 MAX_STEP_S: Final = 300.0
 """Maximum time (s) between two moments at which demand is forecast."""
@@ -62,7 +63,8 @@ class Recommender:
     """Recommends capacity while its control plane leads; a new leader creates a new recommender."""
 
     def __init__(self) -> None:
-        self._began_at: float | None = None
+        self._reported_since: dict[tuple[str, str], float] = {}
+        """Time since when each (region, model) is reported without a gap."""
         self._recent: dict[tuple[str, str], deque[tuple[float, Need]]] = {}
         """Needs of the last STABLE_S by (region, model), in order of time; only needs above all later needs."""
 
@@ -77,12 +79,11 @@ class Recommender:
             forecast: forecast of demand, as of `now`.
             now: Unix time, in seconds; at least the time of the previous call.
         """
-        if self._began_at is None:
-            self._began_at = now
         measured = demand(snapshot, now)
         seen = {key: pool for key, pool in pools(snapshot, now).items() if pool.report.endpoints > 0}
         wanted = needs(policy, _sizes(policy, seen), _expected(policy, measured, forecast))
-        self._recent = {key: recent for key, recent in self._recent.items() if key in wanted}
+        self._reported_since = {key: self._reported_since.get(key, now) for key in wanted}
+        self._recent = {key: recent for key, recent in self._recent.items() if now - recent[-1][0] <= STABLE_S}
         rows = _by_region(snapshot, now)
         exist = {key: _existing(seen[key].report.endpoints, key[1], rows.get(key[0], [])) for key in wanted}
         stable = {key: self._stable(key, need, exist[key], now) for key, need in wanted.items()}
@@ -113,7 +114,7 @@ class Recommender:
         )
 
     def _stable(self, key: tuple[str, str], need: Need, exist: int, now: float) -> Need:
-        """The highest need of the last STABLE_S; at least `exist` in the first STABLE_S of the recommender."""
+        """The highest need of the last STABLE_S; at least `exist` in the first STABLE_S of its reports."""
         recent = self._recent.setdefault(key, deque())
         while recent and recent[-1][1].endpoints <= need.endpoints:
             recent.pop()
@@ -121,7 +122,7 @@ class Recommender:
         while now - recent[0][0] > STABLE_S:
             recent.popleft()
         highest = recent[0][1]
-        if self._began_at is not None and now - self._began_at < STABLE_S and highest.endpoints < exist:
+        if now - self._reported_since[key] < STABLE_S and highest.endpoints < exist:
             return msgspec.structs.replace(highest, endpoints=exist)
         return highest
 

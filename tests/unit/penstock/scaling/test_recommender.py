@@ -84,3 +84,23 @@ def test_a_new_leader_recommends_nothing_lower_than_what_exists() -> None:
     assert recommend(by, snapshot(100.0, 0.0), 100.0).desired_endpoints == 4
     assert recommend(by, snapshot(99.0 + STABLE_S, 0.0), 99.0 + STABLE_S).desired_endpoints == 4
     assert recommend(by, snapshot(100.0 + STABLE_S, 0.0), 100.0 + STABLE_S).desired_endpoints == 0
+
+
+def test_a_gap_in_the_reports_keeps_earlier_needs_and_the_existing_endpoints() -> None:
+    by = Recommender()
+    assert recommend(by, snapshot(0.0, 6.0), 0.0).desired_endpoints == 4
+    assert recommend(by, snapshot(STABLE_S + 5, 40.0), STABLE_S + 5).desired_endpoints == 7
+    silent_at, heard_at = STABLE_S + 25, STABLE_S + 30
+    assert by.recommend(POLICY, Snapshot(), lambda horizon_s: {}, silent_at) == ()
+    assert recommend(by, snapshot(heard_at, 6.0), heard_at).desired_endpoints == 7, "the need before the gap"
+    later = heard_at + STABLE_S - 1
+    row = recommend(by, snapshot(later, 6.0), later)
+    assert (row.desired_endpoints, row.drain) == (4, ()), "demand during the gap is unknown"
+    assert recommend(by, snapshot(later + 2, 6.0), later + 2).desired_endpoints == 1
+
+
+def test_a_silent_region_is_forgotten() -> None:
+    by = Recommender()
+    recommend(by, snapshot(0.0, 40.0), 0.0)
+    by.recommend(POLICY, Snapshot(), lambda horizon_s: {}, STABLE_S + 1)
+    assert not by._recent
