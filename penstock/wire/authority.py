@@ -35,14 +35,13 @@ class Authority:
     """
 
     def __init__(self, private_key: bytes, certificate: bytes) -> None:
+        self._key = _load_key(private_key)
         try:
-            key = serialization.load_pem_private_key(private_key, None)
             self.certificate = x509.load_pem_x509_certificate(certificate)
-        except (ValueError, TypeError) as error:
-            raise BadIdentity(f"not the key and certificate of an authority: {error}") from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != self.certificate.public_key():
+        except ValueError as error:
+            raise BadIdentity(f"not the certificate of an authority: {error}") from None
+        if self._key.public_key() != self.certificate.public_key():
             raise BadIdentity("the certificate of the authority was issued for another private key")
-        self._key = key
 
     @property
     def fleet(self) -> str:
@@ -172,7 +171,7 @@ def _load_key(private_key: bytes) -> ec.EllipticCurvePrivateKey:
         key = serialization.load_pem_private_key(private_key, None)
     except (ValueError, TypeError) as error:
         raise BadIdentity(f"the private key is not PEM without a passphrase: {type(error).__name__}") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise BadIdentity("the private key is not a P-256 key")
     return key
 

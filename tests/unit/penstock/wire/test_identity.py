@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,6 +72,15 @@ def test_an_agent_cannot_issue_certificates() -> None:
     issued = Authority(key, certificate).issue(control_plane, HOSTS, NOW, YEAR_S)
     with pytest.raises(BadIdentity, match="no authority of this fleet"):
         Identity(*issued, trust(), NOW)
+
+
+def test_an_authority_has_and_certifies_p256_keys_only() -> None:
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key = ec.generate_private_key(ec.SECP384R1()).private_bytes(serialization.Encoding.PEM, *form)
+    with pytest.raises(BadIdentity, match="not a P-256 key"):
+        authority().issue(agent_id(), HOSTS, NOW, YEAR_S, key)
+    with pytest.raises(BadIdentity, match="not a P-256 key"):
+        Authority(key, authority().pem)
 
 
 @pytest.mark.parametrize("offset_s", [-2 * 86_400.0, YEAR_S + 60])
