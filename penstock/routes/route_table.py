@@ -52,7 +52,7 @@ class RouteMiss:
         self.route = route
         """A route of the same path; None if the path has no route."""
         self.allow = allow
-        """The methods of the path, if only the method of the request is wrong; else empty."""
+        """The offered methods of the path, if only the method of the request is wrong; else empty."""
 
 
 _UNKNOWN: Final = RouteMiss(Miss.UNKNOWN_PATH)
@@ -123,8 +123,11 @@ class RouteTable:
             return match if match.route.offered else RouteMiss(Miss.NOT_OFFERED, match.route)
         if not others:
             return _UNKNOWN
-        route = next(iter(others.values())).route
-        allow = tuple(sorted(each.decode() for each in others if each != WEBSOCKET))
+        offered = [each for each, other in others.items() if other.route.offered]
+        if not offered:
+            return RouteMiss(Miss.NOT_OFFERED, next(iter(others.values())).route)
+        route = others[offered[0]].route
+        allow = tuple(sorted(each.decode() for each in offered if each != WEBSOCKET))
         if not allow:
             return RouteMiss(Miss.UPGRADE_REQUIRED, route) if method == b"GET" else _UNKNOWN
         return RouteMiss(Miss.METHOD_NOT_ALLOWED, route, allow)

@@ -19,6 +19,8 @@ ROUTES = (
     Route("ready", "/v2/models/{model}/ready", frozenset({"GET"}), model=BY_PATH),
     Route("stats", "/v2/models/all/ready", frozenset({"POST"})),
     Route("files", "/v1/blobs/{id}", frozenset({"GET", "DELETE"}), offered=False),
+    Route("list", "/v1/notes", frozenset({"GET"})),
+    Route("clear", "/v1/notes", frozenset({"DELETE"}), offered=False),
 )
 TABLE = RouteTable(ROUTES)
 
@@ -55,7 +57,8 @@ def test_the_reason_of_a_miss() -> None:
     assert missed(b"GET", b"/v1/realtime")[0] is Miss.UPGRADE_REQUIRED
     assert missed(b"POST", b"/v1/realtime")[0] is Miss.UNKNOWN_PATH
     assert missed(b"DELETE", b"/v1/blobs/f-1")[0] is Miss.NOT_OFFERED
-    assert missed(b"PUT", b"/v1/blobs/f-1") == (Miss.METHOD_NOT_ALLOWED, ("DELETE", "GET", "HEAD"))
+    assert missed(b"PUT", b"/v1/blobs/f-1") == (Miss.NOT_OFFERED, ())
+    assert missed(b"PUT", b"/v1/notes") == (Miss.METHOD_NOT_ALLOWED, ("GET", "HEAD"))
 
 
 SEGMENT = st.sampled_from(("a", "b", "{x}", "{y}"))
