@@ -28,7 +28,7 @@ NO_PARAMETERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _LITERAL: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,=:@-]+")
 _PARAMETER: Final = re.compile(r"\{([a-z][a-z0-9_]{0,31})\}")
-_SEGMENT: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,=:@-]|%[0-9A-Fa-f]{2}){1,512}")
+_SEGMENT: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,=:@-]|%[0-9A-Fa-f]{2})" + b"{1,%d}" % MAX_VALUE_BYTES)
 _ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _FORBIDDEN: Final = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~%;\\\x7f" + bytes(range(0x20))

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.routes.path_template import PathTemplate, TemplateError, decode_parameter, encode_parameter
+from penstock.routes.path_template import (
+    MAX_VALUE_BYTES,
+    PathTemplate,
+    TemplateError,
+    decode_parameter,
+    encode_parameter,
+)
 
 LITERALS = ("v1", "v2", "a.b", "models")
 SEGMENTS = st.sampled_from((*LITERALS, "{x}", "{y}", "{model}"))
@@ -112,3 +118,9 @@ def test_a_slash_is_accepted_only_where_it_is_declared() -> None:
 
 def test_the_root_is_a_template() -> None:
     assert PathTemplate("/").is_exact
+
+
+def test_the_length_of_a_value_is_bounded() -> None:
+    for byte in (b"a", b"%20"):
+        assert len(decode_parameter(byte * MAX_VALUE_BYTES) or "") == MAX_VALUE_BYTES
+        assert decode_parameter(byte * (MAX_VALUE_BYTES + 1)) is None
