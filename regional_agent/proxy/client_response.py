@@ -71,7 +71,7 @@ class ClientResponse:
         if length is not None:
             if head.status != 204:
                 framing = b"content-length: %b\r\n" % length
-        elif head.status not in NO_BODY_STATUSES:
+        elif head.status not in NO_BODY_STATUSES and request.method != b"HEAD":
             if request.http_1_0:
                 delimited = False
             else:

@@ -99,6 +99,8 @@ class TargetConnection:
         self.sent_at, self._time_limits = now, None
         host_line = self._pool(attempt).host_line(attempt.address)
         data = build_upstream_request(request, self._context, attempt, self._client, host_line, self._services.via, now)
+        if request.method == b"HEAD":
+            connection.expect_head_only()
         if request.upgrade:
             connection.send_upgrade(sink, data)
         elif request.whole:

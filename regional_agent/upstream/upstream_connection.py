@@ -59,6 +59,7 @@ class UpstreamConnection(UpstreamTransport):
         "_done",
         "_fed_bytes",
         "_head_cache",
+        "_head_only",
         "_headers",
         "_in_head",
         "_interim",
@@ -98,6 +99,8 @@ class UpstreamConnection(UpstreamTransport):
         self._keep_alive = True
         self._done = False
         """The response is complete."""
+        self._head_only = False
+        """The response ends with its head."""
         self._used = False
         """The connection has completed a response before."""
         self._upgrade_sink: TunnelSink | None = None
@@ -138,6 +141,12 @@ class UpstreamConnection(UpstreamTransport):
         """Write a request that offers a protocol upgrade."""
         self._upgrade_sink = sink
         self.send(sink, request)
+
+    def expect_head_only(self) -> None:
+        """End the response to the next request, a HEAD, with its head. The connection is not reused after it."""
+        # The parser cannot be instructed to expect no body after a Content-Length or a Transfer-Encoding, and a server
+        # may send a body nevertheless.
+        self._head_only, self._misses = True, MAX_MISSES
 
     def close(self) -> None:
         """Close after all written data has been sent."""
@@ -266,6 +275,8 @@ class UpstreamConnection(UpstreamTransport):
                 if is_cacheable(head) and (raw := raw_head(read, b"HTTP/")):
                     self._head_cache = ResponseHeadCache(raw, head, keep_alive=self._keep_alive)
                 self.sink.on_head(head)
+                if self._head_only:
+                    self._done, self._keep_alive = True, False
 
     def on_body(self, chunk: bytes) -> None:
         """Pass a part of the body, without chunk framing, to the sink."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from penstock.routes.presets.openai import OPENAI_ROUTES
@@ -94,6 +95,29 @@ async def test_json_lines_are_relayed_line_by_line(tmp_path: Path) -> None:
         go_on.set()
         assert await client.chunk() == b'{"done": true}\n'
         assert await client.chunk() == b""
+
+
+@pytest.mark.parametrize("framing", [b"content-length: 5", b"transfer-encoding: chunked", b"x-framing: none"])
+async def test_the_response_to_head_ends_with_its_head(tmp_path: Path, framing: bytes) -> None:
+    async def responds(_: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        head_only = received.head.startswith(b"HEAD")
+        writer.write(b"HTTP/1.1 200 OK\r\n%b\r\n\r\n" % (framing if head_only else b"content-length: 5"))
+        if not head_only:
+            writer.write(b"ready")
+
+    async with engine(responds) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        serve(agent)
+        path = f"/v2/models/{MODEL}/ready"
+        client = await RawClient.connect(agent.traffic)
+        for _ in range(2):
+            # The first GET leaves a connection to the engine that has a cached head with a length.
+            client.send(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            assert (await client.answer()).body == b"ready"
+            client.send(f"HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            status, headers = await client.head()
+            assert (status, headers.get("transfer-encoding")) == (200, None)
+            assert headers.get("content-length") == ("5" if framing.startswith(b"content-length") else None)
+        assert len(gpu.requests) == 4
 
 
 async def test_a_request_without_a_route_is_refused_with_the_reason(tmp_path: Path) -> None:
