@@ -25,12 +25,13 @@ def _size_lines() -> dict[int, bytes]:
 
 
 _SIZE_LINES: Final = _size_lines()
-_NO_CHUNK: Final = b"no chunk"
+_NO_LINE: Final = ()
+"""With no alternatives, `startswith` returns False."""
 
 
 def is_whole_chunk(data: bytes) -> bool:
     """Whether `data` is exactly one chunk with a body; the last chunk of a response has none."""
-    return data.startswith(_SIZE_LINES.get(len(data), _NO_CHUNK)) and data.endswith(_END)
+    return data.startswith(_SIZE_LINES.get(len(data), _NO_LINE)) and data.endswith(_END)
 
 
 class ChunkRelay:
