@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -252,6 +253,13 @@ def _open(file: Path) -> int:
 
 
 def _write_whole(descriptor: int, data: bytes) -> None:
+    """Append `data`; if it cannot be written completely, remove the part that was written."""
     view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError:
+        # A line after a part of a line could not be read, and would not follow the last complete line in the chain.
+        with suppress(OSError):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - (len(data) - len(view)))
+        raise

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -122,6 +125,36 @@ def test_lines_that_were_dropped_leave_the_end_unsigned(tmp_path: Path) -> None:
     log.close()
     heads = (tmp_path / "full.heads").read_bytes().splitlines()
     assert [read_head(head, trust()).final for head in heads] == [False]
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    """Let this process write no file beyond this size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_block_that_does_not_fit_on_the_disk_leaves_no_part_of_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "access.log"
+    log = AccessLog(file, 1.0, Random(1), region="eu-de", agent="a")
+    with structlog.testing.capture_logs(), largest_file(1 << 18):
+        for number in range(10 * BLOCK_LINES):
+            log.add(line(f"r{number}"))
+        log.flush()
+        await until(lambda: log.dropped_lines > 0)
+    log.add(line("kept"))
+    log.close()
+    assert written(file)[-1] == "kept"
+    builder = ReportBuilder()
+    with file.open("rb") as lines:
+        builder.add_file(file.name, lines)
+    assert [fault.problem for fault in builder.report().faults] == [
+        f"the agent dropped the {log.dropped_lines} lines before it"
+    ]
 
 
 def test_failures_are_always_logged_and_the_rest_by_share(tmp_path: Path) -> None:
