@@ -75,8 +75,8 @@ async def supervise(settings: AgentSettings, command: Sequence[str], rng: Random
     # The workers inherited the socket, so the kernel closes the socket when the last worker stops accepting.
     listening.close()
     await asyncio.gather(*(worker.stop() for worker in workers))
-    for task in running:
-        task.result()
+    # A worker that waits for a restart has no process, so its task may not have ended yet.
+    await asyncio.gather(*running)
     _log.info("stopped")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import structlog
 
 from adapters.configuration.settings_loader import BadSettings
 from regional_agent.config.settings import AgentSettings
@@ -85,6 +86,22 @@ async def test_a_worker_that_rejects_its_settings_ends_all(tmp_path: Path) -> No
     with pytest.raises(BadSettings, match="worker 2 does not start; its message is above"):
         await supervise(settings(), command, Random(1))
     assert notes(tmp_path, 1) == ["started", "drained"]
+
+
+class LongestWaits(Random):
+    """Makes each wait before a restart longer than any test."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return 3600.0
+
+
+async def test_sigterm_ends_workers_that_all_wait_for_a_restart(tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as logged:
+        running = asyncio.create_task(supervise(settings(), program(tmp_path, "sys.exit(3)"), LongestWaits()))
+        await until(lambda: sum(entry["event"].startswith("worker ended") for entry in logged) == 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await running
+    assert logged[-1]["event"] == "stopped"
 
 
 def test_each_worker_has_a_name_files_and_ports_of_its_own() -> None:
