@@ -139,13 +139,21 @@ class Worker:
             await process.wait()
 
     async def _run_once(self) -> int:
-        """Run one process; returns its exit code, or the negative number of the signal that ended it."""
-        process = self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdout=asyncio.subprocess.PIPE,
-            pass_fds=(self._descriptor,),
-            env=_environment(os.environ),
-        )
+        """Run one process; returns its exit code, or the negative number of the signal that ended it.
+
+        A process that cannot be started counts as one that ended with EX_OSERR of sysexits(3).
+        """
+        try:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdout=asyncio.subprocess.PIPE,
+                pass_fds=(self._descriptor,),
+                env=_environment(os.environ),
+            )
+        except OSError as error:
+            # For example, the host has no process or file descriptor left, which may pass.
+            _log.error("worker cannot be started", worker=self.number, error=str(error))
+            return os.EX_OSERR
         _log.info("worker started", worker=self.number, pid=process.pid)
         if self._stop.is_set():
             await self.stop()

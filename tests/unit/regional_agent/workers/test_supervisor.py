@@ -104,6 +104,27 @@ async def test_sigterm_ends_workers_that_all_wait_for_a_restart(tmp_path: Path) 
     assert logged[-1]["event"] == "stopped"
 
 
+async def test_a_worker_that_cannot_be_started_is_started_later(tmp_path: Path) -> None:
+    interpreter, away = tmp_path / "interpreter", tmp_path / "away"
+    interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    interpreter.chmod(0o755)
+    removes_interpreter_once = """
+if number == "2" and len((here / "2").read_text().splitlines()) == 1:
+    while not ((here / "1").exists() and (here / "1").read_text()): time.sleep(0.01)
+    (here / "interpreter").rename(here / "away")
+    sys.exit(3)
+"""
+    command = [str(interpreter), *program(tmp_path, removes_interpreter_once + SERVE)[1:]]
+    with structlog.testing.capture_logs() as logged:
+        running = asyncio.create_task(supervise(settings(), command, Random(1)))
+        await until(lambda: running.done() or any("error" in entry for entry in logged))
+        away.rename(interpreter)
+        await until(lambda: running.done() or notes(tmp_path, 2) == ["started", "started"])
+    os.kill(os.getpid(), signal.SIGTERM)
+    await running
+    assert (notes(tmp_path, 1), notes(tmp_path, 2)[-1]) == (["started", "drained"], "drained")
+
+
 def test_each_worker_has_a_name_files_and_ports_of_its_own() -> None:
     host = settings(
         peer_listen="0.0.0.0:8100",
