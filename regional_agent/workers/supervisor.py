@@ -158,9 +158,10 @@ class Worker:
         if self._stop.is_set():
             await self.stop()
         assert process.stdout is not None
-        async for line in process.stdout:
-            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self.urls = msgspec.json.decode(line, type=dict[str, Any])
+        while not process.stdout.at_eof():
+            # ValueError: the line is too long, is not UTF-8, or is not JSON.
+            with suppress(ValueError, RecursionError):
+                self.urls = msgspec.json.decode(await process.stdout.readline(), type=dict[str, Any])
                 self.announced.set()
         return await process.wait()
 

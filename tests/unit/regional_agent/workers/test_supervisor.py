@@ -125,6 +125,14 @@ if number == "2" and len((here / "2").read_text().splitlines()) == 1:
     assert (notes(tmp_path, 1), notes(tmp_path, 2)[-1]) == (["started", "drained"], "drained")
 
 
+async def test_a_long_line_of_a_worker_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    running = asyncio.create_task(supervise(settings(), program(tmp_path, "print('x' * 200_000)\n" + SERVE), Random(1)))
+    await until(lambda: running.done() or '"supervisor"' in capsys.readouterr().out)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await running
+    assert notes(tmp_path, 1) == ["started", "drained"]
+
+
 def test_each_worker_has_a_name_files_and_ports_of_its_own() -> None:
     host = settings(
         peer_listen="0.0.0.0:8100",
