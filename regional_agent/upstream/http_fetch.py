@@ -11,7 +11,7 @@ from regional_agent.upstream.address import Address
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
-from regional_agent.upstream.upstream_sink import Broken, TimedOut, TooLarge, UpstreamError
+from regional_agent.upstream.upstream_sink import Stale, TimedOut, TooLarge, UpstreamError
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ async def fetch(
 ) -> Fetched:
     """Send one request and wait for the complete response.
 
-    If a pooled connection breaks, the request is sent again once on a new connection.
+    If a pooled connection closes before any byte of the response, the request is sent again once on a new connection.
 
     Args:
         timeout_s: time limit (s) for the response, connecting included.
@@ -54,7 +54,7 @@ async def fetch(
             if idle is not None:
                 try:
                     return await _exchange(idle, request, limit_bytes)
-                except Broken:
+                except Stale:
                     pass
             return await _exchange(await pool.connect(address, timeout_s), request, limit_bytes)
     except TimeoutError:

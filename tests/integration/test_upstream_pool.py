@@ -7,15 +7,17 @@ import os
 import resource
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 import pytest
 
 from regional_agent.upstream import host_addresses
 from regional_agent.upstream.address import Address
+from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool
-from regional_agent.upstream.upstream_sink import ConnectFailed
+from regional_agent.upstream.upstream_sink import Broken, ConnectFailed
 from tests.support.on_uvloop import on_uvloop
+from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until
 
 IDLE = 8
@@ -88,6 +90,28 @@ async def test_a_connection_under_former_authorities_is_not_reused() -> None:
     assert pool.take(address) is None
     pool.close()
     server.close()
+
+
+@pytest.mark.parametrize(
+    ("begins", "sent"),
+    [(b"", 2), (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", 1)],
+    ids=["no response", "half a response"],
+)
+async def test_only_a_request_without_any_response_is_sent_again(begins: bytes, sent: int) -> None:
+    async def breaks_off_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if len(e.requests) == 2:
+            writer.write(begins)
+            writer.close()
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    pool = UpstreamPool()
+    async with engine(breaks_off_once) as server:
+        await fetch(pool, server.address, "/report", method="POST", timeout_s=PATIENCE_S)
+        with pytest.raises(Broken) if begins else nullcontext():
+            await fetch(pool, server.address, "/report", method="POST", timeout_s=PATIENCE_S)
+        assert len(server.requests) == 1 + sent
+        pool.close()
 
 
 @contextmanager
