@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from regional_agent.proxy import exchange
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, ask, chunk, never_responds, streams_forever
 from tests.support.on_uvloop import on_uvloop
@@ -165,7 +164,7 @@ async def test_a_fault_in_handling_a_request_closes_its_connection(
 async def test_a_fault_in_selecting_a_target_ends_the_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         with monkeypatch.context() as failing:
-            failing.setattr(exchange, "select_target", None)
+            failing.delattr(agent.config, "samplers")
             client = await RawClient.connect(agent.traffic)
             client.send(post(BODY))
             assert await client.closed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from penstock.admission.hedging import HedgeDelays
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.outcomes import HedgeOutcome
-from regional_agent.upstream.address import Address
-from regional_agent.upstream.upstream_connection import UpstreamConnection
-from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, answers_after, never_responds
 from tests.support.otlp_collector import attributes, collector
@@ -178,33 +176,34 @@ async def test_the_second_attempt_continues_when_the_first_fails(tmp_path: Path)
         assert outcomes(running) == {HedgeOutcome.WON: 1.0}
 
 
-class LatePool(UpstreamPool):
-    """Opens connections to one address only once that is permitted."""
+class LateConnections:
+    """Opens connections to one port only once that is permitted."""
 
-    def __init__(self, late: Address) -> None:
-        super().__init__()
-        self.late, self.wanted, self.permitted = late, asyncio.Event(), asyncio.Event()
+    def __init__(self, port: int) -> None:
+        self.port, self.wanted, self.permitted = port, asyncio.Event(), asyncio.Event()
+        self._connect = asyncio.get_running_loop().create_connection
 
-    async def connect(self, address: Address, timeout_s: float | None = None) -> UpstreamConnection:
-        if address == self.late:
+    async def __call__(self, factory: Any, host: str, port: int, **options: Any) -> Any:
+        if port == self.port:
             self.wanted.set()
             await self.permitted.wait()
-        return await super().connect(address, timeout_s)
+        return await self._connect(factory, host, port, **options)
 
 
-async def test_a_second_attempt_is_not_sent_without_the_body(tmp_path: Path) -> None:
+async def test_a_second_attempt_is_not_sent_without_the_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = asyncio.Event()
     async with engine(answers_after(release)) as first, engine(answers) as second:
-        pool = LatePool(second.address)
-        async with running_agent(tmp_path, [first.address, second.address], limits=LIMITS, pool=pool) as running:
+        late = LateConnections(second.address.port)
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", late)
+        async with running_agent(tmp_path, [first.address, second.address], limits=LIMITS) as running:
             save_up(running, 1)
             prefer(*running.endpoints.pool(MODEL).endpoints)
             asked = asyncio.create_task(ask(running))
             async with asyncio.timeout(PATIENCE_S):
-                await pool.wanted.wait()
+                await late.wanted.wait()
             (exchange,) = running.proxy.active
             assert exchange.drop_body()  # type: ignore[attr-defined]
-            pool.permitted.set()
+            late.permitted.set()
             await until(lambda: outcomes(running) == {HedgeOutcome.FAILED: 1.0})
             release.set()
             assert (await asked).status == 200
