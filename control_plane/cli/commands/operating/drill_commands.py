@@ -29,7 +29,7 @@ LIMIT = 500
 POLL_S = 1.0
 """Interval (s) at which the drill under way is polled."""
 
-MAX_FAILED_LOOKS = 30
+MAX_FAILED_POLLS = 30
 """Maximum number of consecutive failed polls; polls can fail while the leadership changes or the store does not
 answer."""
 
@@ -140,7 +140,7 @@ def _run(api: ApiClient, body: dict[str, Any], wait: bool, output: Output) -> No
             report, failed = _get(api, report.number), 0
         except (Unreachable, ApiRefused) as error:
             failed += 1
-            if failed > MAX_FAILED_LOOKS or (isinstance(error, ApiRefused) and error.status < 500):
+            if failed > MAX_FAILED_POLLS or (isinstance(error, ApiRefused) and error.status < 500):
                 raise
     print_as(output, report, lambda: drill_view(report))
     if wait and report.phase is not DrillPhase.DONE:
