@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,8 @@ def type_text(field: Schema, definitions: Mapping[str, Schema], nested: dict[str
 
 
 def default_text(value: Any) -> str:
-    """Return a default value as JSON spells it."""
-    if isinstance(value, list | dict):
-        return str(value)
-    return {None: "null", True: "true", False: "false"}.get(value, str(value))
+    """Return a default value as JSON."""
+    return json.dumps(value)
 
 
 def attribute_docstrings(class_: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str]]:

@@ -11,6 +11,7 @@ import typer
 
 from control_plane.cli.main import app
 from docs import api_page, generate_reference
+from docs.reference_tables import default_text
 from regional_agent.proxy.error_responses import STATUS
 from tests.support.paths import ROOT
 
@@ -26,6 +27,31 @@ def test_a_changed_page_is_stale(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     )
     assert generate_reference.main(["--check"]) == 1
     assert "+another page" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("default", "text"),
+    [
+        (1.0, "1.0"),
+        (0, "0"),
+        (0.0, "0.0"),
+        (1, "1"),
+        (True, "true"),
+        (False, "false"),
+        (None, "null"),
+        ("", '""'),
+        ([1], "[1]"),
+    ],
+)
+def test_a_default_is_printed_as_json(default: object, text: str) -> None:
+    assert default_text(default) == text
+
+
+def test_every_default_of_the_policy_page_has_the_type_of_its_field() -> None:
+    boolean = re.compile(r"^\| `(\w+)` \| ([^|]*) \| `(true|false)` \|", re.MULTILINE)
+    found = boolean.findall(generate_reference.policy_page())
+    assert found
+    assert [row for row in found if "boolean" not in row[1]] == []
 
 
 def test_the_api_page_has_every_operation() -> None:
