@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+from contextlib import suppress
+from typing import Final
 
 from regional_agent.http.listener_state import ListenerState
+
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+_ORDERLY_CLOSE: Final = struct.pack("ii", 0, 0)
+"""Values of SO_LINGER: `struct linger` of socket(7)."""
 
 
 class ClientTransport:
@@ -15,6 +23,7 @@ class ClientTransport:
     """
 
     __slots__ = (
+        "_closes_orderly",
         "_limits",
         "_linger_until",
         "_paused_at",
@@ -33,6 +42,8 @@ class ClientTransport:
         self.listener = listener
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None
+        self._closes_orderly = True
+        """Whether the end of this process closes the connection in an orderly way."""
         self._reading = True
         self._paused_at = 0.0
         self._watched = -1
@@ -68,9 +79,21 @@ class ClientTransport:
             self.listener.batcher.write_eof(self._transport)
 
     def abort(self) -> None:
-        """Close the connection at once, so that the client detects that the response is truncated."""
+        """Reset the connection, so that the client detects that the response is truncated.
+
+        An orderly close, with or without close_notify of TLS, would be a valid end of a response without a length.
+        """
         if self._transport is not None:
+            self._set_linger(_RESET_ON_CLOSE)
             self._transport.abort()
+
+    def end_at_close(self) -> None:
+        """Reset the connection whenever it ends without `_close`, because its close is the end of a response.
+
+        The kernel also resets the connection if this process is killed.
+        """
+        self._closes_orderly = False
+        self._set_linger(_RESET_ON_CLOSE)
 
     @property
     def trusted(self) -> bool:
@@ -82,9 +105,9 @@ class ClientTransport:
         if self._reading and self._transport is not None:
             self._transport.pause_reading()
             self._reading, self._paused_at = False, self.listener.clock()
-            socket = self._transport.get_extra_info("socket")
-            if socket is not None:
-                self._watched = socket.fileno()
+            connected = self._transport.get_extra_info("socket")
+            if connected is not None:
+                self._watched = connected.fileno()
                 self.listener.disconnects.watch(self, self._watched)
 
     def resume_reading(self) -> None:
@@ -108,8 +131,19 @@ class ClientTransport:
         """Close after all data has been sent, but no later than after `Limits.write_stall_timeout_s`."""
         if self._transport is not None:
             self._linger_until = self.listener.clock() + self._limits.write_stall_timeout_s
+            if not self._closes_orderly:
+                self._set_linger(_ORDERLY_CLOSE)
             self.listener.batcher.flush()
             self._transport.close()
+
+    def _set_linger(self, linger: bytes) -> None:
+        transport = self._transport
+        # A transport that has nothing left to send may have closed its descriptor.
+        if transport is not None and (not transport.is_closing() or transport.get_write_buffer_size()):
+            connected = transport.get_extra_info("socket")
+            if connected is not None:
+                with suppress(OSError):  # the socket is closed already
+                    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
     def _linger(self, linger_s: float) -> None:
         """Half-close, and read for `linger_s` (s), so that the client can read the response before a reset."""

@@ -25,6 +25,7 @@ class ClientResponse:
         "_head",
         "_relay",
         "_unsent",
+        "ends_at_close",
         "gaps",
         "has_news",
         "keep_alive",
@@ -42,6 +43,8 @@ class ClientResponse:
         """The head of the response; None if no error can be appended to the response."""
         self.gaps: StreamGaps | None = None
         """Measures the response if it is a sampled stream; set before `start`."""
+        self.ends_at_close = False
+        """Whether the close of the connection is the end of the response (HTTP/1.0)."""
         self.keep_alive = False
         """Whether the client connection can be used for another request."""
         self.sent_bytes = 0
@@ -73,7 +76,8 @@ class ClientResponse:
                 framing = b"content-length: %b\r\n" % length
         elif head.status not in NO_BODY_STATUSES and request.method != b"HEAD":
             if request.http_1_0:
-                delimited = False
+                delimited, self.ends_at_close = False, True
+                self._client.end_at_close()
             else:
                 self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
                 self._head = head

@@ -472,11 +472,14 @@ class Exchange:
         if self._state is STREAMING and self._continuation is not None:
             self._add_events(self._continuation, None)
         if self._state is STREAMING:
-            self._response.end()
             # A peer that has to end a response early reports the reason in a trailer.
             trailer = upstream.error_trailer if upstream is not None and self._current.from_peer else b""
+            self._response.end()
             self._settle(outcome_of_response(self._status, trailer), trailer.decode("latin-1"))
-            self._client.finished(keep_alive=self._response.keep_alive)
+            if trailer and self._response.ends_at_close:
+                self._client.abort()
+            else:
+                self._client.finished(keep_alive=self._response.keep_alive)
 
     def on_broken(self, error: UpstreamError) -> None:
         """Process a failure to connect, or a connection that closed before the response was complete."""

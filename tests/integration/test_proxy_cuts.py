@@ -1,0 +1,189 @@
+"""A response that is cut ends by a reset: an orderly close would be the end of a response without a length."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adapters.tls_contexts import ClientTls, ServerTls
+from regional_agent.http.limits import Limits
+from regional_agent.http.listener import drain_all
+from tests.support.agents import Agent, running_agent
+from tests.support.certificates import has_openssl_3, make_authority, make_certificate
+from tests.support.chats import BODY, SSE_HEAD, chunk
+from tests.support.on_uvloop import on_uvloop
+from tests.support.planet import plan
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until
+
+PLAIN_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+OLD = post(BODY).replace(b"HTTP/1.1", b"HTTP/1.0")
+
+
+class Streaming:
+    """An engine whose streams have begun and end as a test decides."""
+
+    def __init__(self, head: bytes = SSE_HEAD) -> None:
+        self.head = head
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def __call__(self, e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        writer.write(self.head + chunk(b"data: 1\n\n"))
+        await asyncio.Event().wait()
+
+
+async def dies(agent: Agent, gpu: Streaming) -> None:
+    gpu.writers[0].transport.abort()
+
+
+async def ends_too_early(agent: Agent, gpu: Streaming) -> None:
+    gpu.writers[0].close()
+
+
+async def becomes_invalid(agent: Agent, gpu: Streaming) -> None:
+    gpu.writers[0].write(b"zz\r\n")
+
+
+async def expires(agent: Agent, gpu: Streaming) -> None:
+    for exchange in list(agent.proxy.active):
+        exchange.check(float("inf"))
+
+
+async def is_forbidden(agent: Agent, gpu: Streaming) -> None:
+    agent.config.policy = msgspec.structs.replace(agent.config.policy, anonymous_tenant=None)
+
+
+async def drains(agent: Agent, gpu: Streaming) -> None:
+    await drain_all([agent.listener], 0.0)
+
+
+CUTS = [dies, ends_too_early, becomes_invalid, expires, is_forbidden, drains]
+
+
+async def begin(agent: Agent, request: bytes, tls: ClientTls | None = None) -> RawClient:
+    """Send a request and read the first part of its stream."""
+    context = tls() if tls is not None else None
+    client = RawClient(*await asyncio.open_connection(*agent.traffic[:2], ssl=context))
+    client.send(request)
+    assert (await client.head())[0] == 200
+    async with asyncio.timeout(PATIENCE_S):
+        await client.reader.readuntil(b"data: 1\n\n")
+    return client
+
+
+async def expect_reset(client: RawClient) -> None:
+    with pytest.raises(ConnectionResetError):
+        async with asyncio.timeout(PATIENCE_S):
+            await client.reader.read()
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.__name__)
+def test_a_cut_response_to_http_1_0_is_reset(
+    tmp_path: Path, cut: Callable[[Agent, Streaming], Awaitable[None]]
+) -> None:
+    @on_uvloop
+    async def test() -> None:
+        script = Streaming()
+        async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+            client = await begin(agent, OLD)
+            await cut(agent, script)
+            await expect_reset(client)
+            await until(lambda: agent.held() == 0)
+
+    test()
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.__name__)
+async def test_a_cut_response_without_a_format_for_errors_is_reset(
+    tmp_path: Path, cut: Callable[[Agent, Streaming], Awaitable[None]]
+) -> None:
+    script = Streaming(PLAIN_HEAD)
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await begin(agent, post(BODY))
+        await cut(agent, script)
+        await expect_reset(client)
+        await until(lambda: agent.held() == 0)
+
+
+@pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
+@on_uvloop
+async def test_a_cut_response_over_tls_has_no_close_notify(tmp_path: Path) -> None:
+    make_authority(tmp_path, "ours")
+    make_certificate(tmp_path, "ours", "one")
+    tls, script = ServerTls(tmp_path / "one.pem", tmp_path / "one.key"), Streaming()
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], tls=tls) as agent:
+        client = await begin(agent, OLD, ClientTls(tmp_path / "ours.pem"))
+        await dies(agent, script)
+        await expect_reset(client)
+
+
+async def test_a_response_that_a_peer_cuts_is_reset_after_its_error_event(tmp_path: Path) -> None:
+    away, script = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0), Streaming()
+    async with (
+        engine(script) as gpu,
+        running_agent(tmp_path / "es", [gpu.address], region="eu-es") as server,
+        running_agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as agent,
+    ):
+        client = await begin(agent, OLD)
+        await dies(server, script)
+        await expect_reset(client)
+
+
+async def test_a_complete_response_without_a_length_is_closed_in_an_orderly_way(tmp_path: Path) -> None:
+    large = b"data: %b\n\n" % (b"x" * (4 << 20))
+
+    async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(large) + b"0\r\n\r\n")
+
+    async with engine(streams) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(OLD)
+        await client.head()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await client.reader.read() == large
+
+
+@asynccontextmanager
+async def agent_process(directory: Path, engine_port: int) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    program = ("-m", "tests.support.takeover_agent", str(directory), "0", str(engine_port))
+    process = await asyncio.create_subprocess_exec(sys.executable, *program, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
+            yield process, int(await process.stdout.readline())
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_the_end_of_a_killed_agent_is_a_reset(tmp_path: Path) -> None:
+    async with engine(Streaming()) as gpu, agent_process(tmp_path, gpu.address.port) as (process, port):
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
+        client.send(OLD)
+        assert (await client.head())[0] == 200
+        process.send_signal(signal.SIGKILL)
+        await expect_reset(client)
+
+
+async def test_a_client_that_reads_nothing_is_reset(tmp_path: Path) -> None:
+    async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b"x" * (16 << 20)) + b"0\r\n\r\n")
+
+    limits = Limits(write_stall_timeout_s=0.5)
+    async with engine(streams) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(OLD)
+        await client.head()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await until(lambda: not agent.listener.connections)
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        await expect_reset(client)
