@@ -29,7 +29,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak bench-choosing sim simulate-live calibrate bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel clean
+.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak bench-choosing sim simulate-live calibrate bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,6 +133,9 @@ test-compiled: $(VENV)/.test $(VENV)/.wheel  ## the router's tests with the comp
 	@test -d $(COMPILED) || { echo 'The router could not be compiled: see out/wheel/log' >&2; exit 2; }
 	@PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR) $(BIN)/pytest -o pythonpath= --import-mode=importlib \
 		$(or $(ARGS),$(TOGETHER) $(TESTS_OF_ROUTER))
+
+check-wheel: $(VENV)/.wheel  ## the wheel in an empty environment, with the newest versions of its dependencies
+	@$(BIN)/python -m tests.support.unconstrained_wheel dist/penstock-*.whl out/wheel/unconstrained
 
 clean:  ## remove what these targets made
 	rm -rf $(VENV) .venv-* out dist

@@ -9,8 +9,18 @@ from contextlib import contextmanager
 
 
 def main_command(module: str) -> tuple[str, ...]:
-    """Return the command of a process that imports a module without garbage collection and calls its `main`."""
-    code = f"from {__name__} import uncollected\nwith uncollected(): from {module} import main\nmain()"
+    """Return the command of a process that imports a module without garbage collection and calls its `main`.
+
+    `main` receives the stream that writes to standard output; what else the process prints goes to standard error.
+    """
+    code = (
+        f"from {__name__} import uncollected\n"
+        "from adapters.standard_output import divert_native_output, results_only\n"
+        "divert_native_output()\n"
+        "with results_only() as results:\n"
+        f"    with uncollected(): from {module} import main\n"
+        "    main(results.buffer)"
+    )
     # -P: modules in the working directory must not shadow installed ones.
     return sys.executable, "-P", "-c", code
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from adapters.standard_output import divert_native_output
 from control_plane.cli.lazy_commands import lazy_group
 
 COMMANDS = {
@@ -37,4 +38,5 @@ def lab() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    divert_native_output()
     app()

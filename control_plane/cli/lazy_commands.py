@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from adapters.garbage_collection import uncollected
+from adapters.standard_output import results_only
 
 AS_JSON = "penstock.json"
 """Key in the context: whether the output is JSON."""
@@ -41,12 +42,14 @@ def lazy_group(places: Mapping[str, str]) -> type[TyperGroup]:
             return super().parse_args(ctx, args)
 
         def invoke(self, ctx: Any) -> Any:
-            try:
+            if not ctx.meta[AS_JSON]:
                 return super().invoke(ctx)
-            except Exception as error:
-                if ctx.meta[AS_JSON]:
+            with results_only():
+                try:
+                    return super().invoke(ctx)
+                except Exception as error:
                     _print_json_error(error)
-                raise
+                    raise
 
     return LazyGroup
 

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from adapters.standard_output import divert_native_output
 from control_plane.cli.lazy_commands import lazy_group
 
 _COMMANDS = "control_plane.cli.commands"
@@ -67,6 +68,7 @@ def _penstock(
 
 def main() -> None:
     """The `penstock` command."""
+    divert_native_output()
     try:
         try:
             app(prog_name="penstock")

@@ -17,6 +17,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
+from adapters.standard_output import results
+
 MAX_WIDTH_CHARS = 10_000
 """Width of output that goes to a file or another program, so that lines do not wrap."""
 
@@ -81,7 +83,8 @@ def print_as(output: Output, value: Any, view: Callable[[], RenderableType]) -> 
 
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON; bytes are JSON already."""
-    print(value.decode() if isinstance(value, bytes) else msgspec.json.encode(value).decode(), flush=True)
+    text = value.decode() if isinstance(value, bytes) else msgspec.json.encode(value).decode()
+    print(text, file=results(), flush=True)
 
 
 def print_view(view: RenderableType) -> None:

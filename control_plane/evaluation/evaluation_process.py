@@ -41,12 +41,12 @@ class Reply(msgspec.Struct, frozen=True):
     refusal: Refused | None = None
 
 
-def main() -> None:
-    """Run jobs until standard input is closed, or no job has arrived for MAX_IDLE_S."""
+def main(replies: BinaryIO) -> None:
+    """Run jobs until standard input is closed, or no job has arrived for MAX_IDLE_S, and write a reply to each."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(NICENESS)
-    jobs, replies = sys.stdin.buffer, sys.stdout.buffer
+    jobs = sys.stdin.buffer
     # `jobs` has a buffer that `select` ignores. The buffer is empty between jobs: the parent sends one job at a time.
     while select.select([jobs], [], [], MAX_IDLE_S)[0] and (encoded := _read(jobs)):
         signal.alarm(MAX_JOB_S)
@@ -67,7 +67,3 @@ def _reply(encoded: bytes) -> Reply:
         return Reply(refusal=result) if isinstance(result, Refused) else Reply(msgspec.json.encode(result))
     except MemoryError:
         return Reply(refusal=Refused(f"the evaluation needs more than {MAX_MEMORY_BYTES >> 20} MiB of memory"))
-
-
-if __name__ == "__main__":
-    main()

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 from dulwich.client import HTTPUnauthorized, get_transport_and_path
@@ -231,8 +231,8 @@ def _worded(error: Exception, url: str) -> str:
     return _one_line(without_secrets(str(error), url).encode()) or type(error).__name__
 
 
-def main() -> None:
-    """Limit this process, read the request from standard input, and write the result to standard output."""
+def main(output: BinaryIO) -> None:
+    """Limit this process, read the request from standard input, and write the result to `output`."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     encoded = sys.stdin.buffer.read()
@@ -240,8 +240,5 @@ def main() -> None:
         # This process was started ahead, and the parent process has exited without a request.
         return
     request = msgspec.json.decode(encoded, type=CheckoutRequest)
-    sys.stdout.buffer.write(msgspec.json.encode(result_of(request)))
-
-
-if __name__ == "__main__":
-    main()
+    output.write(msgspec.json.encode(result_of(request)))
+    output.flush()

@@ -1,0 +1,81 @@
+"""`python -m tests.support.unconstrained_wheel WHEEL VENV`: check the wheel with the newest dependencies.
+
+The project's environments have the versions of constraints.txt; an installation of the wheel has the newest ones that
+its bounds permit. Every module is imported, and the commands that compute print JSON and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import msgspec
+
+from adapters.garbage_collection import main_command
+from control_plane.evaluation.evaluation_jobs import WhatIfJob
+from control_plane.evaluation.evaluation_process import LENGTH_BYTES, Reply
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.folder import read_folder
+from tests.support.paths import PLANET
+
+COMMANDS = (
+    ("policy", "lint", PLANET),
+    ("policy", "verify", PLANET),
+    ("policy", "diff", PLANET, PLANET),
+    ("policy", "simulate", PLANET, PLANET),
+    ("policy", "simulate", PLANET, PLANET, "--lost", "eu-es"),
+    ("explain", "--policy", PLANET, "--origin", "eu-de", "--model", "llama-3.1-8b", "--tenant", "acme"),
+)
+
+IMPORT_ALL = """
+import importlib, pkgutil
+for package in ("penstock", "adapters", "control_plane", "regional_agent"):
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+        importlib.import_module(module.name)
+"""
+
+
+def main() -> None:
+    """Install the wheel into an empty environment and check it; raises where a check fails."""
+    wheel, environment = Path(sys.argv[1]), Path(sys.argv[2]).resolve()
+    venv.create(environment, with_pip=True, clear=True)
+    python = environment / "bin" / "python"
+    pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    subprocess.run([*pip, "install", wheel.resolve()], check=True)
+    # -P: the checkout must not shadow what is installed.
+    _run(python, "-P", "-c", IMPORT_ALL)
+    for program in ("penstock", "penstock-agent"):
+        _run(environment / "bin" / program, "--version")
+    for command in COMMANDS:
+        json.loads(_run(environment / "bin" / "penstock", *command, "-o", "json"))
+    _evaluate(python)
+    print(f"{wheel.name}: good with the newest versions of its dependencies")
+
+
+def _evaluate(python: Path) -> None:
+    """Have an evaluation process answer one what-if."""
+    policy = compile_bundle(read_folder(PLANET))
+    job = msgspec.msgpack.encode(WhatIfJob(policy, None, ("eu-es",), None, (), 0.0))
+    _, *arguments = main_command("control_plane.evaluation.evaluation_process")
+    answered = subprocess.run(
+        [python, *arguments], input=len(job).to_bytes(LENGTH_BYTES, "big") + job, stdout=subprocess.PIPE, check=True
+    ).stdout
+    length = int.from_bytes(answered[:LENGTH_BYTES], "big")
+    reply = msgspec.msgpack.decode(answered[LENGTH_BYTES : LENGTH_BYTES + length], type=Reply)
+    if reply.refusal is not None or len(answered) != LENGTH_BYTES + length:
+        raise SystemExit(f"the evaluation process wrote {answered[:200]!r}")
+
+
+def _run(*command: object) -> str:
+    """Return the standard output of a command."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0 or done.stderr:
+        raise SystemExit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
