@@ -7,6 +7,7 @@ configuration. A metric's own `region` label is always the region that it is abo
 from __future__ import annotations
 
 from dashboards.rules import Recording
+from penstock.accounts.outcomes import RULES, Counts, Outcome
 from penstock.health.region_health import RegionState
 
 STATE_CODES: dict[RegionState, int] = {
@@ -121,8 +122,9 @@ EGRESS_COST = Recording(
 AVAILABILITY_TARGET = 0.999
 """Share of the requests of each origin that are answered: the objective behind the alerts on availability."""
 
-_FAILED = 'kind!="forwarded",outcome=~"refused|engine_error|timeout"'
-_COUNTED = 'kind!="forwarded",outcome!~"cancelled|client_error|revoked"'
+_FAILURES = "|".join(outcome for outcome, rules in RULES.items() if rules.objectives is Counts.FAILURE)
+_FAILED = f'kind!="forwarded",outcome=~"{_FAILURES}"'
+_COUNTED = f'kind!="forwarded",outcome=~"{Outcome.OK}|{_FAILURES}"'
 
 
 def _failing(window: str) -> Recording:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,24 @@ def attribute_docstrings(class_: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, 
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             has_docstring = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
             yield statement, str(following.value.value) if has_docstring else ""  # type: ignore[union-attr]
+
+
+def member_docstrings(source: str, name: str) -> dict[str, str]:
+    """Return the docstring of each annotated attribute or member of the class `name` in a module."""
+    module = ast.parse((ROOT / source).read_text(encoding="utf-8"))
+    class_ = next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
+    found = {}
+    for statement, following in pairwise(class_.body):
+        target = statement.target if isinstance(statement, ast.AnnAssign) else None
+        if isinstance(statement, ast.Assign):
+            target = statement.targets[0]
+        if (
+            isinstance(target, ast.Name)
+            and isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
+        ):
+            found[target.id] = str(following.value.value)  # type: ignore[attr-defined]
+    return found
 
 
 def classes(*packages: str) -> Iterator[ast.ClassDef]:

@@ -38,7 +38,7 @@ FLEET = Board(
                         "Below 99.9 %: panel `How do requests fail?`, then the dashboard of the region.",
                     ),
                     f'sum({REQUESTS.record}{{{FROM_CLIENTS},outcome="ok"}})'
-                    f' / sum({REQUESTS.record}{{{FROM_CLIENTS},outcome!~"cancelled|client_error"}})',
+                    f' / sum({REQUESTS.record}{{{FROM_CLIENTS},outcome!~"client_left|client_error|expired|revoked"}})',
                     "percentunit",
                     [(None, RED), (0.99, ORANGE), (0.999, GREEN)],
                     decimals=2,

@@ -116,8 +116,8 @@ REGION = Board(
                     Prose(
                         "How do requests end?",
                         "Requests per second by outcome, as origins count them.",
-                        "`engine_error`: logs of the engines. `timeout`: engines hang or queue. `cancelled` rising with"
-                        " latency: clients give up.",
+                        "`engine_error`: logs of the engines. `timed_out`, `stalled`: engines hang or queue."
+                        " `client_left`, `expired` rising with latency: clients give up.",
                     ),
                     [Query(f"sum by (outcome) ({REQUESTS.record}{{{FROM_CLIENTS}}})", "{{outcome}}")],
                     "reqps",

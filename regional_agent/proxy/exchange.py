@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.accounts.outcomes import Outcome, outcome_of_failure, outcome_of_refusal, outcome_of_status
 from penstock.admission.queueing import QueuedRequest
 from penstock.continuation.continuable_request import ContinuableRequest
 from penstock.health.progress import Stall
@@ -33,17 +34,16 @@ from regional_agent.proxy.exchange_state import (
     State,
 )
 from regional_agent.proxy.hedge import Hedge, plan_hedge
-from regional_agent.proxy.outcome_recorder import outcome_of_refusal, outcome_of_response
 from regional_agent.proxy.response_headers import upgrade_response_head
 from regional_agent.proxy.stream_continuation import StreamContinuation, continuation_of, request_chunk_usage
 from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.proxy.target_selection import reads_while_queued, select_target
 from regional_agent.proxy.tunnel import Tunnel
 from regional_agent.routing.admission_queue import QueueEntry
-from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.routing.attempt import REASONS, Attempt, LocalAttempt
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
-from regional_agent.telemetry.outcomes import RequestOutcome, RetryReason
+from regional_agent.telemetry.outcomes import RetryReason
 from regional_agent.telemetry.tracing.request_trace import Phase
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
@@ -64,7 +64,7 @@ _SECOND_WON: Final = "second_attempt_won"
 """Reason with which the span of the first attempt ends when the second attempt wins."""
 
 _SELECTION, _QUEUE, _SENT, _STREAM = Phase.SELECTION, Phase.QUEUE, Phase.SENT, Phase.STREAM
-_OK, _REVOKED, _SATURATED = RequestOutcome.OK, RequestOutcome.REVOKED, Reason.SATURATED
+_OK, _REVOKED, _SATURATED = Outcome.OK, Outcome.REVOKED, Reason.SATURATED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
@@ -392,7 +392,7 @@ class Exchange:
     def on_client_gone(self) -> None:
         """The client disconnected: cancel the request upstream."""
         if self._state is not DONE:
-            outcome = _OK if self._state is TUNNEL else RequestOutcome.CANCELLED
+            outcome = _OK if self._state is TUNNEL else Outcome.CLIENT_LEFT
             self._target.drop()
             self._settle(outcome)
 
@@ -415,10 +415,10 @@ class Exchange:
         """Refuse the request, unless its response has begun."""
         self._target.drop()
         if self._state is STREAMING:
-            self._settle(RequestOutcome.CLIENT_ERROR)
+            self._settle(Outcome.CLIENT_ERROR)
             self._client.abort()
         else:
-            self._refuse(refusal, None if refusal.reason is _SATURATED else RequestOutcome.CLIENT_ERROR)
+            self._refuse(refusal, None if refusal.reason is _SATURATED else Outcome.CLIENT_ERROR)
 
     def drop_body(self) -> bool:
         """Drop the kept body if it has been sent; the request cannot be sent again. False if the body is needed."""
@@ -475,7 +475,11 @@ class Exchange:
             # A peer that has to end a response early reports the reason in a trailer.
             trailer = upstream.error_trailer if upstream is not None and self._current.from_peer else b""
             self._response.end()
-            self._settle(outcome_of_response(self._status, trailer), trailer.decode("latin-1"))
+            if trailer:
+                reason = REASONS.get(trailer, Reason.ENGINE_FAILED)
+                self._settle(self._outcome_of_failure(reason), reason.value)
+            else:
+                self._settle(outcome_of_status(self._status))
             if trailer and self._response.ends_at_close:
                 self._client.abort()
             else:
@@ -605,13 +609,16 @@ class Exchange:
             self._context.request_id,
             to_peer=self._context.route_context is not None,
         )
-        self._settle(outcome_of_response(self._status, reason.encode()), reason.value)
+        self._settle(self._outcome_of_failure(reason), reason.value)
         if ended:
             self._client.finished(keep_alive=False)
         else:
             self._client.abort()
 
-    def _refuse(self, refusal: Refusal, outcome: RequestOutcome | None = None) -> None:
+    def _outcome_of_failure(self, reason: Reason) -> Outcome:
+        return outcome_of_failure(reason, own_deadline=self._context.own_deadline)
+
+    def _refuse(self, refusal: Refusal, outcome: Outcome | None = None) -> None:
         """Respond with a refusal, or end a response that has begun; `outcome` None is derived from the reason."""
         if self._continuation is not None:
             self._cut(*self._continuation.failed(refusal))
@@ -619,7 +626,9 @@ class Exchange:
         request_id = self._context.request_id
         status, lines, body = refusal_response(refusal, self._services.rng, error_format_of(self._request), request_id)
         self._status, self._response.sent_bytes = status, len(body)
-        self._settle(outcome or outcome_of_refusal(refusal.reason), refusal.reason.value)
+        if outcome is None:
+            outcome = outcome_of_refusal(refusal.reason, own_deadline=self._context.own_deadline)
+        self._settle(outcome, refusal.reason.value)
         self._services.recorder.metrics.refused(refusal.reason)
         self._client.respond(status, lines, body)
 
@@ -632,7 +641,7 @@ class Exchange:
             self._settle(_OK)
             self._client.finished(keep_alive=False)
 
-    def _settle(self, outcome: RequestOutcome, reason: str = "") -> None:
+    def _settle(self, outcome: Outcome, reason: str = "") -> None:
         """Release the queue entry, the reservations and the quota, then record the outcome. Only the first call counts.
 
         Args:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Final
 
 import structlog
 
+from penstock.accounts.outcomes import Outcome
 from penstock.policy.residency import SHORTENED
-from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.reasons import Refusal
 from penstock.routing.region_selection import NOTHING_TRIED
 from penstock.routing.usage import Usage
 from regional_agent.http.messages import Request
@@ -17,11 +17,11 @@ from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.access_log import AccessLine, AccessLog
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
-from regional_agent.telemetry.outcomes import RequestKind, RequestOutcome
+from regional_agent.telemetry.outcomes import RequestKind
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.tracing.tracer import Tracer
 
-_OK, _HOME, _FORWARDED = RequestOutcome.OK, RequestKind.HOME, RequestKind.FORWARDED
+_OK, _HOME, _FORWARDED = Outcome.OK, RequestKind.HOME, RequestKind.FORWARDED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 log = structlog.get_logger()
@@ -50,7 +50,7 @@ class OutcomeRecorder:
         self,
         context: RequestContext,
         attempt: Attempt | None,
-        outcome: RequestOutcome,
+        outcome: Outcome,
         status: int,
         received_bytes: int,
         sent_bytes: int,
@@ -77,7 +77,7 @@ class OutcomeRecorder:
             total_s = now - context.received_at
             ttft_s = None if first_byte_at is None else first_byte_at - context.received_at
             if context.route_context is None:
-                self._tally.ended(context.model, outcome, ttft_s)
+                self._tally.ended(context.model, outcome, ttft_s, total_s)
             self.metrics.request_done(context.model, server, kind, outcome, ttft_s, total_s)
             route = context.request.route
             usage: Usage | None = None
@@ -131,7 +131,7 @@ class OutcomeRecorder:
     def _record_usage(
         self,
         attempt: LocalAttempt,
-        outcome: RequestOutcome,
+        outcome: Outcome,
         first_byte_at: float | None,
         now: float,
         usage_parts: tuple[bytes, ...],
@@ -175,37 +175,3 @@ class OutcomeRecorder:
         if self._access_log is not None:
             self._access_log.flush()
             self.metrics.access_lines_dropped(self._access_log.dropped_lines)
-
-
-def outcome_of_response(status: int, failure: bytes) -> RequestOutcome:
-    """The outcome of a response that has begun; `failure` is the reason code where it ended early, else empty."""
-    if failure:
-        if failure in _REVOCATION_CODES:
-            return RequestOutcome.REVOKED
-        return RequestOutcome.TIMEOUT if failure == _DEADLINE_PASSED else RequestOutcome.ENGINE_ERROR
-    if status < 400:
-        return _OK
-    return RequestOutcome.CLIENT_ERROR if status < 500 else RequestOutcome.ENGINE_ERROR
-
-
-def outcome_of_refusal(reason: Reason) -> RequestOutcome:
-    """The outcome of a request that was refused after an exchange began. Only admission refuses for `_REVOCATIONS`, so
-    that a request with one of these reasons was admitted under an earlier policy."""
-    if reason in _REVOCATIONS:
-        return RequestOutcome.REVOKED
-    return RequestOutcome.TIMEOUT if reason in _TIMEOUTS else RequestOutcome.REFUSED
-
-
-_DEADLINE_PASSED: Final = Reason.DEADLINE_PASSED.encode()
-_REVOCATIONS: Final = frozenset(
-    {
-        Reason.INVALID_API_KEY,
-        Reason.LOCATION_UNKNOWN,
-        Reason.NO_PERMITTED_REGION,
-        Reason.MISDIRECTED,
-        Reason.RESIDENCY_DENIED,
-    }
-)
-"""Reasons for which a change of policy ends a request."""
-_REVOCATION_CODES: Final = frozenset(reason.encode() for reason in _REVOCATIONS)
-_TIMEOUTS: Final = frozenset({Reason.DEADLINE_PASSED, Reason.ENGINE_TIMEOUT})

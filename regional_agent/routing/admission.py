@@ -226,6 +226,7 @@ class Admission:
                 request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s
             )
             context.priority = tenant.priority
+            context.own_deadline = timeout_s == client_timeout_s
             context.counted = counted
             context.asked_for = asked_for
             if location is not None:

@@ -40,7 +40,7 @@ _SERVED, _INCONCLUSIVE = AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
 _CREDENTIAL_REJECTED = AttemptOutcome.CREDENTIAL_REJECTED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
-_REASONS: Final = {reason.value.encode(): reason for reason in Reason}
+REASONS: Final = {reason.value.encode(): reason for reason in Reason}
 
 log = structlog.get_logger()
 
@@ -260,7 +260,7 @@ class ForwardedAttempt:
         """Process a response head; returns why the peer refused the request, or None."""
         if REFUSAL_HEADER not in by_name:
             return None
-        return _REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
+        return REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
 
     def on_first_byte(self, now: float) -> None:
         """Do nothing: this agent holds no reservation."""

@@ -43,6 +43,7 @@ class RequestContext:
         "max_wait_s",
         "model",
         "object_location",
+        "own_deadline",
         "plan_generation",
         "policy",
         "policy_digest",
@@ -88,6 +89,8 @@ class RequestContext:
         """The policy under which the request was last admitted."""
         self.received_at = now
         self.deadline_at = now + timeout_s
+        self.own_deadline = False
+        """Whether the client set the deadline, and not the fleet."""
         self.max_wait_s = MAX_WAIT_S
         """Maximum queueing time (s) since `received_at`; for a forwarded request, the time that its origin left."""
         self.route_context: RouteContext | None = None

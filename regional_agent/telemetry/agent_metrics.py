@@ -13,19 +13,13 @@ from math import inf
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from adapters.certificate_expiry import EXPIRY_HELP, CertificateExpiry
+from penstock.accounts.outcomes import Outcome
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.endpoint_metrics import EndpointMetrics
 from regional_agent.telemetry.objective_tally import ObjectiveTally
-from regional_agent.telemetry.outcomes import (
-    ContinuationOutcome,
-    HedgeOutcome,
-    QueueOutcome,
-    RequestKind,
-    RequestOutcome,
-    RetryReason,
-)
+from regional_agent.telemetry.outcomes import ContinuationOutcome, HedgeOutcome, QueueOutcome, RequestKind, RetryReason
 from regional_agent.telemetry.request_metrics import DurationHistograms, RequestCounter, Series
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
 from regional_agent.telemetry.usage_counters import usage_counters
@@ -251,7 +245,7 @@ class AgentMetrics:
         self._queue_wait.keep(kept_models)
         # The series that alerts use start at zero, because Prometheus ignores the increase by which a series appears.
         for model in self._models:
-            refused = (model, NO_SERVER, RequestKind.HOME.value, RequestOutcome.REFUSED.value)
+            refused = (model, NO_SERVER, RequestKind.HOME.value, Outcome.REFUSED.value)
             self._requests.series.setdefault(refused, Series(self._ttft.of(model), None))
             for outcome in QueueOutcome:
                 self._queue_wait.of(model, outcome.value)
@@ -298,9 +292,9 @@ class AgentMetrics:
             model: the requested model; counted as `other` if the policy has no such model.
             server: name of the region that served the request, or NO_SERVER.
             kind: a RequestKind or ArcReason.
-            outcome: a RequestOutcome.
+            outcome: a Outcome.
             ttft_s: time to the first byte of the body, in seconds; None if no byte was sent.
-            total_s: time to the end, in seconds. Counted in `request_duration_seconds` only for `ok` and `timeout` of
+            total_s: time to the end, in seconds. Counted in `request_duration_seconds` only for `ok` and `timed_out` of
                 clients' requests, since cancelled and failed requests would distort the response time.
 
         Raises:
@@ -409,14 +403,14 @@ class AgentMetrics:
 
     def _series(self, model: str, server: str, kind: str, outcome: str) -> Series:
         """Find or create the series of a combination; cache it only if the policy bounds the number of combinations."""
-        kind, outcome = RequestKind(kind), RequestOutcome(outcome)
+        kind, outcome = RequestKind(kind), Outcome(outcome)
         label = self._model_label(model)
         server_label = server if server in self._regions or server == NO_SERVER else OTHER
         labels = (label, server_label, kind.value, outcome.value)
         series = self._requests.series.get(labels)
         if series is None:
             from_client = kind is not RequestKind.FORWARDED
-            measured = from_client and outcome in (RequestOutcome.OK, RequestOutcome.TIMEOUT)
+            measured = from_client and outcome in (Outcome.OK, Outcome.TIMED_OUT)
             series = self._requests.series[labels] = Series(
                 self._ttft.of(label) if from_client else None, self._request_duration.of(label) if measured else None
             )

@@ -6,7 +6,11 @@ from collections import deque
 from math import inf
 from typing import Final
 
+from penstock.accounts.outcomes import Counts
 from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
+
+_SUCCESS, _FAILURE, _IF_LATE = Counts.SUCCESS, Counts.FAILURE, Counts.IF_LATE
+"""Module constants, since in Python 3.11 access to an enum member through its class is a function call."""
 
 WINDOW_S: Final = 300.0
 """Length of the recent window in seconds: long enough for low request rates, short enough to show a failure."""
@@ -26,14 +30,23 @@ class ObjectiveTally:
         self.answers = self.within = 0
         self._marks = deque([(-inf, 0, 0)])
 
-    def ended(self, is_ok: bool, first_byte_s: float | None) -> None:
-        """Count a request that ended. A failure misses the objective; a success without a body is not counted."""
-        if not is_ok:
+    def ended(self, counts: Counts, first_byte_s: float | None, total_s: float) -> None:
+        """Count a request that ended.
+
+        Args:
+            counts: how the outcome counts. A success without a body is not counted.
+            first_byte_s: time (s) to the first byte of the response; None if no response began.
+            total_s: time (s) to the end of the request.
+        """
+        if counts is _SUCCESS:
+            if first_byte_s is not None:
+                self.answers += 1
+                if first_byte_s <= self._first_byte_s:
+                    self.within += 1
+        elif counts is _FAILURE or (
+            counts is _IF_LATE and (total_s if first_byte_s is None else first_byte_s) > self._first_byte_s
+        ):
             self.answers += 1
-        elif first_byte_s is not None:
-            self.answers += 1
-            if first_byte_s <= self._first_byte_s:
-                self.within += 1
 
     def report(self, model: str, now: float) -> ObjectiveReport:
         """Return the counts of the last WINDOW_S (within STEP_S) and since the start. Call it at least every STEP_S.

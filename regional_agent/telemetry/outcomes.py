@@ -1,4 +1,4 @@
-"""The outcomes that the agent counts: values of metric labels, of access log fields and of span attributes."""
+"""What the agent counts besides the outcomes of requests: values of metric labels, log fields and span attributes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,6 @@ class RequestKind(StrEnum):
     FAILBACK = "failback"
     FORWARDED = "forwarded"
     """Another agent forwarded the request; its origin counts the request too, under its own kind."""
-
-
-class RequestOutcome(StrEnum):
-    """How a request ended."""
-
-    OK = "ok"
-    CLIENT_ERROR = "client_error"
-    """The engine responded with 4xx, or the rest of the request body was invalid."""
-    ENGINE_ERROR = "engine_error"
-    """The engine responded with 5xx, or its response ended early."""
-    CANCELLED = "cancelled"
-    """The client disconnected before the end of the response."""
-    REFUSED = "refused"
-    """No region could serve the admitted request. Requests that are not admitted are counted in `refusals` only."""
-    TIMEOUT = "timeout"
-    """The deadline expired before the end of the response."""
-    REVOKED = "revoked"
-    """A new policy ended the open request: its key was revoked, or residency forbids a region that it uses."""
 
 
 class QueueOutcome(StrEnum):

@@ -5,32 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.accounts.outcomes import FAULTS_OF_POLICY, RULES, Counts, Outcome
 from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.policy import Model
 from penstock.policy.service_objective import ObjectiveReport
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.objective_tally import ObjectiveTally
-from regional_agent.telemetry.outcomes import RequestOutcome
 
-_OK: Final = RequestOutcome.OK
-"""A module constant, since in Python 3.11 access to an enum member through its class is a function call."""
-
-_UNCOUNTED: Final = frozenset({RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR})
-"""Outcomes that the fleet does not cause; they are not counted."""
-
-_POLICY_REASONS: Final = frozenset(
-    {
-        Reason.INVALID_API_KEY,
-        Reason.MODEL_NOT_FOUND,
-        Reason.RESIDENCY_NOT_ALLOWED,
-        Reason.RESIDENCY_DENIED,
-        Reason.LOCATION_UNKNOWN,
-        Reason.NO_PERMITTED_REGION,
-        Reason.MISDIRECTED,
-        Reason.QUOTA_EXCEEDED,
-    }
-)
-"""Rejections before routing that a policy error can cause; they count as failures."""
+_OK: Final = Outcome.OK
+_NOT, _SUCCESS, _FAILURE = Counts.NOT, Counts.SUCCESS, Counts.FAILURE
+"""Module constants, since in Python 3.11 access to an enum member through its class is a function call."""
 
 
 class RequestTally:
@@ -54,24 +38,30 @@ class RequestTally:
                     tally = ObjectiveTally(model.service_objective)
                 self.objectives[name] = tally
 
-    def ended(self, model: str, outcome: RequestOutcome, first_byte_s: float | None) -> None:
-        """Count a client request that ended; `first_byte_s` is the time to the first byte in seconds, or None."""
-        is_ok = outcome is _OK
-        if not is_ok:
-            if outcome in _UNCOUNTED:
-                return
-            self._failed += 1
-        self._ended += 1
-        if first_byte_s is not None:
-            self._begun += 1
-            self._first_byte_s += first_byte_s
+    def ended(self, model: str, outcome: Outcome, first_byte_s: float | None, total_s: float) -> None:
+        """Count a client request that ended, as RULES says for its outcome.
+
+        Args:
+            first_byte_s: time (s) to the first byte of the response; None if no response began.
+            total_s: time (s) to the end of the request.
+        """
+        counts, in_objectives = _SUCCESS, _SUCCESS
+        if outcome is not _OK:
+            rules = RULES[outcome]
+            counts, in_objectives = rules.evidence, rules.objectives
+        if counts is not _NOT:
+            self._failed += counts is _FAILURE
+            self._ended += 1
+            if first_byte_s is not None:
+                self._begun += 1
+                self._first_byte_s += first_byte_s
         objective = self.objectives.get(model)
         if objective is not None:
-            objective.ended(is_ok, first_byte_s)
+            objective.ended(in_objectives, first_byte_s, total_s)
 
     def rejected(self, reason: Reason) -> None:
-        """Count a request that was rejected before routing."""
-        if reason in _POLICY_REASONS:
+        """Count a request that was refused before routing, if an error in the policy may have refused it."""
+        if reason in FAULTS_OF_POLICY:
             self._ended += 1
             self._failed += 1
 

@@ -31,6 +31,7 @@ from dashboards.__main__ import BOARDS, GENERATED
 from dashboards.alerts import ALERTS
 from dashboards.boards.board import ALERTS_FIRING
 from dashboards.recording_rules import STATE_CODES
+from penstock.accounts.outcomes import Counts, Outcome
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
@@ -47,13 +48,7 @@ from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE, AgentMetrics
 from regional_agent.telemetry.objective_tally import ObjectiveTally
-from regional_agent.telemetry.outcomes import (
-    ContinuationOutcome,
-    QueueOutcome,
-    RequestKind,
-    RequestOutcome,
-    RetryReason,
-)
+from regional_agent.telemetry.outcomes import ContinuationOutcome, QueueOutcome, RequestKind, RetryReason
 
 RULES = GENERATED / "rules.yaml"
 
@@ -185,7 +180,7 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         {
             "penstock_leader": "1x300",
             'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x300",
-            f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="timeout"}}': "0+1x300",
+            f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="timed_out"}}': "0+1x300",
             f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+99x300",
         },
         "20m",
@@ -294,7 +289,7 @@ WELL = {
     f'penstock_agent_slo_target_ratio{{{AGENT},model="idle"}}': "0.99x80",
     f'penstock_agent_slo_requests_total{{{AGENT},model="idle",met="true"}}': "0x80",
     f'penstock_agent_slo_requests_total{{{AGENT},model="idle",met="false"}}': "0x80",
-    f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="cancelled"}}': "0+50x80",
+    f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="client_left"}}': "0+50x80",
     f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="client_error"}}': "0+50x80",
     f'penstock_agent_queue_wait_seconds_count{{{AGENT},model="m",outcome="abandoned"}}': "0+1x80",
     f'penstock_agent_queue_wait_seconds_count{{{AGENT},model="m",outcome="dispatched"}}': "0+40x80",
@@ -394,9 +389,9 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
 
 def work(metrics: AgentMetrics) -> None:
     """Count a little of every kind of work, as between two scrapes."""
-    metrics.request_done("m", "eu-de", RequestKind.HOME, RequestOutcome.OK, 0.05, 2.0)
-    metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, RequestOutcome.OK, 0.08, 3.0)
-    metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, RequestOutcome.ENGINE_ERROR, None, 1.0)
+    metrics.request_done("m", "eu-de", RequestKind.HOME, Outcome.OK, 0.05, 2.0)
+    metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, Outcome.OK, 0.08, 3.0)
+    metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, Outcome.ENGINE_ERROR, None, 1.0)
     metrics.refused(Reason.SATURATED)
     metrics.retried(RetryReason.PEER_REFUSED)
     metrics.endpoints.ejected(AttemptOutcome.UNREACHABLE)
@@ -418,7 +413,7 @@ def work(metrics: AgentMetrics) -> None:
     metrics.endpoints.set_signals(
         "gpu-1", {Signal.PREFIX_HITS: KEPT.answers, Signal.PREFIX_QUERIES: 2 * KEPT.answers}, 0.3
     )
-    KEPT.ended(True, 0.05)
+    KEPT.ended(Counts.SUCCESS, 0.05, 2.0)
     metrics.set_objectives({"m": KEPT})
 
 

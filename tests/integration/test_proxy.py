@@ -73,7 +73,7 @@ async def test_a_client_that_leaves_cancels_its_engine_at_once(tmp_path: Path, s
         async with asyncio.timeout(PATIENCE_S):
             await gpu.closed_by_client.wait()
         await until(lambda: agent.held() == 0)
-        assert agent.counted() == {"cancelled": 1}
+        assert agent.counted() == {"client_left": 1}
 
 
 @on_uvloop
@@ -169,7 +169,7 @@ async def test_a_fault_in_selecting_a_target_ends_the_exchange(tmp_path: Path, m
             client.send(post(BODY))
             assert await client.closed()
         assert not list(agent.proxy.active)
-        assert (agent.held(), agent.counted()) == (0, {"cancelled": 1})
+        assert (agent.held(), agent.counted()) == (0, {"client_left": 1})
         assert (await ask(agent)).status == 200
 
 

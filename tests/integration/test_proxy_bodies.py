@@ -62,7 +62,7 @@ async def test_an_engine_that_stops_reading_an_upload_times_out(tmp_path: Path) 
         status, _, answer = await client.answer()
         assert (status, code(answer)) == (504, "engine_timeout")
         await until(lambda: agent.held() == 0)
-        assert agent.counted() == {"timeout": 1}
+        assert agent.counted() == {"stalled": 1}
         (endpoint,) = agent.endpoints.every()
         assert endpoint.ejection.failures == 1
         client.close()

@@ -30,7 +30,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(tmp_path: Path) -> 
         assert first == b"data: 1\n\n"
         assert json.loads(b"{" + event)["error"]["code"] == "engine_failed"
         assert await client.closed()
-        assert (agent.held(), agent.counted()) == (0, {"engine_error": 1})
+        assert (agent.held(), agent.counted()) == (0, {"engine_cut": 1})
         assert not other.requests, "never again after the first byte"
 
 

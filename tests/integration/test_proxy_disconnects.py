@@ -56,7 +56,7 @@ async def leaves_while_waiting(directory: Path, leave: Callable[[RawClient], Non
         assert agent.listener.state.disconnects.watching == (half is HALF_OF_A_LARGE_ONE)
         leave(client)
         await until(lambda: agent.waiting() == 0)
-        assert agent.counted() == {"cancelled": 1}, "it was not refused for having waited too long"
+        assert agent.counted() == {"client_left": 1}, "it was not refused for having waited too long"
         await until(lambda: agent.listener.state.bodies.bytes_kept == 0 and len(agent.listener.connections) == 1)
         assert len(gpu.requests) == 1
 
@@ -101,7 +101,7 @@ async def test_disconnects_are_detected_over_tls(tmp_path: Path) -> None:
         await until(lambda: agent.waiting() == 1)
         clients[1].close()
         await until(lambda: agent.waiting() == 0)
-        assert agent.counted() == {"cancelled": 1}
+        assert agent.counted() == {"client_left": 1}
         clients[0].close()
 
 
@@ -115,7 +115,7 @@ async def test_an_engine_that_reads_nothing_holds_no_slot_for_a_left_client(tmp_
             await asyncio.sleep(0)
         reset(client)
         await until(lambda: agent.held() == 0)
-        assert agent.counted() == {"cancelled": 1}
+        assert agent.counted() == {"client_left": 1}
         gpu.read_on.set()
 
 

@@ -88,7 +88,7 @@ async def test_a_client_that_leaves_after_a_rejection_receives_nothing(tmp_path:
         client.send(post(BODY))
         await until(lambda: agent.waiting() == 1)
         client.close()
-        await until(lambda: agent.counted() == {"cancelled": 1})
+        await until(lambda: agent.counted() == {"client_left": 1})
     log.close()
     assert json.loads((tmp_path / "access.log").read_text())["status"] == 0
 

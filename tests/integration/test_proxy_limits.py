@@ -167,7 +167,7 @@ async def test_a_client_that_stops_reading_is_disconnected(tmp_path: Path) -> No
         client.send(post(BODY))
         await until(lambda: agent.held() == 1)
         await until(lambda: agent.held() == 0)
-        assert agent.counted() == {"cancelled": 1}
+        assert agent.counted() == {"client_left": 1}
         assert not agent.listener.connections
 
 
@@ -321,7 +321,7 @@ async def test_a_stalled_stream_ends_with_an_event_and_counts_against_its_engine
             await gpu.closed_by_client.wait()
         (endpoint,) = agent.endpoints.every()
         assert endpoint.ejection.failures == 1
-        assert (agent.held(), agent.counted()) == (0, {"engine_error": 1})
+        assert (agent.held(), agent.counted()) == (0, {"stalled": 1})
 
 
 async def test_an_engine_that_never_begins_times_out(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ async def test_an_engine_that_never_begins_times_out(tmp_path: Path) -> None:
         status, _, body = await client.answer()
         assert (status, code(body)) == (504, "engine_timeout")
         assert len(gpu.requests) + len(other.requests) == 1, "it may have started, so it is not sent again"
-        assert (agent.held(), agent.counted()) == (0, {"timeout": 1})
+        assert (agent.held(), agent.counted()) == (0, {"stalled": 1})
 
 
 async def test_a_clients_deadline_is_enforced_and_forwarded(tmp_path: Path) -> None:

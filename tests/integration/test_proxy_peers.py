@@ -101,10 +101,12 @@ async def breaks_off(e: ScriptedEngine, received: ReceivedRequest, writer: async
 
 
 @pytest.mark.parametrize(
-    ("script", "why"), [(streams_forever, "stream_stalled"), (breaks_off, "engine_failed")], ids=["stalls", "breaks"]
+    ("script", "why", "outcome"),
+    [(streams_forever, "stream_stalled", "stalled"), (breaks_off, "engine_failed", "engine_cut")],
+    ids=["stalls", "breaks"],
 )
 async def test_a_stream_cut_by_its_server_counts_as_failed_in_both_regions(
-    tmp_path: Path, script: Script, why: str
+    tmp_path: Path, script: Script, why: str, outcome: str
 ) -> None:
     impatient = Limits(stall_timeout_s=0.3, idle_linger_s=0.0)
     async with (
@@ -116,7 +118,7 @@ async def test_a_stream_cut_by_its_server_counts_as_failed_in_both_regions(
         events = answer.body.strip().split(b"\n\n")
         assert (answer.status, events[0], len(events)) == (200, b"data: 1", 2), "the client receives one error event"
         assert code(events[1].removeprefix(b"data: ")) == why
-        assert server.counted() == origin.counted() == {"engine_error": 1}
+        assert server.counted() == origin.counted() == {outcome: 1}
         assert origin.tally.report().failed == 1
 
 

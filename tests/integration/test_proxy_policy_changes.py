@@ -161,7 +161,7 @@ async def test_a_request_in_a_region_that_is_now_forbidden_ends_at_its_origin(tm
         assert code((await client.chunk()).removeprefix(b"data: ")) == "residency_denied"
         await until(lambda: server.held() == 0)
         await ended(origin, "streaming", "residency_denied")
-        assert server.counted() == {"cancelled": 1.0}
+        assert server.counted() == {"client_left": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ async def test_a_request_without_a_free_slot_waits_and_gets_the_first(tmp_path: 
         await until(lambda: agent.waiting() == 1)
         clients[1].close()
         assert (await clients[3].head())[0] == 200
-        assert (agent.waiting(), agent.held(), agent.counted()) == (0, 2, {"cancelled": 2})
+        assert (agent.waiting(), agent.held(), agent.counted()) == (0, 2, {"client_left": 2})
         for client in clients:
             client.close()
         await until(lambda: agent.held() == 0)
@@ -78,7 +78,7 @@ async def test_a_deadline_that_passes_while_waiting_is_504(tmp_path: Path) -> No
         client.send(post(BODY, "x-request-timeout-ms: 300"))
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (504, "deadline_passed")
-        assert (agent.waiting(), agent.held(), agent.counted()) == (0, 1, {"timeout": 1})
+        assert (agent.waiting(), agent.held(), agent.counted()) == (0, 1, {"expired": 1})
         assert agent.waited() == {"abandoned": 1}
 
 
@@ -92,7 +92,7 @@ async def test_a_client_that_leaves_the_queue_releases_everything(tmp_path: Path
         assert (await clients[2].head())[0] == 200
         assert (len(gpu.requests), agent.held()) == (2, 1)
         clients[2].close()
-        await until(lambda: agent.counted() == {"cancelled": 4})
+        await until(lambda: agent.counted() == {"client_left": 4})
         assert agent.waited() == {"abandoned": 2, "dispatched": 1}
 
 
@@ -174,7 +174,7 @@ async def test_an_agent_whose_grace_is_over_refuses_queued_requests(tmp_path: Pa
         await until(lambda: agent.held() == agent.waiting() == 0)
         for client in clients:
             assert await client.closed()
-        assert agent.counted() == {"cancelled": 3}
+        assert agent.counted() == {"client_left": 3}
 
 
 async def test_higher_priority_is_served_first_and_metrics_show_the_queue(tmp_path: Path) -> None:

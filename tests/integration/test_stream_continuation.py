@@ -102,7 +102,7 @@ async def test_responses_with_more_than_text_end_with_an_error(tmp_path: Path, f
         _, _, body = await chat(agent, **fields)
         code = json.loads(body.split(b"\n\n")[-2].removeprefix(b"data: "))["error"]["code"]
         assert (code, sum(len(gpu.requests) for gpu in engines)) == ("engine_failed", 1)
-        assert (agent.counted(), agent.continued()) == ({"engine_error": 1}, {})
+        assert (agent.counted(), agent.continued()) == ({"engine_cut": 1}, {})
 
 
 async def test_several_answers_end_with_an_error(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ async def test_a_limit_ends_the_stream_with_an_error(
         assert stream.error is not None
         assert (stream.error["code"], reported in stream.error["message"]) == ("engine_failed", True)
         assert sum(len(gpu.requests) for gpu in engines) == 1
-        assert (agent.counted(), agent.continued()) == ({"engine_error": 1}, {outcome: 1})
+        assert (agent.counted(), agent.continued()) == ({"engine_cut": 1}, {outcome: 1})
 
 
 async def test_the_retry_budget_limits_continuations(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ async def test_the_retry_budget_limits_continuations(tmp_path: Path) -> None:
         assert (complete, cut) == (count - dead + permitted, dead - permitted)
         assert agent.continued() == {"resumed": permitted, "over_budget": cut}
         await until(lambda: released(agent))
-        assert agent.counted() == {"ok": complete, "engine_error": cut}
+        assert agent.counted() == {"ok": complete, "engine_cut": cut}
 
 
 async def test_a_request_that_breaks_two_engines_reaches_no_third(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ async def test_a_client_that_leaves_ends_its_continuation(tmp_path: Path) -> Non
         await until(lambda: all(gpu.requests for gpu in engines))
         client.close()
         await until(lambda: released(agent))
-        assert agent.counted() == {"cancelled": 1}
+        assert agent.counted() == {"client_left": 1}
 
 
 async def test_a_deadline_ends_a_continuation(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ async def test_a_deadline_ends_a_continuation(tmp_path: Path) -> None:
         stream = read_stream(answer.body)
         assert stream.error is not None
         assert stream.error["code"] == "deadline_passed"
-        assert agent.counted() == {"timeout": 1}
+        assert agent.counted() == {"expired": 1}
 
 
 async def test_a_revoked_request_is_not_continued(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ async def test_the_origin_continues_a_stream_broken_in_the_serving_region(tmp_pa
         _, headers, body = await chat(origin)
         assert (headers["x-penstock-region"], is_complete(body)) == ("eu-es", True)
         assert (origin.continued(), server.continued()) == ({"resumed": 1}, {})
-        await until(lambda: server.counted() == {"engine_error": 1, "ok": 1})
+        await until(lambda: server.counted() == {"engine_cut": 1, "ok": 1})
         assert origin.counted() == {"ok": 1}
 
 

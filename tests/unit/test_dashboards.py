@@ -20,11 +20,12 @@ from dashboards.alerts import ALERTS
 from dashboards.boards.board import ALERTS_FIRING, VARIABLES
 from dashboards.recording_rules import RECORDINGS, STATE_CODES
 from dashboards.rules import Alert
+from penstock.accounts.outcomes import Outcome
 from penstock.health.region_health import RegionState
 from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.telemetry.outcomes import QueueOutcome, RequestKind, RequestOutcome, RetryReason
+from regional_agent.telemetry.outcomes import QueueOutcome, RequestKind, RetryReason
 from tests.support.paths import ROOT
 
 SCRAPE_LABELS = {
@@ -282,7 +283,7 @@ def test_alerts_named_in_panels_exist() -> None:
 
 VOCABULARY: dict[str, frozenset[str]] = {
     "kind": frozenset(RequestKind),
-    "outcome": frozenset({*RequestOutcome, *QueueOutcome, *PublishOutcome, *ReportOutcome}),
+    "outcome": frozenset({*Outcome, *QueueOutcome, *PublishOutcome, *ReportOutcome}),
     "reason": frozenset({*Reason, *RetryReason}),
     "state": frozenset(RegionState),
     "phase": frozenset(Phase),

@@ -6,13 +6,13 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from penstock.accounts.outcomes import Outcome
 from penstock.routing.reasons import Refusal
 from penstock.routing.usage import read_usage
 from penstock.wire.trace_context import continue_trace
 from regional_agent.http.messages import Request
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
-from regional_agent.telemetry.outcomes import RequestOutcome
 from regional_agent.telemetry.tracing.request_trace import RequestTrace
 from regional_agent.telemetry.tracing.span_builder import AttributeValue, EndedRequest, spans_of
 from regional_agent.telemetry.tracing.span_exporter import SpanExporter
@@ -21,7 +21,9 @@ MAX_KEPT_PER_S: Final = 50
 """Maximum number of failed and slow requests exported per second in addition to sampled requests, because an outage
 must not cost more than regular service."""
 
-_FAILED: Final = frozenset({RequestOutcome.ENGINE_ERROR, RequestOutcome.TIMEOUT, RequestOutcome.REVOKED})
+_FAILED: Final = frozenset(
+    {Outcome.ENGINE_ERROR, Outcome.ENGINE_CUT, Outcome.STALLED, Outcome.TIMED_OUT, Outcome.EXPIRED, Outcome.REVOKED}
+)
 
 
 class Tracer:
@@ -79,7 +81,7 @@ class Tracer:
         self,
         context: RequestContext,
         attempt: Attempt | None,
-        outcome: RequestOutcome,
+        outcome: Outcome,
         status: int,
         first_byte_at: float | None,
         now: float,
@@ -142,7 +144,7 @@ class Tracer:
             trace_id, parent_id = caller[3:35], caller[36:52]
         own = {
             "penstock.request_id": request_id,
-            "penstock.outcome": RequestOutcome.REFUSED.value,
+            "penstock.outcome": Outcome.REFUSED.value,
             "penstock.tenant": refusal.tenant,
         }
         route = "" if request.route is None else request.route.path

@@ -19,6 +19,7 @@ from control_plane.metrics import (
     RegionGauges,
     ReportOutcome,
 )
+from penstock.accounts.outcomes import Outcome
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
@@ -35,7 +36,7 @@ from penstock.scaling.replicas import Cause
 from regional_agent.telemetry import agent_metrics as agent_metrics
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
 from regional_agent.telemetry.objective_tally import ObjectiveTally
-from regional_agent.telemetry.outcomes import QueueOutcome, RequestKind, RequestOutcome, RetryReason
+from regional_agent.telemetry.outcomes import QueueOutcome, RequestKind, RetryReason
 
 AGENT_CONTRACT = {
     "requests": ("counter", {"model", "server", "kind", "outcome"}),
@@ -138,7 +139,7 @@ def done(metrics: AgentMetrics, **changes: object) -> None:
         "model": "llama",
         "server": "eu-de",
         "kind": ArcReason.HOME,
-        "outcome": RequestOutcome.OK,
+        "outcome": Outcome.OK,
         "ttft_s": 0.03,
         "total_s": 3.0,
     }
@@ -288,8 +289,8 @@ def test_a_request_is_counted_and_measured_once(agent: AgentMetrics) -> None:
     ("kind", "outcome", "ttft_s", "counted_ttft", "counted_total"),
     [
         ("home", "ok", 0.1, 1, 1),
-        ("spillover", "timeout", None, 0, 1),
-        ("home", "cancelled", 0.1, 1, 0),
+        ("spillover", "timed_out", None, 0, 1),
+        ("home", "client_left", 0.1, 1, 0),
         ("home", "refused", None, 0, 0),
         ("home", "engine_error", None, 0, 0),
         ("forwarded", "ok", 0.1, 0, 0),
@@ -405,7 +406,7 @@ def test_labels_are_looked_up_once_for_each_series(agent: AgentMetrics) -> None:
         before = sys.getprofile()
         sys.setprofile(count)
         try:
-            agent.request_done("llama", "eu-de", ArcReason.HOME, RequestOutcome.OK, 0.03, 3.0)
+            agent.request_done("llama", "eu-de", ArcReason.HOME, Outcome.OK, 0.03, 3.0)
         finally:
             sys.setprofile(before)
     assert len(calls) < 12

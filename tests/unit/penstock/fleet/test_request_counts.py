@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.accounts.outcomes import FAULTS_OF_POLICY, Outcome
 from penstock.fleet.request_counts import RequestCounts
 from penstock.routing.reasons import Reason
-from regional_agent.telemetry.outcomes import RequestOutcome
 from regional_agent.telemetry.request_tally import RequestTally
 
 
-def test_cancelled_and_invalid_requests_do_not_count_against_the_fleet() -> None:
+def test_what_clients_cause_or_policy_ends_on_purpose_does_not_count_against_the_fleet() -> None:
     tally = RequestTally()
-    for outcome in (RequestOutcome.CANCELLED, RequestOutcome.CLIENT_ERROR):
-        tally.ended("m", outcome, 1.0)
-    tally.rejected(Reason.BODY_TOO_LARGE)
+    for outcome in (Outcome.CLIENT_LEFT, Outcome.CLIENT_ERROR, Outcome.EXPIRED, Outcome.REVOKED, Outcome.SHUTDOWN):
+        tally.ended("m", outcome, 1.0, 2.0)
+    for reason in set(Reason) - FAULTS_OF_POLICY:
+        tally.rejected(reason)
     assert tally.report() == RequestCounts()
 
 
 def test_errors_and_refusals_count_as_failed() -> None:
     tally = RequestTally()
-    tally.ended("m", RequestOutcome.OK, 0.5)
-    tally.ended("m", RequestOutcome.OK, 1.5)
-    tally.ended("m", RequestOutcome.ENGINE_ERROR, None)
-    tally.ended("m", RequestOutcome.REFUSED, None)
-    tally.rejected(Reason.INVALID_API_KEY)
+    tally.ended("m", Outcome.OK, 0.5, 2.0)
+    tally.ended("m", Outcome.OK, 1.5, 2.0)
+    tally.ended("m", Outcome.ENGINE_ERROR, None, 2.0)
+    tally.ended("m", Outcome.REFUSED, None, 2.0)
+    tally.rejected(Reason.NO_PERMITTED_REGION)
     reported = tally.report()
     assert reported == RequestCounts(ended=5, failed=3, begun=2, first_byte_s=2.0)
     assert (reported.failed_share, reported.mean_first_byte_s) == (0.6, 1.0)

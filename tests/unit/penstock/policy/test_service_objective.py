@@ -7,6 +7,7 @@ import pytest
 
 from control_plane.status.objective_status import ObjectiveStatus, objective_statuses
 from control_plane.status.status_builder import region_statuses
+from penstock.accounts.outcomes import Outcome
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import FADED_S, ReportVerdict, Snapshot, add_report
 from penstock.policy.policy import Model
@@ -16,7 +17,6 @@ from penstock.rollout.evidence import observations
 from penstock.rollout.objective_evidence import ObjectiveCounts
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.objective_tally import STEP_S, WINDOW_S
-from regional_agent.telemetry.outcomes import RequestOutcome
 from regional_agent.telemetry.request_tally import RequestTally
 from tests.support import planet
 
@@ -40,29 +40,33 @@ def reported_counts(tally: RequestTally, now: float = 0.0) -> list[tuple[int, in
 def test_late_and_failed_answers_miss_and_what_clients_leave_or_get_wrong_does_not_count() -> None:
     counted = tally()
     for outcome, first_byte_s in (
-        (RequestOutcome.OK, 0.5),
-        (RequestOutcome.OK, 1.0),
-        (RequestOutcome.OK, 1.1),
-        (RequestOutcome.OK, None),
-        (RequestOutcome.ENGINE_ERROR, 0.1),
-        (RequestOutcome.REFUSED, None),
-        (RequestOutcome.TIMEOUT, None),
-        (RequestOutcome.CANCELLED, 0.1),
-        (RequestOutcome.CLIENT_ERROR, 0.1),
+        (Outcome.OK, 0.5),
+        (Outcome.OK, 1.0),
+        (Outcome.OK, 1.1),
+        (Outcome.OK, None),
+        (Outcome.ENGINE_ERROR, 0.1),
+        (Outcome.REFUSED, None),
+        (Outcome.TIMED_OUT, None),
+        (Outcome.CLIENT_LEFT, 0.1),
+        (Outcome.CLIENT_LEFT, None),
+        (Outcome.EXPIRED, 1.5),
+        (Outcome.EXPIRED, 0.5),
+        (Outcome.REVOKED, None),
+        (Outcome.CLIENT_ERROR, 0.1),
     ):
-        counted.ended("m", outcome, first_byte_s)
-        counted.ended("other", outcome, first_byte_s)
-    assert counted.report_objectives(0.0) == (ObjectiveReport("m", 1.0, 0.9, 6, 2, answers_ever=6, within_ever=2),)
+        counted.ended("m", outcome, first_byte_s, 2.0)
+        counted.ended("other", outcome, first_byte_s, 2.0)
+    assert counted.report_objectives(0.0) == (ObjectiveReport("m", 1.0, 0.9, 8, 2, answers_ever=8, within_ever=2),)
     assert reported_counts(tally(None)) == []
 
 
 def test_the_recent_window_drops_what_is_older_by_more_than_a_step() -> None:
     counted = tally()
-    counted.ended("m", RequestOutcome.OK, 2.0)
+    counted.ended("m", Outcome.OK, 2.0, 2.0)
     seen = []
     for second in range(int(WINDOW_S + 3 * STEP_S)):
         if second == STEP_S:
-            counted.ended("m", RequestOutcome.OK, 0.5)
+            counted.ended("m", Outcome.OK, 0.5, 2.0)
         seen.append(reported_counts(counted, float(second)))
     assert seen[0] == [(1, 0)], "what came before the first look counts"
     assert seen[int(STEP_S)] == seen[int(WINDOW_S) - 1] == [(2, 1)]
@@ -74,7 +78,7 @@ def test_the_recent_window_drops_what_is_older_by_more_than_a_step() -> None:
 
 def test_counts_continue_under_an_equal_objective_and_restart_under_another() -> None:
     counted = tally()
-    counted.ended("m", RequestOutcome.OK, 0.5)
+    counted.ended("m", Outcome.OK, 0.5, 2.0)
     counted.use_objectives(models(SOON))
     assert reported_counts(counted) == [(1, 1)]
     counted.use_objectives(models(ServiceObjective(0.2, 0.9)))
@@ -85,8 +89,8 @@ def test_counts_continue_under_an_equal_objective_and_restart_under_another() ->
 
 def test_metrics_cover_models_with_an_objective_only() -> None:
     counted, metrics = tally(), AgentMetrics()
-    counted.ended("m", RequestOutcome.OK, 0.5)
-    counted.ended("m", RequestOutcome.TIMEOUT, None)
+    counted.ended("m", Outcome.OK, 0.5, 2.0)
+    counted.ended("m", Outcome.TIMED_OUT, None, 2.0)
     metrics.set_objectives(counted.objectives)
     page = metrics.render().decode()
     for line in (
@@ -157,7 +161,7 @@ def test_a_report_that_cannot_be_is_refused(objective_report: ObjectiveReport) -
 def test_a_rollout_is_judged_by_what_an_agent_counted_since_it_began() -> None:
     counted = tally()
     for first_byte_s in (0.5, 2.0):
-        counted.ended("m", RequestOutcome.OK, first_byte_s)
+        counted.ended("m", Outcome.OK, first_byte_s, 2.0)
     counted.report_objectives(0.0)
     later = counted.report_objectives(2 * WINDOW_S)
     seen = observations(reported(("eu-de", "one", 0.0, later[0])), 0.0)

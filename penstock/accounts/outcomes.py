@@ -1,0 +1,155 @@
+"""How a request can end, and what each outcome means for everything that reads it.
+
+RULES is the only place that decides what an outcome counts in. Evidence, objectives and health must not be moved by a
+client alone: a stranger's request, a request that its client cancelled, or a deadline that its client chose.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from penstock.routing.reasons import Reason
+
+
+class Outcome(StrEnum):
+    """How a request ended."""
+
+    OK = "ok"
+    """The response is complete; or the client closed the connection after it received the end of the answer."""
+    CLIENT_LEFT = "client_left"
+    """The client disconnected before the end of the response."""
+    CLIENT_ERROR = "client_error"
+    """The engine responded with 4xx or with an error that the request caused; or the request itself was invalid."""
+    EXPIRED = "expired"
+    """The deadline that the client set passed before the end of the response."""
+    REFUSED = "refused"
+    """The request was admitted, and no region could serve it."""
+    ENGINE_ERROR = "engine_error"
+    """The engine responded with 5xx, or with an error in a response with status 200."""
+    ENGINE_CUT = "engine_cut"
+    """The response began and ended early: the connection closed, or its data was invalid."""
+    STALLED = "stalled"
+    """The engine did not begin to respond in time, or stopped sending during the response."""
+    TIMED_OUT = "timed_out"
+    """A time limit of the fleet passed before the end of the response."""
+    REVOKED = "revoked"
+    """A new policy ended the open request: its key was revoked, or residency forbids a region that it uses."""
+    SHUTDOWN = "shutdown"
+    """The agent stopped before the end of the response."""
+
+
+class Counts(StrEnum):
+    """How an outcome counts in a share of successes."""
+
+    NOT = "no"
+    SUCCESS = "success"
+    FAILURE = "failure"
+    IF_LATE = "if late"
+    """As a failure if the client waited longer for the first byte than the objective permits; else not at all."""
+
+
+class OutcomeRules(msgspec.Struct, frozen=True):
+    """What an outcome means."""
+
+    charges_endpoint: bool
+    """Whether the endpoint is charged: the request counts as a failure in the endpoint's outlier detection."""
+    may_retry: bool
+    """Whether the request may be sent to another target, as long as the client has received no byte of a response.
+    A stalled request is moved before the time limit if its endpoint is suspect; at the limit, it may have run."""
+    evidence: Counts
+    """How the request counts in the evidence of a rollout."""
+    objectives: Counts
+    """How the request counts in service objectives. Failures use up the error budget."""
+    charges_tenant: bool
+    """Whether the tokens that the client received are the tenant's usage. Otherwise they are overhead of the fleet."""
+
+
+_NOT, _SUCCESS, _FAILURE, _IF_LATE = Counts.NOT, Counts.SUCCESS, Counts.FAILURE, Counts.IF_LATE
+
+RULES: Final[dict[Outcome, OutcomeRules]] = {
+    #                                  endpoint, retry, evidence, objectives, tenant
+    Outcome.OK: OutcomeRules(False, False, _SUCCESS, _SUCCESS, True),
+    Outcome.CLIENT_LEFT: OutcomeRules(False, False, _NOT, _IF_LATE, True),
+    Outcome.CLIENT_ERROR: OutcomeRules(False, False, _NOT, _NOT, True),
+    Outcome.EXPIRED: OutcomeRules(False, False, _NOT, _IF_LATE, True),
+    Outcome.REFUSED: OutcomeRules(False, True, _FAILURE, _FAILURE, False),
+    Outcome.ENGINE_ERROR: OutcomeRules(True, True, _FAILURE, _FAILURE, False),
+    Outcome.ENGINE_CUT: OutcomeRules(True, True, _FAILURE, _FAILURE, False),
+    Outcome.STALLED: OutcomeRules(True, False, _FAILURE, _FAILURE, False),
+    Outcome.TIMED_OUT: OutcomeRules(False, False, _FAILURE, _FAILURE, True),
+    Outcome.REVOKED: OutcomeRules(False, False, _NOT, _NOT, True),
+    Outcome.SHUTDOWN: OutcomeRules(False, False, _NOT, _FAILURE, False),
+}
+"""What each outcome means."""
+
+_REVOCATIONS: Final = frozenset(
+    {
+        Reason.INVALID_API_KEY,
+        Reason.LOCATION_UNKNOWN,
+        Reason.NO_PERMITTED_REGION,
+        Reason.MISDIRECTED,
+        Reason.RESIDENCY_DENIED,
+        Reason.MODEL_NOT_FOUND,
+    }
+)
+"""Reasons for which a change of policy ends a request."""
+
+_CLIENT_ERRORS: Final = frozenset(
+    {Reason.BAD_REQUEST, Reason.NOT_FOUND, Reason.BODY_TOO_LARGE, Reason.REQUEST_TIMEOUT, Reason.NOT_OFFERED}
+)
+
+_OUTCOMES: Final[dict[Reason, Outcome]] = {
+    **dict.fromkeys(_REVOCATIONS, Outcome.REVOKED),
+    **dict.fromkeys(_CLIENT_ERRORS, Outcome.CLIENT_ERROR),
+    Reason.DEADLINE_PASSED: Outcome.TIMED_OUT,
+    Reason.ENGINE_TIMEOUT: Outcome.STALLED,
+    Reason.STREAM_STALLED: Outcome.STALLED,
+}
+
+FAULTS_OF_POLICY: Final = frozenset(
+    {
+        Reason.RESIDENCY_NOT_ALLOWED,
+        Reason.RESIDENCY_DENIED,
+        Reason.LOCATION_UNKNOWN,
+        Reason.NO_PERMITTED_REGION,
+        Reason.MISDIRECTED,
+    }
+)
+"""Refusals before routing that count as failures in the evidence of a rollout: requests of known tenants that an error
+in rules of residency or of entries refuses.
+
+A missing or unknown key and an unknown model do not count, because anybody can send them, and a policy that removes a
+key or a model refuses such requests on purpose. A used-up quota does not count, because a tenant reaches it at will."""
+
+
+def outcome_of_refusal(reason: Reason, *, own_deadline: bool = False) -> Outcome:
+    """The outcome of a request that is refused after it was admitted.
+
+    Only admission refuses for the reasons of `_REVOCATIONS`, so that a request with one of these reasons was admitted
+    under an earlier policy.
+
+    Args:
+        own_deadline: whether the deadline of the request was set by its client.
+    """
+    outcome = _OUTCOMES.get(reason, Outcome.REFUSED)
+    return Outcome.EXPIRED if own_deadline and reason is Reason.DEADLINE_PASSED else outcome
+
+
+def outcome_of_failure(reason: Reason, *, own_deadline: bool = False) -> Outcome:
+    """The outcome of a response that began and ended early, by its reason.
+
+    Args:
+        own_deadline: whether the deadline of the request was set by its client.
+    """
+    outcome = _OUTCOMES.get(reason, Outcome.ENGINE_CUT)
+    return Outcome.EXPIRED if own_deadline and reason is Reason.DEADLINE_PASSED else outcome
+
+
+def outcome_of_status(status: int) -> Outcome:
+    """The outcome of a complete response without an error in its body."""
+    if status < 400:
+        return Outcome.OK
+    return Outcome.CLIENT_ERROR if status < 500 else Outcome.ENGINE_ERROR
