@@ -31,12 +31,13 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AdmittedHead, Request
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.routing.classify import RequestFields
-from regional_agent.routing.identify import Keyring, RevokedKeys, credential_of
+from regional_agent.routing.identify import Keyring, credential_of
 from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.routing.model_name import can_replace_model, replace_model, request_fields
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.route_fields import object_in
+from regional_agent.routing.withdrawn import Withdrawn
 from regional_agent.routing.work_estimate import session_of, work_estimate_of
 from regional_agent.telemetry.demand_meter import DemandMeter
 
@@ -128,7 +129,8 @@ class Admission:
         self._trace_ids = _trace_ids(rng)
         self._residency: dict[tuple[str, str | None, str | None], Mask | Refusal] = {}
         """The residency masks by tenant and location, for any model."""
-        self._revoked = RevokedKeys()
+        self._withdrawn = Withdrawn()
+        """For requests that other regions forward."""
         self._used = ReplayGuard()
         self.objects = objects
         """The locations of objects."""
@@ -251,6 +253,9 @@ class Admission:
             return route_context if isinstance(route_context, Refusal) else Refusal(Reason.NO_POLICY, _NO_POLICY)
         if not route_context.fits(request.method, request.target, request.body, request.length):
             return Refusal(Reason.BAD_ROUTE_CONTEXT, "the route context is signed for another request")
+        withdrawn = self.withdrawn(policy).refuse_start(route_context.model, request.route)
+        if withdrawn is not None:
+            return withdrawn
         if not self._used.first((request.header(_ROUTE_HEADER) or b"").decode("latin-1"), now):
             return Refusal(Reason.BAD_ROUTE_CONTEXT, "the route context was used before")
         facts = RequestFacts(route_context.tenant, route_context.data_class, route_context.location)
@@ -291,15 +296,15 @@ class Admission:
             return Refusal(Reason.NO_POLICY, _NO_POLICY)
         token = request.header(_ROUTE_HEADER) or b""
         context = accept(token.decode("latin-1"), self._sessions, policy, self._region, time.time())
-        if isinstance(context, RouteContext) and self.is_revoked(context, policy):
-            return Refusal(Reason.INVALID_API_KEY, "the API key was revoked")
+        if isinstance(context, RouteContext):
+            return self.withdrawn(policy).refuse(context) or context
         return context
 
-    def is_revoked(self, route_context: RouteContext, policy: Policy) -> bool:
-        """Whether a policy of this agent has revoked the key of a forwarded request."""
+    def withdrawn(self, policy: Policy) -> Withdrawn:
+        """Return what earlier policies contained and `policy`, which is in force, does not."""
         if policy is not self._policy:
             self._switch_policy(policy)
-        return self._revoked.has(route_context.key_id, route_context.tenant)
+        return self._withdrawn
 
     def refuse_sender(self, request: Request, peer_ip: str) -> Refusal | None:
         """Return why the policy in force permits no request of a sender in this region; None if it permits some.
@@ -391,7 +396,7 @@ class Admission:
     def _switch_policy(self, policy: Policy) -> None:
         """Switch to another policy and clear all caches."""
         self._policy, self._keyring = policy, Keyring(policy)
-        self._revoked.use(policy)
+        self._withdrawn.use(policy)
         self._senders.clear()
         self._masks.clear()
         self._residency.clear()

@@ -1,4 +1,4 @@
-"""Step 1 of the request path: identifies the tenant by the API key, and detects keys that were revoked."""
+"""Step 1 of the request path: identifies the tenant by the API key."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ MAX_KEY_BYTES = 512
 
 KEY_ID_CHARS = 16
 """Hexadecimal digits of a key's SHA-256 that identify it between agents: 64 bits."""
-
-MAX_REVOKED = 65_536
-"""Maximum number of revoked keys that are kept; the oldest are evicted first."""
 
 MAX_CACHED_HEADERS = 1024
 """Maximum number of Authorization headers whose tenant is cached. A full cache is cleared."""
@@ -62,35 +59,6 @@ class Keyring:
         return tenant
 
 
-class RevokedKeys:
-    """The keys that an earlier policy assigned to a tenant and the policy in force does not.
-
-    The record applies to requests that another region's agent has identified and forwarded. A key that was in no policy
-    of this agent is not revoked, since the other region may have a newer policy.
-    """
-
-    __slots__ = ("_revoked", "_valid")
-
-    def __init__(self) -> None:
-        """Create an empty record: without a policy, no key is revoked."""
-        self._valid: frozenset[tuple[str, str]] = frozenset()
-        self._revoked: dict[tuple[str, str], None] = {}
-
-    def use(self, policy: Policy) -> None:
-        """Replace the policy in force."""
-        before, self._valid = self._valid, _identities(policy)
-        for identity in before - self._valid:
-            self._revoked[identity] = None
-        for identity in self._valid & self._revoked.keys():
-            del self._revoked[identity]
-        while len(self._revoked) > MAX_REVOKED:
-            del self._revoked[next(iter(self._revoked))]
-
-    def has(self, key_id: str, tenant: str) -> bool:
-        """Whether a key (see `key_id`) of a tenant was revoked; an empty key means anonymous access as this tenant."""
-        return (key_id, tenant) in self._revoked
-
-
 def credential_of(request: Request) -> bytes | Refusal | None:
     """The Authorization value of a request, or the refusal of a request with different keys.
 
@@ -114,12 +82,3 @@ def key_id(credential: bytes | Refusal | None) -> str:
     """The identifier of the key of a credential (see `credential_of`), for other agents; empty without a credential."""
     key = credential.partition(b" ")[2].strip() if isinstance(credential, bytes) else b""
     return sha256(key).hexdigest()[:KEY_ID_CHARS] if key else ""
-
-
-def _identities(policy: Policy) -> frozenset[tuple[str, str]]:
-    identities = {
-        (digest[:KEY_ID_CHARS], tenant.name) for tenant in policy.tenants.values() for digest in tenant.key_digests
-    }
-    if policy.anonymous_tenant:
-        identities.add(("", policy.anonymous_tenant))
-    return frozenset(identities)

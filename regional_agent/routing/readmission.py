@@ -59,12 +59,16 @@ class Readmission:
             return Refusal(Reason.RESIDENCY_DENIED, "the policy in force cannot be evaluated for this request")
 
     def _readmit(self, context: RequestContext, server: str, policy: Policy) -> Refusal | None:
-        if context.route_context is None:
+        route_context = context.route_context
+        if route_context is None:
             refusal = self._readmit_from_client(context, server, policy)
-        elif self._admission.is_revoked(context.route_context, policy):
-            refusal = Refusal(Reason.INVALID_API_KEY, _REVOKED)
         else:
-            refusal = self._refuse_forwarded(context.facts, policy)
+            withdrawn = self._admission.withdrawn(policy)
+            refusal = withdrawn.refuse(route_context)
+            if refusal is None and not server:
+                refusal = withdrawn.refuse_start(context.model, context.request.route)
+            if refusal is None:
+                refusal = self._refuse_forwarded(context.facts, policy)
         if refusal is None:
             context.policy = policy
         return refusal

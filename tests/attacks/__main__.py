@@ -13,7 +13,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.attacks import by_operators, by_tenants, on_etcd, on_redis, with_a_stolen_key  # noqa: F401 (they add attacks)
+from tests.attacks import (  # noqa: F401 (they add attacks)
+    by_operators,
+    by_tenants,
+    on_etcd,
+    on_redis,
+    unclear_requests,
+    with_a_stolen_key,
+)
 from tests.attacks.fleet import Fleet, running_fleet, within
 from tests.attacks.suite import ATTACKS, Attack, Broken
 

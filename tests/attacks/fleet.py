@@ -199,6 +199,10 @@ class Fleet:
             self.bundle / "residency.yaml", (PLANET / "residency.yaml").read_text() + TENANTS_OF_ONE_REGION + rules
         )
 
+    def write_models(self, added: str = IMAGE_MODEL) -> None:
+        """Write the models of the fleet: those of the example bundle and `added`."""
+        _replace(self.bundle / "models.yaml", (PLANET / "models.yaml").read_text() + added)
+
     async def counted(self) -> list[str]:
         """The endpoints and queues that still count a request."""
         found = []
@@ -271,8 +275,7 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
         write_geoip(fleet.geoip, SITES)
         shutil.copytree(PLANET, fleet.bundle)
         roll_out_at_once(fleet.bundle)
-        models = fleet.bundle / "models.yaml"
-        models.write_text(models.read_text() + IMAGE_MODEL)
+        fleet.write_models()
         fleet.write_policy()
         viewers = [{"name": name, "sha256": sha256(name.encode()).hexdigest(), "role": "viewer"} for name in VIEWERS]
         (directory / "keys.yaml").write_text(json.dumps(viewers))

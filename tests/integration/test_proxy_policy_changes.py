@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -217,6 +218,61 @@ async def test_a_started_request_outlives_its_model(tmp_path: Path) -> None:
         agent.config.policy = replace(with_key(), models={})
         await until(lambda: all(entry._context.policy is agent.config.policy for entry in contexts(agent)))
         assert agent.held() == 1
+        client.close()
+
+
+CHAT_ROUTE = "openai-chat-completions"
+WITHDRAWALS = pytest.mark.parametrize(
+    ("without", "reason"),
+    [
+        (lambda policy: replace(policy, models={}), "model_not_found"),
+        (lambda policy: replace(policy, routes=tuple(r for r in policy.routes if r.name != CHAT_ROUTE)), "not_found"),
+    ],
+    ids=["model", "route"],
+)
+
+
+@WITHDRAWALS
+async def test_a_queued_request_does_not_start_once_its_model_or_route_is_removed(
+    tmp_path: Path, without: Callable[[Policy], Policy], reason: str
+) -> None:
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, first):
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        await until(lambda: agent.waiting() == 1)
+        agent.config.policy = without(agent.config.policy)
+        first.close()
+        assert code((await client.answer()).body) == reason
+        assert len(gpu.requests) == 1
+
+
+@WITHDRAWALS
+async def test_a_forwarded_request_does_not_start_once_its_model_or_route_is_removed(
+    tmp_path: Path, without: Callable[[Policy], Policy], reason: str
+) -> None:
+    async with (
+        engine(streams_forever) as far,
+        full(tmp_path / "far", far.address, region="us-east") as (server, first),
+        running_agent(tmp_path / "near", [], peers={"us-east": server.peer}) as origin,
+    ):
+        before = origin.config.policy
+        queued = await RawClient.connect(origin.traffic)
+        queued.send(post(BODY))
+        await until(lambda: server.waiting() == 1)
+        withdrawn = without(before)
+        server.config.policy = withdrawn
+        first.close()
+        assert (await queued.head())[0] >= 400
+        queued.close()
+        await until(lambda: server.held() == 0)
+        assert (await ask(origin)).status >= 400, "the origin has the earlier policy, and forwards the request"
+        assert len(far.requests) == 1
+        origin.config.policy = withdrawn
+        assert code((await ask(origin)).body) == reason
+        server.config.policy = origin.config.policy = before
+        client = await RawClient.connect(origin.traffic)
+        client.send(post(BODY))
+        assert (await client.head())[0] == 200, "the model and the route are offered again"
         client.close()
 
 
