@@ -144,8 +144,11 @@ class HeaderFilter(dict[bytes, bytes]):
 TO_ENGINE: Final = HeaderFilter(NOT_FOR_ENGINES)
 """The request headers for engines, if no location header is configured; else the listener also removes that header."""
 
-_FROM_ENGINE: Final = HeaderFilter(frozenset({b"content-length", REQUEST_ID_HEADER, orca.HEADER, preemption.HEADER}))
-_FROM_PEER: Final = HeaderFilter(frozenset({b"content-length", REQUEST_ID_HEADER}), own_pass=True)
+ONLY_FROM_THIS_AGENT: Final = frozenset({b"alt-svc", b"content-length", REQUEST_ID_HEADER})
+"""Response headers whose values are valid for one hop. `alt-svc` has an address of the server."""
+
+_FROM_ENGINE: Final = HeaderFilter(ONLY_FROM_THIS_AGENT | {orca.HEADER, preemption.HEADER})
+_FROM_PEER: Final = HeaderFilter(ONLY_FROM_THIS_AGENT, own_pass=True)
 
 
 def response_lines_to_client(headers: list[Header], by_name: Container[bytes], *, from_peer: bool) -> list[bytes]:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final, Protocol
 
-from regional_agent.http.header_rules import SPECIAL_HEADERS, Header, HeaderFilter, without_connection_options
+from regional_agent.http.header_rules import (
+    REQUEST_ID_HEADER,
+    SPECIAL_HEADERS,
+    Header,
+    HeaderFilter,
+    without_connection_options,
+)
 
 if TYPE_CHECKING:
     from penstock.routes.route import Route
@@ -15,6 +23,9 @@ if TYPE_CHECKING:
 _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
 }
+
+_REQUEST_ID_LINE: Final = REQUEST_ID_HEADER + b": "
+_SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 _NO_PARAMETERS: Final[Mapping[str, str]] = {}
 
@@ -183,6 +194,23 @@ def without_upgrade(request: Request) -> bytes:
     kept = [b"%b: %b\r\n" % header for header in request.headers if header[0] not in (b"upgrade", b"http2-settings")]
     version = b"1.0" if request.http_1_0 else b"1.1"
     return b"%b %b HTTP/%b\r\n%b\r\n" % (request.method, request.target, version, b"".join(kept))
+
+
+def valid_request_id(given: bytes, new_id: str) -> str:
+    """The client's request ID if it is valid, else `new_id`; callers pass the trace ID, so that both correlate."""
+    return given.decode() if _SAFE_REQUEST_ID.fullmatch(given) else new_id
+
+
+def with_request_id(lines: list[bytes], request: Request | None) -> list[bytes]:
+    """Return the header lines of a response, with an x-request-id.
+
+    Args:
+        request: the request of the response, whose ID is used if it is valid; None if none was parsed.
+    """
+    if any(line.startswith(_REQUEST_ID_LINE) for line in lines):
+        return lines
+    given = (request.header(REQUEST_ID_HEADER) if request is not None else None) or b""
+    return [*lines, _REQUEST_ID_LINE + valid_request_id(given, token_hex(16)).encode() + b"\r\n"]
 
 
 def response_head(status: int, lines: Iterable[bytes]) -> bytes:

@@ -59,15 +59,12 @@ class ClientResponse:
         upstream: UpstreamConnection | None,
         lines: bytes,
         request: Request,
-        *,
-        from_peer: bool,
     ) -> None:
         """Add the head.
 
         Args:
             upstream: the connection whose chunks may be relayed; None if every part of the body goes through `add`.
-            lines: header lines of this agent.
-            from_peer: whether the response comes from a peer agent.
+            lines: the status line, and the header lines except for those of the framing.
         """
         length = head.by_name.get(b"content-length")
         delimited, framing = True, b""
@@ -86,12 +83,11 @@ class ClientResponse:
                     upstream.relay_to(self._relay)
         self.keep_alive = delimited and self._client.may_keep_alive(request)
         self._unsent.append(
-            b"%b%b%b%b\r\n"
+            b"%b%b%b\r\n"
             % (
-                head.lines_to_client(from_peer=from_peer),
+                lines,
                 framing,
                 (KEEP_ALIVE_1_0 if request.http_1_0 else b"") if self.keep_alive else b"connection: close\r\n",
-                lines,
             )
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Final
 
 from penstock.admission.queueing import spread_retry_after_s
 from penstock.routes.route import ErrorFormat
@@ -44,6 +45,42 @@ STATUS: dict[Reason, int] = {
     Reason.STREAM_STALLED: 504,
 }
 """Status by reason. Reasons that only exclude one region or endpoint have no status."""
+
+RETRIES: dict[Reason, bool | None] = {
+    Reason.INVALID_API_KEY: False,
+    Reason.MODEL_NOT_FOUND: False,
+    Reason.LOCATION_UNKNOWN: False,
+    Reason.NO_PERMITTED_REGION: False,
+    Reason.MISDIRECTED: False,
+    Reason.RESIDENCY_DENIED: False,
+    Reason.NONE_READY: True,
+    Reason.NO_POLICY: True,
+    Reason.SATURATED: True,
+    Reason.BAD_ROUTE_CONTEXT: False,
+    Reason.ROUTE_CONTEXT_EXPIRED: False,
+    Reason.TOO_MANY_HOPS: False,
+    Reason.DEADLINE_PASSED: None,
+    Reason.ENGINE_FAILED: None,
+    Reason.BAD_REQUEST: False,
+    Reason.NOT_FOUND: False,
+    Reason.METHOD_NOT_ALLOWED: False,
+    Reason.UPGRADE_REQUIRED: False,
+    Reason.NOT_OFFERED: False,
+    Reason.BODY_TOO_LARGE: False,
+    Reason.HEAD_TOO_LARGE: False,
+    Reason.REQUEST_TIMEOUT: True,
+    Reason.TOO_MANY_CONNECTIONS: True,
+    Reason.QUOTA_EXCEEDED: True,
+    Reason.LOOP_DETECTED: False,
+    Reason.ENGINE_TIMEOUT: None,
+    Reason.STREAM_STALLED: None,
+}
+"""Whether the same request can succeed here later; None where an engine may have run it, so that the client decides.
+
+Sent as `x-should-retry`, which the SDKs of OpenAI and Anthropic obey (`_base_client.py`); without it they repeat a
+request after every status from 500 on, 501 and 508 included."""
+
+_SHOULD_RETRY: Final = {True: b"x-should-retry: true\r\n", False: b"x-should-retry: false\r\n", None: b""}
 
 MEANING: dict[Reason, str] = {
     Reason.BAD_REQUEST: "Malformed: invalid HTTP or JSON, a field of the wrong type, or no model.",
@@ -97,6 +134,7 @@ def refusal_response(
     lines = [
         b"content-type: %b\r\n" % content_type(error_format),
         b"%b: %b\r\n" % (REFUSAL_HEADER, refusal.reason.encode()),
+        _SHOULD_RETRY[RETRIES[refusal.reason]],
     ]
     if status == 401:
         lines.append(b"www-authenticate: Bearer\r\n")
@@ -115,13 +153,18 @@ def refusal_response(
     return status, lines, error_body(error_format, status, code, refusal.detail, request_id=request_id)
 
 
+_RETRY_WORDS: Final = {True: "yes", False: "no", None: "client"}
+
+
 def reasons_table() -> str:
     """The table in docs/errors.md: every reason that ends a request, by status."""
-    rows = sorted((status, reason.value, MEANING[reason]) for reason, status in STATUS.items())
-    lines = ["| status | code | OpenAI type | Anthropic type | meaning |", "|---|---|---|---|---|"]
+    rows = sorted(
+        (status, reason.value, _RETRY_WORDS[RETRIES[reason]], MEANING[reason]) for reason, status in STATUS.items()
+    )
+    lines = ["| status | code | OpenAI type | Anthropic type | retry | meaning |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {status} | `{code}` | `{openai_type(status)}` | `{anthropic_type(status)}` | {meaning} |"
-        for status, code, meaning in rows
+        f"| {status} | `{code}` | `{openai_type(status)}` | `{anthropic_type(status)}` | {retry} | {meaning} |"
+        for status, code, retry, meaning in rows
     ]
     return "\n".join(lines)
 

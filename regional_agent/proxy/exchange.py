@@ -513,7 +513,7 @@ class Exchange:
         if self._context.client_object:
             keep_client_object(self._context, attempt, services.router.admission.objects, services.clock())
         lines = services.response_headers.lines(self._context, attempt.endpoint_name)
-        head = upgrade_response_head(self._request.upgrade, headers, lines, from_peer=attempt.from_peer)
+        head = upgrade_response_head(self._request, headers, lines, attempt)
         self._client.write(head)
         tunnel = self._tunnel = Tunnel(self._client, upstream, services.clock(), self._end_tunnel)
         self._client.tunnel_to(tunnel)
@@ -565,8 +565,9 @@ class Exchange:
             watcher = watch_object_id(self._context, attempt, head, objects)
             if watcher is not None and watcher.feed(chunk, now):
                 self._object_ids, upstream = watcher, None
-        lines = self._services.response_headers.lines(self._context, attempt.endpoint_name)
-        self._response.start(head, upstream, lines, request, from_peer=attempt.from_peer)
+        lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
+        lines += self._services.response_headers.lines(self._context, attempt.endpoint_name)
+        self._response.start(head, upstream, lines, request)
 
     def _add_events(self, continuation: StreamContinuation, chunk: bytes | None) -> None:
         """Forward the complete events of a stream; `chunk` is None at the end of the stream."""

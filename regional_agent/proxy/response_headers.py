@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from regional_agent.http.header_rules import Header, response_lines_to_client
-from regional_agent.http.messages import response_head
+from regional_agent.http.link_headers import without_server_address
+from regional_agent.http.messages import Request, response_head
+from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
 
 MAX_CACHED_ENDPOINTS: Final = 4096
@@ -40,14 +42,16 @@ class ResponseHeaders:
         return lines
 
 
-def upgrade_response_head(protocol: bytes, headers: list[Header], lines: bytes, *, from_peer: bool) -> bytes:
+def upgrade_response_head(request: Request, headers: list[Header], lines: bytes, attempt: Attempt) -> bytes:
     """The head of the 101 response that accepts an upgrade.
 
     Args:
-        protocol: the protocol that the client offered.
+        request: the client's request.
         headers: the headers of the engine's or peer's response.
         lines: header lines of this agent.
-        from_peer: whether the response comes from a peer agent.
+        attempt: the attempt that the response is for.
     """
-    upgrade = b"connection: upgrade\r\nupgrade: %b\r\n" % protocol
-    return response_head(101, [upgrade, *response_lines_to_client(headers, dict(headers), from_peer=from_peer), lines])
+    upgrade = b"connection: upgrade\r\nupgrade: %b\r\n" % request.upgrade
+    headers = without_server_address(headers, attempt.address.host, attempt.base_path)
+    passed = response_lines_to_client(headers, dict(headers), from_peer=attempt.from_peer)
+    return response_head(101, [upgrade, *passed, lines])

@@ -6,7 +6,6 @@ by key and address: the next request of the same client needs one look-up.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from random import Random
@@ -28,7 +27,7 @@ from penstock.wire import trace_context
 from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept
 from penstock.wire.session import Sessions
 from regional_agent.config.active_config import ActiveConfig
-from regional_agent.http.messages import AdmittedHead, Request
+from regional_agent.http.messages import AdmittedHead, Request, valid_request_id
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.routing.classify import RequestFields
 from regional_agent.routing.identify import Keyring, credential_of
@@ -60,7 +59,6 @@ _MODEL_NOT_FOUND: Final = Reason.MODEL_NOT_FOUND
 _NO_POLICY: Final = "this agent has no policy yet"
 _NO_OBJECT: Final = "no object of this tenant with this identifier was created through this region's agents"
 _NO_ID: Final = "0" * 16
-_SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 Masks = dict[str, Mask | Refusal]
 """The residency masks of one tenant and location, by model."""
@@ -470,11 +468,6 @@ def _is_for_object(request: Request, reader: RouteReader) -> bool:
     """Whether a request is for an existing object. A query parameter that names the object is optional."""
     place = reader.object_parameter
     return place != "" and (not place.startswith("?") or object_in(request, place) is not None)
-
-
-def valid_request_id(given: bytes, new_id: str) -> str:
-    """The client's request ID if it is valid, else `new_id`; callers pass the trace ID, so that both correlate."""
-    return given.decode() if _SAFE_REQUEST_ID.fullmatch(given) else new_id
 
 
 def _trace_ids(rng: Random) -> Iterator[str]:

@@ -105,6 +105,11 @@ class LocalAttempt(Placement[Endpoint]):
         return self.endpoint.name
 
     @property
+    def base_path(self) -> bytes:
+        """Prefix of all paths of the endpoint; empty for none."""
+        return b"" if self.rewrite is None else self.rewrite.base_path
+
+    @property
     def retry_reason(self) -> RetryReason:
         """Why the request is retried after a rejection."""
         return RetryReason.CREDENTIAL_REJECTED if self.outcome is _CREDENTIAL_REJECTED else RetryReason.ENGINE_BUSY
@@ -232,6 +237,7 @@ class ForwardedAttempt:
     from_peer: ClassVar[bool] = True
     retry_reason: ClassVar[RetryReason] = RetryReason.PEER_REFUSED
     endpoint_name: ClassVar[str] = ""
+    base_path: ClassVar[bytes] = b""
 
     def __init__(self, region: str, address: Address, kind: str, route_header: bytes, peers: PeerProber) -> None:
         """Create an attempt.

@@ -33,7 +33,7 @@ _OPENAI_PARAMETERS: Final = frozenset({"model"})
 class RequestRewrite:
     """The changes that one endpoint requires to the requests of clients. Immutable."""
 
-    __slots__ = ("_base_path", "_engine_names", "_set_names", "header_lines", "headers")
+    __slots__ = ("_engine_names", "_set_names", "base_path", "header_lines", "headers")
 
     def __init__(self, base_path: str, headers: Sequence[Header], engine_names: Mapping[str, str]) -> None:
         """Create a rewrite.
@@ -43,7 +43,8 @@ class RequestRewrite:
             headers: headers set in every request, with names in lower case; they may contain a secret.
             engine_names: the engine's name of each model that has another name in the policy.
         """
-        self._base_path = base_path.encode()
+        self.base_path = base_path.encode()
+        """Prefix of all paths of the endpoint; empty for none."""
         self._engine_names = engine_names
         self.headers = tuple(headers)
         self.header_lines = b"".join([b"%b: %b\r\n" % header for header in headers])
@@ -54,14 +55,14 @@ class RequestRewrite:
         return isinstance(other, RequestRewrite) and self._parts() == other._parts()
 
     def __hash__(self) -> int:
-        return hash(self._base_path)
+        return hash(self.base_path)
 
     def _parts(self) -> tuple[bytes, tuple[Header, ...], Mapping[str, str]]:
-        return self._base_path, self.headers, self._engine_names
+        return self.base_path, self.headers, self._engine_names
 
     def target(self, path: str) -> str:
         """The request target of a request that the agent itself creates, such as a health check."""
-        return self._base_path.decode() + path
+        return self.base_path.decode() + path
 
     def engine_name(self, model: str) -> str:
         """The engine's name of a model."""
@@ -78,7 +79,7 @@ class RequestRewrite:
         name = self._engine_names.get(model)
         if name is not None:
             _rename(changed, request, name)
-        changed.target = self._base_path + changed.target
+        changed.target = self.base_path + changed.target
         if self._set_names:
             kept = [header for header in changed.headers if _canonical(header[0]) not in self._set_names]
             _set_headers(changed, kept)

@@ -10,13 +10,13 @@ from penstock.routes.route_query import refusal_of_miss
 from penstock.routes.route_table import RouteMatch
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
-from regional_agent.http.messages import AdmittedHead, Request
+from regional_agent.http.messages import AdmittedHead, Request, valid_request_id
 from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.objects.object_lookup import ObjectLookup, Serve, look_up_objects
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
-from regional_agent.routing.admission import Admission, valid_request_id
+from regional_agent.routing.admission import Admission
 
 JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"

@@ -6,6 +6,7 @@ from typing import Final
 
 from regional_agent.http.head_cache import HeadTemplate
 from regional_agent.http.header_rules import NO_BODY_STATUSES, Header, response_lines_to_client
+from regional_agent.http.link_headers import LINK_HEADERS, without_server_address
 from regional_agent.http.messages import status_line
 
 VARYING_HEADERS: Final = frozenset({b"content-length", b"date", b"x-request-id"})
@@ -48,13 +49,26 @@ class ResponseHead:
             return False
         return self.by_name.get(b"content-type", b"").partition(b";")[0].strip().lower() == b"text/event-stream"
 
-    def lines_to_client(self, *, from_peer: bool) -> bytes:
-        """Return the status line and the header lines for a client."""
+    def lines_to_client(self, host: str, base_path: bytes, *, from_peer: bool) -> bytes:
+        """Return the status line and the header lines for a client.
+
+        Args:
+            host: the host of the server's address, which does not occur in the lines.
+            base_path: prefix of all paths of the server; empty for none.
+            from_peer: whether the server is a peer agent.
+        """
         cached = self._lines_from_peer if from_peer else self._lines_from_engine
         if cached:
             return cached
-        lines = response_lines_to_client(self.headers, self.by_name, from_peer=from_peer)
+        headers = self.headers
+        has_links = not LINK_HEADERS.isdisjoint(self.by_name)
+        if has_links:
+            headers = without_server_address(headers, host, base_path)
+        lines = response_lines_to_client(headers, self.by_name, from_peer=from_peer)
         joined = b"".join([status_line(self.status), *lines])
+        if has_links:
+            # Not cached, since endpoints with different base paths may share the connection.
+            return joined
         if from_peer:
             self._lines_from_peer = joined
         else:

@@ -81,7 +81,7 @@ class Application:
         assert lines == b"" or lines.endswith(b"\r\n")
         assert b"\r\n\r\n" not in lines
         assert all(b":" in line for line in lines.split(b"\r\n")[:-1])
-        connection.respond(200, [], b"answer")
+        connection.respond(200, [b"x-request-id: 1\r\n"], b"answer")
 
     def admit_head(self, request: Request) -> AdmittedHead:
         """Accepts every head."""
@@ -100,7 +100,7 @@ class Application:
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
         """Answers as the agent does."""
-        return refusal_response(refusal, Random(1))
+        return refusal_response(refusal, Random(1), request_id="1")
 
 
 _LOOP = asyncio.new_event_loop()

@@ -83,7 +83,7 @@ class Relay:
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
         """Answers as the agent does."""
-        return refusal_response(refusal, Random(1))
+        return refusal_response(refusal, Random(1), request_id="1")
 
     # handler
 
@@ -138,7 +138,8 @@ class Relay:
         if not self._started:
             assert self.head is not None
             self._started = True
-            self.response.start(self.head, upstream, b"", self.request, from_peer=self.from_peer)
+            lines = self.head.lines_to_client("engine", b"", from_peer=self.from_peer)
+            self.response.start(self.head, upstream, lines, self.request)
 
 
 _LOOP = asyncio.new_event_loop()

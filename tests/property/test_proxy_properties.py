@@ -72,7 +72,7 @@ class Repeater:
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
         said = repr((request.method, request.target, sorted(request.headers), bytes(request.body)))
-        connection.respond(200, [], said.encode())
+        connection.respond(200, [b"x-request-id: 1\r\n"], said.encode())
 
     def admit_head(self, request: Request) -> AdmittedHead:
         return AdmittedHead("t")
@@ -87,7 +87,7 @@ class Repeater:
         return False
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
-        return refusal_response(refusal, Random(1))
+        return refusal_response(refusal, Random(1), request_id="1")
 
 
 def answered(pieces: list[bytes]) -> tuple[bytes, bool]:

@@ -32,7 +32,7 @@ class StatingApplication(Repeater):
         passing = request_lines_to_upstream(request, names, connection.scheme, request.authority)
         assert request.upstream_lines in (b"", passing)
         said = [getattr(request, name) for name in Request.__slots__ if name not in ("body", "upstream_lines")]
-        connection.respond(200, [], repr((*said, bytes(request.body))).encode())
+        connection.respond(200, [b"x-request-id: 1\r\n"], repr((*said, bytes(request.body))).encode())
 
 
 class Unwanted:
@@ -190,7 +190,7 @@ class RecordingSink:
         self.parts: list[object] = []
 
     def on_head(self, head: ResponseHead) -> None:
-        onward = (head.lines_to_client(from_peer=False), head.lines_to_client(from_peer=True))
+        onward = tuple(head.lines_to_client("a", b"", from_peer=from_peer) for from_peer in (False, True))
         self.parts.append((head.status, head.headers, head.by_name, onward))
 
     def on_body(self, chunk: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.routing.reasons import Reason
-from regional_agent.proxy.error_responses import MEANING, STATUS, reasons_table
+from regional_agent.proxy.error_responses import MEANING, RETRIES, STATUS, reasons_table
 from tests.support.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "errors.md"
@@ -11,6 +11,14 @@ DOCUMENT = ROOT / "docs" / "errors.md"
 
 def test_every_status_has_a_meaning() -> None:
     assert set(MEANING) == set(STATUS)
+
+
+def test_a_refusal_of_status_500_or_more_that_cannot_succeed_stops_retries() -> None:
+    """The SDKs of OpenAI and Anthropic repeat requests after 408, 409, 429 and all statuses from 500 on."""
+    assert set(RETRIES) == set(STATUS)
+    stopped = {reason for reason, status in STATUS.items() if status >= 500 and RETRIES[reason] is False}
+    assert stopped == {Reason.NOT_OFFERED, Reason.LOOP_DETECTED, Reason.TOO_MANY_HOPS}
+    assert all(RETRIES[reason] for reason, status in STATUS.items() if status in (408, 429))
 
 
 def test_the_document_is_fresh() -> None:
