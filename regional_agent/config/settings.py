@@ -31,9 +31,8 @@ from adapters.loopback import is_loopback
 from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
 from penstock.wire.route_context import MAX_DEADLINE_S
-from regional_agent.http.header_rules import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX
+from regional_agent.http.header_rules import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX, SINGLE_HEADERS
 from regional_agent.http.limits import Limits
-from regional_agent.http.request_head import SINGLE_HEADERS
 from regional_agent.upstream.address import Address
 
 PREFIX = "PENSTOCK_AGENT_"

@@ -165,7 +165,7 @@ class ClientConnection(RequestReceiver):
         parser = self._parser
         request.method = parser.get_method()
         request.keep_alive = parser.should_keep_alive()
-        problem = complete_head(request, parser.get_http_version())
+        problem = complete_head(request, parser.get_http_version(), self.listener.location_header)
         if problem is not None:
             self._refuse(Reason.BAD_REQUEST, problem)
         elif len(request.headers) > self._limits.max_headers or (

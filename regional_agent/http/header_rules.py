@@ -8,7 +8,7 @@ values that a client sends for these two headers are used only if the client is 
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Final
 
 from penstock.health import orca, preemption
@@ -31,7 +31,7 @@ HOP_BY_HOP: Final = frozenset(
     }
 )
 
-CONNECTION_NO_EFFECT: Final = HOP_BY_HOP | {b"close"}
+CONNECTION_NO_EFFECT: Final = HOP_BY_HOP | {b"close", b""}
 """Tokens of the Connection header that name no further header to remove."""
 
 OWN_PREFIX: Final = b"x-penstock-"
@@ -91,6 +91,27 @@ CREDENTIAL_HEADERS: Final = frozenset({b"authorization", *(name.encode() for nam
 
 NOT_FOR_ENGINES: Final = PER_HOP_HEADERS | CLIENT_ADDRESS_HEADERS | CREDENTIAL_HEADERS
 
+SINGLE_HEADERS: Final = (
+    b"authorization",
+    b"content-type",
+    b"expect",
+    b"host",
+    b"traceparent",
+    b"x-model",
+    b"x-penstock-route",
+    REQUEST_ID_HEADER,
+    TIMEOUT_HEADER,
+)
+"""Request headers that may occur only once, because servers differ in which of two values they use."""
+
+DECIDING_HEADERS: Final = NOT_FOR_ENGINES.union(
+    SINGLE_HEADERS, {b"inference-header-content-length", b"tracestate", b"x-session-id"}
+)
+"""Request headers that this proxy reads, beside those that start with a prefix of DECIDING_PREFIXES. No other header
+field may stand for one: neither a name with `_` for `-`, nor its absence by the Connection header."""
+
+DECIDING_PREFIXES: Final = (OWN_PREFIX, b"content-", b"sec-websocket-", b"x-forwarded-")
+
 NO_BODY_STATUSES: Final = frozenset({204, 304})
 """Responses that end with their head (RFC 9110, section 6.4.1)."""
 
@@ -135,6 +156,8 @@ class HeaderFilter(dict[bytes, bytes]):
         """
         canonical = name.replace(b"_", b"-")
         passes = canonical not in self._removed and (self._own_pass or not canonical.startswith(OWN_PREFIX))
+        if name != canonical and decides(canonical):
+            passes = False
         start = name + b": " if passes else b""
         if len(self) < MAX_CACHED_NAMES and len(name) <= MAX_CACHED_NAME_BYTES:
             self[name] = start
@@ -160,5 +183,16 @@ def response_lines_to_client(headers: list[Header], by_name: Container[bytes], *
 
 def without_connection_options(headers: list[Header]) -> list[Header]:
     """Return the headers that the Connection header does not declare hop-by-hop."""
-    named = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
-    return headers if named <= CONNECTION_NO_EFFECT else [header for header in headers if header[0] not in named]
+    named = connection_options(headers)
+    return [header for header in headers if header[0] not in named] if named else headers
+
+
+def connection_options(headers: Iterable[Header]) -> frozenset[bytes]:
+    """Return the names in Connection headers that may name further headers, in lower case."""
+    values = [value for name, value in headers if name == b"connection"]
+    return frozenset(token.strip().lower() for value in values for token in value.split(b",")) - CONNECTION_NO_EFFECT
+
+
+def decides(name: bytes) -> bool:
+    """Whether this proxy reads a request header, so that it cannot be hop-by-hop (RFC 9110, section 7.6.1)."""
+    return name in DECIDING_HEADERS or name.startswith(DECIDING_PREFIXES)

@@ -8,13 +8,7 @@ from http import HTTPStatus
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, Protocol
 
-from regional_agent.http.header_rules import (
-    REQUEST_ID_HEADER,
-    SPECIAL_HEADERS,
-    Header,
-    HeaderFilter,
-    without_connection_options,
-)
+from regional_agent.http.header_rules import REQUEST_ID_HEADER, SPECIAL_HEADERS, Header, HeaderFilter
 
 if TYPE_CHECKING:
     from penstock.routes.route import Route
@@ -172,6 +166,8 @@ def request_lines_to_upstream(
 ) -> bytes:
     """Return the header lines of a request for an engine or a peer, X-Forwarded-Proto and -Host included.
 
+    The headers that Connection names were removed when the head was received (`request_head.complete_head`).
+
     Args:
         passing: filter of the headers that pass.
         proto: scheme that the client used.
@@ -179,8 +175,6 @@ def request_lines_to_upstream(
         keep_trace_state: whether `tracestate` passes, which belongs to the trace of `traceparent`.
     """
     headers = request.headers
-    if b"connection" in request.by_name:
-        headers = without_connection_options(headers)
     if not request.plain and not keep_trace_state and request.header(b"tracestate") is not None:
         headers = [header for header in headers if header[0] != b"tracestate"]
     forwarded = b"x-forwarded-proto: %b\r\n" % proto

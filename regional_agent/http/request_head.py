@@ -10,36 +10,40 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from regional_agent.http.header_rules import SINGLE_HEADERS, connection_options, decides
 from regional_agent.http.messages import Request
-
-SINGLE_HEADERS: Final = (
-    b"authorization",
-    b"content-type",
-    b"expect",
-    b"host",
-    b"traceparent",
-    b"x-model",
-    b"x-penstock-route",
-    b"x-request-id",
-    b"x-request-timeout-ms",
-)
-"""Headers that may occur only once, because servers differ in which of two values they use."""
 
 _AUTHORITY: Final = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~!$&'()*+,;=%-]{0,255})(:[0-9]{0,5})?")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 
 
-def complete_head(request: Request, version: str) -> str | None:
+_USUAL_CONNECTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b"Keep-Alive", b"Upgrade"})
+
+
+def complete_head(request: Request, version: str, location_header: bytes) -> str | None:
     """Validate a parsed head and set the fields that depend on it; returns the problem, or None.
+
+    Headers that the Connection header names are removed first, so that every decision is made by the headers that are
+    sent upstream.
 
     Args:
         version: HTTP version from the parser, such as `1.1`.
+        location_header: name of the header with a client's location; empty if none is configured.
     """
     if version != "1.1":
         if version != "1.0":
             return "only HTTP/1.1 and HTTP/1.0 are supported"
         request.http_1_0 = True
     by_name = request.index()
+    connection = by_name.get(b"connection")
+    if connection is not None and (connection not in _USUAL_CONNECTIONS or request.repeats):
+        options = connection_options(request.headers)
+        for option in options:
+            if option == location_header or decides(option):
+                return f"Connection names {option.decode('latin-1')}, which is not a hop-by-hop header"
+        if options:
+            request.headers = [header for header in request.headers if header[0] not in options]
+            by_name = request.index()
     if request.repeats:
         for name in SINGLE_HEADERS:
             if len(request.every(name)) > 1:

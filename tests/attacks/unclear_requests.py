@@ -3,9 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
-from tests.attacks.fleet import IMAGES, Fleet, key_of, within
+from tests.attacks.fleet import IMAGES, SMALL, Fleet, key_of, within
 from tests.attacks.suite import attack, expect
+from tests.support.sockets import RawClient
+
+
+@attack("28")
+async def decisions_by_headers_that_are_removed(fleet: Fleet) -> None:
+    """A tenant has the Connection header remove the headers by which its request is located, identified and read.
+
+    Each request is refused with 400 and reaches no engine.
+    """
+    engine = fleet.engines["eu-de"]
+    engine.reset()
+    body = json.dumps({"model": SMALL, "messages": [], "user": "attacker"}).encode()
+    names = ("content-type", "Authorization", "x-api-key", "X-Forwarded-For", "content-encoding", "X-Session-Id", "Via")
+    for name in names:
+        client = await RawClient.connect(fleet.address("eu-de/a"))
+        client.send(
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer key-attacker\r\n"
+            f"X-Forwarded-For: 198.18.1.7\r\nConnection: keep-alive, {name}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        status, _ = await client.head()
+        client.close()
+        expect(status == 400, f"{status} where Connection names {name}")
+    expect(not engine.started, "a request reached an engine")
 
 
 @attack("29")

@@ -7,12 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.region_health import RegionState
+from penstock.routes.route import ModelLocation, ModelSource, Route
+from regional_agent.routing.locate import Locator
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, CHAT, SSE_HEAD, answers, ask, chunk, code
-from tests.support.planet import plan
+from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 
 CHUNKED = CHAT + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -63,6 +66,16 @@ WHOLE = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
         CHAT.replace(b"Host: a", b"Host: a b") + b"\r\n",
         CHAT.replace(b"Host: a", b"Host: u@a") + b"\r\n",
         CHAT + b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
+        post(BODY, "Connection: content-type"),
+        post(BODY, "Connection: close, Authorization"),
+        post(BODY, "Connection: keep-alive", "Connection: X-FORWARDED-FOR"),
+        post(BODY, "Connection: keep-alive,,\tx-api-key ,"),
+        post(BODY, "Connection: content-encoding"),
+        post(BODY, "Connection: x-session-id"),
+        post(BODY, "Connection: x-model"),
+        post(BODY, "Connection: x-penstock-route"),
+        post(BODY, "Connection: content-length"),
+        post(BODY, "Connection: host"),
         CHAT.replace(b"/v1", b"v1") + b"\r\n",
         CHAT.replace(b"/v1", b"ftp://a/v1") + b"\r\n",
         CHAT.replace(b"completions", b"completions#x") + b"\r\n",
@@ -204,6 +217,38 @@ async def test_headers_are_forwarded_by_trust(tmp_path: Path) -> None:
             assert received.header("accept") == "*/*"
             for gone in ("x-forwarded-for", "forwarded", "x-real-ip"):
                 assert received.header(gone) is None, gone
+
+
+async def test_no_decision_reads_a_header_that_the_connection_header_names(tmp_path: Path) -> None:
+    route = Route("by-header", "/by-header", model=(ModelLocation(ModelSource.HEADER, "x-which"),))
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.config.policy = replace(agent.config.policy, routes=(route,))
+        assert (await ask(agent, f"X-Which: {MODEL}", path="/by-header")).status == 200
+        assert gpu.requests[0].header("x-which") == MODEL
+        status, _, body = await ask(agent, f"X-Which: {MODEL}", "Connection: close, x-which", path="/by-header")
+        assert (status, code(body)) == (400, "bad_request")
+        named = (f"X-Which: {MODEL}", "X-Hop: 1", "X-Kept: 2", "Connection: te, X-Hop", "Te: trailers")
+        assert (await ask(agent, *named, path="/by-header")).status == 200
+        received = gpu.requests[1]
+        assert (received.header("x-hop"), received.header("te"), received.header("x-kept")) == (None, None, "2")
+        assert len(gpu.requests) == 2
+
+
+async def test_the_configured_location_header_is_not_hop_by_hop(tmp_path: Path) -> None:
+    locator = Locator(None, [], "x-client-country")
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], locator=locator) as agent:
+        assert (await ask(agent, "X-Client-Country: DE", "Connection: X-Client-Country")).status == 400
+        assert not gpu.requests
+
+
+async def test_a_name_with_an_underscore_does_not_stand_for_a_header_that_decides(tmp_path: Path) -> None:
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        named = ("Content_Type: text/html", "X_Model: other", "Content_Encoding: gzip", "X_Mine: 1")
+        assert (await ask(agent, "Content-Type: application/json", *named)).status == 200
+        received = gpu.requests[0]
+        assert received.header("content-type") == "application/json"
+        assert [received.header(name) for name in ("content_type", "x_model", "content_encoding")] == [None] * 3
+        assert received.header("x_mine") == "1"
 
 
 async def test_a_forwarding_loop_is_refused(tmp_path: Path) -> None:
