@@ -170,4 +170,7 @@ def _revoked(path: Path) -> frozenset[str]:
     for serial in serials:
         if not all(digit in "0123456789abcdef" for digit in serial):
             raise BadSecret(f"{path}: {serial[:80]!r} is no serial number; write one hexadecimal number a line")
+    if not serials:
+        # A crash or a full disk truncates files, which must not accept revoked certificates again.
+        raise BadSecret(f"{path}: lists no serial number; restore its content, or remove the file if none is revoked")
     return frozenset(serial.lstrip("0") for serial in serials)

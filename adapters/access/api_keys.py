@@ -106,7 +106,8 @@ def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
     """Read a file of API keys.
 
     Raises:
-        BadApiKeys: the file is missing, unreadable, too large or malformed, or two entries share a name or digest.
+        BadApiKeys: the file is missing, unreadable, empty, too large or malformed, or two entries share a name or
+            digest.
     """
     try:
         with path.open("rb") as file:
@@ -116,7 +117,11 @@ def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
     if len(content) > MAX_FILE_BYTES:
         raise BadApiKeys(f"{path}: larger than {MAX_FILE_BYTES} bytes; {_REMEDY}")
     try:
-        keys = msgspec.convert(yaml.safe_load(content) or [], tuple[ApiKey, ...])
+        entries = yaml.safe_load(content)
+        if entries is None:
+            # A crash or a full disk truncates files, which must not revoke the keys that administrators need then.
+            raise BadApiKeys(f"{path}: has no keys; restore its content, or write [] to revoke every key")
+        keys = msgspec.convert(entries, tuple[ApiKey, ...])
     except msgspec.ValidationError as error:
         raise BadApiKeys(f"{path}: {error}; {_REMEDY}") from None
     except (yaml.YAMLError, ValueError, RecursionError):

@@ -42,6 +42,9 @@ def count_error(files: int, place: str) -> PolicyError | None:
 def decode_file(name: str, content: bytes | None) -> str | PolicyError:
     """Return the text of one file, or its error.
 
+    A file whose last line is incomplete is refused: a crash or a full disk truncates files, and what remains of a
+    truncated file is often valid YAML.
+
     Args:
         content: the bytes of the file, or of a larger file at least the first MAX_FILE_BYTES + 1 bytes; None if the
             file is not a regular file.
@@ -51,10 +54,16 @@ def decode_file(name: str, content: bytes | None) -> str | PolicyError:
     if len(content) > MAX_FILE_BYTES:
         return PolicyError(name, 0, "", f"larger than {MAX_FILE_BYTES} bytes", "split it into several files")
     try:
-        return content.decode()
+        text = content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         return PolicyError(name, line, "", "is not UTF-8", "save it as UTF-8")
+    if text and not text.endswith("\n"):
+        line = text.count("\n") + 1
+        return PolicyError(
+            name, line, "", "the last line has no line break", "restore what was cut off, or end the line"
+        )
+    return text
 
 
 def not_yaml(name: str) -> PolicyError:

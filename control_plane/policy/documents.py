@@ -38,14 +38,17 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def read_documents(file: str, text: str) -> tuple[list[Document], list[PolicyError]]:
-    """Return the valid documents of one file, and the errors of its invalid documents."""
+    """Return the valid documents of one file, and the errors of its invalid documents.
+
+    A file without a document is invalid, because it may have lost its content in a crash or on a full disk.
+    """
     documents, errors = read_yaml(
         text,
         beginning="begin it with `apiVersion` and `kind`",
         max_documents=MAX_DOCUMENTS_OF_FILE,
         max_errors=MAX_ERRORS,
     )
-    return (
-        [Document(file, document) for document in documents],
-        [PolicyError(file, error.line, field_path(error.path), error.problem, error.remedy) for error in errors],
-    )
+    found = [PolicyError(file, error.line, field_path(error.path), error.problem, error.remedy) for error in errors]
+    if not documents and not found:
+        found.append(PolicyError(file, 0, "", "has no document", "restore its content, or remove the file"))
+    return [Document(file, document) for document in documents], found

@@ -105,7 +105,7 @@ BOMB = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
         ("other.yaml", (SUBMODULE, b"1" * 40), "other.yaml: is a submodule"),
         ("run.sh", b"true", "run.sh: is not a .yaml file"),
         ("deep/in.yaml", SPILLOVER, "deep: is not a .yaml file"),
-        ("deep.yaml", b"[" * 100_000, "deep.yaml:1: nested deeper than"),
+        ("deep.yaml", b"[" * 100_000 + b"\n", "deep.yaml:1: nested deeper than"),
     ],
     # Names by content would contain characters that no environment variable can have.
     ids=lambda value: value if isinstance(value, str) else "",

@@ -311,4 +311,4 @@ def rollout_rules(**fields: object) -> bytes:
         "kind: Rollout",
         *(f"{name}: {value}" for name, value in (usual | fields).items()),
     ]
-    return "\n".join(lines).encode()
+    return "".join(f"{line}\n" for line in lines).encode()

@@ -79,6 +79,10 @@ def test_a_revocation_takes_effect_without_restart(tmp_path: Path) -> None:
     assert files.reload()
     with pytest.raises(BadIdentity, match="revoked"):
         files.sessions.session_with(peer.certificate, peer.not_before)
+    (tmp_path / "own" / REVOKED).write_text("")
+    assert not files.reload()
+    with pytest.raises(BadIdentity, match="revoked"):
+        files.sessions.session_with(peer.certificate, peer.not_before)
 
 
 def test_a_certificate_for_another_process_is_refused(tmp_path: Path) -> None:
@@ -93,6 +97,8 @@ def test_a_certificate_for_another_process_is_refused(tmp_path: Path) -> None:
         (CERTIFICATE, b"x", "not PEM"),
         (AUTHORITIES, b"x", "not PEM"),
         (REVOKED, b"not hexadecimal", "no serial number"),
+        (REVOKED, b"", "lists no serial number; restore its content, or remove the file"),
+        (REVOKED, b"# none\n", "lists no serial number"),
     ],
 )
 def test_a_bad_file_is_named_with_the_remedy(tmp_path: Path, name: str, content: bytes, message: str) -> None:

@@ -57,7 +57,7 @@ def test_a_changed_file_is_read_and_an_invalid_one_is_ignored(path: Path) -> Non
     assert keys.caller("second") is None
     clock.now += POLL_S
     assert (keys.caller("first"), keys.caller("second")) == (None, Caller("duty", Role.VIEWER))
-    for bad in ("- name: x", "\x00"):
+    for bad in ("- name: x", "\x00", "", "# no key\n", "---\n"):
         write(path, bad)
         clock.now += POLL_S
         assert keys.caller("second") == Caller("duty", Role.VIEWER)
@@ -93,6 +93,11 @@ def test_a_file_that_could_not_be_read_at_first_is_read_later(path: Path) -> Non
         ("name: x", "Expected `array`, got `object`"),
         (entry("x", "k") + entry("x", "l"), "two entries with the name x"),
         (entry("x", "k") + entry("y", "k"), "two entries with the sha256"),
+        ("", "has no keys; restore its content, or write [] to revoke every key"),
+        ("# the keys\n---\n", "has no keys"),
+        ("null", "has no keys"),
+        ("{}", "Expected `array`, got `object`"),
+        ("false", "Expected `array`, got `bool`"),
         ("sk-secret: [", "neither YAML nor JSON"),
         ("x" * (MAX_FILE_BYTES + 1), f"larger than {MAX_FILE_BYTES} bytes"),
     ],

@@ -59,7 +59,7 @@ def test_lint_never_prints_the_password_of_a_repository(tmp_path: Path) -> None:
         there = url.replace("//", "//penstock:s3cret@")
         repository.commit(bundle_files(POLICIES / "planet"))
         good = run("policy", "lint", f"{there}@main")
-        repository.commit({"one.yaml": b"kind: Nothing"})
+        repository.commit({"one.yaml": b"kind: Nothing\n"})
         bad = run("policy", "lint", f"{there}@main")
         without_ref = [run("policy", "lint", f"{there}{end}") for end in ("", "@", "@:policies")]
     assert good.stdout.startswith(f"{url}@main: good, 5 regions")
@@ -93,7 +93,7 @@ def test_verify_lists_losses_with_their_rules(tmp_path: Path) -> None:
 
 
 def test_verify_refuses_an_invalid_bundle(tmp_path: Path) -> None:
-    (tmp_path / "one.yaml").write_text("kind: Nothing")
+    (tmp_path / "one.yaml").write_text("kind: Nothing\n")
     result = run("policy", "verify", str(tmp_path))
     assert result.exit_code == 2
     assert "one.yaml:1" in result.stderr

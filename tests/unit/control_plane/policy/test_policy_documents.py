@@ -108,5 +108,10 @@ def test_documents_before_a_broken_one_are_read() -> None:
     assert len(found) == 1
 
 
-def test_a_file_of_comments_has_no_documents() -> None:
-    assert read_documents("a.yaml", "# nothing yet\n") == ([], [])
+@pytest.mark.parametrize(
+    "text", ["", "\n", " \n\n", "# nothing yet\n", "\ufeff", "...\n", "%YAML 1.2\n---\n", "---\n", "---\n---\n"]
+)
+def test_a_file_without_a_document_is_refused(text: str) -> None:
+    documents, errors = read_documents("a.yaml", text)
+    assert documents == []
+    assert errors

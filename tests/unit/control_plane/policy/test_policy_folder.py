@@ -91,3 +91,10 @@ def test_too_many_files_are_refused(tmp_path: Path) -> None:
     for index in range(MAX_FILES + 1):
         (tmp_path / f"{index}.yaml").touch()
     assert refused(tmp_path) == [f"(bundle): has {MAX_FILES + 1} files; use at most {MAX_FILES}"]
+
+
+def test_a_file_whose_last_line_is_cut_off_is_refused(tmp_path: Path) -> None:
+    """What remains may be valid YAML: here, the rule without its last region."""
+    (tmp_path / "a.yaml").write_text("deny:\n  regions:\n  - eu-de\n  - us-east")
+    reported = "a.yaml:4: the last line has no line break; restore what was cut off, or end the line"
+    assert refused(tmp_path) == [reported]
