@@ -80,7 +80,7 @@ def issue_identity(
     key, certificate = authority.issue(id_, hosts, time.time(), lifetime_s)
     files = {PRIVATE_KEY: key, CERTIFICATE: certificate, AUTHORITIES: authority.pem}
     if id_.role is ProcessRole.AGENT:
-        files[REGION_KEY] = authority.region_key(id_.region).hex().encode() + b"\n"
+        files[REGION_KEY] = authority.region_key(id_.region, id_.trust_domain).hex().encode() + b"\n"
     _write(directory, files)
     return directory
 
@@ -101,15 +101,21 @@ def _write(directory: Path, files: dict[str, bytes]) -> None:
         raise BadSecret(f"{directory}: cannot be written: {error.strerror}; check owner, mode and space") from None
 
 
-def renew_identity(authority: Authority, directory: Path, lifetime_s: float = IDENTITY_LIFETIME_S) -> SpiffeId:
+def renew_identity(
+    authority: Authority, directory: Path, lifetime_s: float = IDENTITY_LIFETIME_S, fleet: str = ""
+) -> SpiffeId:
     """Replaces the key and the certificate in a directory by new ones for the same process and hosts; returns the ID.
 
     Other files, such as a rotated `region.key`, are not changed, except that `authority` is appended to the trusted
     authorities (ca.crt) if it is missing there.
 
+    Args:
+        fleet: new name of the fleet in the certificate; empty to keep the name.
+
     Raises:
         BadSecret: the directory has no certificate, or cannot be read or written.
-        BadIdentity: the certificate does not identify a process of the authority's fleet.
+        BadIdentity: the certificate does not identify a process of a fleet, or it is of a fleet that `authority` was
+            not made for, and the directory does not trust `authority`.
     """
     content = read_file(directory / CERTIFICATE, "certificate", "issue one with `penstock certs issue`", public=True)
     try:
@@ -120,10 +126,15 @@ def renew_identity(authority: Authority, directory: Path, lifetime_s: float = ID
     if len(uris) != 1:
         raise BadSecret(f"{directory / CERTIFICATE}: has {len(uris)} SPIFFE IDs instead of one")
     id_ = SpiffeId.parse(uris[0])
+    authorities = _trusting(authority, directory)
+    if authorities and id_.trust_domain != authority.fleet:
+        raise BadIdentity(f"this is the authority of fleet {authority.fleet!r}, not of {id_.trust_domain!r}")
+    if fleet:
+        id_ = SpiffeId(fleet, id_.role, id_.name, id_.region)
     hosts = names.value.get_values_for_type(x509.DNSName)
     addresses = [str(address) for address in names.value.get_values_for_type(x509.IPAddress)]
     key, certificate = authority.issue(id_, [*hosts, *addresses], time.time(), lifetime_s)
-    _write(directory, _trusting(authority, directory) | {PRIVATE_KEY: key, CERTIFICATE: certificate})
+    _write(directory, authorities | {PRIVATE_KEY: key, CERTIFICATE: certificate})
     return id_
 
 

@@ -17,6 +17,7 @@ from cryptography import x509
 
 from adapters.file_stamp import Stamp, file_stamp
 from adapters.secret_file import BadSecret, read_file
+from penstock.wire.fleet_binding import FleetBinding
 from penstock.wire.identity import BadIdentity, Identity, ProcessRole, TrustBundle
 from penstock.wire.region_key import KEY_BYTES, RegionKeys
 from penstock.wire.session import Sessions
@@ -46,6 +47,7 @@ class IdentityFiles:
         role: the role that the certificate must have.
         name: the name that the certificate must have.
         region: the region that the certificate of an agent must have; empty for a control plane.
+        binding: the fleet of this process, beside the name in the certificate; None: the one with the default prefix.
         clock: Unix time, in seconds.
 
     Raises:
@@ -60,13 +62,16 @@ class IdentityFiles:
         name: str,
         region: str = "",
         *,
+        binding: FleetBinding | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.directory = directory
         self._expected = (role, name, region)
+        self._binding = FleetBinding() if binding is None else binding
         self._clock = clock
         self._stamps = self._stamp()
         self._problem = ""
+        self._binding.advance(clock())
         self.sessions = Sessions(self._load())
 
     @property
@@ -85,6 +90,7 @@ class IdentityFiles:
 
         Returns whether a new identity is in use. An error is logged once.
         """
+        self._binding.advance(self._clock())
         stamps = self._stamp()
         if stamps == self._stamps and not self._problem:
             return False
@@ -105,7 +111,7 @@ class IdentityFiles:
         return tuple(file_stamp(self.directory / name) for name in (PRIVATE_KEY, CERTIFICATE, AUTHORITIES, REVOKED))
 
     def _load(self) -> Identity:
-        identity = load_identity(self.directory, self._clock())
+        identity = load_identity(self.directory, self._clock(), self._binding)
         found = (identity.id.role, identity.id.name, identity.id.region)
         if found != self._expected:
             raise BadSecret(
@@ -115,8 +121,12 @@ class IdentityFiles:
         return identity
 
 
-def load_identity(directory: Path, now: float) -> Identity:
-    """Returns the identity in a directory; `now` is Unix time, in seconds.
+def load_identity(directory: Path, now: float, binding: FleetBinding | None = None) -> Identity:
+    """Returns the identity in a directory.
+
+    Args:
+        now: Unix time, in seconds.
+        binding: see `Identity`.
 
     Raises:
         BadSecret: a file cannot be used; the message names the file and the remedy.
@@ -125,13 +135,16 @@ def load_identity(directory: Path, now: float) -> Identity:
     certificate = read_file(directory / CERTIFICATE, "certificate", REMEDY, public=True)
     trust = load_trust(directory)
     try:
-        return Identity(key, certificate, trust, now)
+        return Identity(key, certificate, trust, now, binding)
     except BadIdentity as error:
         raise BadSecret(f"{directory}: {error}; {REMEDY}") from None
 
 
-def load_region_keys(path: Path) -> RegionKeys:
+def load_region_keys(path: Path, binding: FleetBinding | None = None) -> RegionKeys:
     """Returns the keys that the agents of a region share (see `RegionKeys`), from a file with one key a line.
+
+    Args:
+        binding: the fleet of the region, see `RegionKeys`.
 
     Raises:
         BadSecret: the file cannot be used; the message names the file and the remedy.
@@ -145,7 +158,7 @@ def load_region_keys(path: Path) -> RegionKeys:
     if not 1 <= len(keys) <= MAX_REGION_KEYS or any(len(key) != KEY_BYTES for key in keys):
         count = f"1 to {MAX_REGION_KEYS} lines of {2 * KEY_BYTES} hexadecimal characters"
         raise BadSecret(f"{path}: not {count}; {remedy}")
-    return RegionKeys(*keys)
+    return RegionKeys(*keys, binding=binding)
 
 
 def load_trust(directory: Path) -> TrustBundle:

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 
 from adapters.access.api_keys import ApiKeys
 from adapters.certificate_expiry import CertificateExpiry
+from adapters.configuration.setting_values import fleet_binding
 from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.garbage_collection import uncollected
@@ -39,6 +40,7 @@ from control_plane.auth.jwks import Jwks
 from control_plane.auth.oidc import Oidc, OidcTrust
 from control_plane.auth.oidc_provider import OidcProvider
 from control_plane.daemon import ControlPlane
+from control_plane.leadership.signing_again import sign_again_when_due
 from control_plane.policy.folder import FolderReader
 from control_plane.policy.source.readers import BundleReader
 from control_plane.policy.source.repository import RepositoryReader
@@ -75,7 +77,8 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     if settings.allow_plaintext:
         links = sorted(settings.allow_plaintext)
         _log.warning("connections may be unencrypted", links=links, setting=f"{PREFIX}ALLOW_PLAINTEXT")
-    identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name)
+    binding = fleet_binding(settings.etcd_prefix, settings.bound_from)
+    identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name, binding=binding)
     http = httpx.AsyncClient()
     admin_token = SecretFile(settings.admin_token_file, "admin token", load_admin_token)
     oidc = _oidc(settings, http)
@@ -132,6 +135,11 @@ async def _serve(settings: ControlPlaneSettings) -> None:
             name="TLS files and secrets",
         ),
     ]
+    if binding.accepts_earlier_form:
+        _log.warning("signatures of every fleet of the authority are accepted", bound_from=settings.bound_from)
+        background.append(
+            asyncio.create_task(sign_again_when_due(store, binding, control_plane.elector), name="signing again")
+        )
     _log.info("listening", name=settings.name, url=url)
     service_manager = ServiceManager.from_environment()
     await service_manager.ready()

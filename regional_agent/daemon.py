@@ -7,6 +7,7 @@ import gc
 import signal
 import socket
 from collections.abc import Mapping
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import structlog
 from adapters.access.api_keys import ApiKeys
 from adapters.access.key_access import KeyAccess
 from adapters.certificate_expiry import CertificateExpiry
+from adapters.configuration.setting_values import fleet_binding
 from adapters.configuration.settings_loader import BadSettings
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, load_region_keys
 from adapters.logs import print_line
@@ -82,7 +84,10 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     if settings.allow_plaintext:
         links = sorted(settings.allow_plaintext)
         log.warning("connections may be unencrypted", links=links, setting=f"{PREFIX}ALLOW_PLAINTEXT")
-    identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region)
+    binding = fleet_binding(settings.etcd_prefix, settings.bound_from)
+    if settings.bound_from is not None:
+        log.warning("signatures of every fleet of the authority may be accepted", bound_from=settings.bound_from)
+    identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region, binding=binding)
     tls = AgentTls(settings)
     limits = _limits_by_listener(settings.limits)
     metrics = AgentMetrics(settings.max_tenant_series)
@@ -98,7 +103,9 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     )
     region_key = None
     if settings.redis_url is not None:
-        region_key = SecretFile(settings.region_key_path, "key of the region", load_region_keys)
+        region_key = SecretFile(
+            settings.region_key_path, "key of the region", partial(load_region_keys, binding=binding)
+        )
     pool = UpstreamPool(tls.to_upstreams)
     peer_pool = UpstreamPool(tls.to_peers, verify=PeerVerifier(identity.sessions))
     control_plane_pool = UpstreamPool(tls.to_control_planes, verify=ControlPlaneVerifier(identity.sessions))

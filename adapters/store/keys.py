@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-DEFAULT_PREFIX = "/penstock/"
-"""Prefix of every key, unless the settings name another prefix for a fleet."""
+from penstock.wire import fleet_binding
+
+DEFAULT_PREFIX = fleet_binding.DEFAULT_PREFIX
 
 ROOT = DEFAULT_PREFIX + "v1/"
 

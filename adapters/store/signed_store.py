@@ -4,8 +4,11 @@ Write access to etcd alone permits the deletion of values, but not the forgery o
 bytes, which readers reject, unless a process of the fleet that may write its key has signed it. The last good value
 stays in force.
 
-A stored value is one line with the writer's certificate, the time of signing and the signature, then the payload, so
-that `etcdctl get` still shows the payload readably.
+The signature covers the name and the prefix of the writer's fleet (ADR 19), so that a value of another fleet of the
+same authority is rejected, wherever it is copied to.
+
+A stored value is one line with the writer's certificate, the time of signing, the signature and the prefix, then the
+payload, so that `etcdctl get` still shows the payload readably.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import time
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -36,10 +40,22 @@ from adapters.store.config_store import (
 from penstock.wire.identity import BadIdentity, Peer, ProcessRole, SpiffeId
 from penstock.wire.session import Sessions
 
-MARK = b"penstock-signed-1"
+MARK = b"penstock-signed-2"
 """First word of a signed value, with the version of this format."""
 
+EARLIER_MARK = b"penstock-signed-1"
+"""First word of a value whose signature does not cover the fleet; accepted during an upgrade (`FleetBinding`)."""
+
+_PARTS = {MARK: 5, EARLIER_MARK: 4}
+"""Number of words of the first line, by its first word."""
+
 _MARK_OF_ANY_VERSION = re.compile(rb"penstock-signed-([0-9]{1,9})")
+
+UNBOUND = (
+    "an earlier release signed it without stating the fleet that it is for; during the upgrade of a fleet set"
+    " bound_from (docs/upgrading.md), otherwise write the value again"
+)
+"""Reason for the rejection of a value in the earlier form."""
 
 MAX_CLOCK_SKEW_S = 300.0
 """Maximum time (s) by which a time of signing may be in the future; values above that are rejected."""
@@ -55,6 +71,17 @@ _log = structlog.get_logger(__name__)
 
 class BadValue(Exception):
     """A stored value is not authentic; the message states the reason."""
+
+
+class _Opened(NamedTuple):
+    """An authentic value."""
+
+    payload: bytes
+    at_ms: int
+    """Time of signing (Unix time, ms)."""
+    writer: Peer
+    is_bound: bool
+    """Whether the signature is the one that this fleet makes now, and not the earlier form or one of another name."""
 
 
 class _Newest(NamedTuple):
@@ -146,6 +173,23 @@ class SignedStore:
         finally:
             await changes.aclose()
 
+    async def sign_again(self) -> int:
+        """Sign again the values that are not bound to this fleet yet, during an upgrade; returns their number.
+
+        Only values that are authentic by the rules of the upgrade, and that this process may write, are signed.
+        """
+        own, number = self._sessions.identity.id, 0
+        for item in (await self._store.list(self._prefix)).items:
+            key = self._renamed(item).key
+            with suppress(BadValue):
+                opened = self._opened(key, item.value)
+                if opened.is_bound or not may_write(own, key):
+                    continue
+                expected = Unchanged(item.key, item.mod_revision)
+                put = self._signed(Put(key, opened.payload, item.lease_id))
+                number += (await self._store.commit([expected], [put])).succeeded
+        return number
+
     async def close(self) -> None:
         """See `ConfigStore.close`."""
         await self._store.close()
@@ -165,14 +209,20 @@ class SignedStore:
             return Delete(self._stored_key(write.key))
         newest = self._newest_of(write.key)
         at_ms = max(int(self._clock() * 1000), newest.at_ms + 1 if newest is not None else 0)
-        identity = self._sessions.identity
+        identity, stored_key = self._sessions.identity, self._stored_key(write.key)
         try:
             identity.peer.check_valid_at(at_ms / 1000)
         except BadIdentity as error:
             raise StoreError(f"{write.key} is not written: {error}; renew the certificate of this process") from None
-        signature = identity.sign(_message(write.key, at_ms, write.value))
-        head = b" ".join((MARK, b64encode(identity.peer.certificate), b"%d" % at_ms, b64encode(signature)))
-        return Put(self._stored_key(write.key), head + b"\n" + write.value, write.lease_id)
+        is_bound = not identity.binding.signs_earlier_form
+        if is_bound:
+            message = _message(identity.id.trust_domain, stored_key, at_ms, write.value)
+        else:
+            message = _earlier_message(write.key, at_ms, write.value)
+        words = [MARK if is_bound else EARLIER_MARK, b64encode(identity.peer.certificate), b"%d" % at_ms]
+        words += [b64encode(identity.sign(message)), *([self._prefix.encode()] if is_bound else [])]
+        head = b" ".join(words)
+        return Put(stored_key, head + b"\n" + write.value, write.lease_id)
 
     def _newest_of(self, key: str) -> _Newest | None:
         """Return the newest value that was read under a key, if any.
@@ -188,7 +238,7 @@ class SignedStore:
     def _checked(self, item: KeyValue) -> KeyValue:
         item = self._renamed(item)
         try:
-            payload, at_ms, writer = self._opened(item.key, item.value)
+            payload, at_ms, writer, _ = self._opened(item.key, item.value)
             newest = self._newest_of(item.key)
             is_older = newest is not None and at_ms < newest.at_ms
             if newest is not None and is_older and not newest.overtook(item, self._clock()):
@@ -202,15 +252,23 @@ class SignedStore:
                 self._newest[item.key] = _Newest(at_ms, item.mod_revision, self._clock())
         return msgspec.structs.replace(item, value=payload)
 
-    def _opened(self, key: str, value: bytes) -> tuple[bytes, int, Peer]:
-        """Returns payload, time of signing (ms) and writer of a stored value; raises BadValue."""
+    def _opened(self, key: str, value: bytes) -> _Opened:
+        """Returns the content of a stored value; raises BadValue."""
         head, _, payload = value.partition(b"\n")
         parts = head.split(b" ")
-        if len(parts) != 4 or parts[0] != MARK or not parts[2].isdigit() or len(parts[2]) > 15:
-            other = _MARK_OF_ANY_VERSION.fullmatch(parts[0])
-            if other is not None and parts[0] != MARK:
-                raise BadValue(f"it is signed in format {int(other[1])}, this process reads 1: upgrade it")
+        mark, identity = parts[0], self._sessions.identity
+        if _PARTS.get(mark) != len(parts) or not parts[2].isdigit() or len(parts[2]) > 15:
+            other = _MARK_OF_ANY_VERSION.fullmatch(mark)
+            if other is not None and mark not in _PARTS:
+                raise BadValue(f"it is signed in format {int(other[1])}, this process reads up to 2: upgrade it")
             raise BadValue("it is not signed")
+        if mark == EARLIER_MARK and not identity.binding.accepts_earlier_form:
+            raise BadValue(UNBOUND)
+        if mark == MARK and parts[4] != self._prefix.encode():
+            raise BadValue(
+                f"it was signed for the fleet with prefix {parts[4][:80].decode('ascii', 'replace')} and copied to"
+                f" {self._prefix}; restrict write access to etcd, and delete or restore the key"
+            )
         try:
             certificate, signature = b64decode(parts[1], validate=True), b64decode(parts[3], validate=True)
         except (Base64Error, ValueError):
@@ -222,14 +280,19 @@ class SignedStore:
         try:
             # A value may outlive the certificate of its writer, so the certificate must have been valid at the time of
             # signing, and must not be revoked.
-            writer = self._sessions.identity.trust.verify(certificate, at_ms / 1000)
+            writer = identity.trust.verify(certificate, at_ms / 1000)
         except BadIdentity as error:
             raise BadValue(str(error)) from None
         if not may_write(writer.id, key):
             raise BadValue(f"{writer.id} may not write it")
-        if not writer.has_signed(_message(key, at_ms, payload), signature):
+        fleet = writer.id.trust_domain
+        if mark == MARK:
+            message = _message(fleet, self._stored_key(key), at_ms, payload)
+        else:
+            message = _earlier_message(key, at_ms, payload)
+        if not writer.has_signed(message, signature):
             raise BadValue("its content is not what was signed")
-        return payload, at_ms, writer
+        return _Opened(payload, at_ms, writer, mark == MARK and fleet == identity.id.trust_domain)
 
 
 def may_write(writer: SpiffeId, key: str) -> bool:
@@ -245,5 +308,9 @@ def may_write(writer: SpiffeId, key: str) -> bool:
     return not key.startswith(keys.AGENTS)
 
 
-def _message(key: str, at_ms: int, payload: bytes) -> bytes:
+def _message(fleet: str, stored_key: str, at_ms: int, payload: bytes) -> bytes:
+    return b"penstock/store/2\n%b\n%b\n%d\n%b" % (fleet.encode(), stored_key.encode(), at_ms, payload)
+
+
+def _earlier_message(key: str, at_ms: int, payload: bytes) -> bytes:
     return b"penstock/store/1\n%b\n%d\n%b" % (key.encode(), at_ms, payload)

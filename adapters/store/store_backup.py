@@ -3,6 +3,9 @@
 A backup has every key under the fleet's prefix at one revision, as stored: the values stay signed by the processes that
 wrote them. Keys with a lease (leadership, registrations, Idempotency-Keys) are left out, because they are valid
 only as long as their process renews them.
+
+Restoring verifies these signatures, and signs the values anew for the fleet that they are restored into, since the
+prefix may be another one.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -60,6 +64,15 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the backup (ISO 8601, in UTC)."""
     entries: tuple[BackupEntry, ...]
     """The keys, in the order in which they were created."""
+
+
+class RestoredKeys(NamedTuple):
+    """What a restore has changed."""
+
+    replaced: int
+    """Number of keys that were removed or replaced."""
+    unauthentic: list[str]
+    """Keys whose values no process of the fleet had signed; they are restored empty, which readers reject."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -129,8 +142,8 @@ def read_backup(path: Path) -> Backup:
         raise BadBackup(f"{path}: not a backup: {error}; name a file that `penstock backup` wrote") from None
 
 
-async def unauthentic_keys(backup: Backup, sessions: Sessions) -> list[str]:
-    """Return the keys whose values the readers of a store would reject, because this fleet did not sign them.
+async def read_values(backup: Backup, sessions: Sessions) -> dict[str, bytes]:
+    """Return the content of a backup by key; empty for a value that this fleet did not sign.
 
     Raises:
         RestoreRefused: the backup is of another fleet.
@@ -139,30 +152,36 @@ async def unauthentic_keys(backup: Backup, sessions: Sessions) -> list[str]:
     for entry in backup.entries:
         await memory.commit([], [Put(backup.prefix + entry.key, entry.value)])
     listing = await SignedStore(memory, sessions, prefix=backup.prefix).list(keys.DEFAULT_PREFIX)
-    unauthentic = [item.key for item in listing.items if not item.value]
-    if keys.FLEET in unauthentic or keys.FLEET not in {item.key for item in listing.items}:
+    values = {item.key: item.value for item in listing.items}
+    if not values.get(keys.FLEET):
         raise RestoreRefused(
             f"the backup is of another fleet ({backup.fleet}): no process of this one has signed it; use the"
-            " configuration of a control plane of that fleet"
+            " configuration of a control plane of that fleet. If an earlier release wrote the backup, set bound_from"
+            " for the restore (docs/upgrading.md)"
         )
-    return unauthentic
+    return values
 
 
-async def restore_backup(store: ConfigStore, backup: Backup, *, prefix: str, force: bool) -> int:
-    """Write the keys of a backup; returns the number of keys that were removed or replaced.
+async def restore_backup(
+    store: ConfigStore, backup: Backup, sessions: Sessions, *, prefix: str, force: bool
+) -> RestoredKeys:
+    """Write the keys of a backup, signed for this fleet.
 
     The restore is not one transaction: after a failure, some keys are missing until the backup is restored again with
     `force`.
 
     Args:
-        store: the store without signing, so that values are written as stored in the backup.
+        store: the store without signing.
+        sessions: of the control plane that signs the values.
         prefix: prefix of the fleet's keys in this store.
         force: replace the existing keys, and remove keys that the backup lacks.
 
     Raises:
-        RestoreRefused: a control plane runs, or the store has keys of the fleet and `force` is not set.
+        RestoreRefused: the backup is of another fleet, a control plane runs, or the store has keys of the fleet and
+            `force` is not set.
         StoreError: the store cannot be read or written.
     """
+    values = await read_values(backup, sessions)
     items = (await store.list(prefix, values=False)).items
     running = sorted(
         item.key.removeprefix(prefix) for item in items if item.lease_id and _is_control_plane(item.key, prefix)
@@ -172,19 +191,21 @@ async def restore_backup(store: ConfigStore, backup: Backup, *, prefix: str, for
             f"a control plane uses the store ({', '.join(running)}); stop every control plane, wait a few seconds for"
             " its lease to expire, and try again"
         )
-    present = {item.key for item in items if not item.lease_id}
+    present = {keys.DEFAULT_PREFIX + item.key.removeprefix(prefix) for item in items if not item.lease_id}
     if present and not force:
         raise RestoreRefused(
             f"the store has {len(present)} keys of the fleet under {prefix}; restore with --force to replace them"
         )
-    wanted = {prefix + entry.key: entry.value for entry in backup.entries}
-    operations: list[Put | Delete] = [Delete(key) for key in sorted(present - wanted.keys())]
-    operations += [Put(key, value) for key, value in wanted.items()]
-    leader = prefix + keys.LEADER.removeprefix(keys.DEFAULT_PREFIX)
+    # A value that no process of the fleet signed is read as empty, and is restored as that.
+    operations: list[Put | Delete] = [Delete(key) for key in sorted(present - values.keys())]
+    operations += [
+        Put(keys.DEFAULT_PREFIX + entry.key, values[keys.DEFAULT_PREFIX + entry.key]) for entry in backup.entries
+    ]
+    signed = SignedStore(store, sessions, prefix=prefix)
     for batch in _batches(operations):
-        if not (await store.commit([SameKey(leader, 0)], batch)).succeeded:
+        if not (await signed.commit([SameKey(keys.LEADER, 0)], batch)).succeeded:
             raise StoreError("a control plane became leader meanwhile; stop it, and restore again with --force")
-    return len(present)
+    return RestoredKeys(len(present), [key for key, value in values.items() if not value])
 
 
 def _is_control_plane(key: str, prefix: str) -> bool:

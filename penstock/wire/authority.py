@@ -45,7 +45,7 @@ class Authority:
 
     @property
     def fleet(self) -> str:
-        """Name of the fleet whose certificates this authority issues."""
+        """Name of the fleet that this authority was made for; it may certify further fleets under other names."""
         return str(self.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
     @property
@@ -53,10 +53,16 @@ class Authority:
         """The certificate of the authority in PEM."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
-    def region_key(self, region: str) -> bytes:
-        """Returns the key that the agents of a region share (see `RegionKey`); the same at every call."""
+    def region_key(self, region: str, fleet: str = "") -> bytes:
+        """Returns the key that the agents of a region share (see `RegionKey`); the same at every call.
+
+        Args:
+            fleet: name of a fleet other than `self.fleet`, whose regions have other keys; empty for `self.fleet`.
+        """
         secret = self._key.private_numbers().private_value.to_bytes(32)
         info = b"penstock/region-key/" + region.encode()
+        if fleet not in ("", self.fleet):
+            info += b"/" + fleet.encode()
         return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)
 
     def issue(
@@ -65,13 +71,12 @@ class Authority:
         """Issues a certificate; returns the private key and the certificate in PEM.
 
         Args:
+            id_: identity of the process; the fleets that an authority certifies have different trust domains.
             hosts: DNS names and IP addresses at which TLS clients reach the process.
             now: Unix time, in seconds.
             lifetime_s: lifetime of the certificate, in seconds; ends at the latest with the authority's certificate.
             private_key: in PEM; None generates a new key.
         """
-        if id_.trust_domain != self.fleet:
-            raise BadIdentity(f"this is the authority of fleet {self.fleet!r}, not of {id_.trust_domain!r}")
         SpiffeId.parse(str(id_))
         key = ec.generate_private_key(ec.SECP256R1()) if private_key is None else _load_key(private_key)
         start = datetime.fromtimestamp(now, UTC)

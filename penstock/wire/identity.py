@@ -11,6 +11,7 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Collection, Sequence
+from copy import copy
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -20,6 +21,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from penstock.wire.fleet_binding import FleetBinding
 
 MAX_CERTIFICATE_BYTES = 4096
 """Maximum size (bytes) of a certificate; a certificate of the fleet's authority has about 500 bytes."""
@@ -176,6 +179,20 @@ class TrustBundle:
         self._store = Store(list(authorities))
         self._revoked = frozenset(revoked)
         self._verified: dict[bytes, Peer] = {}
+        self._fleet = ""
+        self._binding = FleetBinding()
+
+    def for_fleet(self, fleet: str, binding: FleetBinding) -> TrustBundle:
+        """Returns a bundle that accepts only the certificates of one of the fleets that the authorities certify.
+
+        Args:
+            fleet: name of the fleet: the trust domain of its SPIFFE IDs.
+            binding: permits certificates with other names while the fleet is renamed.
+        """
+        bundle = copy(self)
+        bundle._verified = {}
+        bundle._fleet, bundle._binding = fleet, binding
+        return bundle
 
     def verify(self, certificate: bytes, at: float, roles: Collection[ProcessRole] = SIGNERS) -> Peer:
         """Returns the process that a certificate identifies.
@@ -187,7 +204,7 @@ class TrustBundle:
 
         Raises:
             BadIdentity: no authority of the fleet issued the certificate, the certificate is revoked or not valid at
-                `at`, or the process has another role.
+                `at`, or the process has another role or belongs to another fleet of the same authority.
         """
         peer = self._verified.get(certificate)
         if peer is None:
@@ -197,6 +214,11 @@ class TrustBundle:
             self._verified[certificate] = peer
         if peer.serial in self._revoked:
             raise BadIdentity(f"the certificate {peer.serial} of {peer.id} is revoked")
+        if self._fleet not in ("", peer.id.trust_domain) and not self._binding.accepts_earlier_form:
+            raise BadIdentity(
+                f"{peer.id} belongs to another fleet of the same authority than this process, which belongs to"
+                f" {self._fleet}; keep the fleets apart, or issue the certificate with --fleet {self._fleet}"
+            )
         if peer.id.role not in roles:
             raise BadIdentity(f"{peer.id} is not one of the roles {', '.join(sorted(roles))}")
         peer.check_valid_at(at)
@@ -222,15 +244,24 @@ class TrustBundle:
 class Identity:
     """The identity of this process: its private key and its certificate."""
 
-    __slots__ = ("_private_key", "peer", "trust")
+    __slots__ = ("_private_key", "binding", "peer", "trust")
 
-    def __init__(self, private_key: bytes, certificate: bytes, trust: TrustBundle, now: float) -> None:
+    def __init__(
+        self,
+        private_key: bytes,
+        certificate: bytes,
+        trust: TrustBundle,
+        now: float,
+        binding: FleetBinding | None = None,
+    ) -> None:
         """Loads a key and the certificate issued for it.
 
         Args:
             private_key: P-256, unencrypted, in PEM.
             certificate: in PEM.
+            trust: authorities of the fleet; certificates of their other fleets are not accepted.
             now: Unix time, in seconds.
+            binding: the fleet that this process signs for; None: the keys of the fleet have the default prefix.
 
         Raises:
             BadIdentity: the key or the certificate is malformed, the two do not belong together, or the certificate is
@@ -246,9 +277,10 @@ class Identity:
             parsed = x509.load_pem_x509_certificate(certificate)
         except ValueError as error:
             raise BadIdentity(f"the certificate is not PEM: {error}") from None
-        self.trust = trust
         self.peer = trust.verify(parsed.public_bytes(serialization.Encoding.DER), now, tuple(ProcessRole))
         """The identity of this process as other processes verify it."""
+        self.binding = FleetBinding() if binding is None else binding
+        self.trust = trust.for_fleet(self.peer.id.trust_domain, self.binding)
         if key.public_key().public_numbers() != self.peer.public_key.public_numbers():
             raise BadIdentity(f"the certificate of {self.peer.id} was issued for another private key")
         self._private_key = key

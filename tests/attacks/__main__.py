@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from tests.attacks import (  # noqa: F401 (they add attacks)
+    by_another_fleet,
     by_operators,
     by_tenants,
     on_etcd,

@@ -9,24 +9,26 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import httpx
 
-from adapters.etcd.etcd_store import EtcdStore
 from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put
 from adapters.store.members import AgentMember, Member
+from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import SignedStore
 from penstock.overrides.overrides import Override, OverrideKind, OverrideSet
 from penstock.planning.plan import RegionPlan
+from penstock.wire.fleet_binding import FleetBinding
 from penstock.wire.identity import encode_certificate
 from penstock.wire.session import Sessions
 from tests.attacks.fleet import LARGE, Fleet, within
 from tests.attacks.suite import attack, expect
 from tests.support.control_planes import OPERATOR, control_planes
-from tests.support.identities import agent_sessions, control_plane_sessions
+from tests.support.identities import agent_sessions, control_plane_id, control_plane_sessions, sessions_of_fleet
 
 PROMPT = "a prompt that no stranger may read"
 SETTLING_S = 2.5
@@ -61,22 +63,36 @@ def certificate_of(sessions: Sessions) -> str:
     return encode_certificate(sessions.identity.peer.certificate)
 
 
-async def _write_as(fleet: Fleet, sessions: Sessions | None, key: str, value: bytes) -> None:
-    """Write a value that `sessions` signed, or an unsigned one."""
-    if sessions is None:
-        await fleet.write(key, value)
-        return
-    store = SignedStore(EtcdStore([fleet.etcd.endpoint]), sessions)
-    await store.commit((), (Put(key, value),))
-    await store.close()
+class Forger(NamedTuple):
+    """The process that signs a forged value, which is then copied into the attacked fleet."""
+
+    sessions: Sessions | None
+    prefix: str = keys.DEFAULT_PREFIX
+    """Prefix of the keys of the forger's fleet."""
 
 
-def forgers() -> dict[str, Sessions | None]:
-    """The signers of forged values: none, a stolen agent, a control plane of another fleet."""
+async def _write_as(fleet: Fleet, forger: Forger, key: str, value: bytes) -> None:
+    """Write a value that `forger` signed in its own fleet, or an unsigned one."""
+    if forger.sessions is not None:
+        own = MemoryStore()
+        await SignedStore(own, forger.sessions, prefix=forger.prefix).commit((), (Put(key, value),))
+        (item,) = (await own.list(forger.prefix)).items
+        value = item.value
+    await fleet.write(key, value)
+
+
+def forgers() -> dict[str, Forger]:
+    """The signers of forged values: none, a stolen agent, control planes and an agent of other fleets."""
+    staging = sessions_of_fleet(control_plane_id("a"), name="staging")
+    unbound = sessions_of_fleet(control_plane_id("a"), FleetBinding(bound_from=time.time() + 3600.0))
     return {
-        "unsigned": None,
-        "signed by a stolen agent's key": agent_sessions("us-east", "a"),
-        "signed by another fleet": control_plane_sessions("a", fleet=1),
+        "unsigned": Forger(None),
+        "signed by a stolen agent's key": Forger(agent_sessions("us-east", "a")),
+        "signed by another fleet": Forger(control_plane_sessions("a", fleet=1)),
+        "of a fleet of the same authority with another prefix": Forger(control_plane_sessions("a"), "/staging/"),
+        "of an agent of that fleet": Forger(agent_sessions("eu-es", "a"), "/staging/"),
+        "of a fleet of the same authority and prefix with another name": Forger(staging),
+        "of an earlier release": Forger(unbound),
     }
 
 
@@ -124,11 +140,11 @@ async def forged_registration(fleet: Fleet) -> None:
     relay_tls.load_cert_chain(fleet.stolen_dir / CERTIFICATE, fleet.stolen_dir / PRIVATE_KEY)
     stolen = certificate_of(agent_sessions("us-east", "a"))
     real = encode_certificate(agent_sessions("eu-es", "a").identity.peer.certificate)
-    for by, sessions in forgers().items():
+    for by, forger in forgers().items():
         for certificate, tls in ((stolen, None), (real, None), (stolen, relay_tls), (real, relay_tls)):
             async with listening(certificate, tls) as (url, received):
                 member = AgentMember("eu-es", "a", url, url, 2**50, certificate)
-                await _write_as(fleet, sessions, key, encode(member))
+                await _write_as(fleet, forger, key, encode(member))
                 statuses = set()
                 for _ in range(5):
                     statuses.add((await fleet.chat("eu-de/a", "victim", LARGE, padding=PROMPT)).status_code)
@@ -150,10 +166,10 @@ async def forged_leader(fleet: Fleet) -> None:
     """
     original = await fleet.stored(keys.LEADER)
     token = OPERATOR["authorization"].removeprefix("Bearer ").encode()
-    for by, sessions in forgers().items():
+    for by, forger in forgers().items():
         for shown in (agent_sessions("us-east", "a"), control_plane_sessions("a", fleet=1)):
             async with listening(certificate_of(shown)) as (url, received):
-                await _write_as(fleet, sessions, keys.LEADER, encode(Member("stranger", url)))
+                await _write_as(fleet, forger, keys.LEADER, encode(Member("stranger", url)))
                 for server in fleet.control_planes:
                     for path in ("/v1/status", "/v1/regions", "/v1/overrides"):
                         try:
@@ -183,11 +199,11 @@ async def forged_plans_and_overrides(fleet: Fleet) -> None:
     forged_epoch = 2**40
     original = {key: await fleet.stored(key) for key in (keys.plan("eu-de"), keys.OVERRIDES)}
     drain = Override("0" * 16, OverrideKind.FAIL_OVER, "forged", "nobody", time.time() - 1.0, region="eu-de")
-    for by, sessions in forgers().items():
+    for by, forger in forgers().items():
         digest = next(iter(await fleet.digests()))
         plan = RegionPlan("eu-de", forged_epoch, 1, digest, time.time(), ())
-        await _write_as(fleet, sessions, keys.plan("eu-de"), encode(plan))
-        await _write_as(fleet, sessions, keys.OVERRIDES, encode(OverrideSet((drain,))))
+        await _write_as(fleet, forger, keys.plan("eu-de"), encode(plan))
+        await _write_as(fleet, forger, keys.OVERRIDES, encode(OverrideSet((drain,))))
         await asyncio.sleep(SETTLING_S)
         for agent in ("eu-de/a", "eu-de/b"):
             in_force = (await fleet.status(agent))["plan"]

@@ -54,7 +54,8 @@ async def report_for_another_region(fleet: Fleet) -> None:
             expect(answer.status_code in (401, 403), f"{answer.status_code} for a report of {region}/{agent}")
 
 
-def _context(origin: str, server: str, skew_s: float = 0.0, **changed: object) -> RouteContext:
+def made_context(origin: str, server: str, skew_s: float = 0.0, **changed: object) -> RouteContext:
+    """A route context of a small request, `skew_s` ahead of the clock."""
     now = time.time() + skew_s
     context = RouteContext(
         "r-1",
@@ -74,7 +75,8 @@ def _context(origin: str, server: str, skew_s: float = 0.0, **changed: object) -
     return msgspec.structs.replace(context, **changed)
 
 
-async def _forward(fleet: Fleet, agent: str, token: str) -> int:
+async def forward(fleet: Fleet, agent: str, token: str) -> int:
+    """Status of the forwarded request with a route context."""
     url = await fleet.peer_url(agent) + TARGET
     headers = {route_context.HEADER: token, "content-type": "application/json"}
     return (await fleet.peers.post(url, content=BODY, headers=headers)).status_code
@@ -88,22 +90,22 @@ async def route_context_for_another_origin(fleet: Fleet) -> None:
     """
     session = await session_with(fleet, await fleet.peer_url("eu-de/a"), stolen())
     for context, what in (
-        (_context("eu-es", "eu-de"), "another origin"),
-        (_context("us-east", "eu-es"), "another server"),
-        (_context("us-east", "eu-de", hops=2), "two hops"),
+        (made_context("eu-es", "eu-de"), "another origin"),
+        (made_context("us-east", "eu-es"), "another server"),
+        (made_context("us-east", "eu-de", hops=2), "two hops"),
         (
-            _context("us-east", "eu-de", tenant="us-victim"),
+            made_context("us-east", "eu-de", tenant="us-victim"),
             "a tenant of another region",
         ),
-        (_context("us-east", "eu-de", content="0" * 64), "another body"),
-        (_context("us-east", "eu-de", deadline_at=time.time() + 10**7), "a deadline months away"),
+        (made_context("us-east", "eu-de", content="0" * 64), "another body"),
+        (made_context("us-east", "eu-de", deadline_at=time.time() + 10**7), "a deadline months away"),
     ):
-        status = await _forward(fleet, "eu-de/a", route_context.seal(context, session))
+        status = await forward(fleet, "eu-de/a", route_context.seal(context, session))
         expect(status >= 400, f"{status} for a route context with {what}")
-    token = route_context.seal(_context("us-east", "eu-de"), session)
-    expect(await _forward(fleet, "eu-de/b", token) >= 400, "a context that was signed for another agent was accepted")
-    expect(await _forward(fleet, "eu-de/a", token) == 200, "an agent's own context was rejected")
-    expect(await _forward(fleet, "eu-de/a", token) >= 400, "a context was accepted twice")
+    token = route_context.seal(made_context("us-east", "eu-de"), session)
+    expect(await forward(fleet, "eu-de/b", token) >= 400, "a context that was signed for another agent was accepted")
+    expect(await forward(fleet, "eu-de/a", token) == 200, "an agent's own context was rejected")
+    expect(await forward(fleet, "eu-de/a", token) >= 400, "a context was accepted twice")
 
 
 async def _answer(fleet: Fleet, token: str) -> httpx.Response:
@@ -128,7 +130,7 @@ async def clock_skew(fleet: Fleet) -> None:
     for skew_s in (-30.0, -7.0, -4.0, 0.0, 4.0, 7.0, 30.0):
         question = ProbeRequest("us-east", "a", "eu-de", f"nonce{skew_s}", time.time() + skew_s)
         probed = await _probe(fleet, probe.seal_request(question, session))
-        sent = await _forward(fleet, "eu-de/a", route_context.seal(_context("us-east", "eu-de", skew_s), session))
+        sent = await forward(fleet, "eu-de/a", route_context.seal(made_context("us-east", "eu-de", skew_s), session))
         expect(probed != 200 or sent == 200, f"with {skew_s:g} s a probe got {probed} and a request {sent}")
         expect(abs(skew_s) < 10.0 or probed != 200, f"a probe that is {skew_s:g} s off was accepted")
 

@@ -7,9 +7,12 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 
+import msgspec
+
 from adapters.authority_files import issue_identity
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REGION_KEY
 from penstock.wire.authority import Authority, make_authority
+from penstock.wire.fleet_binding import FleetBinding
 from penstock.wire.identity import Identity, ProcessRole, SpiffeId, TrustBundle
 from penstock.wire.session import Session, Sessions
 
@@ -70,6 +73,12 @@ def agent_sessions(region: str = "eu", name: str = "agent-1", fleet: int = 0) ->
 
 def control_plane_sessions(name: str = CONTROL_PLANE, fleet: int = 0) -> Sessions:
     return sessions(control_plane_id(name), fleet)
+
+
+def sessions_of_fleet(id_: SpiffeId, binding: FleetBinding | None = None, name: str = FLEET) -> Sessions:
+    """The sessions of a process of another fleet of the same authority: with another prefix, or another name."""
+    id_ = msgspec.structs.replace(id_, trust_domain=name)
+    return Sessions(Identity(*_issued(id_, 0), trust(), time.time(), binding))
 
 
 def introduce(sender: Sessions, receiver: Sessions) -> Session:

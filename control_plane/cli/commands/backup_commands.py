@@ -83,13 +83,12 @@ async def _restore(file: Path, config: Path | None, force: bool, output: Output)
     from adapters.store import keys
     from adapters.store.codec import CodecError, decode, encode
     from adapters.store.config_store import Put
-    from adapters.store.store_backup import BadBackup, read_backup, restore_backup, unauthentic_keys
+    from adapters.store.store_backup import BadBackup, read_backup, restore_backup
     from control_plane.planning.plan_epoch import EpochBase
 
     saved = read_backup(file)
     async with _stores(config) as (settings, sessions, etcd, store):
-        unauthentic = await unauthentic_keys(saved, sessions)
-        replaced = await restore_backup(etcd, saved, prefix=settings.etcd_prefix, force=force)
+        restored = await restore_backup(etcd, saved, sessions, prefix=settings.etcd_prefix, force=force)
         item = await store.get(keys.EPOCH_BASE)
         try:
             base = decode(item.value, EpochBase).base if item is not None else 0
@@ -102,13 +101,13 @@ async def _restore(file: Path, config: Path | None, force: bool, output: Output)
         "fleet": saved.fleet,
         "taken_at": saved.taken_at,
         "keys": len(saved.entries),
-        "replaced": replaced,
-        "unauthentic": unauthentic,
+        "replaced": restored.replaced,
+        "unauthentic": restored.unauthentic,
     }
 
     def view() -> str:
         lines = [f"restored {len(saved.entries)} keys of fleet {saved.fleet}, as of {saved.taken_at}"]
-        lines += [f"not signed by a process of the fleet, so ignored: {key}" for key in unauthentic]
+        lines += [f"not signed by a process of the fleet, so ignored: {key}" for key in restored.unauthentic]
         return "\n".join(lines)
 
     print_as(output, summary, view)
@@ -119,6 +118,7 @@ async def _stores(
     config: Path | None,
 ) -> AsyncIterator[tuple[ControlPlaneSettings, Sessions, EtcdStore, SignedStore]]:
     """Yield the settings of a control plane, its sessions, the store without signatures, and the signed store."""
+    from adapters.configuration.setting_values import fleet_binding
     from adapters.etcd.etcd_store import EtcdStore
     from adapters.identity_files import IdentityFiles
     from adapters.store.signed_store import SignedStore
@@ -127,7 +127,9 @@ async def _stores(
     from penstock.wire.identity import ProcessRole
 
     settings = load_settings(config=config)
-    sessions = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name).sessions
+    binding = fleet_binding(settings.etcd_prefix, settings.bound_from)
+    identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name, binding=binding)
+    sessions = identity.sessions
     etcd = EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings))
     try:
         yield settings, sessions, etcd, SignedStore(etcd, sessions, prefix=settings.etcd_prefix)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -29,6 +29,9 @@ DirectoryArgument = Annotated[Path, typer.Argument(help="Directory of the identi
 OutOption = Annotated[Path, typer.Option("--out", help="Directory to write.")]
 HostOption = Annotated[
     list[str], typer.Option("--host", help="DNS name or IP address at which the process is reached; may be repeated.")
+]
+FleetOption = Annotated[
+    str, typer.Option("--fleet", help="Name of the fleet, if the authority certifies several.", show_default=False)
 ]
 DaysOption = Annotated[float, typer.Option(min=0.01, max=3650, help="Validity in days.")]
 DEFAULT_AUTHORITY = Path("authority")
@@ -72,11 +75,12 @@ def issue_agent(
     out: OutOption,
     host: HostOption,
     authority: AuthorityOption = DEFAULT_AUTHORITY,
+    fleet: FleetOption = "",
     days: DaysOption = 90,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Issue the certificate of an agent."""
-    _issue("certs issue agent", name, region, out, host, authority, days, output, role="agent")
+    _issue(_Issuing(out, authority, fleet, days, output), "agent", name, host, region)
 
 
 @issue.command("control-plane")
@@ -85,11 +89,12 @@ def issue_control_plane(
     out: OutOption,
     host: HostOption,
     authority: AuthorityOption = DEFAULT_AUTHORITY,
+    fleet: FleetOption = "",
     days: DaysOption = 90,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Issue the certificate of a control plane."""
-    _issue("certs issue control-plane", name, "", out, host, authority, days, output, role="control-plane")
+    _issue(_Issuing(out, authority, fleet, days, output), "control-plane", name, host)
 
 
 @issue.command("server")
@@ -98,11 +103,12 @@ def issue_server(
     out: OutOption,
     host: HostOption,
     authority: AuthorityOption = DEFAULT_AUTHORITY,
+    fleet: FleetOption = "",
     days: DaysOption = 90,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Issue the certificate of an etcd member or a Redis: for TLS only, without rights at agents and control planes."""
-    _issue("certs issue server", name, "", out, host, authority, days, output, role="server")
+    _issue(_Issuing(out, authority, fleet, days, output), "server", name, host)
 
 
 @issue.command("monitor")
@@ -110,17 +116,19 @@ def issue_monitor(
     name: Annotated[str, typer.Argument(help="Name of the client, such as prometheus.", show_default=False)],
     out: OutOption,
     authority: AuthorityOption = DEFAULT_AUTHORITY,
+    fleet: FleetOption = "",
     days: DaysOption = 90,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Issue a client certificate that permits only reading metrics."""
-    _issue("certs issue monitor", name, "", out, [], authority, days, output, role="monitor")
+    _issue(_Issuing(out, authority, fleet, days, output), "monitor", name, [])
 
 
 @app.command()
 def rotate(
     directory: DirectoryArgument,
     authority: AuthorityOption = DEFAULT_AUTHORITY,
+    fleet: Annotated[str, typer.Option("--fleet", help="New name of the fleet. Default: as it is.")] = "",
     days: DaysOption = 90,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -128,7 +136,7 @@ def rotate(
     from adapters.authority_files import load_authority, renew_identity
 
     with _exit_on_bad_identity("certs rotate"):
-        renew_identity(load_authority(authority), directory, days * SECONDS_PER_DAY)
+        renew_identity(load_authority(authority), directory, days * SECONDS_PER_DAY, fleet)
         _print(_status(directory), output)
 
 
@@ -150,27 +158,25 @@ def check(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _issue(
-    command: str,
-    name: str,
-    region: str,
-    out: Path,
-    hosts: list[str],
-    authority: Path,
-    days: float,
-    output: Output,
-    *,
-    role: str,
-) -> None:
+class _Issuing(NamedTuple):
+    """The options that all `certs issue` commands have."""
+
+    out: Path
+    authority: Path
+    fleet: str
+    days: float
+    output: Output
+
+
+def _issue(options: _Issuing, role: str, name: str, hosts: list[str], region: str = "") -> None:
     from adapters.authority_files import issue_identity, load_authority
     from penstock.wire.identity import ProcessRole, SpiffeId
 
-    with _exit_on_bad_identity(command):
-        loaded = load_authority(authority)
-        issue_identity(
-            loaded, SpiffeId(loaded.fleet, ProcessRole(role), name, region), hosts, out, days * SECONDS_PER_DAY
-        )
-        _print(_status(out), output)
+    with _exit_on_bad_identity(f"certs issue {role}"):
+        authority = load_authority(options.authority)
+        id_ = SpiffeId(options.fleet or authority.fleet, ProcessRole(role), name, region)
+        issue_identity(authority, id_, hosts, options.out, options.days * SECONDS_PER_DAY)
+        _print(_status(options.out), options.output)
 
 
 def _status(directory: Path) -> CertificateStatus:

@@ -38,6 +38,9 @@ def report(
         Path | None,
         typer.Option(help="Directory with the fleet's ca.crt, and revoked if there is one. Needed for a proof."),
     ] = None,
+    fleet: Annotated[
+        str, typer.Option(help="Accept only heads of the fleet with this name (default: all that ca.crt certifies).")
+    ] = "",
     since: Annotated[
         str | None, typer.Option("--from", help="Begin of the period, ISO 8601, UTC (default: of the logs).")
     ] = None,
@@ -54,7 +57,7 @@ def report(
     with exit_on_error(COMMAND):
         kept_heads = [_head(text) for text in kept or ()]
         signatures = {file for file in files if _read(file, _is_of_heads)}
-        signed = _signed_heads(trust, signatures) if trust is not None else None
+        signed = _signed_heads(trust, fleet, signatures) if trust is not None else None
         builder = ReportBuilder(_time(since, "--from", -inf), _time(until, "--to", inf), tenant, kept_heads, signed)
         for file in files:
             if file not in signatures:
@@ -105,13 +108,15 @@ def _is_of_heads(lines: BinaryIO) -> bool:
     return lines.read(len(BEGINNING)) == BEGINNING
 
 
-def _signed_heads(trust: Path, files: Collection[Path]) -> SignedHeads:
+def _signed_heads(trust: Path, fleet: str, files: Collection[Path]) -> SignedHeads:
     from adapters.identity_files import load_trust
     from adapters.secret_file import BadSecret
+    from penstock.wire.fleet_binding import FleetBinding
     from penstock.wire.identity import BadIdentity
 
     try:
-        signed = SignedHeads(load_trust(trust))
+        bundle = load_trust(trust)
+        signed = SignedHeads(bundle.for_fleet(fleet, FleetBinding()) if fleet else bundle)
     except (BadSecret, BadIdentity) as error:
         raise UsageFault(f"--trust {trust}: {error}") from None
     for file in sorted(files):

@@ -54,13 +54,21 @@ async def test_a_reader_of_the_fleet_reads_what_a_control_plane_wrote(etcd: Memo
 
 
 async def test_a_value_in_a_newer_format_is_refused_with_the_remedy(etcd: MemoryStore) -> None:
-    await put(etcd, keys.LEADER, b"penstock-signed-2 a b c d\n{}")
+    await put(etcd, keys.LEADER, b"penstock-signed-3 a b c d\n{}")
     with structlog.testing.capture_logs() as logs:
         assert await value(signed(etcd), keys.LEADER) == UNAUTHENTIC
-    assert [line["reason"] for line in logs] == ["it is signed in format 2, this process reads 1: upgrade it"]
+    assert [line["reason"] for line in logs] == ["it is signed in format 3, this process reads up to 2: upgrade it"]
 
 
-@pytest.mark.parametrize("forged", [b"", b"{}", b"penstock-signed-1 a b c\n{}", b"penstock-signed-1 YQ== 1 YQ==\n{}"])
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"",
+        b"{}",
+        *(b"penstock-signed-%d %b\n{}" % (form, rest) for form in (1, 2) for rest in (b"a b c", b"YQ== 1 YQ==")),
+        *(b"penstock-signed-2 %b /penstock/\n{}" % rest for rest in (b"a b c", b"YQ== 1 YQ==", b"YQ== 1 YQ== ")),
+    ],
+)
 async def test_a_value_without_a_signature_of_the_fleet_is_empty(etcd: MemoryStore, forged: bytes) -> None:
     await put(etcd, keys.LEADER, forged)
     reader = signed(etcd)

@@ -18,7 +18,6 @@ from adapters.store.store_backup import (
     read_backup,
     restore_backup,
     take_backup,
-    unauthentic_keys,
     write_backup,
 )
 from tests.support.identities import control_plane_sessions
@@ -43,6 +42,12 @@ async def backup_of(store: MemoryStore) -> Backup:
     return await take_backup(store, fleet="test", prefix=PREFIX, taken_at=NOON)
 
 
+async def restore(
+    store: MemoryStore, saved: Backup, *, prefix: str = PREFIX, force: bool = False
+) -> tuple[int, list[str]]:
+    return await restore_backup(store, saved, control_plane_sessions(), prefix=prefix, force=force)
+
+
 async def test_a_backup_restores_every_key_without_a_lease_under_another_prefix(tmp_path: Path) -> None:
     old, new = MemoryStore(), MemoryStore()
     many = {keys.journal_entry(number): b"x" * 20_000 for number in range(130)}
@@ -52,8 +57,7 @@ async def test_a_backup_restores_every_key_without_a_lease_under_another_prefix(
 
     saved = read_backup(tmp_path / "backup")
     assert (saved.fleet, saved.prefix, saved.taken_at) == ("test", PREFIX, NOON)
-    assert await restore_backup(new, saved, prefix="/other/", force=False) == 0
-    assert await unauthentic_keys(saved, control_plane_sessions()) == []
+    assert await restore(new, saved, prefix="/other/") == (0, [])
     restored = await SignedStore(new, control_plane_sessions(), prefix="/other/").list(keys.ROOT)
     assert {item.key: item.value for item in restored.items} == {
         **many,
@@ -71,10 +75,10 @@ async def test_keys_of_the_fleet_are_replaced_only_with_force(tmp_path: Path) ->
     await put(signed, keys.ROLLOUT, b"begun since")
     before = await store.list("/")
     with pytest.raises(RestoreRefused, match="has 3 keys of the fleet under /fleets/one/; restore with --force"):
-        await restore_backup(store, saved, prefix=PREFIX, force=False)
+        await restore(store, saved)
     assert await store.list("/") == before
 
-    assert await restore_backup(store, saved, prefix=PREFIX, force=True) == 3
+    assert await restore(store, saved, force=True) == (3, [])
     reader = SignedStore(store, control_plane_sessions(), prefix=PREFIX)
     assert {item.key: item.value for item in (await reader.list(keys.ROOT)).items} == {
         keys.agent("eu", "agent-1"): b"",  # not signed by an agent, so read as empty
@@ -91,7 +95,7 @@ async def test_a_store_that_a_control_plane_uses_is_not_changed(key: str) -> Non
     await signed.commit([], [Put(key, b"b", await store.grant_lease(60))])
     before = await store.list("/")
     with pytest.raises(RestoreRefused, match=r"a control plane uses the store \(v1/.*; stop every control plane"):
-        await restore_backup(store, saved, prefix=PREFIX, force=True)
+        await restore(store, saved, force=True)
     assert await store.list("/") == before
 
 
@@ -100,16 +104,20 @@ async def test_the_backup_of_another_fleet_is_refused() -> None:
     await filled(store, {})
     saved = await backup_of(store)
     with pytest.raises(RestoreRefused, match=r"the backup is of another fleet \(test\)"):
-        await unauthentic_keys(saved, control_plane_sessions(fleet=1))
+        await restore_backup(MemoryStore(), saved, control_plane_sessions(fleet=1), prefix=PREFIX, force=True)
     with pytest.raises(RestoreRefused, match="the backup is of another fleet"):
-        await unauthentic_keys(await backup_of(MemoryStore()), control_plane_sessions())
+        await restore(MemoryStore(), await backup_of(MemoryStore()))
 
 
 async def test_values_that_the_fleet_did_not_sign_are_named() -> None:
     store = MemoryStore()
     await filled(store, {})
     await put(store, PREFIX + "v1/overrides", b"forged")
-    assert await unauthentic_keys(await backup_of(store), control_plane_sessions()) == [keys.OVERRIDES]
+    new = MemoryStore()
+    assert await restore(new, await backup_of(store)) == (0, [keys.OVERRIDES])
+    item = await SignedStore(new, control_plane_sessions(), prefix=PREFIX).get(keys.OVERRIDES)
+    assert item is not None
+    assert not item.value, "the key stays, so that a control plane does not plan as if there were no overrides"
 
 
 async def test_a_damaged_file_and_another_format_are_refused(tmp_path: Path) -> None:

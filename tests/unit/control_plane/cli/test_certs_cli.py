@@ -66,6 +66,27 @@ def test_rotation_keeps_the_key_of_the_region_and_every_authority_that_is_truste
     assert trusted == b"".join((Path(directory) / "ca.crt").read_bytes() for directory in (authority, next_authority))
 
 
+def test_an_authority_certifies_fleets_of_several_names(authority: str, tmp_path: Path) -> None:
+    issue_agent(authority, tmp_path / "agent")
+    staging = ("eu", "agent-1", "--authority", authority, "--host", "h", "--fleet", "staging")
+    issued = run("certs", "issue", "agent", *staging, "--out", str(tmp_path / "staging"))
+    assert "spiffe://staging/agent/eu/agent-1" in issued.output
+    keys = {(tmp_path / out / "region.key").read_text() for out in ("agent", "staging")}
+    assert len(keys) == 2, "the loads of one fleet's region do not count in the other's"
+    renamed = run("certs", "rotate", str(tmp_path / "agent"), "--authority", authority, "--fleet", "staging")
+    assert "spiffe://staging/agent/eu/agent-1" in renamed.output
+    assert "spiffe://staging/" in run("certs", "rotate", str(tmp_path / "agent"), "--authority", authority).output
+
+
+def test_the_authority_of_another_fleet_does_not_renew_a_certificate(authority: str, tmp_path: Path) -> None:
+    issue_agent(authority, tmp_path / "agent")
+    other = str(tmp_path / "other")
+    assert run("certs", "init", "other", "--authority", other).exit_code == 0
+    result = run("certs", "rotate", str(tmp_path / "agent"), "--authority", other)
+    assert result.exit_code == 2
+    assert "this is the authority of fleet 'other', not of 'prod'" in result.output
+
+
 def test_a_control_plane_has_a_certificate_too(authority: str, tmp_path: Path) -> None:
     out = tmp_path / "cp"
     arguments = ("cp-1", "--authority", authority, "--out", str(out), "--host", "10.0.0.1", "-o", "json")

@@ -13,8 +13,9 @@ from penstock.records.log_ends import SignedHeads
 from penstock.records.record_chain import ChainHead, ChainWriter, chained_line, epoch_of, genesis
 from penstock.records.residency_report import ReportBuilder, ResidencyReport
 from penstock.records.signed_head import BadHead, read_head, sign_head
+from penstock.wire.fleet_binding import FleetBinding
 from penstock.wire.identity import TrustBundle
-from tests.support.identities import START, agent_id, authority, control_plane_id, identity, trust
+from tests.support.identities import FLEET, START, agent_id, authority, control_plane_id, identity, trust
 
 HOUR_S = 3600.0
 AGENT = identity(agent_id("eu-de", "a"))
@@ -48,8 +49,10 @@ def signed(lines: list[bytes], seq: int, *, final: bool = False, after_s: float 
     return sign_head(head(lines, seq), epoch + seq * HOUR_S + after_s, final, AGENT)
 
 
-def report(heads: list[bytes], *files: list[bytes], revoked: tuple[str, ...] = (), **period: float) -> ResidencyReport:
-    verified = SignedHeads(TrustBundle([authority().certificate], revoked))
+def report(
+    heads: list[bytes], *files: list[bytes], revoked: tuple[str, ...] = (), fleet: str = FLEET, **period: float
+) -> ResidencyReport:
+    verified = SignedHeads(TrustBundle([authority().certificate], revoked).for_fleet(fleet, FleetBinding()))
     verified.add_file("heads", heads)
     builder = ReportBuilder(
         START + period["since_h"] * HOUR_S if "since_h" in period else -inf,
@@ -74,6 +77,12 @@ def test_a_closed_log_is_proven_as_a_whole_and_a_running_one_up_to_its_newest_si
     (span,) = running.unproved
     assert (span.since, span.until, span.after_seq) == (pytest.approx(START + 10 * HOUR_S + 60, abs=0.01), None, 10)
     assert report(HOURLY, LOG, until_h=10.0).proven
+
+
+def test_heads_of_another_fleet_of_the_authority_prove_nothing() -> None:
+    other = report(CLOSED, LOG, fleet="staging")
+    assert not other.proven
+    assert any("another fleet" in fault.problem for fault in other.faults)
 
 
 def test_a_log_without_signatures_or_with_those_of_others_is_unproved() -> None:

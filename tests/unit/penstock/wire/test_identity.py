@@ -104,12 +104,6 @@ def test_a_key_serves_only_the_certificate_that_was_issued_for_it() -> None:
         Identity(key, certificate, trust(), NOW)
 
 
-def test_an_authority_issues_for_its_own_fleet_only() -> None:
-    foreign = Authority(*make_authority("other", NOW, YEAR_S))
-    with pytest.raises(BadIdentity, match="authority of fleet 'other'"):
-        foreign.issue(agent_id(), HOSTS, NOW, YEAR_S)
-
-
 def test_a_certificate_never_outlives_its_authority() -> None:
     brief = Authority(*make_authority(FLEET, NOW, 60))
     issued = Identity(*brief.issue(agent_id(), HOSTS, NOW, YEAR_S), TrustBundle([brief.certificate]), NOW)
