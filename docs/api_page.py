@@ -10,6 +10,7 @@ from typing import Any
 
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
+from control_plane.api.json_bodies import MAX_BODY
 from control_plane.api.openapi import REQUIRED_ROLE
 from control_plane.api.responses import JSON
 from control_plane.auth.admin_token import AdminToken
@@ -93,7 +94,8 @@ def _operation(title: str, operation: dict[str, Any], definitions: dict[str, Sch
         )
     )
     if body := operation.get("requestBody"):
-        blocks.append(f"Body: {_content(body, definitions, nested)}.\n")
+        limit = f", at most {operation[MAX_BODY] // 1024} KiB" if MAX_BODY in operation else ""
+        blocks.append(f"Body: {_content(body, definitions, nested)}{limit}.\n")
     responses, errors = [], []
     for status, response in sorted(operation["responses"].items()):
         if status.startswith(("4", "5")):

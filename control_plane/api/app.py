@@ -6,13 +6,17 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
+from control_plane.api.authorisation import Authorisation
 from control_plane.api.idempotency import Idempotency
 from control_plane.api.idempotency_store import IdempotencyStore
+from control_plane.api.json_bodies import MAX_BODY, json_body_of
 from control_plane.api.leader_forwarding import LeaderForwarding
-from control_plane.api.openapi import REQUIRED_ROLE, install_description, operation_id
-from control_plane.api.request_limits import AuthenticatedBodies, BodyLimits
+from control_plane.api.openapi import REQUIRED_ROLE, body_of, install_description, operation_id
+from control_plane.api.request_limits import RequestLimits
 from control_plane.api.responses import install_error_handlers
+from control_plane.api.route_rules import RouteRules
 from control_plane.api.strict_requests import install_method_errors, require_described
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import required_role
@@ -23,7 +27,7 @@ from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 
 
 class UnguardedRoute(Exception):
-    """A route outside the open routers that requires no caller: a defect, found at startup."""
+    """A route outside the open routers that requires no caller, or reads the body first: a defect, found at startup."""
 
 
 def create_app(
@@ -50,7 +54,7 @@ def create_app(
         browsers: sessions of browsers.
 
     Raises:
-        UnguardedRoute: a route of `guarded_routers` requires no caller.
+        UnguardedRoute: a route of `guarded_routers` requires no caller, or FastAPI reads its body.
     """
     app = FastAPI(
         title="Penstock control plane",
@@ -68,18 +72,26 @@ def create_app(
         app.include_router(router)
     for router in guarded_routers:
         for route in router.routes:
-            role = required_role(route.dependant) if isinstance(route, APIRoute) else None
-            if not isinstance(route, APIRoute) or role is None:
-                raise UnguardedRoute(f"{route} requires no caller: give it a parameter such as `caller: Viewer`")
-            route.openapi_extra = {**(route.openapi_extra or {}), REQUIRED_ROLE: role.value}
+            _describe(route)
         app.include_router(router, dependencies=[Depends(require_described)])
-    open_paths = frozenset(getattr(route, "path", "") for router in open_routers for route in router.routes)
-    # The middleware added last receives a request first.
-    app.add_middleware(AuthenticatedBodies, access=access, open_paths=open_paths)
     # `app.routes` has one entry for each included router, so the routes are taken from the routers.
-    guarded_routes = [route for router in guarded_routers for route in router.routes]
-    app.add_middleware(Idempotency, access=access, store=idempotency_store, routes=guarded_routes)
-    app.add_middleware(LeaderForwarding, elector=elector, link=link, access=access, callers=callers)
-    app.add_middleware(BodyLimits)
+    rules = RouteRules(route for router in (*open_routers, *guarded_routers) for route in router.routes)
+    # The middleware added last receives a request first.
+    app.add_middleware(Idempotency, store=idempotency_store, rules=rules)
+    app.add_middleware(LeaderForwarding, elector=elector, link=link, callers=callers, rules=rules)
+    app.add_middleware(Authorisation, access=access, rules=rules)
+    app.add_middleware(RequestLimits, rules=rules)
     app.add_middleware(SessionCookies, sessions=browsers)
     return app
+
+
+def _describe(route: BaseRoute) -> None:
+    """Add the required role and the limit of the body to the description of a guarded route."""
+    role = required_role(route.dependant) if isinstance(route, APIRoute) else None
+    if not isinstance(route, APIRoute) or role is None:
+        raise UnguardedRoute(f"{route} requires no caller: give it a parameter such as `caller: Viewer`")
+    if route.body_field is not None:
+        raise UnguardedRoute(f"{route} has a body parameter that is read before the caller is known: use JsonBody")
+    body = json_body_of(route.dependant)
+    described = {} if body is None else {"requestBody": body_of(body.model), MAX_BODY: body.max_bytes}
+    route.openapi_extra = {REQUIRED_ROLE: role.value, **described, **(route.openapi_extra or {})}

@@ -6,7 +6,7 @@ from starlette.types import Message, Receive
 
 
 async def read_body(receive: Receive) -> bytes | None:
-    """Return the whole body; None if the client disconnected. The caller limits the size, see `BodyLimits`."""
+    """Return the whole body; None if the client disconnected. The caller limits the size, see `RequestLimits`."""
     body = bytearray()
     while True:
         message = await receive()

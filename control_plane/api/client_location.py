@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.error_text import suggest
 from adapters.geoip import parse_address
 from adapters.geoip_lookup import GeoIpLookup
 from control_plane.api.responses import Problem
-from penstock.policy.geography import Location, country_error
+from control_plane.api.text_fields import Country, Subdivision
+from penstock.policy.geography import Location
 from penstock.policy.policy import Policy
-
-
-def _country(code: str) -> str:
-    if (flaw := country_error(code)) is not None:
-        raise PydanticCustomError("country", "{flaw}", {"flaw": flaw})
-    return code
-
-
-Country = Annotated[
-    str,
-    AfterValidator(_country),
-    Field(
-        max_length=64,
-        description="Country of the client, ISO 3166-1 alpha-2. Default: unknown.",
-        examples=["DE"],
-        json_schema_extra={"pattern": "^[A-Z]{2}$"},
-    ),
-]
-
-Subdivision = Annotated[
-    str,
-    Field(pattern="^[A-Z0-9]{1,3}$", description="Subdivision of the country, ISO 3166-2 without the country code."),
-]
 
 
 class ClientPlace(BaseModel):

@@ -26,8 +26,7 @@ async def evaluation_response(evaluator: Evaluator, caller: str, job: Job) -> Re
         detail = f"{failed}; make the bundle smaller, or use `penstock policy validate` where the files are"
         raise Problem(422, detail) from None
     refusal = reply.refusal
-    if refusal is not None and refusal.errors:
-        raise Problem(422, refusal.detail, errors=refusal.errors)
     if refusal is not None:
-        raise Problem(422, refusal.detail)
+        members = {"errors": refusal.errors} if refusal.errors else {}
+        raise Problem(refusal.status, refusal.detail, None, **members)
     return Response(reply.response, media_type=JSON)

@@ -6,13 +6,12 @@ store, so a request may be repeated at any control plane, and after a restart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import sha256
 
 import msgspec
 import structlog
 from starlette.datastructures import Headers
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapters.access.callers import Caller
@@ -20,9 +19,8 @@ from adapters.store.config_store import StoreError
 from control_plane.api.body_replay import read_body, replay_body
 from control_plane.api.idempotency_store import MAX_RESPONSE_BYTES, IdempotencyStore
 from control_plane.api.responses import STORE_RETRY_S, problem_response
+from control_plane.api.route_rules import RouteRules
 from control_plane.audit.idempotency_claim import Claim, IdempotencyRecord, Phase, current
-from control_plane.auth.authentication import Access
-from control_plane.auth.required_roles import role_of_request
 
 HEADER = "idempotency-key"
 REPLAYED = (b"idempotency-replayed", b"true")
@@ -41,16 +39,14 @@ class Idempotency:
 
     Args:
         app: the application.
-        access: authenticates callers; a response is returned only to the caller that received it first.
-        store: the stored responses.
-        routes: the guarded routes. Nothing is written for a caller without the role that a route requires.
+        store: the stored responses. A response is returned only to the caller that received it first.
+        rules: the role that each route requires. `Authorisation` has authorised the callers of these routes.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, store: IdempotencyStore, routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, app: ASGIApp, store: IdempotencyStore, rules: RouteRules) -> None:
         self._app = app
-        self._access = access
         self._store = store
-        self._routes = routes
+        self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -59,11 +55,11 @@ class Idempotency:
             return
         headers = Headers(scope=scope)
         key = headers.get(HEADER)
-        caller = await self._access.caller_of(scope) if key is not None else None
-        role = role_of_request(self._routes, scope) if key is not None else None
-        if key is None or caller is None or role is None or not caller.role.covers(role):
+        rule = self._rules.of(scope) if key is not None else None
+        if key is None or rule is None or rule.role is None:
             await self._app(scope, receive, send)
             return
+        caller: Caller = scope["state"]["caller"]
         if not 0 < len(key) <= MAX_KEY_CHARS:
             detail = f"Idempotency-Key must have 1 to {MAX_KEY_CHARS} characters"
             await problem_response(400, detail)(scope, receive, send)

@@ -21,7 +21,7 @@ from adapters.store.members import Member
 from control_plane.api.body_replay import read_body, replay_body
 from control_plane.api.idempotency import HEADER as IDEMPOTENCY_KEY
 from control_plane.api.responses import problem_response
-from control_plane.auth.authentication import Access
+from control_plane.api.route_rules import RouteRules
 from control_plane.leadership import forwarded_caller
 from control_plane.leadership.forwarded_caller import ForgedCaller, ForwardedCallers, request_digest
 from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
@@ -91,18 +91,18 @@ class LeaderForwarding:
         app: the application of this control plane.
         elector: provides the control plane that receives the reports.
         link: sends requests to the leader.
-        access: authenticates callers.
         callers: verifies the callers of forwarded requests.
+        rules: the role that each route requires.
     """
 
     def __init__(
-        self, app: ASGIApp, elector: LeaderElector, link: LeaderClient, access: Access, callers: ForwardedCallers
+        self, app: ASGIApp, elector: LeaderElector, link: LeaderClient, callers: ForwardedCallers, rules: RouteRules
     ) -> None:
         self._app = app
         self._elector = elector
         self._link = link
-        self._access = access
         self._callers = callers
+        self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -118,9 +118,9 @@ class LeaderForwarding:
         if rule is None or authority is self._elector.member:
             await self._app(scope, receive, send)
             return
-        caller = await self._access.caller_of(scope)
+        caller = scope.get("state", {}).get("caller")
         if caller is None:
-            # The route rejects the request, and counts the failed login.
+            # The route rejects the request.
             await self._app(scope, receive, send)
         elif authority is not None:
             await self._forward(rule, authority, caller, headers, scope, receive, send)
@@ -139,7 +139,14 @@ class LeaderForwarding:
         certificate = headers.get(identity.HEADER, "")
         try:
             # Before the body is read: otherwise an unauthenticated request could occupy memory.
-            self._callers.verify(token, certificate)
+            stated = self._callers.verify(token, certificate)
+            route = self._rules.of(scope)
+            if route is not None and route.role is not None and not stated.caller.role.covers(route.role):
+                detail = (
+                    f"{stated.caller.name} has the role {stated.caller.role.value}; this requires {route.role.value}"
+                )
+                await problem_response(403, detail)(scope, receive, send)
+                return
             body = await read_body(receive)
             if body is None:
                 return

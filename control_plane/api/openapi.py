@@ -12,9 +12,10 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from control_plane.api import idempotency
-from control_plane.api.responses import JSON, PROBLEM_JSON
+from control_plane.api.responses import JSON, MAX_ERRORS, PROBLEM_JSON
 
 _REF = "#/components/schemas/{name}"
 _COMPONENTS = "x-components"
@@ -59,7 +60,7 @@ _PROBLEM = {
         "detail": {"type": "string", "description": "What is wrong, and the remedy."},
         "errors": {
             "type": "array",
-            "description": "The invalid fields of a malformed request.",
+            "description": f"The invalid fields of a malformed request: the first {MAX_ERRORS}.",
             "items": {
                 "type": "object",
                 "required": ["field", "problem"],
@@ -108,6 +109,14 @@ def returns(
     return {status: response, 304: {"description": "Unchanged since the state of If-None-Match."}}
 
 
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the description of a JSON body, as `requestBody` of an operation."""
+    schema = model.model_json_schema(ref_template=_REF.format(name="{model}"))
+    components = schema.pop("$defs", {}) | {model.__name__: schema}
+    content = {JSON: {"schema": {"$ref": _REF.format(name=model.__name__)}}}
+    return {"required": True, "content": content, _COMPONENTS: components}
+
+
 def install_description(app: FastAPI) -> None:
     """Make `app` serve its description at its `openapi_url`."""
 
@@ -154,8 +163,8 @@ def _complete_operation(operation: dict[str, Any], schemas: dict[str, Any], *, c
     if rest.strip():
         operation["description"] = rest.strip()
     responses = operation["responses"]
-    for response in responses.values():
-        for name, schema in response.pop(_COMPONENTS, {}).items():
+    for part in (*responses.values(), operation.get("requestBody", {})):
+        for name, schema in part.pop(_COMPONENTS, {}).items():
             if name in schemas and _identity(schemas[name]) != _identity(schema):
                 raise DuplicateSchema(f"two types are called {name}: rename one of them")
             schemas[name] = schema

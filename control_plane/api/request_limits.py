@@ -1,4 +1,4 @@
-"""Limits of request bodies: size and time; the bodies of unauthenticated requests are withheld."""
+"""Limits of requests: size of the query, and size and time of the body."""
 
 from __future__ import annotations
 
@@ -6,29 +6,38 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from control_plane.api.body_replay import replay_body
 from control_plane.api.responses import Problem, problem_response
-from control_plane.auth.authentication import Access
+from control_plane.api.route_rules import RouteRules
 
-MAX_BODY_BYTES = 4 * 1024 * 1024
-"""Maximum size (bytes) of a request body, sufficient for a policy bundle. Some routes have lower limits."""
+MAX_QUERY_BYTES = 16 * 1024
+"""Maximum size (bytes) of a query: more than the response of an identity provider, the longest one, has."""
 
 BODY_TIMEOUT_S = 10.0
 """Maximum time (s) to receive a request body."""
 
 
-class BodyLimits:
-    """ASGI middleware that rejects a body that is too large or too slow before it is held in memory."""
+class RequestLimits:
+    """ASGI middleware that rejects a query or a body that is too large, or a body that is too slow.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        app: the application.
+        rules: the maximum size of each route's body.
+    """
+
+    def __init__(self, app: ASGIApp, rules: RouteRules) -> None:
         self._app = app
+        self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _LimitedBody(receive)
+        if len(scope["query_string"]) > MAX_QUERY_BYTES:
+            await problem_response(414, f"the query is larger than {MAX_QUERY_BYTES} bytes")(scope, receive, send)
+            return
+        rule = self._rules.of(scope)
+        body = _LimitedBody(receive, rule.max_body_bytes if rule is not None else 0)
         response_started = False
 
         async def track(message: Message) -> None:
@@ -45,33 +54,10 @@ class BodyLimits:
             await problem_response(refused.status_code, str(refused.detail))(scope, receive, send)
 
 
-class AuthenticatedBodies:
-    """ASGI middleware that withholds the body of unauthenticated requests.
-
-    The route then rejects the request. FastAPI alone would read the body before it authenticates the caller.
-
-    Args:
-        app: the application.
-        access: authenticates callers.
-        open_paths: paths that require no caller and limit bodies themselves.
-    """
-
-    def __init__(self, app: ASGIApp, access: Access, open_paths: frozenset[str]) -> None:
-        self._app = app
-        self._access = access
-        self._open_paths = open_paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        is_guarded = scope["type"] == "http" and scope["path"] not in self._open_paths
-        if is_guarded and await self._access.caller_of(scope) is None:
-            receive = replay_body(b"", receive)
-        await self._app(scope, receive, send)
-
-
 class _LimitedBody:
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
         self._receive = receive
+        self._max_bytes = max_bytes
         self._deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
         self._bytes = 0
         self._complete = False
@@ -87,6 +73,6 @@ class _LimitedBody:
         if message["type"] == "http.request":
             self._bytes += len(message.get("body", b""))
             self._complete = not message.get("more_body", False)
-            if self._bytes > MAX_BODY_BYTES:
-                raise Problem(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+            if self._bytes > self._max_bytes:
+                raise Problem(413, f"the body is larger than {self._max_bytes} bytes, the limit of this route")
         return message

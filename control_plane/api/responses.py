@@ -12,11 +12,21 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from adapters.store.config_store import StoreError
+from control_plane.api.body_decoding import error_detail, field_error
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.audit.idempotency_claim import ClaimLost
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
+
+MAX_ERRORS = 20
+"""Maximum number of errors in a response."""
+
+MAX_DETAIL_CHARS = 4_000
+"""Maximum length (characters) of `detail`."""
+
+MAX_ERROR_CHARS = 500
+"""Maximum length (characters) of a field or problem of an error."""
 
 STORE_RETRY_S = 2
 """Retry-After (s) of the response to a request that failed because the store did not respond."""
@@ -45,7 +55,16 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 
 
 def problem_response(status: int, detail: str, headers: dict[str, str] | None = None, **members: Any) -> Response:
-    """Return a response with problem details; `members` are extension members."""
+    """Return a response with problem details; `members` are extension members.
+
+    Errors may contain parts of the request: their number and length are bounded, and what is not Unicode is replaced.
+    """
+    detail = _bounded(detail, MAX_DETAIL_CHARS)
+    if errors := members.get("errors"):
+        shown = [
+            {name: _bounded(text, MAX_ERROR_CHARS) for name, text in error.items()} for error in errors[:MAX_ERRORS]
+        ]
+        members["errors"] = shown
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **members}
     return Response(msgspec.json.encode(body), status, headers, PROBLEM_JSON)
 
@@ -60,14 +79,8 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> Response:
-        found = error.errors()
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if any(flaw["loc"] == ("body",) for flaw in found) and await request.body() and kind != JSON:
-            sent = f"the content type is {kind[:64]}" if kind else "the request has no content type"
-            return problem_response(415, f"{sent}: send JSON, with `content-type: {JSON}`")
-        errors = [_field_error(flaw) for flaw in found]
-        detail = "; ".join(f"{error['field']}: {error['problem']}" for error in errors[:3])
-        return problem_response(422, detail or "the request is malformed", errors=errors)
+        errors = [field_error(flaw) for flaw in error.errors()]
+        return problem_response(422, error_detail(errors) or "the request is malformed", errors=errors)
 
     @app.exception_handler(ChangeRefused)
     async def concurrent_change(request: Request, error: ChangeRefused) -> Response:
@@ -89,16 +102,6 @@ def install_error_handlers(app: FastAPI) -> None:
         return problem_response(500, "internal error in the control plane; see its log")
 
 
-def _field_error(error: dict[str, Any]) -> dict[str, str]:
-    if error["type"] == "json_invalid":
-        place = f"at character {error['loc'][-1]}"
-        return {"field": "body", "problem": f"is not JSON: {error.get('ctx', {}).get('error', 'truncated')} {place}"}
-    return {"field": _field_path(error["loc"]), "problem": error["msg"]}
-
-
-def _field_path(location: tuple[str | int, ...]) -> str:
-    """Return the path of a field, such as `body.regions[1]`."""
-    path = ""
-    for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path
+def _bounded(text: str, max_chars: int) -> str:
+    cut = text if len(text) <= max_chars else f"{text[:max_chars]}..."
+    return cut.encode("utf-8", "replace").decode()

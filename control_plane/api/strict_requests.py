@@ -1,13 +1,11 @@
-"""Strict checking of requests against the OpenAPI description.
+"""Strict checking of query parameters against the OpenAPI description.
 
-Unknown and repeated names are rejected: a misspelt filter must not return everything, and parsers disagree about which
-value of a repeated name counts. A 405 response names the methods that the path has.
+Unknown and repeated parameters are rejected: a misspelt filter must not return everything, and parsers disagree about
+which value of a repeated name counts. A 405 response names the methods that the path has.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,14 +15,16 @@ from starlette.routing import compile_path
 from control_plane.api.responses import Problem, problem_response
 from control_plane.auth.required_roles import Monitor
 
+MAX_PARAMETERS = 100
+"""Maximum number of query parameters of a request."""
+
 
 async def require_described(request: Request, caller: Monitor) -> None:
     """Check a request against the description. A dependency of every guarded route, which may require a higher role.
 
     Raises:
-        Problem: 400, an object in the body repeats a name; 422, a query parameter is unknown, or is repeated and not a
-            list; 405, the description has this literal path without the method, although a path with parameters
-            matches.
+        Problem: 422, a query parameter is unknown, or is repeated and not a list, or there are too many; 405, the
+            description has this literal path without the method, although a path with parameters matches.
     """
     paths = request.app.openapi()["paths"]
     path, method = request.scope["route"].path, request.method
@@ -33,6 +33,8 @@ async def require_described(request: Request, caller: Monitor) -> None:
     parameters = paths[path][method.lower()].get("parameters", ())
     known = {parameter["name"]: parameter["schema"] for parameter in parameters if parameter["in"] == "query"}
     unknown = f"unknown parameter; known: {', '.join(sorted(known))}" if known else "unknown parameter; there are none"
+    if len(request.query_params.multi_items()) > MAX_PARAMETERS:
+        raise Problem(422, f"query: has more than {MAX_PARAMETERS} parameters")
     wrong = dict.fromkeys(sorted(set(request.query_params) - known.keys()), unknown)
     for name in sorted(known.keys() & set(request.query_params)):
         if len(request.query_params.getlist(name)) > 1 and not _is_list(known[name]):
@@ -40,36 +42,10 @@ async def require_described(request: Request, caller: Monitor) -> None:
     if wrong:
         errors = [{"field": f"query.{name}", "problem": problem} for name, problem in wrong.items()]
         raise Problem(422, f"{errors[0]['field']}: {errors[0]['problem']}", errors=errors)
-    if request.headers.get("content-type", "json").partition(";")[0].strip().lower().endswith("json"):
-        # In a thread, because parsing a body of some megabytes would block the event loop.
-        await asyncio.to_thread(_reject_repeated_names, await request.body())
 
 
 def _is_list(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") == "array" or any(map(_is_list, schema.get("anyOf", ())))
-
-
-def _reject_repeated_names(body: bytes) -> None:
-    """Raise 400 for JSON in which an object repeats a name; bodies that are not JSON are left to the route."""
-    try:
-        json.loads(body, object_pairs_hook=_check_names)
-    except _RepeatedName as repeated:
-        problem = f"{str(repeated)[:64]!r} is repeated in one object; give it once"
-        raise Problem(400, f"body: {problem}", errors=[{"field": "body", "problem": problem}]) from None
-    except (ValueError, RecursionError):
-        return
-
-
-class _RepeatedName(Exception):
-    """An object in a JSON body has this name twice."""
-
-
-def _check_names(pairs: list[tuple[str, Any]]) -> None:
-    seen = set()
-    for name, _ in pairs:
-        if name in seen:
-            raise _RepeatedName(name)
-        seen.add(name)
 
 
 def install_method_errors(app: FastAPI) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import MutableMapping
-from typing import Any
 
 from adapters.access.api_keys import ApiKeys
 from adapters.access.callers import Caller, Role
@@ -73,24 +71,3 @@ class Access:
         if self._sessions is None:
             return None
         return caller_of_certificate(self._sessions, certificate, time.time())
-
-    async def caller_of(self, scope: MutableMapping[str, Any]) -> Caller | None:
-        """Return the caller of an ASGI request for a middleware; None without a valid credential.
-
-        The route then authenticates the request again, and counts an invalid credential. Forwarded requests, and
-        requests of a session that began at the identity provider, have a caller already. After too many failed logins
-        of the client's address the result is None for valid credentials too, so that middlewares do not reveal whether
-        a credential is valid. Client certificates are not evaluated: their role permits only `GET /metrics`.
-        """
-        known = scope.get("state", {}).get("caller")
-        if isinstance(known, Caller):
-            return known
-        authorization = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, credential = authorization.decode("latin-1").partition(" ")
-        client = scope.get("client")
-        if scheme.lower() != "bearer" or self.failures.wait_s(client[0] if client else ""):
-            return None
-        try:
-            return await self.caller(credential.strip())
-        except Unidentified:
-            return None

@@ -11,10 +11,7 @@ from typing import Annotated
 import structlog
 from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from starlette.routing import BaseRoute, Match
-from starlette.types import Scope
 
 from adapters.access.callers import Caller, Role
 from control_plane.api.responses import Problem
@@ -35,11 +32,8 @@ _Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 def require(role: Role) -> Callable[..., Awaitable[Caller]]:
     """Return a dependency that provides the caller, or raises 401 (unauthenticated) or 403 (role too low)."""
 
-    async def caller(request: Request, given: _Bearer) -> Caller:
-        found = await _authenticate(request, given.credentials.strip() if given is not None else None)
-        if not found.role.covers(role):
-            raise Problem(403, f"{found.name} has the role {found.role.value}; this requires {role.value}")
-        return found
+    async def caller(request: Request, _: _Bearer) -> Caller:
+        return await authorise(request, request.app.state.access, role)
 
     return caller
 
@@ -53,31 +47,40 @@ Operator = Annotated[Caller, Depends(_operator)]
 Admin = Annotated[Caller, Depends(_admin)]
 
 
-async def _authenticate(request: Request, credential: str | None) -> Caller:
-    """Return the caller; raises 401 for an invalid credential, 429 for an address with too many failed logins."""
-    if isinstance(known := getattr(request.state, "caller", None), Caller):
-        # A middleware, or another dependency of the same route, has authenticated the caller.
-        return known
-    access: Access = request.app.state.access
+async def authorise(request: Request, access: Access, role: Role) -> Caller:
+    """Return the caller of a request, which is in `request.state.caller` afterwards.
+
+    Raises:
+        Problem: 401, the credential is missing or invalid; 403, the caller's role does not cover `role`; 429, the
+            client's address has too many failed logins.
+    """
+    # A middleware, or another dependency of the same route, may have authenticated the caller.
+    found = getattr(request.state, "caller", None)
+    if not isinstance(found, Caller):
+        request.state.caller = found = await _authenticate(request, access)
+    if not found.role.covers(role):
+        raise Problem(403, f"{found.name} has the role {found.role.value}; this requires {role.value}")
+    return found
+
+
+async def _authenticate(request: Request, access: Access) -> Caller:
     address = request.client.host if request.client is not None else ""
     wait_s = access.failures.wait_s(address)
     if wait_s:
         detail = f"too many failed logins from {address}{_proxy_hint(request, address)}"
         raise Problem(429, detail, {"retry-after": str(wait_s)})
-    if credential is None:
-        certificate = getattr(request.state, "client_certificate", None)
-        if (known := access.certificate_caller(certificate)) is not None:
-            request.state.caller = known
+    scheme, _, credential = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not credential.strip():
+        if (known := access.certificate_caller(getattr(request.state, "client_certificate", None))) is not None:
             return known
         raise Problem(401, f"the credential is missing; {_REMEDY}", {"www-authenticate": "Bearer"})
     try:
-        request.state.caller = found = await access.caller(credential)
+        return await access.caller(credential.strip())
     except Unidentified as error:
         access.failures.note(address)
         _log.warning("login failed", address=address, reason=str(error))
         headers = {"www-authenticate": 'Bearer error="invalid_token"'}
         raise Problem(401, f"{error}; {_REMEDY}", headers) from None
-    return found
 
 
 def _proxy_hint(request: Request, address: str) -> str:
@@ -100,13 +103,4 @@ def required_role(dependant: Dependant) -> Role | None:
         role = roles.get(dependency.call) if dependency.call is not None else None
         if found := role or required_role(dependency):
             return found
-    return None
-
-
-def role_of_request(routes: Iterable[BaseRoute], scope: Scope) -> Role | None:
-    """Return the role that the route of a request requires; None if no route handles it, or the route requires no
-    caller."""
-    for route in routes:
-        if isinstance(route, APIRoute) and route.matches(scope)[0] is Match.FULL:
-            return required_role(route.dependant)
     return None

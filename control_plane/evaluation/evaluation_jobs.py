@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from adapters.error_text import suggest
+from control_plane.api.body_decoding import BadBody, decode_body, parse_json
+from control_plane.evaluation.what_if_request import MAX_REQUESTS_PER_S, WhatIfRequest
 from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
+from control_plane.policy.bundle_limits import MAX_FILES
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.tarball import read_tar
 from control_plane.status.query_responses import WhatIfResponse
@@ -16,7 +19,10 @@ from penstock.what_if.evaluation import evaluate_demand
 from penstock.what_if.moved_demand import moves
 from penstock.what_if.outcomes import Capacity, DemandGroup
 
-MAX_ERRORS = 500
+MAX_NAMES_OF_BUNDLE = 2 * MAX_FILES
+"""Maximum number of names of a JSON object with a bundle: above MAX_FILES, whose error is clearer."""
+
+MAX_ERRORS = 50
 """Maximum number of errors of a bundle in a response."""
 
 MAX_GENERATED_ROWS = 50_000
@@ -27,8 +33,6 @@ MAX_MOVES = 500
 
 DEFAULT_REQUESTS_PER_S = 100.0
 """Total rate (requests/s) of a generated demand when regions report neither demand nor capacity."""
-
-MAX_REQUESTS_PER_S = 1e6
 
 
 class Validation(msgspec.Struct, frozen=True):
@@ -58,12 +62,8 @@ class WhatIfJob(msgspec.Struct, frozen=True, tag=True):
 
     policy: Policy
     """The policy in force."""
-    files: dict[str, str] | None
-    """The proposed bundle, file contents by file name; None: the policy in force."""
-    lost: tuple[str, ...]
-    """Regions that fail."""
-    demand: tuple[DemandGroup, ...] | None
-    """The demand to evaluate; None: every tenant requests every model."""
+    request: bytes
+    """A WhatIfRequest in JSON."""
     capacities: tuple[Capacity, ...]
     """Reported capacity of each pool."""
     reported_per_s: float
@@ -79,6 +79,8 @@ class Refused(msgspec.Struct, frozen=True):
     detail: str
     errors: tuple[dict[str, str], ...] = ()
     """The invalid fields, each with `field` and `problem`."""
+    status: int = 422
+    """HTTP status of the response."""
 
 
 class JobRefused(Exception):
@@ -95,6 +97,8 @@ def run_job(job: Job) -> Validation | WhatIfResponse | Refused:
         return _validate(job) if isinstance(job, ValidationJob) else _evaluate(job)
     except JobRefused as refused:
         return refused.refusal
+    except BadBody as bad:
+        return Refused(str(bad), tuple(bad.errors), bad.status)
 
 
 def _validate(job: ValidationJob) -> Validation:
@@ -107,26 +111,28 @@ def _validate(job: ValidationJob) -> Validation:
 
 def _files(bundle: bytes) -> dict[str, str]:
     try:
-        return msgspec.json.decode(bundle, type=dict[str, str])
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        return msgspec.convert(parse_json(bundle, MAX_NAMES_OF_BUNDLE), dict[str, str])
+    except msgspec.ValidationError as error:
         raise JobRefused(Refused(f"not a JSON object of file contents by file name: {error}")) from None
 
 
 def _evaluate(job: WhatIfJob) -> WhatIfResponse:
     policy, reported = job.policy, job.capacities
-    proposed = _compile(job.files) if job.files is not None else policy
-    for name in job.lost:
+    request = decode_body(job.request, WhatIfRequest, MAX_NAMES_OF_BUNDLE)
+    given = None if request.demand is None else [row.group() for row in request.demand]
+    proposed = _compile(request.files) if request.files is not None else policy
+    for name in request.lost:
         _require_region(proposed, name, "lost")
-    for index, group in enumerate(job.demand or ()):
+    for index, group in enumerate(given or ()):
         if group.origin and group.origin not in policy.regions:
             _require_region(proposed, group.origin, f"demand[{index}].origin")
     rate_per_s = (
         job.reported_per_s or min(sustainable_rate(policy, reported), MAX_REQUESTS_PER_S) or DEFAULT_REQUESTS_PER_S
     )
-    asked = list(job.demand) if job.demand is not None else _generate_demand(policy, rate_per_s)
+    asked = given if given is not None else _generate_demand(policy, rate_per_s)
     capacities = reported or generated_fleet((policy, proposed), asked)
     before = evaluate_demand(policy, asked, capacities)
-    after = evaluate_demand(proposed, asked, capacities, frozenset(job.lost))
+    after = evaluate_demand(proposed, asked, capacities, frozenset(request.lost))
     moved = moves(asked, before, after)
     return WhatIfResponse(
         before=before.totals,
@@ -135,9 +141,7 @@ def _evaluate(job: WhatIfJob) -> WhatIfResponse:
         moved_per_s=sum(move.requests_per_s for move in moved),
         policy_before=policy.digest(),
         policy_after=proposed.digest(),
-        demand="as given"
-        if job.demand is not None
-        else _describe_demand(rate_per_s, reported=job.reported_per_s > 0.0),
+        demand="as given" if given is not None else _describe_demand(rate_per_s, reported=job.reported_per_s > 0.0),
         fleet="as reported" if reported else "generated: no region reports a pool",
     )
 

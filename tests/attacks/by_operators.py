@@ -9,11 +9,12 @@ import time
 import httpx
 
 from adapters.store import keys
-from tests.attacks.fleet import VIEWERS, Fleet
+from tests.attacks.fleet import MONITOR, VIEWERS, Fleet
 from tests.attacks.suite import attack, expect
 from tests.support.control_planes import OPERATOR
 
 VALIDATED_S = 20.0
+LONGEST_REFUSAL_BYTES = 16 * 1024
 SLOWEST_S = 3.0
 """Longest time (s) of another caller's request meanwhile. Long, because the machine may be busy."""
 
@@ -85,6 +86,38 @@ async def costly_bundle(fleet: Fleet) -> None:
         expect(took_s < VALIDATED_S, f"one validation took more than {VALIDATED_S:g} s")
     expect(slowest_s < SLOWEST_S, f"another viewer waited {slowest_s:.1f} s")
     expect(await fleet.leader() is leader, "the leader changed")
+
+
+@attack("14.1")
+async def megabytes_of_unknown_fields(fleet: Fleet) -> None:
+    """A viewer and a monitor send 3.4 MB of unknown fields to each route of both control planes.
+
+    The answers are short, the monitor's requests are refused by its role, and the leader stays.
+    """
+    body = b"{" + b",".join(b'"n%d":1' % number for number in range(340_000))[:3_400_000] + b"}"
+    leader = await fleet.leader()
+    assert leader is not None
+    epoch = (await fleet.http.get(f"{leader.url}/v1/status", headers=viewer(1))).json()["epoch"]
+    paths = (await fleet.http.get(f"{leader.url}/openapi.json")).json()["paths"]
+    guarded = [
+        (method.upper(), path, operation["x-required-role"])
+        for path, methods in paths.items()
+        for method, operation in methods.items()
+        if "x-required-role" in operation
+    ]
+    for method, path, role in guarded:
+        for credential, permitted in ((VIEWERS[0], ("monitor", "viewer")), (MONITOR, ("monitor",))):
+            for server in fleet.control_planes:
+                headers = {"authorization": f"Bearer {credential}", "content-type": "application/json"}
+                url = server.url + path.replace("{number}", "1").replace("{generation}", "1")
+                if path == "/v1/events" and role in permitted:
+                    continue  # The response of a permitted request does not end.
+                answer = await fleet.http.request(method, url, content=body, headers=headers)
+                expect(role in permitted or answer.status_code == 403, f"{method} {path}: {answer.status_code}")
+                is_short = answer.status_code < 400 or len(answer.content) < LONGEST_REFUSAL_BYTES
+                expect(is_short, f"{method} {path}: a refusal of {len(answer.content)} bytes")
+    status = (await fleet.http.get(f"{leader.url}/v1/status", headers=viewer(1))).json()
+    expect(status["epoch"] == epoch, "the leader was deposed")
 
 
 @attack("15.3")

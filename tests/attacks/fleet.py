@@ -278,7 +278,8 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
         fleet.write_models()
         fleet.write_policy()
         viewers = [{"name": name, "sha256": sha256(name.encode()).hexdigest(), "role": "viewer"} for name in VIEWERS]
-        (directory / "keys.yaml").write_text(json.dumps(viewers))
+        monitor = {"name": MONITOR, "sha256": sha256(MONITOR.encode()).hexdigest(), "role": "monitor"}
+        (directory / "keys.yaml").write_text(json.dumps([*viewers, monitor]))
         settings = {
             "POLICY_DIR": str(fleet.bundle),
             "API_KEYS_FILE": str(directory / "keys.yaml"),
@@ -297,6 +298,7 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
 
 
 VIEWERS = ("viewer-one-key", "viewer-two-key", "viewer-three-key")
+MONITOR = "monitor-one-key"
 
 
 def _agent(fleet: Fleet, region: str, name: str) -> AgentProcess:

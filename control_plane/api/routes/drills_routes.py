@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Depends, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.access.callers import Caller
 from control_plane.api.client_location import require_policy, require_region
+from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.responses import Problem, json_response
@@ -52,6 +53,10 @@ class AbortDrill(_Body):
     reason: Reason
 
 
+BeginDrillBody = Annotated[BeginDrill, Depends(JsonBody(BeginDrill).read)]
+AbortDrillBody = Annotated[AbortDrill, Depends(JsonBody(AbortDrill).read)]
+
+
 def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
     """Return the router of drills."""
     router = APIRouter(prefix="/v1/drills", tags=["drills"])
@@ -64,7 +69,7 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
         return json_response(DrillPage(tuple(map(drill_report, found.items)), found.next_cursor))
 
     @router.post("", status_code=201, responses=returns(DrillReport, "The drill begins.", status=201))
-    async def begin(caller: Operator, body: BeginDrill) -> Response:
+    async def begin(caller: Operator, body: BeginDrillBody) -> Response:
         """Begin a drill: evacuate a region and bring it back, or fail over the control planes.
 
         409 if a condition does not hold: another drill or a rollout is under way, a region failed or is drained, a
@@ -95,7 +100,7 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
         return json_response(drill_report(found))
 
     @router.post("/{number}/abort", responses=returns(DrillReport, "The drill is aborted."))
-    async def abort(caller: Operator, number: Number, body: AbortDrill) -> Response:
+    async def abort(caller: Operator, number: Number, body: AbortDrillBody) -> Response:
         """Abort the drill under way. An evacuated region gets its traffic back along the failback ramp."""
 
         def check(drill: Drill) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import Field
 
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.store.config_store import StoreError
 from control_plane.api.client_location import ClientPlace, require_policy, require_region
+from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, json_response
 from control_plane.auth.required_roles import Viewer
@@ -26,6 +28,9 @@ from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.routing.explain import ExplainQuery, explain, tenant_by_key
 from penstock.routing.reasons import Reason
+
+MAX_BODY_BYTES = 64 * 1024
+"""Maximum size (bytes) of the body: MAX_TRIED regions with long names."""
 
 MAX_TRIED = 100
 """Maximum number of regions in `tried`."""
@@ -58,6 +63,9 @@ class ExplainRequest(ClientPlace):
     method: str = Field("POST", max_length=16, description="Method of the request; `WEBSOCKET` for an upgrade to one.")
 
 
+ExplainBody = Annotated[ExplainRequest, Depends(JsonBody(ExplainRequest, MAX_BODY_BYTES).read)]
+
+
 def routes(
     view: FleetView, elector: LeaderElector, actions: RolloutActions, policies: PolicySource, geoip: GeoIpLookup
 ) -> APIRouter:
@@ -66,7 +74,7 @@ def routes(
     rng = Random()
 
     @router.post("/explain", responses=returns(ExplainResponse, "Each region, with the reasons for and against it."))
-    async def request(caller: Viewer, body: ExplainRequest) -> Response:
+    async def request(caller: Viewer, body: ExplainBody) -> Response:
         """Explain which region would serve a request, with the reasons against the other regions.
 
         Nothing is sent or changed. Health comes from agents' reports. Spill credits and queue waits are available

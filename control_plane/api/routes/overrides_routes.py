@@ -7,13 +7,14 @@ from secrets import token_hex
 from typing import Annotated, Literal
 
 import msgspec
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from adapters.access.callers import Caller, Role
 from adapters.store.config_store import StoreError
 from control_plane.api.client_location import require_policy, require_region
+from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, etag, must_match
@@ -99,6 +100,11 @@ class OverrideRequest(DrainRequest):
     value: float | None = Field(None, strict=True, description="Share of a weight, from 0 to below 1.")
 
 
+LiftBody = Annotated[LiftRequest, Depends(JsonBody(LiftRequest).read)]
+DrainBody = Annotated[DrainRequest, Depends(JsonBody(DrainRequest).read)]
+OverrideBody = Annotated[OverrideRequest, Depends(JsonBody(OverrideRequest).read)]
+
+
 def routes(store: OverrideStore, view: FleetView) -> APIRouter:
     """Return the router of overrides."""
     router = APIRouter(prefix="/v1", tags=["overrides"])
@@ -111,7 +117,7 @@ def routes(store: OverrideStore, view: FleetView) -> APIRouter:
         return json_response(OverridePage(found.items, found.next_cursor))
 
     @router.post("/overrides", status_code=201, responses=returns(OverrideStatus, "The override is set.", status=201))
-    async def create(caller: Operator, body: OverrideRequest) -> Response:
+    async def create(caller: Operator, body: OverrideBody) -> Response:
         """Set an override: drain, fail over, weight or freeze.
 
         409 if an equal override is in force, or if guard rails refuse it. In the latter case `classes` has the
@@ -138,13 +144,13 @@ def routes(store: OverrideStore, view: FleetView) -> APIRouter:
     @router.post(
         "/regions/{name}/drain", status_code=201, responses=returns(OverrideStatus, "The drain is set.", status=201)
     )
-    async def drain(caller: Operator, name: RegionName, body: DrainRequest) -> Response:
+    async def drain(caller: Operator, name: RegionName, body: DrainBody) -> Response:
         """Drain a region: an override of kind `drain` for all of its traffic."""
         request = OverrideRequest(kind=OverrideKind.DRAIN, region=name, **body.model_dump())
         return await overrides.create(caller, request)
 
     @router.post("/regions/{name}/undrain", responses=returns(LiftedOverrides, "The overrides are lifted."))
-    async def undrain(caller: Operator, name: RegionName, body: LiftRequest) -> Response:
+    async def undrain(caller: Operator, name: RegionName, body: LiftBody) -> Response:
         """Lift every drain and failover of a region."""
         return json_response(LiftedOverrides(await overrides.undrain(caller, name, body.reason)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -10,17 +9,20 @@ import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from adapters.access.callers import Caller
+from control_plane.api.api_threads import in_api_thread
 from control_plane.api.client_location import require_policy
 from control_plane.api.evaluation_response import evaluation_response
+from control_plane.api.json_bodies import MAX_BODY
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, IfNoneMatch, etag, is_known
 from control_plane.api.responses import Problem, json_response
-from control_plane.api.routes.rollouts_routes import ActionRequest, action_problem, current_rollout
+from control_plane.api.routes.rollouts_routes import ActionBody, ActionRequest, action_problem, current_rollout
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.evaluation.evaluation_jobs import Validation, ValidationJob
 from control_plane.evaluation.evaluator import Evaluator
+from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES
 from control_plane.policy.source.revision import Revision, RevisionPage
 from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
@@ -101,14 +103,15 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
             await stored_policy(digest) if digest is not None else require_policy(view.policy)
             for digest in (before, after)
         ]
-        # In a thread: comparing thousands of documents takes seconds and would delay the renewal of the leader's lease.
-        found = await asyncio.to_thread(lambda: PolicyChanges(first.digest(), second.digest(), diff(first, second)))
+        # In a thread: comparing thousands of documents takes seconds.
+        found = await in_api_thread(lambda: PolicyChanges(first.digest(), second.digest(), diff(first, second)))
         return json_response(found)
 
     @router.post(
         "/validate",
         responses=returns(Validation, "The result."),
         openapi_extra={
+            MAX_BODY: MAX_BUNDLE_BYTES,
             "requestBody": {
                 "required": True,
                 "content": {
@@ -122,7 +125,7 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
                     },
                     TAR: {"schema": {"type": "string", "format": "binary"}},
                 },
-            }
+            },
         },
     )
     async def validate(request: Request, caller: Viewer) -> Response:
@@ -149,7 +152,7 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
         return json_response(PolicyView(digest, in_force, same, _without_keys(found)), headers={"etag": etag(tag)})
 
     @router.post("/{digest}/apply", responses=returns(RolloutSummary, "The rollout has started."))
-    async def apply(caller: Admin, digest: Digest, body: ActionRequest, if_match: IfMatch = None) -> Response:
+    async def apply(caller: Admin, digest: Digest, body: ActionBody, if_match: IfMatch = None) -> Response:
         """Start the rollout of a stored policy, as if it were the policy source's newest revision.
 
         The rollout follows the rules of the policy in force. The policy is not replaced until the source has a new
@@ -159,7 +162,7 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
         return await put_in_force(actions.apply, caller, digest, body, if_match)
 
     @router.post("/{digest}/rollback", responses=returns(RolloutSummary, "The policy is sent to every region."))
-    async def rollback(caller: Operator, digest: Digest, body: ActionRequest, if_match: IfMatch = None) -> Response:
+    async def rollback(caller: Operator, digest: Digest, body: ActionBody, if_match: IfMatch = None) -> Response:
         """Return every region at once to a stored policy that the whole fleet has run before.
 
         This ends the current rollout. The policy is not replaced until the source has a new revision. If-Match is the

@@ -8,6 +8,7 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
+from control_plane.api.json_bodies import MAX_BODY
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, json_response
 from control_plane.planning.internal_metrics import InternalMetrics
@@ -34,7 +35,10 @@ def routes(intake: ReportIntake, sessions: Sessions, metrics: InternalMetrics) -
         "/v1/reports",
         status_code=202,
         responses=returns(ReportReceipt, "The report was accepted; names the leader.", status=202),
-        openapi_extra={"requestBody": {"required": True, "content": {"application/msgpack": {"schema": {}}}}},
+        openapi_extra={
+            MAX_BODY: MAX_REPORT_BYTES,
+            "requestBody": {"required": True, "content": {"application/msgpack": {"schema": {}}}},
+        },
     )
     async def take(request: Request) -> Response:
         """Receive an agent's report.

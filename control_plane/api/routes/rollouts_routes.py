@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict
 
 from adapters.access.callers import Caller
+from control_plane.api.api_threads import in_api_thread
+from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, etag, must_match
@@ -39,6 +41,9 @@ class ActionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     reason: Reason
+
+
+ActionBody = Annotated[ActionRequest, Depends(JsonBody(ActionRequest).read)]
 
 
 def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) -> APIRouter:
@@ -86,7 +91,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
         return json_response(status, headers={"etag": etag(stored.revision)})
 
     @router.post("/current/halt", responses=returns(RolloutSummary, "The rollout is halted."))
-    async def halt(caller: Operator, body: ActionRequest, if_match: IfMatch = None) -> Response:
+    async def halt(caller: Operator, body: ActionBody, if_match: IfMatch = None) -> Response:
         """Halt the rollout.
 
         No further region receives the policy until the rollout is resumed. Regions that run the policy keep it.
@@ -94,7 +99,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
         return await advance(caller, RolloutEvent.HALT, if_match, body)
 
     @router.post("/current/resume", responses=returns(RolloutSummary, "The rollout continues."))
-    async def resume(caller: Admin, body: ActionRequest, if_match: IfMatch = None) -> Response:
+    async def resume(caller: Admin, body: ActionBody, if_match: IfMatch = None) -> Response:
         """Resume a rollout that is halted or held.
 
         A shadow plan that was held because it moves much traffic continues with the canary regions. A canary phase
@@ -103,7 +108,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
         return await advance(caller, RolloutEvent.RESUME, if_match, body)
 
     @router.post("/current/promote", responses=returns(RolloutSummary, "The policy is sent to every region."))
-    async def promote(caller: Admin, body: ActionRequest, if_match: IfMatch = None) -> Response:
+    async def promote(caller: Admin, body: ActionBody, if_match: IfMatch = None) -> Response:
         """Send the policy to every region now, without waiting for the remaining evidence.
 
         The rollout continues to evaluate the regions afterwards.
@@ -111,7 +116,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
         return await advance(caller, RolloutEvent.PROMOTE, if_match, body)
 
     @router.post("/current/rollback", responses=returns(RolloutSummary, "The stable policy is sent to every region."))
-    async def rollback(caller: Operator, body: ActionRequest, if_match: IfMatch = None) -> Response:
+    async def rollback(caller: Operator, body: ActionBody, if_match: IfMatch = None) -> Response:
         """Return every region to the stable policy. The rollout does not restart automatically."""
         return await advance(caller, RolloutEvent.ROLL_BACK, if_match, body)
 
@@ -148,5 +153,5 @@ async def _changes(actions: RolloutActions, rollout: Rollout) -> tuple[Change, .
         stable, candidate = await actions.policy(rollout.stable), await actions.policy(rollout.candidate)
     except PolicyNotStored:
         return ()
-    # In a thread: comparing thousands of documents takes seconds and would delay the renewal of the leader's lease.
-    return await asyncio.to_thread(diff, stable, candidate)
+    # In a thread: comparing thousands of documents takes seconds.
+    return await in_api_thread(lambda: diff(stable, candidate))

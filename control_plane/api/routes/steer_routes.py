@@ -6,11 +6,12 @@ import asyncio
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.geoip_lookup import GeoIpLookup
 from control_plane.api.client_location import ClientPlace, require_policy
+from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.responses import json_response
 from control_plane.auth.required_roles import Viewer
@@ -19,6 +20,9 @@ from penstock.fleet.snapshot import pools
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from penstock.routing.steering import Client, SteeringAdvice, SteeringAdvisor
+
+MAX_BODY_BYTES = 256 * 1024
+"""Maximum size (bytes) of the body: 500 bytes for each of MAX_CLIENTS."""
 
 MAX_CLIENTS = 500
 """Maximum number of clients in a batch."""
@@ -38,7 +42,10 @@ class SteerBatch(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    clients: list[SteerClient] = Field(max_length=MAX_CLIENTS)
+    clients: list[SteerClient] = Field(max_length=MAX_CLIENTS, fail_fast=True)
+
+
+SteerBody = Annotated[SteerBatch, Depends(JsonBody(SteerBatch, MAX_BODY_BYTES).read)]
 
 
 class SteerBatchResponse(msgspec.Struct, frozen=True):
@@ -64,7 +71,7 @@ def routes(view: FleetView, geoip: GeoIpLookup) -> APIRouter:
         return json_response(advice, headers={"cache-control": f"private, max-age={int(advice.ttl_s)}"})
 
     @router.post("", responses=returns(SteerBatchResponse, "SteeringAdvice for each client, in the same order."))
-    async def batch(caller: Viewer, body: SteerBatch) -> Response:
+    async def batch(caller: Viewer, body: SteerBody) -> Response:
         """Get the entry regions of several clients."""
         current = advisor.current()
         advice = []

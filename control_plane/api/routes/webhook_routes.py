@@ -6,7 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 
+from control_plane.api.json_bodies import MAX_BODY
 from control_plane.policy.source.policy_webhook import PolicyWebhook
+
+MAX_DELIVERY_BYTES = 4 * 1024 * 1024
+"""Maximum size (bytes) of a delivery, which may list many commits. Deliveries are not held in memory."""
 
 
 def routes(webhook: PolicyWebhook) -> APIRouter:
@@ -18,7 +22,10 @@ def routes(webhook: PolicyWebhook) -> APIRouter:
         status_code=204,
         response_class=Response,
         responses={204: {"description": "The signature is valid; the repository is polled."}},
-        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}},
+        openapi_extra={
+            MAX_BODY: MAX_DELIVERY_BYTES,
+            "requestBody": {"required": True, "content": {"application/json": {"schema": {}}}},
+        },
     )
     async def webhook_delivery(
         request: Request,

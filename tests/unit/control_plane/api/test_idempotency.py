@@ -17,10 +17,13 @@ from adapters.access.login_failures import LoginFailures
 from adapters.store import keys
 from adapters.store.memory_store import MemoryStore
 from control_plane.api import idempotency_store, request_limits, responses
+from control_plane.api.authorisation import Authorisation
 from control_plane.api.idempotency import Idempotency
 from control_plane.api.idempotency_store import IdempotencyStore
-from control_plane.api.request_limits import BodyLimits
+from control_plane.api.json_bodies import MAX_BODY_BYTES
+from control_plane.api.request_limits import RequestLimits
 from control_plane.api.responses import Problem, json_response
+from control_plane.api.route_rules import RouteRules
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import Operator
 from tests.support.stores import SetClock
@@ -63,8 +66,6 @@ async def http(
     access = app.state.access = Access(TOKEN, ApiKeys(keys_file(tmp_path), clock))
     access.failures = LoginFailures(clock)
     responses.install_error_handlers(app)
-    app.add_middleware(Idempotency, access=access, store=IdempotencyStore(store, "north", clock), routes=app.routes)
-    app.add_middleware(BodyLimits)
 
     @app.post("/things", status_code=201)
     async def make(caller: Operator, name: Annotated[str, Body(embed=True)]) -> Response:
@@ -96,6 +97,10 @@ async def http(
 
         return StreamingResponse(parts())
 
+    rules = RouteRules(app.routes)
+    app.add_middleware(Idempotency, store=IdempotencyStore(store, "north", clock), rules=rules)
+    app.add_middleware(Authorisation, access=access, rules=rules)
+    app.add_middleware(RequestLimits, rules=rules)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://north") as client:
         yield client
@@ -266,7 +271,7 @@ async def test_only_the_digest_of_a_request_is_stored(http: httpx.AsyncClient, s
 async def test_a_body_that_is_too_large_or_too_slow_is_refused(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, changes: Changes, key: str | None
 ) -> None:
-    assert (await make(http, "x" * request_limits.MAX_BODY_BYTES, key)).status_code == 413
+    assert (await make(http, "x" * MAX_BODY_BYTES, key)).status_code == 413
     monkeypatch.setattr(request_limits, "BODY_TIMEOUT_S", 0.05)
 
     async def dawdle() -> AsyncIterator[bytes]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import httpx
 import msgspec
 import pytest
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from pydantic import BaseModel
 
 from control_plane.api import responses
+from control_plane.api.json_bodies import JsonBody
 
 
 class Order(BaseModel):
@@ -17,13 +20,16 @@ class Order(BaseModel):
     reason: str
 
 
+OrderBody = Annotated[Order, Depends(JsonBody(Order).read)]
+
+
 @pytest.fixture
 def api() -> httpx.AsyncClient:
     app = FastAPI()
     responses.install_error_handlers(app)
 
     @app.post("/orders")
-    async def order(body: Order) -> str:
+    async def order(body: OrderBody) -> str:
         """Take an order."""
         return body.reason
 

@@ -29,6 +29,10 @@ SMALL = ValidationJob(msgspec.json.encode(FILES), is_tar=False, current=POLICY)
 LARGE = ValidationJob(msgspec.json.encode(large_bundle()), is_tar=False, current=None)
 
 
+def what_if(files: dict[str, str] | None, lost: list[str]) -> WhatIfJob:
+    return WhatIfJob(POLICY, msgspec.json.encode({"files": files, "lost": lost}), (), 0.0)
+
+
 @asynccontextmanager
 async def evaluator_of(timeout_s: float = 60.0) -> AsyncIterator[Evaluator]:
     evaluator = Evaluator(timeout_s=timeout_s)
@@ -42,11 +46,11 @@ async def test_policies_are_unchanged_by_the_transfer_to_the_process() -> None:
     async with evaluator_of() as evaluator:
         validated = await evaluator.evaluate("a", SMALL)
         assert msgspec.json.decode(validated.response, type=Validation) == Validation(True, POLICY.digest(), (), ())
-        job = WhatIfJob(POLICY, FILES, ("eu-de",), None, (), 0.0)
+        job = what_if(FILES, ["eu-de"])
         compared = msgspec.json.decode((await evaluator.evaluate("a", job)).response, type=WhatIfResponse)
         assert compared == run_job(job)
         (process,) = evaluator._processes
-        refused = await evaluator.evaluate("a", WhatIfJob(POLICY, None, ("eu-d",), None, (), 0.0))
+        refused = await evaluator.evaluate("a", what_if(None, ["eu-d"]))
         assert refused.refusal is not None
         assert "did you mean eu-de?" in refused.refusal.detail
         assert evaluator._processes == [process], "a process is used again"
@@ -105,7 +109,7 @@ async def test_the_process_is_limited_and_does_not_see_the_settings(monkeypatch:
 
 def test_a_policy_too_large_for_generated_demand_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation_jobs, "MAX_GENERATED_ROWS", 100)
-    refusal = run_job(WhatIfJob(POLICY, None, ("eu-de",), None, (), 0.0))
+    refusal = run_job(what_if(None, ["eu-de"]))
     assert isinstance(refusal, Refused)
     assert "give it" in refusal.detail
 
@@ -114,7 +118,7 @@ def test_the_errors_of_a_bundle_are_limited(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(evaluation_jobs, "MAX_ERRORS", 2)
     files = FILES | {f"{number}.yaml": "kind: Nothing\n" for number in range(3)}
     validated = run_job(ValidationJob(msgspec.json.encode(files), is_tar=False, current=None))
-    compared = run_job(WhatIfJob(POLICY, files, (), None, (), 0.0))
+    compared = run_job(what_if(files, []))
     assert isinstance(validated, Validation)
     assert isinstance(compared, Refused)
     assert (len(validated.errors), len(compared.errors)) == (2, 2)
