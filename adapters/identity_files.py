@@ -70,7 +70,8 @@ class IdentityFiles:
         self._binding = FleetBinding() if binding is None else binding
         self._clock = clock
         self._stamps = self._stamp()
-        self._problem = ""
+        self.problem = ""
+        """The problem of the current files; empty while their content is in use."""
         self._binding.advance(clock())
         self.sessions = Sessions(self._load())
 
@@ -92,17 +93,17 @@ class IdentityFiles:
         """
         self._binding.advance(self._clock())
         stamps = self._stamp()
-        if stamps == self._stamps and not self._problem:
+        if stamps == self._stamps and not self.problem:
             return False
         self._stamps = stamps
         try:
             identity = self._load()
         except BadSecret as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
+            if str(error) != self.problem:
+                self.problem = str(error)
                 _log.error("identity not reloaded; the previous one stays in use", reason=str(error))
             return False
-        self._problem = ""
+        self.problem = ""
         self.sessions.use(identity)
         _log.info("identity reloaded", id=str(identity.id), serial=identity.peer.serial)
         return True

@@ -41,21 +41,22 @@ class SecretFile(Generic[SecretT]):
         self._what = what
         self._load = load
         self._stamp = file_stamp(path)
-        self._problem = ""
+        self.problem = ""
+        """The problem of the current files; empty while their content is in use."""
         self.secret = load(path)
 
     def reload_if_changed(self) -> None:
         """Use a changed secret; keep the last good one while the file cannot be used, which its mode may cause."""
         stamp = file_stamp(self._path)
-        if stamp == self._stamp and not self._problem:
+        if stamp == self._stamp and not self.problem:
             return
         self._stamp = stamp
         try:
             self.secret.use(self._load(self._path))
         except BadSecret as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
+            if str(error) != self.problem:
+                self.problem = str(error)
                 _log.error("secret not reloaded; the previous one stays in force", secret=self._what, reason=str(error))
         else:
-            self._problem = ""
+            self.problem = ""
             _log.info("secret reloaded", secret=self._what)

@@ -30,7 +30,15 @@ class BadTlsFiles(Exception):
     """Unusable certificates or keys. The message names the file and the remedy."""
 
 
-class Reloadable(Protocol):
+class ReloadedFiles(Protocol):
+    """Files that are read again when they change; unusable content does not replace the last good one."""
+
+    @property
+    def problem(self) -> str | None:
+        """The problem of the current files; empty or None while their content is in use."""
+
+
+class Reloadable(ReloadedFiles, Protocol):
     """Reloads its files when they change."""
 
     def reload_if_changed(self) -> None: ...
@@ -43,23 +51,24 @@ class _ContextFiles:
         self._make = make
         self._files = [file for file in files if file is not None]
         self._stamps = self._stat()
-        self._problem = ""
+        self.problem = ""
+        """The problem of the current files; empty while their content is in use."""
         self.context = make()
 
     def reload_if_changed(self) -> None:
         """Rebuild the context if a file has changed; keep the last good one, and try again, while that fails."""
         stamps = self._stat()
-        if stamps == self._stamps and not self._problem:
+        if stamps == self._stamps and not self.problem:
             return
         self._stamps = stamps
         try:
             self.context = self._make()
         except BadTlsFiles as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
+            if str(error) != self.problem:
+                self.problem = str(error)
                 log.error("TLS files are unusable; the last good ones stay in force", problem=str(error))
         else:
-            self._problem = ""
+            self.problem = ""
             log.info("TLS files reloaded", files=[str(file) for file in self._files])
 
     def _stat(self) -> list[Stamp | None]:
@@ -97,6 +106,11 @@ class ServerTls:
     def renewing_context(self) -> ssl.SSLContext:
         """Return a context for asyncio servers, which accept only one; each connection uses the current context."""
         return _RenewingContext(self)
+
+    @property
+    def problem(self) -> str:
+        """The problem of the current files; empty while their content is in use."""
+        return self._files.problem
 
     def reload_if_changed(self) -> None:
         """Use changed files from the next handshake on."""
@@ -170,6 +184,11 @@ class ClientTls:
     def __call__(self) -> ssl.SSLContext:
         """Return the context of the next connection."""
         return self._files.context
+
+    @property
+    def problem(self) -> str:
+        """The problem of the current files; empty while their content is in use."""
+        return self._files.problem
 
     def reload_if_changed(self) -> None:
         """Use changed files from the next connection on."""

@@ -202,6 +202,14 @@ REGIONS = (
         impact="None yet: the agent serves by the last answer, and learns of no endpoint that is added or removed.",
     ),
     Alert(
+        name="PenstockFileRejected",
+        expr="max by (site, agent, file) (penstock_agent_file_rejected) == 1",
+        for_s=60,
+        severity=TICKET,
+        summary="Agent {{ $labels.agent }} in {{ $labels.site }} rejects a changed file of kind {{ $labels.file }}",
+        impact="None yet: the last valid content stays in force, and no later change takes effect.",
+    ),
+    Alert(
         name="PenstockCertificateExpiresNow",
         expr=f"{_CERTIFICATE_DAYS_LEFT} < 3",
         for_s=300,

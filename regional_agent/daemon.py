@@ -138,6 +138,10 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
             tracer=_tracer(settings, exporter, rng),
         )
         proxy.start()
+        runtime.reloaded_files += [("identity", identity), ("admin_api_keys", access)]
+        runtime.reloaded_files += [("tls", part) for part in tls.parts]
+        if region_key is not None:
+            runtime.reloaded_files.append(("region_key", region_key))
         reloadable = [*tls.parts, *([region_key] if region_key is not None else [])]
         background = [asyncio.create_task(keep_reloading(reloadable)), asyncio.create_task(identity.keep_fresh())]
         if exporter is not None:

@@ -20,6 +20,7 @@ from adapters.store.config_store import ConfigStore
 from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
+from adapters.tls_contexts import ReloadedFiles
 from penstock.health.outlier_ejection import EjectionRules
 from penstock.policy.policy import Policy
 from penstock.routing.affinity import AffinityIndex
@@ -204,8 +205,21 @@ class AgentRuntime:
         )
         self.explain_service = ExplainService(self.router, self.config, self.locator)
 
+        self.reloaded_files: list[tuple[str, ReloadedFiles]] = [
+            ("endpoints", self.endpoints.sources),
+            ("registration_tokens", self.registrations),
+            ("geoip", self.locator.geoip),
+        ]
+        """Files that this agent reads again when they change, by kind."""
         self.state_metrics = StateMetrics(
-            metrics, self.config, self.endpoints, self.shared_load, self.peers, self.queue, self.tally
+            metrics,
+            self.config,
+            self.endpoints,
+            self.shared_load,
+            self.peers,
+            self.queue,
+            self.tally,
+            file_problems=self.file_problems,
         )
         self._reports = ReportBuilder(
             region,
@@ -219,6 +233,7 @@ class AgentRuntime:
             credits,
             self.tally,
             certificate_expires_at=lambda: sessions.identity.peer.not_after,
+            file_problems=self.file_problems,
             clock=clock,
         )
         self._reporter = Reporter(
@@ -298,6 +313,13 @@ class AgentRuntime:
         if registration is not None:
             await registration.stop()
 
+    def file_problems(self) -> dict[str, str]:
+        """Return the problem of each kind of file that is read again; empty while the content is in force."""
+        found = [(kind, files.problem or "") for kind, files in self.reloaded_files]
+        found += [("endpoint_credentials", endpoint.problem) for endpoint in self.endpoints.every()]
+        # Of several files of one kind, any problem is a greater text than the empty one.
+        return {kind: max(problem for of, problem in found if of == kind) for kind, _ in found}
+
     def status(self) -> dict[str, Any]:
         """Return the content of the status page."""
         reason = self.readiness.not_ready_reason()
@@ -306,10 +328,8 @@ class AgentRuntime:
             "ready": reason is None,
             "not_ready_because": reason,
             **self.config.status(),
-            "endpoints_problem": self.endpoints.sources.problem,
+            "rejected_files": {kind: problem for kind, problem in self.file_problems().items() if problem},
             **self.endpoints.sources.discovery.status(),
-            "registration_problem": self.registrations.problem or None,
-            "geoip_problem": self.locator.geoip.problem,
             "shared_load": self.shared_load.status(),
             "objects": self.objects.status(),
             "pools": self._reports.pools(),

@@ -66,7 +66,8 @@ class ApiKeys:
         self._clock = clock
         self._checked_at = clock()
         self._stamp = file_stamp(path)
-        self._problem = ""
+        self.problem = ""
+        """The problem of the current files; empty while their content is in use."""
         self._keys = read_api_keys(path)
 
     def caller(self, key: str) -> Caller | None:
@@ -94,11 +95,11 @@ class ApiKeys:
         except BadApiKeys as error:
             if isinstance(error, UnreadableApiKeys):
                 self._stamp = None  # to read the file again, once its permissions allow that
-            if str(error) != self._problem:
-                self._problem = str(error)
+            if str(error) != self.problem:
+                self.problem = str(error)
                 _log.error("API keys not reloaded; the previous keys stay in force", reason=str(error))
         else:
-            self._problem = ""
+            self.problem = ""
             _log.info("API keys reloaded", keys=len(self._keys))
 
 

@@ -77,6 +77,11 @@ class KeyAccess:
         self._clock = clock
         self._failures = LoginFailures() if failures is None else failures
 
+    @property
+    def problem(self) -> str:
+        """The problem of the file of keys; empty while its content is in force."""
+        return self._keys.problem if self._keys is not None else ""
+
     def require(self, role: Role, authorization: bytes | None, certificate: bytes | None, address: str) -> Caller:
         """Return the caller of a request.
 

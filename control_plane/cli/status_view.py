@@ -191,6 +191,8 @@ def _warnings(status: Status) -> Iterable[Text]:
             )
         if agent.refused_plan:
             yield Text(f"{agent.region}/{agent.name} refused the plan: {agent.refused_plan}", "bold red")
+        for problem in agent.rejected_files:
+            yield Text(f"{agent.region}/{agent.name} rejected a file, the last valid one is in force: {problem}", "red")
 
 
 def _is_missing_report(agent: AgentStatus, status: Status) -> bool:

@@ -155,6 +155,8 @@ class AgentStatus(msgspec.Struct, frozen=True):
     """Version of the agent; empty if unknown."""
     certificate_expires_at: float = 0.0
     """Unix time (s) at which the agent's certificate expires; 0 if unknown."""
+    rejected_files: tuple[str, ...] = ()
+    """Problems of files that were rejected, while their last valid content stays in force."""
 
 
 class RegionStatus(msgspec.Struct, frozen=True):

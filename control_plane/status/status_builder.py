@@ -183,5 +183,6 @@ def _agent_status(
         refused_digest=held.report.refused_digest,
         release=held.report.release,
         certificate_expires_at=held.report.certificate_expires_at,
+        rejected_files=held.report.rejected_files,
         peers=tuple(PeerStatus(peer.region, peer.state, peer.rtt_ms) for peer in held.report.peers),
     )

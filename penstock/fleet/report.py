@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.fleet.endpoint_report import EndpointReport
+from penstock.fleet.endpoint_report import MAX_TEXT, EndpointReport
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.traffic_report import CountryReport, SpilloverReport
 from penstock.health.region_health import RegionState
 from penstock.policy.service_objective import ObjectiveReport
+
+MAX_REJECTED_FILES = 10
+"""Maximum number of rejected files in one report."""
 
 
 class PoolReport(msgspec.Struct, frozen=True, gc=False):
@@ -108,3 +111,13 @@ class AgentReport(msgspec.Struct, frozen=True):
     """Version of the agent; empty if unknown."""
     certificate_expires_at: float = 0.0
     """Unix time (s) until which the agent's certificate is valid; 0 if unknown."""
+    rejected_files: tuple[str, ...] = ()
+    """Problems of files that have changed and were rejected, while their last valid content stays in force; each names
+    the file."""
+
+    @property
+    def has_possible_texts(self) -> bool:
+        """Whether the texts about rejected files are within their limits."""
+        return len(self.rejected_files) <= MAX_REJECTED_FILES and all(
+            len(problem) <= MAX_TEXT for problem in self.rejected_files
+        )

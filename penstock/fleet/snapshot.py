@@ -399,6 +399,7 @@ def _is_valid(report: AgentReport) -> bool:
         and all(row.is_possible(MAX_COUNT) for row in report.spillover)
         and len(report.release) <= MAX_NAME
         and isfinite(report.certificate_expires_at)
+        and report.has_possible_texts
         and are_groups_of(report.groups, report.pools)
         and all(row.residency == residency_class(frozenset(row.regions)).name for row in report.demand)
     )

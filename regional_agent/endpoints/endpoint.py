@@ -88,6 +88,7 @@ class Endpoint(EndpointAccount):
         "kv_events",
         "load_header_read_at",
         "loaded",
+        "probe_failure",
         "probe_now",
         "problem",
         "progress",
@@ -147,6 +148,8 @@ class Endpoint(EndpointAccount):
         """The problem of the files that the endpoint's entry names; empty if all files are valid."""
         self.credential_rejected = ""
         """How the engine rejected the configured credential; empty once the engine has accepted the credential."""
+        self.probe_failure = ""
+        """Why the last health probe was not good; empty if it was good, or there was none."""
         self._on_models = on_models
         self._models_at = -inf
         self._detection = outlier_detection

@@ -81,7 +81,7 @@ async def _listed(spec: EndpointSpec, rewrite: RequestRewrite, connections: Upst
     except TooLarge:
         return LoadedModels(None)
     if status >= 500 and status not in UNSUPPORTED:
-        raise NotReady
+        raise NotReady(f"status {status}")
     if status != 200:
         return LoadedModels(None)
     try:

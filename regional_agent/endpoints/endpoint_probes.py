@@ -51,8 +51,14 @@ async def keep_probing(endpoint: Endpoint, connections: UpstreamPool, siblings: 
 
 async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:
     """Probe once. Also queries the loaded models if that is due."""
+    outcome, endpoint.probe_failure = await _probe(endpoint, connections)
+    return outcome
+
+
+async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOutcome, str]:
+    """Return the outcome of one probe, and why it is not good; without the path, which may hold a secret."""
     if not endpoint.usable:
-        return ProbeOutcome.UNREADY
+        return ProbeOutcome.UNREADY, "a file of its entry was never usable"
     engine, spec, rewrite = ENGINES[endpoint.kind], endpoint.spec, endpoint.rewrite or NO_REWRITE
     target = spec.health_path or rewrite.target(engine.health_path)
     try:
@@ -69,16 +75,18 @@ async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:
             endpoint.set_loaded_models(listed.models, listed.adapters)
     except CredentialRejected as error:
         endpoint.reject_credential(str(error))
-        return ProbeOutcome.UNREADY
-    except NotReady:
-        return ProbeOutcome.UNREADY
+        return ProbeOutcome.UNREADY, "it rejects the credential"
+    except NotReady as error:
+        return ProbeOutcome.UNREADY, f"it does not list its models: {error}"
     except TimedOut:
-        return ProbeOutcome.SLOW
-    except UpstreamError:
-        return ProbeOutcome.UNREACHABLE
+        return ProbeOutcome.SLOW, f"no answer to the health probe within {TIMEOUT_S:g} s"
+    except UpstreamError as error:
+        return ProbeOutcome.UNREACHABLE, f"the health probe failed: {error}"
     if answer.status in UNAUTHORIZED and spec.credential_file:
         endpoint.reject_credential(f"GET {target} answers {answer.status}")
-    return ProbeOutcome.GOOD if answer.status == 200 else ProbeOutcome.UNREADY
+    if answer.status == 200:
+        return ProbeOutcome.GOOD, ""
+    return ProbeOutcome.UNREADY, f"it answers the health probe with {answer.status}"
 
 
 def _next_in_s(endpoint: Endpoint, siblings: int) -> float:

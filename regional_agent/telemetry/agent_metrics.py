@@ -178,6 +178,11 @@ class AgentMetrics:
             "Seconds since a directory that the endpoints file names last answered; +Inf before the first answer.",
             ("directory",),
         )
+        self._rejected_files = self._gauge(
+            "file_rejected",
+            "1 if a changed file of this kind was rejected, so that its last valid content stays in force; else 0.",
+            ("file",),
+        )
         self._certificate_expiry = self._gauge("certificate_expiry_timestamp_seconds", EXPIRY_HELP, ("certificate",))
         self.certificates = CertificateExpiry({})
         """The certificates in use."""
@@ -388,6 +393,12 @@ class AgentMetrics:
         """Set whether the shared load is reachable, and its age in seconds; inf if it is not configured."""
         self._shared_load_up.set(up)
         self._shared_load_age.set(age_s)
+
+    def set_rejected_files(self, problems: Mapping[str, str]) -> None:
+        """Set whether a file is rejected, by the problem of each kind of file; empty where it has none."""
+        self._rejected_files.clear()
+        for kind, problem in problems.items():
+            self._rejected_files.labels(kind).set(bool(problem))
 
     def set_directories(self, ages_s: Mapping[str, float]) -> None:
         """Set the age (s) of the last response of each directory; remove the series of directories not in `ages_s`."""

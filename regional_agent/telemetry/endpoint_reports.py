@@ -103,9 +103,9 @@ def _reason(endpoint: Endpoint, condition: EndpointCondition) -> str:
         case EndpointCondition.WARMING:
             return f"receives {endpoint.view.weight:.0%} of a full share of requests"
         case EndpointCondition.DOWN:
-            return endpoint.problem or "health probes fail"
+            return endpoint.problem or endpoint.probe_failure or "health probes failed; the last one was good"
         case EndpointCondition.NEW:
-            return endpoint.problem or "no health probe has succeeded yet"
+            return endpoint.problem or endpoint.probe_failure or "no good health probe since its start or failure"
         case EndpointCondition.UNLOADED:
             return "none of its models is loaded"
         case EndpointCondition.DRAINING:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from adapters.release import release
+from penstock.fleet.endpoint_report import MAX_TEXT
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
-from penstock.fleet.report import AgentReport, PoolReport
+from penstock.fleet.report import MAX_REJECTED_FILES, AgentReport, PoolReport
 from penstock.fleet.traffic_report import SpilloverReport
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -36,6 +37,7 @@ class ReportBuilder:
         tally: RequestTally,
         *,
         certificate_expires_at: Callable[[], float],
+        file_problems: Callable[[], Mapping[str, str]],
         clock: Callable[[], float],
     ) -> None:
         """Create a builder whose first report has number 1.
@@ -52,6 +54,7 @@ class ReportBuilder:
             credits: the spill credits that this agent grants.
             tally: outcomes of requests.
             certificate_expires_at: Unix time (s) until which this agent's certificate is valid.
+            file_problems: returns the problem of each kind of file, empty where it has none.
             clock: monotonic, in seconds.
         """
         self._region = region
@@ -66,6 +69,7 @@ class ReportBuilder:
         self._credits = credits
         self._tally = tally
         self._certificate_expires_at = certificate_expires_at
+        self._file_problems = file_problems
         self._clock = clock
         self._seq = 0
 
@@ -98,6 +102,7 @@ class ReportBuilder:
             spillover=self._spillover(),
             release=release(),
             certificate_expires_at=self._certificate_expires_at(),
+            rejected_files=self._rejected_files(),
         )
 
     def pools(self) -> tuple[PoolReport, ...]:
@@ -114,6 +119,10 @@ class ReportBuilder:
             )
             for model, pool in self._endpoints.pools.items()
         )
+
+    def _rejected_files(self) -> tuple[str, ...]:
+        problems = [problem[:MAX_TEXT] for problem in self._file_problems().values() if problem]
+        return tuple(problems[:MAX_REJECTED_FILES])
 
     def _spillover(self) -> tuple[SpilloverReport, ...]:
         policy = self._config.policy

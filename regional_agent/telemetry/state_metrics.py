@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
 from penstock.health.outlier_ejection import EjectionState
@@ -27,8 +27,14 @@ class StateMetrics:
         peers: PeerProber,
         queue: AdmissionQueue,
         tally: RequestTally,
+        *,
+        file_problems: Callable[[], Mapping[str, str]],
     ) -> None:
-        """Create an exporter; the gauges are set by `update`."""
+        """Create an exporter; the gauges are set by `update`.
+
+        Args:
+            file_problems: returns the problem of each kind of file, empty where it has none.
+        """
         self._metrics = metrics
         self._config = config
         self._endpoints = endpoints
@@ -36,6 +42,7 @@ class StateMetrics:
         self._peers = peers
         self._queue = queue
         self._tally = tally
+        self._file_problems = file_problems
         self._exported_endpoints: set[str] = set()
         self._exported_peers: set[str] = set()
 
@@ -49,6 +56,7 @@ class StateMetrics:
         self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._config.age_s())
         view = self._shared_load
         self._metrics.set_shared_load(view.up, view.age_s() if view.shared else inf)
+        self._metrics.set_rejected_files(self._file_problems())
         self._metrics.set_directories(self._endpoints.sources.discovery.ages_s())
         for model in self._endpoints.pools:
             self._metrics.set_in_flight(model, in_flight.get(model, 0), self._queue.waiting_here(model))

@@ -204,6 +204,21 @@ async def test_two_regions_discover_each_other(sites: list[Site], own_etcd: Etcd
         assert 'penstock_agent_endpoint_ready{endpoint="gpu-0"} 1.0' in text
         assert "penstock_agent_shared_load_up 1.0" in text
         assert "penstock_agent_plan_epoch 7.0" in text
+        assert 'penstock_agent_file_rejected{file="endpoints"} 0.0' in text
+
+        file = de.directory / "endpoints.yaml"
+        good, before = file.read_text(), here.endpoints.sources.specs
+        file.write_text("- name: 7")
+        await until(lambda: de.reports[-1].rejected_files != ())
+        assert de.reports[-1].rejected_files[0].startswith(f"{file}:1: ")
+        assert here.endpoints.sources.specs == before
+        assert here.status()["rejected_files"].keys() == {"endpoints"}
+        here.state_metrics.update({})
+        assert 'penstock_agent_file_rejected{file="endpoints"} 1.0' in de.metrics.render().decode()
+        file.write_text(good)
+        await until(lambda: de.reports[-1].rejected_files == ())
+        here.state_metrics.update({})
+        assert 'penstock_agent_file_rejected{file="endpoints"} 0.0' in de.metrics.render().decode()
 
 
 async def test_a_probe_with_the_certificate_of_another_region_is_rejected(

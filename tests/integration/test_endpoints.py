@@ -20,6 +20,7 @@ from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_signals import MAX_PAGE_BYTES
+from regional_agent.telemetry.endpoint_reports import endpoint_report
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.small_http import Headers, SmallHttp
@@ -112,8 +113,10 @@ async def test_an_endpoint_fails_and_recovers_with_its_health_check(
     engines[0].status = 503
     await until(lambda: not pool.views[0].ready)
     assert (pool.ready, pool.slots) == (1, 4)
+    assert endpoint_report(pool.endpoints[0]).reason == "it answers the health probe with 503"
     await engines[1].stop()
     await until(lambda: pool.ready == 0)
+    await until(lambda: "cannot connect to" in endpoint_report(pool.endpoints[1]).reason)
     engines[0].status = 200
     await engines[1].start()
     await until(lambda: pool.ready == 2)

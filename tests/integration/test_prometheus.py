@@ -123,6 +123,7 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         {f'penstock_agent_directory_age_seconds{{{AGENT},directory="dns:gpu"}}': "600+15x80"},
         "6m",
     ),
+    ("PenstockFileRejected", {f'penstock_agent_file_rejected{{{AGENT},file="endpoints"}}': "1+0x80"}, "6m"),
     (
         "PenstockSaturated",
         {
@@ -277,6 +278,7 @@ WELL = {
     'penstock_agents_rejecting_config{region="eu-de"}': "0x80",
     f"penstock_agent_config_age_seconds{{{AGENT}}}": "1x80",
     f'penstock_agent_directory_age_seconds{{{AGENT},directory="dns:gpu"}}': "30x80",
+    f'penstock_agent_file_rejected{{{AGENT},file="endpoints"}}': "0x80",
     'penstock_region_in_flight{region="eu-de",model="m"}': "80x80",
     'penstock_region_slots{region="eu-de",model="m"}': "100x80",
     f'penstock_agent_requests_total{{{AGENT},kind="forwarded",outcome="refused"}}': "0+50x80",

@@ -39,7 +39,7 @@ def endpoints(
     state: Annotated[EndpointCondition | None, typer.Option(help="Limit to this state.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List endpoints: address, models, state, load, and the age of each report."""
+    """List endpoints: address, models, state, load, the age of each report, and why an endpoint is not ready."""
     wanted = {"region": region, "model": model, "state": state.value if state is not None else None}
     with exit_on_error("endpoints"), fleet.connect() as api:
         found, left_out = _every(api, wanted)
@@ -63,7 +63,7 @@ def _every(api: ApiClient, wanted: dict[str, str | None]) -> tuple[list[Endpoint
 
 def _view(found: Sequence[EndpointStatus]) -> RenderableType:
     words, numbers = ("region", "endpoint", "address", "models", "zone", "accelerator", "state"), ("load", "age")
-    table = table_of(*words, *numbers, title="Endpoints", right=numbers)
+    table = table_of(*words, *numbers, "reason", title="Endpoints", right=numbers)
     for endpoint in found:
         cells = (
             endpoint.region,
@@ -74,5 +74,6 @@ def _view(found: Sequence[EndpointStatus]) -> RenderableType:
             endpoint.accelerator or "-",
         )
         state = Text(endpoint.state.value, _COLOURS[endpoint.state])
-        table.add_row(*cells, state, f"{endpoint.in_flight}/{endpoint.slots}", f"{endpoint.age_s:.0f} s")
+        load = f"{endpoint.in_flight}/{endpoint.slots}"
+        table.add_row(*cells, state, load, f"{endpoint.age_s:.0f} s", endpoint.reason)
     return table

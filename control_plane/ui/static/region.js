@@ -84,7 +84,7 @@ export class RegionView {
       differs(status && agent.release !== status.release, agent.release || "unknown"),
       expiry(agent.certificate_expires_at),
       differs(status && agent.policy_digest && status.policy.digest !== agent.policy_digest, shortDigest(agent.policy_digest)),
-      count(agent.plan_generation), agent.refused_plan || agent.refused_digest || "nothing"]), "No agent is registered or reports."));
+      count(agent.plan_generation), [agent.refused_plan || agent.refused_digest, ...agent.rejected_files].filter(Boolean).join("; ") || "nothing"]), "No agent is registered or reports."));
   }
 }
 

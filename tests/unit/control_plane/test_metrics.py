@@ -72,6 +72,7 @@ AGENT_CONTRACT = {
     "plan_epoch": ("gauge", set()),
     "config_age_seconds": ("gauge", set()),
     "directory_age_seconds": ("gauge", {"directory"}),
+    "file_rejected": ("gauge", {"file"}),
     "certificate_expiry_timestamp_seconds": ("gauge", {"certificate"}),
     "access_log_lines_dropped": ("counter", set()),
     "trace_spans_exported": ("counter", set()),
@@ -180,6 +181,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.revoked("streaming", Reason.RESIDENCY_DENIED.value)
     agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
     agent.set_directories({"dns:gpu.test": 4.0})
+    agent.set_rejected_files({"endpoints": "", "geoip": "it is damaged"})
     agent.set_objectives({"llama": ObjectiveTally(ServiceObjective(1.5, 0.99))})
 
 

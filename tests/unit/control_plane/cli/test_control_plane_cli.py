@@ -91,6 +91,8 @@ def test_agents_that_cannot_serve_are_named() -> None:
     assert "eu-ed/typo is in no use: the policy has no region eu-ed" in shown(1.0)
     assert "eu-es/other-key is registered, and no report of it was accepted" in shown(12.0)
     assert "eu-es/other-key" not in shown(1.0), "a new leader has received no report yet"
+    agents = (msgspec.structs.replace(agents[1], rejected_files=("endpoints.yaml:3: slots: 0",), report_age_s=0.1),)
+    assert "eu-es/other-key rejected a file, the last valid one is in force: endpoints.yaml:3: slots: 0" in shown(12.0)
 
 
 def status_of(name: str, url: str, leader: LeaderStatus | None) -> Status:

@@ -20,7 +20,7 @@ def test_every_endpoint_page_by_page(penstock: Any, url: str, monkeypatch: pytes
     monkeypatch.setattr(command, "LIMIT", 2)
     rows = (
         endpoint("gpu-0", in_flight=7),
-        endpoint("gpu-1", EndpointCondition.EJECTED),
+        msgspec.structs.replace(endpoint("gpu-1", EndpointCondition.EJECTED), reason="requests failed"),
         endpoint("gpu-2", EndpointCondition.WARMING),
         msgspec.structs.replace(endpoint("gpu-3"), address="[fe80::1]:8000", zone="", models=("other",)),
         endpoint("gpu-4"),
@@ -29,7 +29,18 @@ def test_every_endpoint_page_by_page(penstock: Any, url: str, monkeypatch: pytes
     assert penstock("endpoints").exit_code == 0
     assert httpx.post(f"{url}/v1/reports", content=body, headers=dict(headers)).status_code == 202
     table = penstock("endpoints")
-    for word in ("eu-de", "gpu-4", "gpu-0.internal:8000", "[fe80::1]:8000", MODEL, "zone-a", "h100", "ejected", "7/25"):
+    for word in (
+        "eu-de",
+        "gpu-4",
+        "gpu-0.internal:8000",
+        "[fe80::1]:8000",
+        MODEL,
+        "zone-a",
+        "h100",
+        "ejected",
+        "7/25",
+        "requests failed",
+    ):
         assert word in table.stdout, word
     assert "2 more endpoints are omitted" in table.stderr
     listed = printed(penstock("endpoints", "--region", "eu-de", "-o", "json"))

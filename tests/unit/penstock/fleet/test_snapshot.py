@@ -103,6 +103,8 @@ class TestTakingIn:
             {"countries": (CountryReport("DE", 1.0),) * 301},
             {"spillover": (SpilloverReport("m", 0, -1, 0, 0),)},
             {"certificate_expires_at": inf},
+            {"rejected_files": ("x" * 513,)},
+            {"rejected_files": ("x",) * 11},
         ],
     )
     def test_impossible_numbers_are_refused(self, poison: dict[str, object]) -> None:

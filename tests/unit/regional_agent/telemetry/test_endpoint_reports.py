@@ -99,7 +99,14 @@ def test_limits_the_bytes_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_reports_why_an_endpoint_is_not_ready() -> None:
     clock = SetClock()
     (endpoint,) = some(1, clock=clock)
-    assert endpoint_report(endpoint).reason == "no health probe has succeeded yet"
+    assert endpoint_report(endpoint).reason == "no good health probe since its start or failure"
+    endpoint.probe_failure = "it answers the health probe with 503"
+    endpoint.probed(ProbeOutcome.UNREADY)
+    assert endpoint_report(endpoint).reason == "it answers the health probe with 503"
+    endpoint.probed(ProbeOutcome.UNREADY)
+    row = endpoint_report(endpoint)
+    assert (row.condition, row.reason) == (EndpointCondition.DOWN, "it answers the health probe with 503")
+    endpoint.probed(ProbeOutcome.GOOD)
     endpoint.probed(ProbeOutcome.GOOD)
     endpoint.tick()
     assert "of a full share" in endpoint_report(endpoint).reason
