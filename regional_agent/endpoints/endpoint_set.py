@@ -28,6 +28,7 @@ from regional_agent.endpoints import endpoint_credentials, endpoint_probes, endp
 from regional_agent.endpoints.discovery.endpoint_dns import Resolve
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_credentials import EndpointCredentials
+from regional_agent.endpoints.endpoint_failures import EndpointFailures
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_groups import EndpointGroups
 from regional_agent.endpoints.endpoint_models import UNAUTHORIZED
@@ -99,7 +100,8 @@ class EndpointSet:
         self._rng = rng
         self._zone = zone
         self._outlier_detection = outlier_detection or OutlierDetection(rng=rng)
-        self._on_ejected = on_ejected
+        self.failures = EndpointFailures(self._outlier_detection.clock, on_ejected)
+        """Receives the outcomes of requests."""
         self._progress = ProgressMonitor(
             lambda model: self.pool(model).endpoints, self._outlier_detection.rules.suspect_after_s, on_suspect
         )
@@ -209,12 +211,6 @@ class EndpointSet:
         if any(until <= now for _, until in self._preempted.values()):
             self._preempted = {name: notice for name, notice in self._preempted.items() if notice[1] > now}
             self._apply()
-
-    def ejected(self, endpoint: Endpoint, outcome: AttemptOutcome) -> None:
-        """Record the ejection of an endpoint, caused by `outcome`."""
-        until_s = endpoint.ejection.until - endpoint.ejection.since
-        log.warning("endpoint ejected", endpoint=endpoint.name, after=outcome.value, for_s=round(until_s, 1))
-        self._on_ejected(outcome)
 
     def set_remote_loads(self, loads: Mapping[str, Load]) -> None:
         """Set the estimated load of other agents on each endpoint, by name."""
@@ -374,7 +370,9 @@ class EndpointSet:
             self._end_preemptions()
             for endpoint in self._by_name.values():
                 endpoint.tick()
-            self._progress.check(self._by_name.values(), self._outlier_detection.clock())
+            now = self._outlier_detection.clock()
+            self.failures.check(now)
+            self._progress.check(self._by_name.values(), now)
             for pool in self._pools.values():
                 pool.update_readiness()
             for pool in self._pools.values():

@@ -67,7 +67,7 @@ class LocalServices:
 class LocalAttempt(Placement[Endpoint]):
     """An attempt at an endpoint of this region, with a reservation on it."""
 
-    __slots__ = ("_services", "address", "kind", "outcome", "region", "rewrite")
+    __slots__ = ("_judged_later", "_services", "address", "broken_before", "kind", "outcome", "region", "rewrite")
 
     from_peer: ClassVar[bool] = False
 
@@ -98,6 +98,10 @@ class LocalAttempt(Placement[Endpoint]):
         """The changes to the client's request for this endpoint; None for no changes."""
         self.outcome: AttemptOutcome | None = None
         """The outcome for the health of the endpoint; None while it is undecided."""
+        self.broken_before: RequestContext | None = None
+        """The request, if it broke the connection of an earlier attempt."""
+        self._judged_later = False
+        """Whether `EndpointFailures.check` decides about the outcome."""
 
     @property
     def endpoint_name(self) -> str:
@@ -150,6 +154,9 @@ class LocalAttempt(Placement[Endpoint]):
     def progressed(self, now: float) -> None:
         """Record that a byte of the response has arrived recently. `now` in s."""
         self.endpoint.progress.progressed_at = now
+        if self.broken_before is not None:
+            self._services.endpoints.failures.began(self.broken_before)
+            self.broken_before = None
 
     def waits(self, now: float) -> None:
         """Record that no byte of the response has arrived by `now` (s). Called a few times a second.
@@ -193,9 +200,9 @@ class LocalAttempt(Placement[Endpoint]):
                     services.chooser.learn_response(self, now, tail)
             elif tail:
                 services.chooser.learn_length(self.estimate, now, tail)
-            outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
-            if endpoint.ended(outcome, self.since):
-                services.endpoints.ejected(endpoint, outcome)
+            if not self._judged_later:
+                outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
+                services.endpoints.failures.ended(endpoint, self.estimate.tenant, outcome, self.since)
         except Exception:
             # The reservation is released, so a failure to learn must not fail the request.
             log.exception("learning from a finished request failed", endpoint=endpoint.name, model=self.estimate.model)
@@ -211,12 +218,21 @@ class LocalAttempt(Placement[Endpoint]):
         self.outcome = AttemptOutcome.STALLED
 
     def unreachable(self, context: RequestContext, *, broke: bool) -> None:
-        """Record a failure before a response; `broke`: the request had been sent."""
+        """Record a failure before a response.
+
+        Args:
+            broke: the request had been sent, so the request itself may be the cause. It then counts towards ejection
+                alone, which is bounded: an endpoint that clients could mark as down would be down for all of them.
+        """
         context.failed_because = Reason.ENGINE_FAILED
         context.broken += broke
         context.tried_endpoints |= {self.endpoint.name}
-        self.outcome = AttemptOutcome.UNREACHABLE
-        self.endpoint.connection_failed()
+        if broke:
+            self._judged_later = True
+            self._services.endpoints.failures.broke(self.endpoint, self.estimate.tenant, context, self.since)
+        else:
+            self.outcome = AttemptOutcome.UNREACHABLE
+            self.endpoint.connection_failed()
 
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
         """Record that the target rejected the request without starting it. `now` in s."""

@@ -393,6 +393,8 @@ class Router:
 
     def _reserve(self, context: RequestContext, attempt: LocalAttempt) -> LocalAttempt:
         """Count an attempt on its endpoint, if it occupies a slot there."""
+        if context.broken:
+            attempt.broken_before = context
         if _occupies_slot(context):
             return self._shared_load.reserve(attempt)
         attempt.released = True

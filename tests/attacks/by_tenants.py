@@ -359,3 +359,32 @@ async def endpoint_at_a_link_local_address(fleet: Fleet) -> None:
             await fleet.http.delete(f"{admin}/metadata", headers=token)
             resolved = "metadata" in endpoints and "169.254" in json.dumps([endpoints["metadata"], dns])
             expect(not resolved, f"{host} was accepted and resolved to a link-local address")
+
+
+@attack("18")
+async def prompts_that_break_engines(fleet: Fleet) -> None:
+    """A tenant's prompts make the only engine of a region break connections, twenty times a second.
+
+    Every request of another tenant, which may run in that region only, is served meanwhile.
+    """
+    stop = asyncio.Event()
+
+    async def break_connections(*, stream: bool) -> None:
+        while not stop.is_set():
+            with suppress(httpx.TransportError):
+                await fleet.chat("eu-de/a", "attacker", **{"break": True, "stream": stream})
+            await asyncio.sleep(0.1)
+
+    attackers = [asyncio.create_task(break_connections(stream=stream)) for stream in (False, True)]
+    refused: dict[int, int] = {}
+    try:
+        await asyncio.sleep(0.5)
+        for _ in range(100):
+            answer = await fleet.chat("eu-de/a", "de-victim")
+            if answer.status_code != 200:
+                refused[answer.status_code] = refused.get(answer.status_code, 0) + 1
+            await asyncio.sleep(0.02)
+    finally:
+        stop.set()
+        await asyncio.gather(*attackers)
+    expect(not refused, f"requests of another tenant were refused, by status: {refused}")

@@ -16,7 +16,10 @@ UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade:
 
 
 class Engine:
-    """Runs a request for its `seconds` (a field of the body; 0 without it), and streams if it has `stream`."""
+    """Runs a request for its `seconds` (a field of the body; 0 without it), and streams if it has `stream`.
+
+    A request with `break` ends its connection: without a response, or within the stream.
+    """
 
     def __init__(self) -> None:
         self.address = Address("127.0.0.1", 0)
@@ -62,6 +65,11 @@ class Engine:
         seconds = asked.get("seconds", 0)
         seconds = float(seconds) if isinstance(seconds, int | float) else 0.0
         try:
+            if asked.get("break"):
+                if asked.get("stream") is True:
+                    writer.write(STREAM_HEAD + b"9\r\ndata: x\n\n\r\n")
+                    await writer.drain()
+                raise ConnectionResetError
             if asked.get("stream") is True:
                 await self._tick(writer, STREAM_HEAD, b"9\r\ndata: x\n\n\r\n", seconds)
                 writer.write(b"0\r\n\r\n")

@@ -7,12 +7,15 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.health.outlier_ejection import EjectionRules, EjectionState
+from penstock.policy.policy import Tenant
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
@@ -203,6 +206,74 @@ async def test_streams_that_stall_count_against_their_engine_and_clients_deadlin
         await asyncio.gather(*(give_up_after_the_head(agent) for _ in range(8)))
         assert min(len(stalling.requests), len(sibling.requests)) >= RULES.consecutive_failures
         assert agent.endpoints.pool(MODEL).ejected == 0
+
+
+async def break_for_poison(engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    if b"poison" not in received.body:
+        await answer_well(engine, received, writer)
+        return
+    if b"late" in received.body:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok")
+        await writer.drain()
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("prompt", ["poison", "late poison"])
+async def test_a_tenant_whose_prompts_break_engines_ejects_none(tmp_path: Path, prompt: str) -> None:
+    async def send(tenant: str, content: str) -> int:
+        client = await RawClient.connect(agent.traffic)
+        body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": content}]}).encode()
+        client.send(post(body, f"Authorization: Bearer {tenant}"))
+        try:
+            return (await client.answer()).status
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
+            return 0
+        finally:
+            client.close()
+
+    async with (
+        engine(break_for_poison) as first,
+        engine(break_for_poison) as second,
+        engine(break_for_poison) as third,
+        running_agent(tmp_path, [first.address, second.address, third.address], anonymous=None) as agent,
+    ):
+        tenants = {name: Tenant(name, "open", (sha256(name.encode()).hexdigest(),)) for name in "ab"}
+        agent.config.policy = msgspec.structs.replace(agent.config.policy, tenants=tenants)
+        agent.endpoints.start()
+        try:
+            # Both tenants have been at every endpoint before a third failure in a row.
+            for _ in range(30):
+                assert await send("a", prompt) in (0, 502)
+                assert [await send("b", "hello") for _ in range(3)] == [200] * 3
+            assert agent.endpoints.pool(MODEL).ejected == 0
+        finally:
+            await agent.endpoints.stop()
+
+
+async def test_an_engine_that_closes_every_connection_is_ejected_and_stays_healthy(tmp_path: Path) -> None:
+    async def close(engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.head.startswith(b"GET"):
+            await answer_well(engine, received, writer)
+        else:
+            writer.transport.abort()
+
+    async with (
+        engine(close) as sick,
+        engine(answer_well) as well,
+        running_agent(tmp_path, [sick.address, well.address]) as agent,
+    ):
+        agent.endpoints.start()
+        try:
+            for _ in range(200):
+                answer = await ask(agent)
+                assert answer is not None
+                assert answer.status == 200
+                assert first(agent).health.ready
+                if first(agent).ejection.is_ejected:
+                    break
+            assert first(agent).ejection.is_ejected
+        finally:
+            await agent.endpoints.stop()
 
 
 async def give_up_after_the_head(agent: Agent) -> None:

@@ -159,7 +159,7 @@ async def test_the_second_attempt_continues_when_the_first_fails(tmp_path: Path)
 
     async def second(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         release.set()
-        await until(lambda: first.closed_by_client.is_set() or not running.endpoints.pool(MODEL).views[0].ready)
+        await until(lambda: running.endpoints.pool(MODEL).endpoints[0].probe_now.is_set())
         await answers(e, received, writer)
 
     async with (

@@ -1,0 +1,84 @@
+"""Applies the outcomes of requests to the endpoints, less the failures that a tenant's own requests cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import structlog
+
+from penstock.health.failure_attribution import TenantFailures, UndecidedBreaks
+from penstock.health.outlier_ejection import AttemptOutcome
+from regional_agent.endpoints.endpoint import Endpoint
+
+_SERVED: Final = AttemptOutcome.SERVED
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
+
+_NOT_BY_REQUESTS: Final = frozenset({AttemptOutcome.INCONCLUSIVE, AttemptOutcome.CREDENTIAL_REJECTED})
+"""Outcomes without a failure that a request can cause: a credential is configured with its endpoint."""
+
+log = structlog.get_logger()
+
+
+class _Sent(NamedTuple):
+    """A request that broke off, as it was sent."""
+
+    endpoint: Endpoint
+    tenant: str
+    at: float
+
+
+class EndpointFailures:
+    """Outcomes of the requests of one agent."""
+
+    def __init__(self, clock: Callable[[], float], on_ejected: Callable[[AttemptOutcome], None]) -> None:
+        """Create a record without failures.
+
+        Args:
+            clock: monotonic, in seconds.
+            on_ejected: called at every ejection, with the outcome that caused it.
+        """
+        self._clock = clock
+        self._on_ejected = on_ejected
+        self._by_tenant = TenantFailures()
+        self._undecided: UndecidedBreaks[_Sent] = UndecidedBreaks()
+
+    def ended(self, endpoint: Endpoint, tenant: str, outcome: AttemptOutcome, sent_at: float) -> None:
+        """Apply the outcome of a request that a tenant's client sent.
+
+        Args:
+            sent_at: when the request was sent to the endpoint (s).
+        """
+        by_tenant = self._by_tenant
+        if outcome is _SERVED:
+            if by_tenant.until >= sent_at:
+                by_tenant.served(tenant, endpoint.name, self._clock())
+        elif outcome not in _NOT_BY_REQUESTS and not by_tenant.failed(tenant, endpoint.name, self._clock()):
+            outcome = AttemptOutcome.INCONCLUSIVE
+        if endpoint.ended(outcome, sent_at):
+            until_s = endpoint.ejection.until - endpoint.ejection.since
+            log.warning("endpoint ejected", endpoint=endpoint.name, after=outcome.value, for_s=round(until_s, 1))
+            self._on_ejected(outcome)
+
+    def broke(self, endpoint: Endpoint, tenant: str, request: object, sent_at: float) -> None:
+        """Record that the connection of a request broke before a response. The cause is decided later, by `check`.
+
+        The endpoint is probed at once, since its server may have ended.
+
+        Args:
+            request: identifies the request, which may break other endpoints too.
+            sent_at: when the request was sent to the endpoint (s).
+        """
+        for sent in self._undecided.broke(request, _Sent(endpoint, tenant, sent_at), self._clock()):
+            self.ended(sent.endpoint, sent.tenant, AttemptOutcome.INCONCLUSIVE, sent.at)
+        endpoint.probe_now.set()
+
+    def began(self, request: object) -> None:
+        """Record that the response of a request began that broke a connection before: the other endpoint failed."""
+        for sent in self._undecided.began(request):
+            self.ended(sent.endpoint, sent.tenant, AttemptOutcome.UNREACHABLE, sent.at)
+
+    def check(self, now: float) -> None:
+        """Apply the breaks that count against their endpoints by `now` (s). Called a few times a second."""
+        for sent in self._undecided.decided(now):
+            self.ended(sent.endpoint, sent.tenant, AttemptOutcome.UNREACHABLE, sent.at)
