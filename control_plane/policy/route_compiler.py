@@ -207,6 +207,11 @@ def _check_shape(document: Document, shape: RouteDocument, references: Reference
     if not shape.occupies_slot and shape.stream != "websocket":
         problem = "is false, and the route is no WebSocket"
         errors.append(document.error(("occupies_slot",), problem, "write `stream: websocket`, or remove it"))
+    for index, pointer in enumerate(shape.message_model):
+        _check_syntax(document, ("message_model", index), pointer, references)
+    if shape.message_model and shape.stream != "websocket":
+        problem = "is set, and the route is no WebSocket"
+        errors.append(document.error(("message_model",), problem, "write `stream: websocket`, or remove it"))
     if shape.previous_object:
         _check_pointer(document, ("previous_object",), shape.previous_object, shape, references)
         if not shape.object_id.startswith("/"):
@@ -286,6 +291,7 @@ def _route(document: Document, shape: RouteDocument) -> Route:
         "usage": UsageFields(**values["usage"]),
         "errors": ErrorFormat(shape.errors),
         "session": tuple(shape.session),
+        "message_model": tuple(shape.message_model),
         "source": f"{document.file}:{document.line_of(('name',))}",
     }
     return Route(**values)

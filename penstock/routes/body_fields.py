@@ -60,8 +60,8 @@ class BodyFields:
 
         Args:
             pointers: JSON pointers. Of a repeated key, the last value is read.
-            once: more JSON pointers to read. No key on their paths may be repeated or appear in another case, because
-                engines differ in the value that they use, and Go's decoder ignores case.
+            once: more JSON pointers to read. No key on their paths may be repeated, because engines differ in the value
+                that they use, or be written in another case, because Go's decoder ignores case.
 
         Raises:
             ValueError: a pointer is malformed, or denotes the whole body.
@@ -164,7 +164,7 @@ class _Level:
         if self._budget.left < 0:
             raise _FieldError(f"its objects have more than {MAX_FIELDS} fields")
         if self._once and (token := self._once.get(key.casefold())) is not None:
-            if token in self._seen:
+            if token in self._seen or key != token:
                 raise _FieldError(f"the field {token!r} is repeated, or appears in another case; send it once")
             self._seen.add(token)
         return self._keys.get(key, _OTHER_KEY)

@@ -161,6 +161,9 @@ class Route(RouteStruct, frozen=True):
     """Header with the API key, in addition to `Authorization: Bearer`: one of API_KEY_HEADERS; empty for none."""
     session: tuple[str, ...] = ()
     """JSON pointers to the name of the conversation; the first that the body contains is used."""
+    message_model: tuple[str, ...] = ()
+    """Of a WebSocket: JSON pointers into the messages of the client that may name a model. A message that names a model
+    which the policy refuses to the client is not forwarded."""
     object_id: str = ""
     """Of a route that creates an object: JSON pointer to its identifier in the response. In an event stream, the
     pointer applies to the data of an event, or to the member `response` of the data. Of a route for an existing object:

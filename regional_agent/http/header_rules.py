@@ -53,6 +53,8 @@ PER_HOP_HEADERS: Final = frozenset(
         b"expect",
         b"forwarded",
         b"host",
+        b"sec-websocket-extensions",
+        b"sec-websocket-protocol",
         b"traceparent",
         b"via",
         b"x-forwarded-for",

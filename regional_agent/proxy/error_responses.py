@@ -153,6 +153,13 @@ def refusal_response(
     return status, lines, error_body(error_format, status, code, refusal.detail, request_id=request_id)
 
 
+def message_error(refusal: Refusal, error_format: ErrorFormat, request_id: str) -> bytes:
+    """The message that reports the refusal of a message to the client of a WebSocket; an event in OpenAI's format."""
+    status, code = STATUS[refusal.reason], refusal.reason.value
+    body = error_body(error_format, status, code, refusal.detail, request_id=request_id)
+    return b'{"type":"error",' + body[1:] if error_format is ErrorFormat.OPENAI else body
+
+
 _RETRY_WORDS: Final = {True: "yes", False: "no", None: "client"}
 
 

@@ -17,9 +17,11 @@ from penstock.routing.usage import TAIL_BYTES
 from regional_agent.http.header_rules import Header
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
+from regional_agent.http.websocket_frames import GOING_AWAY, POLICY_VIOLATION
 from regional_agent.objects.object_ids import ObjectIdWatcher, keep_client_object, watch_object_id
+from regional_agent.proxy.client_messages import ClientMessages, Violation
 from regional_agent.proxy.client_response import ClientResponse
-from regional_agent.proxy.error_responses import error_format_of, refusal_response
+from regional_agent.proxy.error_responses import error_format_of, message_error, refusal_response
 from regional_agent.proxy.exchange_services import ActiveExchange, ExchangeServices
 from regional_agent.proxy.exchange_state import (
     AWAITING,
@@ -349,14 +351,38 @@ class Exchange:
     def _check_tunnel(self, now: float) -> None:
         """End a tunnel that is idle or too old. Buffered data is dropped: a side that reads nothing would block it."""
         limits, tunnel = self._services.limits, self._tunnel
-        reason = ""
         if now - self._context.received_at > limits.max_tunnel_s:
-            reason = Reason.DEADLINE_PASSED.value
-        elif tunnel is None or tunnel.idle_s(now) <= limits.tunnel_idle_timeout_s:
-            return
+            self._close_tunnel(_OK, Reason.DEADLINE_PASSED.value, GOING_AWAY, "the connection is too old")
+        elif tunnel is not None and tunnel.idle_s(now) > limits.tunnel_idle_timeout_s:
+            self._close_tunnel(_OK, "", GOING_AWAY, "the connection is idle")
+
+    def _close_tunnel(self, outcome: Outcome, reason: str, code: int, detail: str) -> None:
+        """End a tunnel, with a Close frame for the client if none of the engine's frames is incomplete."""
+        closed = self._tunnel is not None and self._tunnel.close(code, detail)
         self._target.drop()
-        self._settle(_OK, reason)
-        self._client.finished(keep_alive=False)
+        self._settle(outcome, reason)
+        if closed:
+            self._client.finished(keep_alive=False)
+        else:
+            self._client.abort()
+
+    def _on_violation(self, violation: Violation) -> None:
+        """End a tunnel because of data that must not reach the engine."""
+        if self._state is TUNNEL:
+            reason = Reason.BAD_REQUEST
+            self._services.recorder.metrics.refused(reason)
+            self._close_tunnel(Outcome.CLIENT_ERROR, reason.value, violation.code, str(violation))
+
+    def _refuse_model(self, model: str) -> Refusal | None:
+        """Return why a message of the client may not name `model`; None if it may."""
+        if model in (self._context.model, self._context.asked_for, self._context.estimate.adapter):
+            return None
+        return self._services.router.readmission.refuse_model(self._context, model, self._current.region)
+
+    def _message_error(self, refusal: Refusal) -> bytes:
+        """Return the message for the client that reports the refusal of one of its messages."""
+        self._services.recorder.metrics.refused(refusal.reason)
+        return message_error(refusal, error_format_of(self._request), self._context.request_id)
 
     def _expire(self) -> None:
         reason, detail = Reason.DEADLINE_PASSED, "the request's deadline has passed"
@@ -379,9 +405,7 @@ class Exchange:
         if self._state is STREAMING:
             self._cut(refusal.reason, refusal.detail)
         elif self._state is TUNNEL:
-            self._target.drop()
-            self._settle(_REVOKED, refusal.reason.value)
-            self._client.abort()
+            self._close_tunnel(_REVOKED, refusal.reason.value, POLICY_VIOLATION, refusal.detail)
         else:
             self._target.drop()
             self._refuse(refusal)
@@ -516,6 +540,10 @@ class Exchange:
         head = upgrade_response_head(self._request, headers, lines, attempt)
         self._client.write(head)
         tunnel = self._tunnel = Tunnel(self._client, upstream, services.clock(), self._end_tunnel)
+        route = self._request.route
+        if route is not None and route.message_model and self._context.route_context is None:
+            messages = ClientMessages(route.message_model, self._refuse_model)
+            tunnel.read_messages(messages, self._message_error, self._on_violation)
         self._client.tunnel_to(tunnel)
         return tunnel
 

@@ -7,6 +7,7 @@ from typing import Final
 from regional_agent.http.header_rules import Header, response_lines_to_client
 from regional_agent.http.link_headers import without_server_address
 from regional_agent.http.messages import Request, response_head
+from regional_agent.http.websocket_offer import selected_line
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
 
@@ -54,4 +55,4 @@ def upgrade_response_head(request: Request, headers: list[Header], lines: bytes,
     upgrade = b"connection: upgrade\r\nupgrade: %b\r\n" % request.upgrade
     headers = without_server_address(headers, attempt.address.host, attempt.base_path)
     passed = response_lines_to_client(headers, dict(headers), from_peer=attempt.from_peer)
-    return response_head(101, [upgrade, *passed, lines])
+    return response_head(101, [upgrade, *passed, selected_line(request, headers), lines])

@@ -6,13 +6,14 @@ from typing import Final
 
 from regional_agent.http.messages import Request, request_lines_to_upstream
 from regional_agent.http.request_sequence import RequestSequence
+from regional_agent.http.websocket_offer import handshake_lines
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
 
 _HEAD: Final = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
 _COUNTED: Final = _HEAD + b"content-length: %d\r\n\r\n%b"
 _CHUNKED: Final = _HEAD + b"transfer-encoding: chunked\r\n\r\n"
-_UPGRADING: Final = _HEAD + b"connection: upgrade\r\nupgrade: %b\r\n\r\n"
+_UPGRADING: Final = _HEAD + b"connection: upgrade\r\nupgrade: %b\r\n%b\r\n"
 
 
 def build_upstream_request(
@@ -49,7 +50,7 @@ def build_upstream_request(
     if request.length is None:
         return _CHUNKED % head
     if request.upgrade:
-        return _UPGRADING % (*head, request.upgrade)
+        return _UPGRADING % (*head, request.upgrade, handshake_lines(request))
     return _COUNTED % (*head, request.length, request.body if request.whole else b"")
 
 

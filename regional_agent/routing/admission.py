@@ -157,7 +157,7 @@ class Admission:
         if location_header is not None and not self._locator.trusts(peer_ip):
             location_header = None
         authorization, route = headers.get(b"authorization"), request.route
-        if route is not None and route.api_key_header:
+        if request.upgrade or (route is not None and route.api_key_header):
             credential = credential_of(request)
             if isinstance(credential, Refusal):
                 return credential

@@ -8,6 +8,7 @@ from hmac import compare_digest
 from penstock.policy.policy import Policy, Tenant
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
+from regional_agent.http.websocket_offer import offered_keys
 
 MAX_KEY_BYTES = 512
 
@@ -62,19 +63,19 @@ class Keyring:
 def credential_of(request: Request) -> bytes | Refusal | None:
     """The Authorization value of a request, or the refusal of a request with different keys.
 
-    A key in the API key header of the request's route counts as `Bearer <key>`. Both may be sent, with the same key.
+    A key in the API key header of the request's route, or in a subprotocol of a WebSocket, counts as `Bearer <key>`.
+    Several may be sent, with the same key.
     """
     authorization, route = request.header(b"authorization"), request.route
-    if route is None or not route.api_key_header:
-        return authorization
-    name = route.api_key_header
-    keys = request.every(name.encode())
+    keys = [] if route is None or not route.api_key_header else request.every(route.api_key_header.encode())
+    if request.upgrade:
+        keys = [*keys, *offered_keys(request)]
     if not keys:
         return authorization
     credential = b"Bearer " + keys[0].strip()
     others = keys[1:] if authorization is None else [*keys[1:], authorization.partition(b" ")[2]]
     if not all(compare_digest(other.strip(), keys[0].strip()) for other in others):
-        return Refusal(Reason.INVALID_API_KEY, f"{name} and Authorization contain different API keys; send one")
+        return Refusal(Reason.INVALID_API_KEY, "the request's headers contain different API keys; send one")
     return credential
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from penstock.policy.adapter_patterns import base_model_of
+from penstock.policy.model_versions import versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts
 from penstock.routing.reasons import Reason, Refusal
@@ -57,6 +58,25 @@ class Readmission:
         except Exception:
             log.exception("a policy cannot be evaluated for an open request", tenant=context.facts.tenant)
             return Refusal(Reason.RESIDENCY_DENIED, "the policy in force cannot be evaluated for this request")
+
+    def refuse_model(self, context: RequestContext, model: str, server: str) -> Refusal | None:
+        """Return why the client of an open request may not use a further model at the region `server`; None if it may.
+
+        Args:
+            model: the name of a model, of versions, or of an adapter.
+        """
+        policy = self._config.policy or context.policy
+        versions = versions_of(policy, model)
+        names = (
+            [base_model_of(policy, model) or model] if versions is None else [each.model for each in versions.versions]
+        )
+        for name in names:
+            verdict = self._admission.admit(policy, name, context.facts)
+            if isinstance(verdict, Refusal):
+                return verdict
+            if server not in verdict.permitted.regions:
+                return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {server}", verdict.rejected)
+        return None
 
     def _readmit(self, context: RequestContext, server: str, policy: Policy) -> Refusal | None:
         route_context = context.route_context

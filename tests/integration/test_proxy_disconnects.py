@@ -12,15 +12,17 @@ import pytest
 from msgspec.structs import replace
 
 from adapters.tls_contexts import ClientTls, ServerTls
+from regional_agent.http.websocket_frames import BINARY
 from tests.support.agents import Agent, running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import BODY, full, streams_forever
 from tests.support.on_uvloop import on_uvloop
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, engine, post
-from tests.support.tunnels import UPGRADE, echoing
+from tests.support.tunnels import BYE, HELLO, UPGRADE, echoing
 from tests.support.uploads import LIMITS, taker, upload_head
 from tests.support.wait import until
+from tests.support.websockets import frame
 
 AUDIO = ("Content-Type: audio/wav", f"X-Model: {MODEL}")
 HALF = upload_head(200_000, *AUDIO) + b"x" * 70_000
@@ -149,14 +151,14 @@ async def test_one_half_of_a_tunnel_may_end_while_the_other_is_slow(tmp_path: Pa
         client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + b"\r\n")
         assert (await client.head())[0] == 101
-        said_bytes = 0
+        block, said_bytes = frame(b"x" * (1 << 18), BINARY), 0
         while agent.listener.state.disconnects.watching == 0:
-            client.send(b"x" * (1 << 18))
-            said_bytes += 1 << 18
+            client.send(block)
+            said_bytes += len(block)
             await asyncio.sleep(0)
         client.writer.write_eof()
-        received = await client.reader.readexactly(len(b"hello") + said_bytes + len(b"bye"))
-        assert received.endswith(b"xbye")
+        received = await client.reader.readexactly(len(HELLO) + said_bytes + len(BYE))
+        assert received.endswith(block + BYE)
 
 
 def probed(transport: asyncio.BaseTransport) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from penstock.policy.geography import Location
 from penstock.policy.policy import Policy, ResidencyRule
 from regional_agent.http.limits import Limits
+from regional_agent.http.websocket_frames import BINARY, CLOSE, POLICY_VIOLATION
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, answers, answers_after, ask, code, full, never_responds, streams_forever
@@ -24,6 +25,7 @@ from tests.support.sockets import RawClient, engine, post
 from tests.support.tunnels import UPGRADE, echoing
 from tests.support.uploads import LIMITS, TRANSCRIPTIONS, taker, upload_head
 from tests.support.wait import until
+from tests.support.websockets import frame, read_frame
 
 KEY = "Authorization: Bearer red"
 NOT_HERE = ResidencyRule("not here", deny=frozenset({"eu-de"}))
@@ -86,8 +88,10 @@ async def test_a_tunnel_is_closed_on_both_sides(tmp_path: Path, change: Policy, 
         client = await RawClient.connect(agent.traffic)
         client.send(UPGRADE + KEY.encode() + b"\r\n\r\n")
         await client.head()
-        assert await client.reader.readexactly(5) == b"hello"
+        assert await read_frame(client.reader) == (BINARY, b"hello")
         agent.config.policy = change
+        opcode, payload = await read_frame(client.reader)
+        assert (opcode, payload[:2]) == (CLOSE, POLICY_VIOLATION.to_bytes(2, "big"))
         assert await client.closed()
         await ended(agent, "tunnel", reason)
 
@@ -316,8 +320,8 @@ async def test_a_tunnel_ends_at_its_maximum_age(tmp_path: Path) -> None:
 
         async def talk() -> None:
             while True:
-                client.send(b"x")
-                await client.reader.readexactly(1)
+                client.send(frame(b"x", BINARY))
+                await read_frame(client.reader)
 
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             async with asyncio.timeout(30.0):

@@ -7,39 +7,41 @@ import json
 from pathlib import Path
 from random import Random
 
+from regional_agent.http.websocket_frames import BINARY
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, answers
 from tests.support.planet import plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
-from tests.support.tunnels import UPGRADE, echoing
+from tests.support.tunnels import BYE, HELLO, UPGRADE, echoing
 from tests.support.wait import PATIENCE_S, until
+from tests.support.websockets import frame, read_frame
 
 
 async def test_a_websocket_is_relayed_both_ways_and_closes_by_halves(tmp_path: Path) -> None:
-    log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
+    log, early = AccessLog(tmp_path / "access.log", 1.0, Random(1)), frame(b"early ", BINARY)
     async with echoing() as (address, heads), running_agent(tmp_path, [address], access_log=log) as agent:
         client = await RawClient.connect(agent.traffic)
-        client.send(UPGRADE + b"Sec-WebSocket-Key: k\r\nX-Penstock-Route: forged\r\n\r\nearly ")
+        client.send(UPGRADE + b"Sec-WebSocket-Key: k\r\nX-Penstock-Route: forged\r\n\r\n" + early)
         status, headers = await client.head()
         assert (status, headers["upgrade"], headers["sec-websocket-accept"]) == (101, "websocket", "abc")
         assert headers["x-penstock-endpoint"] == "gpu-0"
-        assert await client.reader.readexactly(11) == b"helloearly "
+        assert await client.reader.readexactly(len(HELLO + early)) == HELLO + early
         assert b"sec-websocket-key: k" in heads[0]
         assert b"x-penstock" not in heads[0]
-        blob = b"y" * (4 << 20)
+        blob = frame(b"y" * (4 << 20), BINARY)
         client.send(blob)
         assert await client.reader.readexactly(len(blob)) == blob
         assert agent.held() == 1, "in flight until the end"
         client.writer.write_eof()
         async with asyncio.timeout(PATIENCE_S):
-            assert await client.reader.read() == b"bye"
+            assert await client.reader.read() == BYE
         await until(lambda: agent.held() == 0)
         assert agent.counted() == {"ok": 1}
     log.close()
     line = json.loads((tmp_path / "access.log").read_text())
-    assert (line["status"], line["received_bytes"]) == (101, len(b"early " + blob))
-    assert line["sent_bytes"] == len(b"helloearly " + blob + b"bye")
+    assert (line["status"], line["received_bytes"]) == (101, len(early + blob))
+    assert line["sent_bytes"] == len(HELLO + early + blob + BYE)
 
 
 async def test_a_tunnel_buffers_no_more_than_its_sockets(tmp_path: Path) -> None:
@@ -53,7 +55,7 @@ async def test_a_tunnel_buffers_no_more_than_its_sockets(tmp_path: Path) -> None
         async def flood() -> None:
             nonlocal sent_bytes
             while True:
-                client.send(b"z" * 65536)
+                client.send(frame(b"z" * 65536, BINARY))
                 await client.writer.drain()
                 sent_bytes += 65536
 
@@ -130,9 +132,10 @@ async def test_a_websocket_is_forwarded_to_a_peer(tmp_path: Path) -> None:
         running_agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as agent,
     ):
         client = await RawClient.connect(agent.traffic)
-        client.send(UPGRADE + b"\r\n" + b"early")
+        client.send(UPGRADE + b"\r\n" + frame(b"early", BINARY))
         assert (await client.head())[0] == 101
-        assert await client.reader.readexactly(10) == b"helloearly"
+        assert await client.reader.readexactly(len(HELLO)) == HELLO
+        assert await read_frame(client.reader) == (BINARY, b"early")
         assert b"x-penstock-route" not in heads[0].lower()
         client.close()
         await until(lambda: server.held() == 0)

@@ -1,4 +1,4 @@
-"""A request to upgrade a connection, and a server that accepts upgrades and echoes the bytes."""
+"""A request to upgrade a connection, and a server that accepts upgrades and echoes the frames."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from tests.support.planet import MODEL
 UPGRADE = (
     f"GET /v1/realtime?model={MODEL} HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n".encode()
 )
+HELLO, BYE = b"\x82\x05hello", b"\x82\x03bye"
+"""The first and the last frame of `echoing`."""
 
 
 @asynccontextmanager
 async def echoing() -> AsyncIterator[tuple[Address, list[bytes]]]:
-    """Run a server that accepts every upgrade and echoes the bytes until the client closes the connection."""
+    """Run a server that accepts every upgrade and echoes the frames until the client closes the connection."""
     heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -24,12 +26,12 @@ async def echoing() -> AsyncIterator[tuple[Address, list[bytes]]]:
             heads.append(await reader.readuntil(b"\r\n\r\n"))
             writer.write(
                 b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-                b"Sec-WebSocket-Accept: abc\r\n\r\nhello"
+                b"Sec-WebSocket-Accept: abc\r\n\r\n" + HELLO
             )
             while data := await reader.read(1 << 16):
                 writer.write(data)
                 await writer.drain()
-            writer.write(b"bye")
+            writer.write(BYE)
             writer.write_eof()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass

@@ -139,6 +139,10 @@ class RouteDocument(PolicyDocument):
     """Header with the API key, in addition to `Authorization: Bearer`; empty for none."""
     session: UniqueList[Pointer] = Field(default_factory=list)
     """JSON pointers to the name of the conversation; the first that exists in the request counts."""
+    message_model: UniqueList[Pointer] = Field(default_factory=list)
+    """For a WebSocket: JSON pointers into the messages of the client that may name a model, such as `/session/model`. A
+    message that names a model which the policy refuses to the client is not forwarded. Agents then read all messages,
+    so that compression is not negotiated."""
     object_id: str = Field("", max_length=256)
     """For a route that creates an object: JSON pointer to the object's identifier in the response. In an event stream,
     the pointer applies to the data of an event, or to the member `response` of the data. For a route of an existing

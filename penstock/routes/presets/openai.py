@@ -118,6 +118,7 @@ OPENAI_ROUTES: Final = (
         model=_BESIDE_BODY,
         body=BodyKind.NONE,
         stream=StreamKind.WEBSOCKET,
+        message_model=("/session/model", "/model", "/response/model"),
     ),
     *not_offered(
         "openai",

@@ -1,0 +1,148 @@
+"""The frames of a WebSocket (RFC 6455, section 5): their heads, masks, and the frames that an agent adds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CONTINUATION: Final = 0x0
+TEXT: Final = 0x1
+BINARY: Final = 0x2
+CLOSE: Final = 0x8
+OPCODES: Final = frozenset({CONTINUATION, TEXT, BINARY, CLOSE, 0x9, 0xA})
+
+GOING_AWAY: Final = 1001
+PROTOCOL_ERROR: Final = 1002
+POLICY_VIOLATION: Final = 1008
+TOO_BIG: Final = 1009
+
+MAX_CONTROL_BYTES: Final = 125
+"""Maximum payload (bytes) of a control frame."""
+
+_FIN, _RESERVED, _COMPRESSED, _OPCODE, _MASKED, _LENGTH = 0x80, 0x70, 0x40, 0x0F, 0x80, 0x7F
+
+
+class FrameHead:
+    """The head of one frame."""
+
+    __slots__ = ("final", "length", "mask", "opcode", "reserved", "size", "undefined")
+
+    def __init__(self, first: int, length: int, mask: bytes, size: int) -> None:
+        self.final = bool(first & _FIN)
+        self.reserved = bool(first & _RESERVED)
+        """Whether a bit is set that only an extension defines."""
+        self.undefined = bool(first & _RESERVED & ~_COMPRESSED)
+        """Whether such a bit is set that no registered extension defines (RFC 7692 defines the first)."""
+        self.opcode = first & _OPCODE
+        self.length = length
+        """Size (bytes) of the payload."""
+        self.mask = mask
+        """The masking key; empty for a frame that is not masked."""
+        self.size = size
+        """Size (bytes) of the head."""
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the frame may stand between the fragments of a message."""
+        return self.opcode >= CLOSE
+
+
+def read_head(data: bytes | bytearray) -> FrameHead | None:
+    """Return the frame head at the start of `data`; None if it is incomplete."""
+    if len(data) < 2:
+        return None
+    length, size = data[1] & _LENGTH, 2
+    if length > MAX_CONTROL_BYTES:
+        more = 2 if length == 126 else 8
+        size += more
+        if len(data) < size:
+            return None
+        length = int.from_bytes(data[2:size], "big")
+    mask = b""
+    if data[1] & _MASKED:
+        mask, size = bytes(data[size : size + 4]), size + 4
+        if len(data) < size:
+            return None
+    return FrameHead(data[0], length, mask, size)
+
+
+MAX_HEAD_BYTES: Final = 14
+
+
+def unmask(payload: bytes, mask: bytes, offset: int) -> bytes:
+    """Apply a masking key to a part of a payload that begins `offset` bytes after its start."""
+    size, start = len(payload), offset % 4
+    key = (mask * (size // 4 + 2))[start : start + size]
+    return (int.from_bytes(payload, "little") ^ int.from_bytes(key, "little")).to_bytes(size, "little")
+
+
+def text_frame(payload: bytes) -> bytes:
+    """Return an unmasked text message, as a server sends it."""
+    return _frame(TEXT, payload)
+
+
+def close_frame(code: int, reason: str) -> bytes:
+    """Return an unmasked Close frame, as a server sends it; the reason is shortened to what a frame may have."""
+    text = reason.encode()[: MAX_CONTROL_BYTES - 2].decode(errors="ignore")
+    return _frame(CLOSE, code.to_bytes(2, "big") + text.encode())
+
+
+def _frame(opcode: int, payload: bytes) -> bytes:
+    size = len(payload)
+    if size <= MAX_CONTROL_BYTES:
+        length = bytes([size])
+    elif size < 1 << 16:
+        length = b"\x7e" + size.to_bytes(2, "big")
+    else:
+        length = b"\x7f" + size.to_bytes(8, "big")
+    return bytes([_FIN | opcode]) + length + payload
+
+
+class ServerFrames:
+    """Follows the frames of a server, to find where frames of the agent may be added."""
+
+    __slots__ = ("_head", "_in_message", "_left", "closed")
+
+    def __init__(self) -> None:
+        """Start before the first frame."""
+        self._head = bytearray()
+        """The part of an incomplete frame head that has arrived."""
+        self._left = 0
+        """Missing bytes of the current payload."""
+        self._in_message = False
+        """Whether a message has begun and its last fragment has not."""
+        self.closed = False
+        """Whether the server has sent a Close frame, after which nothing may be added, or bytes that are no frame."""
+
+    @property
+    def between_frames(self) -> bool:
+        """Whether a control frame may be added."""
+        return not (self.closed or self._left or self._head)
+
+    @property
+    def between_messages(self) -> bool:
+        """Whether a message may be added."""
+        return self.between_frames and not self._in_message
+
+    def feed(self, data: bytes) -> int:
+        """Follow a read; returns the offset of its last place where a message may be added, or -1."""
+        at, found, size = 0, -1, len(data)
+        while at < size and not self.closed:
+            if self._left:
+                step = min(self._left, size - at)
+                self._left -= step
+                at += step
+            else:
+                known = len(self._head)
+                self._head += data[at : at + MAX_HEAD_BYTES - known]
+                head = read_head(self._head)
+                if head is None:
+                    return found
+                at += head.size - known
+                self._head.clear()
+                self._left = head.length
+                self.closed = head.opcode == CLOSE or head.opcode not in OPCODES or head.undefined
+                if not head.is_control:
+                    self._in_message = not head.final
+            if not self._left and not self._in_message and not self.closed:
+                found = at
+        return found
