@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
-from typing import Protocol, Self
+from typing import Protocol
 
 import structlog
 
@@ -103,10 +103,6 @@ class ServerTls:
         """
         return self._files.context
 
-    def renewing_context(self) -> ssl.SSLContext:
-        """Return a context for asyncio servers, which accept only one; each connection uses the current context."""
-        return _RenewingContext(self)
-
     @property
     def problem(self) -> str:
         """The problem of the current files; empty while their content is in use."""
@@ -115,32 +111,6 @@ class ServerTls:
     def reload_if_changed(self) -> None:
         """Use changed files from the next handshake on."""
         self._files.reload_if_changed()
-
-
-class _RenewingContext(ssl.SSLContext):
-    """A context of which only `wrap_bio` is used, by the event loop for each accepted connection.
-
-    A callback for the server name could replace the context of a connection as well, but OpenSSL would look up TLS
-    sessions and ticket keys in the context with which the connection began, and resume sessions that began under
-    authorities since removed.
-    """
-
-    _tls: ServerTls
-
-    def __new__(cls, tls: ServerTls) -> Self:
-        context = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
-        context._tls = tls
-        return context
-
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        return self._tls().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
 class ClientTls:

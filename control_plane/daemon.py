@@ -272,6 +272,7 @@ class ControlPlane:
             elector=self.elector,
             link=self._link,
             callers=self._callers,
+            intake=self._intake,
         )
 
     @property

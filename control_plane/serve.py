@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -19,6 +18,7 @@ from fastapi import FastAPI
 from adapters.access.api_keys import ApiKeys
 from adapters.certificate_expiry import CertificateExpiry
 from adapters.configuration.setting_values import fleet_binding
+from adapters.descriptor_limit import raise_descriptor_limit
 from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.garbage_collection import uncollected
@@ -31,8 +31,9 @@ from adapters.service_manager import ServiceManager
 from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore
 from adapters.tls_contexts import ClientTls, ServerTls, keep_reloading
-from control_plane.api.client_connections import BoundedConnection
-from control_plane.api.forwarded_for import behind_proxies
+from control_plane.api.forwarded_for import behind_proxies, is_proxy
+from control_plane.api.http_server import HttpServer
+from control_plane.api.open_connections import OpenConnections, limits_within
 from control_plane.auth.admin_token import load_admin_token
 from control_plane.auth.authentication import Access
 from control_plane.auth.code_flow import CodeFlow, OidcClient
@@ -119,13 +120,18 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         # Generates the OpenAPI description, which takes 0.1 s, or seconds on a busy machine: generated at the first
         # request, it could delay the lease renewal.
         app.openapi()
-    config = _http(settings, app, api_tls)
-    server = Server(config)
+    descriptors = raise_descriptor_limit()
+    connections = OpenConnections(
+        limits_within(descriptors),
+        asyncio.get_running_loop().time,
+        trusts=partial(is_proxy, settings.trusted_proxies),
+    )
+    server = HttpServer(_http(settings, app), connections, tls=api_tls)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     leading = await control_plane.start()
-    serving = asyncio.create_task(server.serve([listener]), name="http server")
+    serving = asyncio.create_task(server.serve(listener), name="http server")
     stopping = asyncio.create_task(stop.wait(), name="signal")
     background = [
         asyncio.create_task(geoip.keep_reloading(), name="geoip"),
@@ -149,7 +155,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     finally:
         await service_manager.stopping()
         await control_plane.stop()
-        server.should_exit = True
+        server.stop()
         await asyncio.wait({serving})
         for task in (stopping, *background):
             task.cancel()
@@ -162,11 +168,10 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     _log.info("stopped", name=settings.name)
 
 
-def _http(settings: ControlPlaneSettings, app: FastAPI, tls: ServerTls | None) -> uvicorn.Config:
+def _http(settings: ControlPlaneSettings, app: FastAPI) -> uvicorn.Config:
     """Create the configuration of the API server."""
-    config = uvicorn.Config(
+    return uvicorn.Config(
         behind_proxies(app, [str(network) for network in settings.trusted_proxies]),
-        http=BoundedConnection,
         ws="none",
         loop="none",
         lifespan="off",
@@ -177,10 +182,6 @@ def _http(settings: ControlPlaneSettings, app: FastAPI, tls: ServerTls | None) -
         # By default uvicorn trusts the forwarding headers of every client on this machine.
         proxy_headers=False,
     )
-    config.load()
-    # Set after `load`, which overwrites `ssl`; a context that uvicorn creates would not be reloaded.
-    config.ssl = tls.renewing_context() if tls is not None else None
-    return config
 
 
 def _oidc(settings: ControlPlaneSettings, http: httpx.AsyncClient) -> Oidc | None:
@@ -265,14 +266,6 @@ def _reader(settings: ControlPlaneSettings) -> BundleReader:
         poll_s=settings.policy_poll_s,
         ahead=True,
     )
-
-
-class Server(uvicorn.Server):
-    """Leaves signals to the caller, which resigns leadership before the server stops."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _listen(address: HostPort) -> socket.socket:

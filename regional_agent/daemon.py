@@ -19,6 +19,7 @@ from adapters.access.key_access import KeyAccess
 from adapters.certificate_expiry import CertificateExpiry
 from adapters.configuration.setting_values import fleet_binding
 from adapters.configuration.settings_loader import BadSettings
+from adapters.descriptor_limit import raise_descriptor_limit
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, load_region_keys
 from adapters.logs import print_line
 from adapters.loopback import is_loopback
@@ -28,7 +29,7 @@ from adapters.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloadi
 from penstock.wire.identity import ProcessRole
 from penstock.wire.session import Sessions
 from regional_agent.background_tasks import keep_running
-from regional_agent.config.file_descriptors import raise_limit, shares_of
+from regional_agent.config.file_descriptors import shares_of
 from regional_agent.config.settings import PREFIX, AgentSettings
 from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import is_served
@@ -264,7 +265,7 @@ async def _wait_before_takeover(readiness: Readiness) -> None:
 
 def _limits_by_listener(limits: Limits) -> dict[str, Limits]:
     """Return the limits of each listener; connections are bounded by the available file descriptors."""
-    descriptors = raise_limit()
+    descriptors = raise_descriptor_limit()
     shares = shares_of(descriptors)
     bounded = {}
     for name, share in shares._asdict().items():

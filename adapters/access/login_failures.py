@@ -6,7 +6,8 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address
+
+from penstock.admission.client_network import client_network
 
 BURST = 20
 """Number of failures after which an address is limited."""
@@ -35,25 +36,13 @@ class LoginFailures:
 
     def wait_s(self, address: str) -> int:
         """Return the time (s) until the address may log in; 0: now."""
-        over = self._full_until.get(_network(address), 0.0) - self._clock() - (BURST - 1) * REFILL_S
+        over = self._full_until.get(client_network(address), 0.0) - self._clock() - (BURST - 1) * REFILL_S
         return max(0, math.ceil(over))
 
     def note(self, address: str) -> None:
         """Count a failed login."""
-        network, now = _network(address), self._clock()
+        network, now = client_network(address), self._clock()
         until = max(now, self._full_until.pop(network, now)) + REFILL_S
         self._full_until[network] = min(until, now + BURST * REFILL_S)
         while len(self._full_until) > MAX_ADDRESSES:
             self._full_until.popitem(last=False)
-
-
-def _network(address: str) -> str:
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address[:64]
-    if isinstance(parsed, IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return (int(parsed) >> 64).to_bytes(8, "big").hex()
-    return str(parsed)

@@ -17,12 +17,14 @@ from control_plane.api.openapi import REQUIRED_ROLE, body_of, install_descriptio
 from control_plane.api.request_limits import RequestLimits
 from control_plane.api.responses import install_error_handlers
 from control_plane.api.route_rules import RouteRules
+from control_plane.api.sender_standing import SenderStanding
 from control_plane.api.strict_requests import install_method_errors, require_described
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import required_role
 from control_plane.leadership.forwarded_caller import ForwardedCallers
 from control_plane.leadership.leader_client import LeaderClient
 from control_plane.leadership.leader_elector import LeaderElector
+from control_plane.planning.report_intake import ReportIntake
 from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 
 
@@ -40,6 +42,7 @@ def create_app(
     link: LeaderClient,
     callers: ForwardedCallers,
     browsers: BrowserSessions,
+    intake: ReportIntake,
 ) -> FastAPI:
     """Return the HTTP API of one control plane.
 
@@ -52,6 +55,7 @@ def create_app(
         link: forwards requests to the leader.
         callers: verifies the callers of requests that other control planes forward.
         browsers: sessions of browsers.
+        intake: verifies the reports of agents.
 
     Raises:
         UnguardedRoute: a route of `guarded_routers` requires no caller, or FastAPI reads its body.
@@ -81,6 +85,7 @@ def create_app(
     app.add_middleware(LeaderForwarding, elector=elector, link=link, callers=callers, rules=rules)
     app.add_middleware(Authorisation, access=access, rules=rules)
     app.add_middleware(RequestLimits, rules=rules)
+    app.add_middleware(SenderStanding, access=access, callers=callers, intake=intake)
     app.add_middleware(SessionCookies, sessions=browsers)
     return app
 

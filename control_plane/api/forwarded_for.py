@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Network, IPv6Network
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from adapters.geoip import parse_address
 
 HEADER = b"x-forwarded-for"
 
@@ -20,6 +23,12 @@ def behind_proxies(app: ASGIApp, trusted: Sequence[str]) -> ASGIApp:
     if not trusted:
         return app
     return _JoinedHeader(ProxyHeadersMiddleware(app, list(trusted)))  # type: ignore[arg-type]
+
+
+def is_proxy(trusted: Iterable[IPv4Network | IPv6Network], address: str) -> bool:
+    """Whether an address belongs to a trusted proxy."""
+    parsed = parse_address(address)
+    return parsed is not None and any(parsed in network for network in trusted)
 
 
 class _JoinedHeader:

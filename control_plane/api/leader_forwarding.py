@@ -139,7 +139,7 @@ class LeaderForwarding:
         certificate = headers.get(identity.HEADER, "")
         try:
             # Before the body is read: otherwise an unauthenticated request could occupy memory.
-            stated = self._callers.verify(token, certificate)
+            _, stated = self._callers.verify(token, certificate)
             route = self._rules.of(scope)
             if route is not None and route.role is not None and not stated.caller.role.covers(route.role):
                 detail = (

@@ -63,19 +63,49 @@ async def authorise(request: Request, access: Access, role: Role) -> Caller:
     return found
 
 
+async def caller_of(request: Request, access: Access) -> Caller | None:
+    """Return the caller of a request, which is in `request.state.caller` afterwards; None without a valid credential.
+
+    Nothing is counted or logged: `authorise` does that for the routes that require a caller. After too many failed
+    logins of the client's address the result is None for valid credentials too.
+    """
+    found = getattr(request.state, "caller", None)
+    if isinstance(found, Caller):
+        return found
+    if access.failures.wait_s(request.client.host if request.client is not None else ""):
+        return None
+    credential = _credential(request)
+    if not credential:
+        found = access.certificate_caller(getattr(request.state, "client_certificate", None))
+    else:
+        try:
+            found = await access.caller(credential)
+        except Unidentified:
+            return None
+    if found is not None:
+        request.state.caller = found
+    return found
+
+
+def _credential(request: Request) -> str:
+    """Return the bearer token of a request; empty if there is none."""
+    scheme, _, credential = request.headers.get("authorization", "").partition(" ")
+    return credential.strip() if scheme.lower() == "bearer" else ""
+
+
 async def _authenticate(request: Request, access: Access) -> Caller:
     address = request.client.host if request.client is not None else ""
     wait_s = access.failures.wait_s(address)
     if wait_s:
         detail = f"too many failed logins from {address}{_proxy_hint(request, address)}"
         raise Problem(429, detail, {"retry-after": str(wait_s)})
-    scheme, _, credential = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not credential.strip():
+    credential = _credential(request)
+    if not credential:
         if (known := access.certificate_caller(getattr(request.state, "client_certificate", None))) is not None:
             return known
         raise Problem(401, f"the credential is missing; {_REMEDY}", {"www-authenticate": "Bearer"})
     try:
-        return await access.caller(credential.strip())
+        return await access.caller(credential)
     except Unidentified as error:
         access.failures.note(address)
         _log.warning("login failed", address=address, reason=str(error))

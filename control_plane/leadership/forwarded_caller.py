@@ -13,7 +13,7 @@ from hashlib import sha256
 import msgspec
 
 from adapters.access.callers import Caller
-from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate
+from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId, decode_certificate
 from penstock.wire.session import BadSignature, Purpose, Session, Sessions
 
 HEADER = "x-penstock-caller"
@@ -67,8 +67,8 @@ class ForwardedCallers:
         self._used: dict[str, float] = {}
         """Accepted nonces with the time (s) until which they are remembered, oldest first."""
 
-    def verify(self, token: str, certificate: str) -> ForwardedCaller:
-        """Return the caller of a forwarded request whose body is not known yet.
+    def verify(self, token: str, certificate: str) -> tuple[SpiffeId, ForwardedCaller]:
+        """Return the forwarding control plane, and the caller, of a forwarded request whose body is not known yet.
 
         Args:
             token: the header's value.
@@ -88,7 +88,7 @@ class ForwardedCallers:
             raise ForgedCaller(f"{session.peer.id} is not a control plane")
         if abs(now - forwarded.at) > LIFETIME_S:
             raise ForgedCaller(f"signed {now - forwarded.at:.1f} s ago; check that the clocks are synchronised")
-        return forwarded
+        return session.peer.id, forwarded
 
     def accept(self, token: str, certificate: str, request: str) -> ForwardedCaller:
         """Return the caller of a forwarded request, and record the nonce.
@@ -102,7 +102,7 @@ class ForwardedCallers:
             ForgedCaller: the token is not valid for the request, has expired, or was accepted before; or MAX_TRACKED
                 nonces are remembered.
         """
-        forwarded = self.verify(token, certificate)
+        _, forwarded = self.verify(token, certificate)
         if forwarded.request != request:
             raise ForgedCaller("the signature was made for another request")
         now = self._clock()

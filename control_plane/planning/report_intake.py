@@ -7,7 +7,7 @@ response contains the leader's URL, so that an agent without access to the store
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import structlog
@@ -17,16 +17,12 @@ from control_plane.planning.fleet_snapshot import FleetSnapshot
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import ReportVerdict
 from penstock.policy.policy import Policy
-from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId, decode_certificate
-from penstock.wire.session import BadSignature, Purpose, Sessions
-
-SIGNATURE_HEADER = "x-penstock-signature"
+from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId
+from penstock.wire.session import BadSignature, Sessions
+from penstock.wire.signed_report import ReportHead, authenticate_head
 
 MAX_REPORT_BYTES = 256 * 1024
 """Maximum size of a report, for some thousand demand rows; a larger report is rejected unread."""
-
-MAX_SIGNATURE = 128
-"""Characters of the signature header that are read; a valid signature has 64."""
 
 _log = structlog.get_logger(__name__)
 _decoder = msgspec.msgpack.Decoder(AgentReport)
@@ -88,30 +84,50 @@ class ReportIntake:
         self._metrics = metrics
         self._clock = clock
 
-    def receive(self, body: bytes, signature: str, certificate: str) -> ReportReceipt:
-        """Accept one report: MessagePack of `AgentReport`, signed for Purpose.REPORT over its bytes.
+    def authenticate(self, headers: Mapping[str, str]) -> ReportHead:
+        """Return the head of a report whose body is not read yet.
 
         Args:
-            signature: the signature, in hexadecimal.
-            certificate: the certificate of the reporting agent, in base64.
+            headers: headers of the request, with names in lower case.
 
         Raises:
-            ReportRefused: the signature or the content is invalid, the report is stale, or there is no policy yet.
+            BadIdentity, BadSignature: an agent of the fleet did not sign the report for this control plane.
+        """
+        return authenticate_head(self._sessions, headers, self._clock())
+
+    def admit(self, headers: Mapping[str, str]) -> ReportHead:
+        """Return the head of a report, as `authenticate`, and count a report that is rejected.
+
+        Raises:
+            ReportRefused: an agent of the fleet did not sign the report for this control plane.
+        """
+        try:
+            return self.authenticate(headers)
+        except (BadIdentity, BadSignature) as error:
+            raise self._not_signed(error) from None
+
+    def receive(self, head: ReportHead, body: bytes) -> ReportReceipt:
+        """Accept one report: MessagePack of `AgentReport`.
+
+        Args:
+            head: the authenticated head.
+
+        Raises:
+            ReportRefused: the content is invalid, or not what the agent signed, the report is stale, or there is no
+                policy yet.
         """
         policy = self._policy()
         regions = policy.regions if policy is not None else {}
         try:
-            session = self._sessions.session_with(decode_certificate(certificate), self._clock())
-            session.check(Purpose.REPORT, body, signature[:MAX_SIGNATURE])
-        except (BadIdentity, BadSignature) as error:
-            self._metrics.reported("", ReportOutcome.BAD_SIGNATURE, regions)
-            raise ReportRefused(401, str(error)) from None
+            head.verify(body)
+        except BadSignature as error:
+            raise self._not_signed(error) from None
         try:
             report = _decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._metrics.reported("", ReportOutcome.MALFORMED, regions)
             raise ReportRefused(400, f"not a report: {error}") from None
-        signer = session.peer.id
+        signer = head.sender
         if signer != SpiffeId(signer.trust_domain, ProcessRole.AGENT, report.agent, report.region):
             self._metrics.reported("", ReportOutcome.BAD_SIGNATURE, regions)
             raise ReportRefused(403, f"{signer} may not report for agent {report.agent} of region {report.region}")
@@ -127,3 +143,8 @@ class ReportIntake:
         outcome = ReportOutcome.ACCEPTED if receipt.leading else ReportOutcome.NOT_LEADER
         self._metrics.reported(report.region, outcome, regions)
         return receipt
+
+    def _not_signed(self, error: Exception) -> ReportRefused:
+        policy = self._policy()
+        self._metrics.reported("", ReportOutcome.BAD_SIGNATURE, policy.regions if policy is not None else {})
+        return ReportRefused(401, str(error))

@@ -14,8 +14,9 @@ from adapters.identity_files import load_identity
 from penstock.fleet.report import AgentReport, DemandReport
 from penstock.policy.residency import residency_class
 from penstock.wire import identity
-from penstock.wire.identity import decode_certificate, encode_certificate
-from penstock.wire.session import Purpose, Session, Sessions
+from penstock.wire.identity import decode_certificate
+from penstock.wire.session import Session, Sessions
+from penstock.wire.signed_report import PATH, report_headers
 
 CONNECTIONS = 8
 """Number of connections to the control plane. Each connection sends the next report after the response."""
@@ -89,10 +90,9 @@ class ReportStorm:
         body = msgspec.msgpack.encode(report)
         headers = {
             "content-type": "application/msgpack",
-            identity.HEADER: encode_certificate(self._sessions.identity.peer.certificate),
-            "x-penstock-signature": session.sign(Purpose.REPORT, body),
+            **report_headers(session, self._sessions.identity.peer.certificate, body),
         }
-        connection.request("POST", "/v1/reports", body, headers)
+        connection.request("POST", PATH, body, headers)
         response = connection.getresponse()
         response.read()
         return response.status

@@ -1,4 +1,4 @@
-"""The limit of open file descriptors of this process, and the share that clients may use.
+"""The share of the open file descriptors of this process that clients may use.
 
 An agent without free descriptors cannot connect to engines, fails its health checks, and marks engines and peers as
 down. Therefore clients are rejected before descriptors run out.
@@ -6,7 +6,6 @@ down. Therefore clients are rejected before descriptors run out.
 
 from __future__ import annotations
 
-import resource
 from typing import NamedTuple
 
 MIN_OWN = 64
@@ -18,9 +17,6 @@ OWN_PART = 8
 MAX_FOR_ADMIN = 1024
 """Maximum connections of the admin listener."""
 
-MAX_DESCRIPTORS = 1 << 20
-"""Linux's default maximum per process (fs.nr_open)."""
-
 
 class Shares(NamedTuple):
     """Maximum number of connections of each listener."""
@@ -28,16 +24,6 @@ class Shares(NamedTuple):
     admin: int
     peer: int
     traffic: int
-
-
-def raise_limit() -> int:
-    """Raise the soft limit to the hard limit, at most MAX_DESCRIPTORS; return the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
 
 
 def shares_of(descriptors: int) -> Shares:

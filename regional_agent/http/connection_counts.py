@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from collections.abc import Callable
 
+from penstock.admission.client_network import client_network
 from regional_agent.http.limits import Limits
 
 PER_NETWORK_DIVISOR = 4
 """Without `Limits.max_connections_per_address`, one network may open this fraction (1/4) of all connections."""
-
-_NETWORK_BYTES = 8
-_IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 
 
 class ConnectionCounts:
@@ -27,8 +24,8 @@ class ConnectionCounts:
         self._max_per_network = limits.max_connections_per_address or max(
             1, limits.max_connections // PER_NETWORK_DIVISOR
         )
-        self._connections_from: Counter[str | bytes] = Counter()
-        self._handshakes_from: Counter[str | bytes] = Counter()
+        self._connections_from: Counter[str] = Counter()
+        self._handshakes_from: Counter[str] = Counter()
 
     def add_connection(self, address: str) -> bool:
         """Count a connection; returns whether it is within the limits."""
@@ -75,26 +72,7 @@ class ConnectionCounts:
         return from_network <= self._max_per_network or self._trusts(address)
 
 
-def client_network(address: str) -> str | bytes:
-    """Return the key by which clients are counted: the IPv4 address, or the /64 network of an IPv6 address.
-
-    A household or host usually has a whole /64.
-
-    Args:
-        address: as the socket returns it; an IPv4-mapped IPv6 address counts as IPv4.
-    """
-    if ":" not in address:
-        return address
-    try:
-        packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
-    except OSError:
-        return address
-    if packed.startswith(_IPV4_IN_IPV6):
-        return socket.inet_ntop(socket.AF_INET, packed[len(_IPV4_IN_IPV6) :])
-    return packed[:_NETWORK_BYTES]
-
-
-def _decrement(counts: Counter[str | bytes], network: str | bytes) -> None:
+def _decrement(counts: Counter[str], network: str) -> None:
     counts[network] -= 1
     if counts[network] <= 0:
         del counts[network]

@@ -21,9 +21,9 @@ from adapters.store.config_store import Changed, ConfigStore
 from adapters.store.informer import Informer
 from adapters.store.members import Member
 from penstock.fleet.report import AgentReport
-from penstock.wire import identity
-from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate, encode_certificate
-from penstock.wire.session import Purpose, Session, Sessions
+from penstock.wire import identity, signed_report
+from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate
+from penstock.wire.session import Session, Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
@@ -38,10 +38,6 @@ APART_S = 0.25
 
 TIMEOUT_S = 1.0
 """Timeout of a report in seconds. A report is not retried, since the next one is newer."""
-
-PATH = "/v1/reports"
-CERTIFICATE_HEADER = identity.HEADER.encode()
-SIGNATURE_HEADER = b"x-penstock-signature"
 
 log = structlog.get_logger()
 
@@ -139,13 +135,19 @@ class Reporter:
         try:
             # A report discloses load and demand, so it is sent only to control planes of this fleet.
             session = self._known_session(target) or await self._fetch_session(target)
+            proof = signed_report.report_headers(session, self._sessions.identity.peer.certificate, body)
             headers = [
                 (b"content-type", b"application/msgpack"),
-                (CERTIFICATE_HEADER, encode_certificate(self._sessions.identity.peer.certificate).encode()),
-                (SIGNATURE_HEADER, session.sign(Purpose.REPORT, body).encode()),
+                *((name.encode(), value.encode()) for name, value in proof.items()),
             ]
             answer = await fetch(
-                self._connections, target, PATH, method="POST", headers=headers, body=body, timeout_s=TIMEOUT_S
+                self._connections,
+                target,
+                signed_report.PATH,
+                method="POST",
+                headers=headers,
+                body=body,
+                timeout_s=TIMEOUT_S,
             )
         except (BadIdentity, UpstreamError) as error:
             self._by_address.pop(target, None)

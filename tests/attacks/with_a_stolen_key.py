@@ -13,7 +13,8 @@ from penstock.wire import identity, probe, route_context
 from penstock.wire.identity import decode_certificate, encode_certificate
 from penstock.wire.probe import ProbeRequest
 from penstock.wire.route_context import CLOCK_SKEW_S, RouteContext, content_digest
-from penstock.wire.session import BadSignature, Purpose, Session, Sessions
+from penstock.wire.session import BadSignature, Session, Sessions
+from penstock.wire.signed_report import report_headers
 from tests.attacks.fleet import SLOTS, SMALL, Fleet
 from tests.attacks.suite import attack, expect
 from tests.support.identities import agent_sessions
@@ -46,10 +47,7 @@ async def report_for_another_region(fleet: Fleet) -> None:
         for region, agent in (("eu-de", "a"), ("eu-es", "z"), ("us-east", "b")):
             forged = report(region, offered(1e6, region), seq=2**40, epoch=2**50, agent=agent, ready=0)
             body = msgspec.msgpack.encode(forged)
-            headers = {
-                "x-penstock-certificate": encode_certificate(sessions.identity.peer.certificate),
-                "x-penstock-signature": session.sign(Purpose.REPORT, body),
-            }
+            headers = report_headers(session, sessions.identity.peer.certificate, body)
             answer = await fleet.http.post(f"{server.url}/v1/reports", content=body, headers=headers)
             expect(answer.status_code in (401, 403), f"{answer.status_code} for a report of {region}/{agent}")
 

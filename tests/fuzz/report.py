@@ -20,8 +20,7 @@ from control_plane.planning.report_intake import ReportIntake, ReportReceipt, Re
 from control_plane.policy.compiler import compile_bundle
 from penstock.fleet.snapshot import demand, pools, reporting_regions, settled
 from penstock.fleet.traffic_view import countries, spillover
-from penstock.wire.identity import encode_certificate
-from penstock.wire.session import Purpose
+from penstock.wire.signed_report import report_headers
 from tests.support.identities import agent_sessions, control_plane_sessions, introduce
 from tests.support.policy_bundle import BUNDLE
 
@@ -36,7 +35,6 @@ _POLICY = compile_bundle(BUNDLE)
 _RECEIVER = control_plane_sessions()
 _AGENT = agent_sessions("eu-de")
 _SENDER = introduce(_AGENT, _RECEIVER)
-_CERTIFICATE = encode_certificate(_AGENT.identity.peer.certificate)
 _METRICS = ControlPlaneMetrics()
 _WALL_CLOCK = time.time()
 
@@ -64,7 +62,7 @@ def check(data: bytes) -> None:
     for body in _bodies(data):
         before = fleet.snapshot
         try:
-            intake.receive(body, _SENDER.sign(Purpose.REPORT, body), _CERTIFICATE)
+            intake.receive(intake.admit(report_headers(_SENDER, _AGENT.identity.peer.certificate, body)), body)
         except ReportRefused as refused:
             assert 400 <= refused.status < 600  # noqa: PT017 (a refusal is one of two permitted results)
             assert fleet.snapshot is before

@@ -14,8 +14,9 @@ from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from penstock.fleet.report import AgentReport
 from penstock.wire import identity
-from penstock.wire.identity import decode_certificate, encode_certificate
-from penstock.wire.session import BadSignature, Purpose, Sessions
+from penstock.wire.identity import encode_certificate
+from penstock.wire.session import BadSignature, Sessions
+from penstock.wire.signed_report import authenticate_head
 from regional_agent.telemetry import reporter
 from regional_agent.telemetry.reporter import Reporter
 from regional_agent.upstream.address import Address
@@ -42,10 +43,9 @@ class ControlPlane(SmallHttp):
             self.certificate_requests += 1
             return 200, encode_certificate(self.sessions.identity.peer.certificate).encode()
         assert (method, target) == (b"POST", b"/v1/reports")
-        sent = dict(headers)
-        session = self.sessions.session_with(decode_certificate(sent[identity.HEADER.encode()]), time.time())
+        sent = {name.decode(): value.decode() for name, value in headers}
         try:
-            session.check(Purpose.REPORT, body, sent[b"x-penstock-signature"].decode())
+            authenticate_head(self.sessions, sent, time.time()).verify(body)
         except BadSignature as error:
             return 401, str(error).encode()
         self.reports.append(msgspec.msgpack.decode(body, type=AgentReport))

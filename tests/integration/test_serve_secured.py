@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from adapters.access.callers import Caller, Role
 from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
 from adapters.store.members import Member
+from adapters.tcp_acceptor import TcpAcceptor
 from adapters.tls_contexts import BadTlsFiles, ClientTls, ServerTls
 from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
 from lab.planet.planet import program
@@ -188,6 +189,28 @@ async def test_another_control_plane_connects_only_where_it_trusts_the_certifica
             ClientTls(tmp_path / bad)
 
 
+class Connection:
+    """An accepted connection that `serve` serves."""
+
+    def __init__(self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]) -> None:
+        self._serve = serve
+
+    def make_protocol(self) -> asyncio.BaseProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._serve)
+
+    def on_opened(self, *, connected: bool) -> None:
+        pass
+
+
+def accepting(
+    tls: ServerTls, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]
+) -> tuple[TcpAcceptor, int]:
+    """Start to accept connections; returns the acceptor and its port."""
+    listening = socket.create_server((LOOPBACK, 0))
+    acceptor = TcpAcceptor(listening, lambda *_: Connection(serve), tls=tls, handshake_timeout_s=PATIENCE_S)
+    return acceptor, listening.getsockname()[1]
+
+
 async def test_a_new_certificate_is_loaded_with_its_key(tmp_path: Path, certificates: Path) -> None:
     shown = tmp_path / "shown.pem", tmp_path / "shown.key"
 
@@ -205,9 +228,7 @@ async def test_a_new_certificate_is_loaded_with_its_key(tmp_path: Path, certific
 
     show("api")
     tls = ServerTls(*shown)
-    context = tls.renewing_context()
-    server = await asyncio.start_server(lambda _, writer: writer.close(), LOOPBACK, 0, ssl=context)
-    port = server.sockets[0].getsockname()[1]
+    acceptor, port = accepting(tls, lambda _, writer: writer.close())
     assert await subject() == "api"
     show("next", key=False)
     tls.reload_if_changed()
@@ -218,8 +239,7 @@ async def test_a_new_certificate_is_loaded_with_its_key(tmp_path: Path, certific
     shown[0].unlink()
     tls.reload_if_changed()
     assert await subject() == "next"
-    server.close()
-    await server.wait_closed()
+    acceptor.close()
     with pytest.raises(BadTlsFiles, match=r"shown\.pem"):
         ServerTls(*shown)
 
@@ -249,7 +269,7 @@ async def test_a_client_of_a_removed_authority_cannot_resume_a_session(
         """Return the TLS session, and whether it was resumed; None if the connection was refused."""
         try:
             with (
-                socket.create_connection(server.sockets[0].getsockname(), PATIENCE_S) as plain,
+                socket.create_connection((LOOPBACK, port), PATIENCE_S) as plain,
                 client.wrap_socket(plain, server_hostname=LOOPBACK, session=session) as over,
             ):
                 over.sendall(b"x")
@@ -261,14 +281,15 @@ async def test_a_client_of_a_removed_authority_cannot_resume_a_session(
         except (ssl.SSLError, ConnectionError):
             return None
 
-    async with await asyncio.start_server(serve, LOOPBACK, 0, ssl=tls.renewing_context()) as server:
-        first = await asyncio.to_thread(connect, None)
-        assert first is not None
-        session, _ = first
-        again = await asyncio.to_thread(connect, session)
-        assert again is not None
-        assert again[1], "resumed"
-        make_authority(tmp_path / "others", "other")
-        trusted.write_bytes((tmp_path / "others" / "other.pem").read_bytes())
-        tls.reload_if_changed()
-        assert await asyncio.to_thread(connect, session) is None
+    acceptor, port = accepting(tls, serve)
+    first = await asyncio.to_thread(connect, None)
+    assert first is not None
+    session, _ = first
+    again = await asyncio.to_thread(connect, session)
+    assert again is not None
+    assert again[1], "resumed"
+    make_authority(tmp_path / "others", "other")
+    trusted.write_bytes((tmp_path / "others" / "other.pem").read_bytes())
+    tls.reload_if_changed()
+    assert await asyncio.to_thread(connect, session) is None
+    acceptor.close()

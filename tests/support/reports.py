@@ -11,8 +11,8 @@ import msgspec
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport, PeerReport, PoolReport
 from penstock.policy.residency import residency_class
-from penstock.wire.identity import encode_certificate
-from penstock.wire.session import Purpose, Sessions
+from penstock.wire.session import Sessions
+from penstock.wire.signed_report import report_headers
 from tests.support.identities import CONTROL_PLANE, agent_sessions, control_plane_sessions
 
 MODEL = "llama-3.1-8b"
@@ -63,7 +63,4 @@ def packed(
     agent = _sender(report.region, report.agent, fleet)
     if isinstance(receiver, str):
         receiver = control_plane_sessions(receiver, fleet).identity.peer.certificate
-    return body, {
-        "x-penstock-certificate": encode_certificate(agent.identity.peer.certificate),
-        "x-penstock-signature": agent.session_with(receiver, time.time()).sign(Purpose.REPORT, body),
-    }
+    return body, report_headers(agent.session_with(receiver, time.time()), agent.identity.peer.certificate, body)

@@ -15,6 +15,7 @@ import uvloop
 from fastapi import FastAPI, Request, Response
 
 from adapters.access.callers import Role
+from control_plane.api.http_server import UnsignalledServer
 from control_plane.api.responses import Problem, install_error_handlers, json_response
 from control_plane.api.routes import events_routes, status_routes
 from control_plane.auth.admin_token import AdminToken
@@ -25,7 +26,6 @@ from control_plane.auth.oidc import Oidc, OidcTrust
 from control_plane.auth.oidc_provider import OidcProvider
 from control_plane.auth.required_roles import Viewer
 from control_plane.events.event_log import EventLog
-from control_plane.serve import Server
 from control_plane.status.status import Status
 from control_plane.status.status_feed import StatusFeed
 from control_plane.ui import sign_in_routes, ui_routes
@@ -92,7 +92,7 @@ async def main() -> None:
         app = create_app(flow, Access(AdminToken(TOKEN), oidc=oidc))
         config = uvicorn.Config(app, loop="none", lifespan="off", log_config=None, access_log=False)
         print(url, flush=True)
-        await Server(config).serve([listener])
+        await UnsignalledServer(config).serve([listener])
 
 
 if __name__ == "__main__":

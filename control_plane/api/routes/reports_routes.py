@@ -14,12 +14,11 @@ from control_plane.api.responses import Problem, json_response
 from control_plane.planning.internal_metrics import InternalMetrics
 from control_plane.planning.report_intake import (
     MAX_REPORT_BYTES,
-    SIGNATURE_HEADER,
     ReportIntake,
     ReportReceipt,
     ReportRefused,
 )
-from penstock.wire import identity
+from penstock.wire import identity, signed_report
 from penstock.wire.identity import encode_certificate
 from penstock.wire.session import Sessions
 
@@ -32,7 +31,7 @@ def routes(intake: ReportIntake, sessions: Sessions, metrics: InternalMetrics) -
     router = APIRouter(tags=["agents"])
 
     @router.post(
-        "/v1/reports",
+        signed_report.PATH,
         status_code=202,
         responses=returns(ReportReceipt, "The report was accepted; names the leader.", status=202),
         openapi_extra={
@@ -43,14 +42,13 @@ def routes(intake: ReportIntake, sessions: Sessions, metrics: InternalMetrics) -
     async def take(request: Request) -> Response:
         """Receive an agent's report.
 
-        The body is MessagePack. `x-penstock-certificate` is the certificate of the agent, and
-        `x-penstock-signature` the signature of the body for this control plane.
+        The body is MessagePack. `x-penstock-certificate` is the certificate of the agent, `content-digest` the digest
+        of the body (RFC 9530, sha-256), and `x-penstock-signature` the signature of that header for this control
+        plane. The body is read only if the signature is valid.
         """
         with metrics.receiving_report():
-            body = await _read_body(request)
             try:
-                headers = request.headers
-                receipt = intake.receive(body, headers.get(SIGNATURE_HEADER, ""), headers.get(identity.HEADER, ""))
+                receipt = intake.receive(intake.admit(request.headers), await _read_body(request))
             except ReportRefused as refused:
                 raise Problem(refused.status, str(refused)) from None
             return json_response(receipt, 202)

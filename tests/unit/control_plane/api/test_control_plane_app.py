@@ -160,17 +160,29 @@ async def test_a_bad_signature_is_refused(control_plane: ControlPlane, http: htt
     assert control_plane.reporter.status().agents == ()
 
 
+async def test_the_body_of_a_report_that_nobody_signed_is_not_read(http: httpx.AsyncClient) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        raise AssertionError("the body was read")
+        yield b""
+
+    _, signed = packed(report("eu-de"))
+    for headers in ({}, {**signed, "content-digest": "sha-256=:AAAA:"}, packed(report("eu-de"), "cp-2")[1]):
+        assert is_problem(await http.post("/v1/reports", content=endless(), headers=headers), 401)
+
+
 async def test_a_report_that_is_too_large_or_too_slow_is_refused(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert is_problem(await http.post("/v1/reports", content=b"x" * (MAX_REPORT_BYTES + 1)), 413)
+    _, headers = packed(report("eu-de"))
+    large = b"x" * (MAX_REPORT_BYTES + 1)
+    assert is_problem(await http.post("/v1/reports", content=large, headers=headers), 413)
     monkeypatch.setattr(reports_module, "BODY_TIMEOUT_S", 0.05)
 
     async def dawdle() -> AsyncIterator[bytes]:
         yield b"x"
         await asyncio.sleep(60)
 
-    assert is_problem(await http.post("/v1/reports", content=dawdle()), 408)
+    assert is_problem(await http.post("/v1/reports", content=dawdle(), headers=headers), 408)
 
 
 async def test_an_unknown_path_is_a_problem_response(http: httpx.AsyncClient) -> None:

@@ -13,8 +13,8 @@ from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.planning.report_intake import ReportIntake, ReportReceipt, ReportRefused
 from penstock.fleet.snapshot import Snapshot
 from penstock.policy.policy import Policy
-from penstock.wire.identity import encode_certificate
 from penstock.wire.session import Purpose, Sessions
+from penstock.wire.signed_report import DIGEST_HEADER, SIGNATURE_HEADER, report_headers
 from tests.support import planet
 from tests.support.identities import agent_sessions, control_plane_sessions
 from tests.support.reports import offered, packed, report
@@ -48,16 +48,14 @@ def desk() -> Desk:
 
 
 def send(desk: Desk, body: bytes, headers: Mapping[str, str]) -> ReportReceipt:
-    return desk.intake.receive(body, headers["x-penstock-signature"], headers["x-penstock-certificate"])
+    return desk.intake.receive(desk.intake.admit(headers), body)
 
 
 def signed(body: bytes, purpose: Purpose = Purpose.REPORT, sender: Sessions | None = None) -> dict[str, str]:
     sender = sender or agent_sessions("eu-de", "one")
     session = sender.session_with(control_plane_sessions().identity.peer.certificate, NOW)
-    return {
-        "x-penstock-signature": session.sign(purpose, body),
-        "x-penstock-certificate": encode_certificate(sender.identity.peer.certificate),
-    }
+    headers = report_headers(session, sender.identity.peer.certificate, body)
+    return headers | {SIGNATURE_HEADER: session.sign(purpose, headers[DIGEST_HEADER].encode())}
 
 
 def refused(desk: Desk, body: bytes, headers: Mapping[str, str]) -> int:
@@ -90,13 +88,16 @@ BODY, HEADERS = packed(report("eu-de"))
         {"x-penstock-signature": ""},
         {"x-penstock-signature": "0" * 64},
         {"x-penstock-signature": "ä" * 100_000},
+        {"content-digest": ""},
+        {"content-digest": "ä" * 100_000},
+        {"content-digest": packed(report("eu-es"))[1]["content-digest"]},
         {"x-penstock-certificate": ""},
         {"x-penstock-certificate": "ä" * 100_000},
         packed(report("eu-de"), fleet=1)[1],
         packed(report("eu-de"), "cp-2")[1],
         signed(BODY, Purpose.PROBE),
     ],
-    ids=range(8),
+    ids=range(11),
 )
 def test_a_report_signed_for_another_receiver_is_refused(desk: Desk, headers: dict[str, str]) -> None:
     assert refused(desk, BODY, {**HEADERS, **headers}) == 401
@@ -114,10 +115,15 @@ def test_an_undecodable_report_is_refused(desk: Desk, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "sender", [agent_sessions("eu-es", "one"), agent_sessions("eu-de", "two"), control_plane_sessions("cp-2")]
+    ("sender", "status"),
+    [
+        (agent_sessions("eu-es", "one"), 403),
+        (agent_sessions("eu-de", "two"), 403),
+        (control_plane_sessions("cp-2"), 401),
+    ],
 )
-def test_an_agent_reports_for_itself_only(desk: Desk, sender: Sessions) -> None:
-    assert refused(desk, BODY, signed(BODY, sender=sender)) == 403
+def test_an_agent_reports_for_itself_only(desk: Desk, sender: Sessions, status: int) -> None:
+    assert refused(desk, BODY, signed(BODY, sender=sender)) == status
     assert desk.fleet.snapshot == Snapshot()
 
 

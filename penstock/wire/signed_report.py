@@ -1,0 +1,85 @@
+"""The headers that authenticate an agent's report.
+
+The signature covers the digest of the body (RFC 9530) and not the body itself, so that the receiver knows the sender
+before it reads the body.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+
+import msgspec
+
+from penstock.wire import identity
+from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId, decode_certificate, encode_certificate
+from penstock.wire.session import BadSignature, Purpose, Session, Sessions
+
+PATH = "/v1/reports"
+
+DIGEST_HEADER = "content-digest"
+SIGNATURE_HEADER = "x-penstock-signature"
+
+MAX_DIGEST = 64
+"""Characters of the digest header that are read; a valid digest has 55."""
+
+MAX_SIGNATURE = 128
+"""Characters of the signature header that are read; a valid signature has 64."""
+
+
+class ReportHead(msgspec.Struct, frozen=True):
+    """The authenticated head of a report whose body is not read yet."""
+
+    sender: SpiffeId
+    digest: str
+    """Content-Digest of the body."""
+
+    def verify(self, body: bytes) -> None:
+        """Raises BadSignature unless `body` is the body that the sender signed."""
+        if not hmac.compare_digest(_digest(body), self.digest):
+            raise BadSignature("the body does not have the digest that was signed")
+
+
+def report_headers(session: Session, certificate: bytes, body: bytes) -> dict[str, str]:
+    """Returns the headers of a report.
+
+    Args:
+        session: the sender's session with the receiver.
+        certificate: the sender's certificate (DER).
+        body: the encoded report.
+    """
+    digest = _digest(body)
+    return {
+        identity.HEADER: encode_certificate(certificate),
+        DIGEST_HEADER: digest,
+        SIGNATURE_HEADER: session.sign(Purpose.REPORT, digest.encode()),
+    }
+
+
+def authenticate_head(sessions: Sessions, headers: Mapping[str, str], now: float) -> ReportHead:
+    """Returns the head of a report from its headers.
+
+    Args:
+        sessions: of the receiver.
+        headers: names in lower case.
+        now: Unix time, in seconds.
+
+    Raises:
+        BadIdentity: the certificate is not one of the fleet's, or not an agent's.
+        BadSignature: its owner did not sign the digest for the receiver.
+    """
+    digest, signature = headers.get(DIGEST_HEADER, ""), headers.get(SIGNATURE_HEADER, "")
+    if not digest.isascii() or len(digest) > MAX_DIGEST:
+        raise BadSignature(f"{DIGEST_HEADER} is not a SHA-256 digest")
+    session = sessions.session_with(decode_certificate(headers.get(identity.HEADER, "")), now)
+    session.check(Purpose.REPORT, digest.encode(), signature[:MAX_SIGNATURE])
+    sender = session.peer.id
+    if sender.role is not ProcessRole.AGENT:
+        raise BadIdentity(f"{sender} is not an agent")
+    return ReportHead(sender, digest)
+
+
+def _digest(body: bytes) -> str:
+    return f"sha-256=:{b64encode(sha256(body).digest()).decode()}:"
