@@ -61,6 +61,13 @@ PULSE_AFTER_S = 1.4
 PULSE_PROMPT_TOKENS = 64
 PULSE_OUTPUT_TOKENS = 8
 
+THROUGH_COUNT = 6
+THROUGH_BEFORE_S = 1.6
+THROUGH_EVERY_S = 0.2
+THROUGH_OUTPUT_TOKENS = 180
+"""Streams that the lost region sends through other regions when it is killed. They begin in time for their first token,
+and are long enough not to end before the kill."""
+
 FEWEST_ARRIVALS = 200
 """Minimum number of requests in a trace."""
 
@@ -246,6 +253,37 @@ def pulse(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random
             required_regions=required,
         )
         asks.append(Ask(planned, home_of(site, required, CHAT_8B, topology, matrix)))
+    return asks
+
+
+def through(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random) -> list[Ask]:
+    """Return streams from clients of other regions whose nearest region with the model is the lost region.
+
+    Each is running when the region is killed, so that the entry's agent has to continue it elsewhere. Too few of the
+    arrivals of a trace are running then. Empty if no client site has such a model.
+    """
+    regions, lost, tenant = topology.region_names, scenario.lost_region, "open"
+    found = [
+        (site, model)
+        for site in topology.sites
+        for model in (CHAT_8B, CHAT_70B)
+        if nearest_first(site, regions)[0] != lost and home_of(site, regions, model, topology, matrix) == lost
+    ]
+    asks = []
+    for number in range(THROUGH_COUNT if found else 0):
+        site, model = found[number % len(found)]
+        planned = PlannedRequest(
+            id=f"through-{number:05d}",
+            at_s=scenario.act_at_s(ActName.KILL_REGION) - THROUGH_BEFORE_S + number * THROUGH_EVERY_S,
+            site=site.name,
+            client_address=site.address(rng),
+            tenant=tenant,
+            api_key=TENANT_KEYS[tenant],
+            model=model,
+            lengths=TraceRequest(0.0, PULSE_PROMPT_TOKENS, THROUGH_OUTPUT_TOKENS),
+            required_regions=required_regions(tenant, site.country, regions),
+        )
+        asks.append(Ask(planned, lost))
     return asks
 
 

@@ -22,6 +22,7 @@ from lab.demo.demo_workload import (
     pulse,
     requests_wanted,
     steadiest_stretch,
+    through,
 )
 from lab.demo.images.image_workload import IMAGE_RATE_PER_S, plan_image_jobs
 from lab.demo.scenario import Scenario, full_scenario
@@ -98,15 +99,16 @@ def gather(
         raise TraceError(path, str(error), "give a longer trace") from None
     pulses = pulse(topology, scenario, matrix, rng)
     images = plan_image_jobs(topology, scenario, matrix, rng)
+    forwarded = through(topology, scenario, matrix, rng)
     bundle = demo_bundle(matrix)
     return DemoInputs(
         topology=topology,
         scenario=scenario,
-        asks=(*asks, *pulses, *images),
+        asks=(*asks, *pulses, *images, *forwarded),
         bundle=bundle,
         policy=compile_bundle(bundle),
         matrix=matrix,
-        workload=_workload(trace_file, stretch, scenario, len(pulses), len(images)),
+        workload=_workload(trace_file, stretch, scenario, len(pulses), len(images), len(forwarded)),
         geography=_geography(geoip_file),
         network=_network(rtt_file),
     )
@@ -134,7 +136,12 @@ def _with_share(topology: Topology, surge_region: str, share: float) -> list[Cli
 
 
 def _workload(
-    trace_file: Path | None, stretch: Sequence[TraceRequest], scenario: Scenario, pulses: int, images: int
+    trace_file: Path | None,
+    stretch: Sequence[TraceRequest],
+    scenario: Scenario,
+    pulses: int,
+    images: int,
+    forwarded: int,
 ) -> str:
     begin_s, span_s = stretch[0].at_s, stretch[-1].at_s - stretch[0].at_s
     by_prompt, by_output = length_factors(stretch)
@@ -142,8 +149,9 @@ def _workload(
         f"replayed in {scenario.duration_s:.0f} s, {span_s / scenario.duration_s:.2f} times as fast on average and "
         f"faster during the surge; prompts scaled by {by_prompt:.2f} and outputs by {by_output:.2f}, at most "
         f"{MAX_PROMPT_TOKENS} and {MAX_OUTPUT_TOKENS} tokens. In addition, {pulses} short requests at intervals of "
-        f"{PULSE_EVERY_S * 1000:.0f} ms around the kill of the region, which measure rerouting, and {images} image "
-        f"jobs, {IMAGE_RATE_PER_S:g} per second on average and independent of the surge"
+        f"{PULSE_EVERY_S * 1000:.0f} ms around the kill of the region, which measure rerouting, {forwarded} streams "
+        f"through other regions that the region is sending when it is killed, and {images} image jobs, "
+        f"{IMAGE_RATE_PER_S:g} per second on average and independent of the surge"
     )
     if trace_file is None:
         return (

@@ -75,7 +75,9 @@ class Failover(msgspec.Struct, frozen=True):
     all_detected_s: float | None
     """Time (s) until the last of the reporting agents reported the region as failed."""
     rerouted_s: float | None
-    """Time (s) of the last failed attempt at the killed region."""
+    """Time (s) of the last failed attempt at the killed region; None without an attempt."""
+    elsewhere: int
+    """Answered requests whose home is the killed region, due while it was dead, that another region served."""
     first_elsewhere_s: float | None
     """Time (s) until another region sent the first token of a request whose home is the killed region."""
     retried: int
@@ -95,7 +97,7 @@ def failover(run: Run) -> Failover:
     killed, back = run.event(EventKind.REGION_KILLED), run.event(EventKind.REGION_STARTED)
     lost = [request for request in run.served if request.outcome is Outcome.FAILED and request.id not in run.started]
     if killed is None:
-        return Failover(None, None, None, None, 0, 0, 0, 0, len(lost))
+        return Failover(None, None, None, 0, None, 0, 0, 0, 0, len(lost))
     until_s = back.at_s if back is not None else run.scenario.duration_s
     noticed = _first_notice(run, killed.at_s, until_s)
     touched = _attempts_at_the_dead(run, killed.at_s, until_s)
@@ -111,7 +113,8 @@ def failover(run: Run) -> Failover:
     return Failover(
         detected_s=min(noticed) - killed.at_s if noticed else None,
         all_detected_s=max(noticed) - killed.at_s if noticed else None,
-        rerouted_s=max(late) - killed.at_s if late else (0.0 if elsewhere else None),
+        rerouted_s=max(late) - killed.at_s if late else None,
+        elsewhere=len(elsewhere),
         first_elsewhere_s=min(elsewhere, default=None),
         retried=sum(request.outcome is Outcome.OK for request, _ in touched),
         broken_after_start=len(broken),
@@ -200,15 +203,24 @@ def failback_s(run: Run) -> float | None:
 
 def early_return_share(run: Run) -> float | None:
     """Return the share (0-1) of its home demand that the region served in the first third of its failback ramp."""
+    return home_share(_early(run))
+
+
+def early_requests(run: Run) -> int:
+    """Return the number of answered requests that `early_return_share` is computed from."""
+    return sum(request.outcome is Outcome.OK for request in _early(run))
+
+
+def _early(run: Run) -> list[Served]:
     ready = run.event(EventKind.REGION_READY)
     if ready is None:
-        return None
+        return []
     to_s = ready.at_s + run.failback_ramp_s / 3
-    return home_share(
+    return [
         request
         for request in run.served
         if request.home == run.scenario.lost_region and ready.at_s <= request.due_s < to_s
-    )
+    ]
 
 
 def surge_spills(run: Run) -> list[Served]:

@@ -159,6 +159,8 @@ class Run(msgspec.Struct, frozen=True):
     failback_ramp_s: float
     """Failback ramp (s) of the policy."""
     images: tuple[ImageJob, ...] = ()
+    processes: int = 0
+    """Number of processes of the fleet, whose exits were observed."""
 
     def event(self, kind: EventKind) -> Event | None:
         """Return the first event of a kind; None without such an event."""

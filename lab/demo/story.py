@@ -135,6 +135,7 @@ class Story:
             peer_misses=tuple(self._agents.misses),
             failback_ramp_s=self._failback_ramp_s,
             images=await self._image_jobs(),
+            processes=len(self._planet.processes()),
         )
 
     async def _image_jobs(self) -> tuple[ImageJob, ...]:

@@ -11,6 +11,7 @@ from lab.demo.images.image_outcomes import image_outcomes, requests_of
 from lab.demo.measure import (
     FAILBACK_SHARE,
     due_in,
+    early_requests,
     early_return_share,
     failback_s,
     failover,
@@ -21,6 +22,7 @@ from lab.demo.measure import (
 )
 from lab.demo.records import Answer, EventKind, Outcome, Run
 from lab.demo.scenario import ActName, PhaseName
+from lab.observed import judged
 
 STEADY_HOME_SHARE = 0.95
 """Minimum share (0-1) of steady demand that its home region must serve. It is below 1 because random arrivals sometimes
@@ -47,6 +49,13 @@ class Check(msgspec.Struct, frozen=True):
     """The checked phase; None for the whole run."""
     passed: bool
     says: str
+    observed: int
+    """Number of events that could have contradicted the promise; without any, the check fails."""
+
+
+def _check(name: str, phase: PhaseName | None, holds: bool, observed: int, says: str) -> Check:
+    passed, says = judged(holds, observed, says)
+    return Check(name, phase, passed, says, observed)
 
 
 def judge(run: Run) -> tuple[Check, ...]:
@@ -60,7 +69,7 @@ def _residency(run: Run) -> Check:
     answered_images = [job.request for job in run.images if job.request.outcome is Outcome.OK]
     unseen = [request for request in (*served_ok(run), *answered_images) if request.id not in seen]
     bound = sum(len(sighting.required) < _regions(run) for sighting in run.sightings)
-    passed = not violations and not unseen and bound > 0
+    holds = not violations and not unseen
     if violations:
         worst = violations[0]
         says = (
@@ -74,7 +83,7 @@ def _residency(run: Run) -> Check:
             f"none of {len(run.sightings)} requests that reached an engine was outside its permitted regions; "
             f"{bound} of these requests were restricted to some regions"
         )
-    return Check("residency", None, passed, says)
+    return _check("residency", None, holds, bound, says)
 
 
 def _steady(run: Run) -> Check:
@@ -82,12 +91,12 @@ def _steady(run: Run) -> Check:
     asked = [request for request in run.served if due(request)]
     unserved = [request for request in asked if request.outcome is not Outcome.OK]
     share = home_share(asked)
-    passed = share is not None and share >= STEADY_HOME_SHARE and not unserved
+    holds = share is not None and share >= STEADY_HOME_SHARE and not unserved
     says = (
         f"{_percent(share)} of {len(asked)} requests were served by the nearest permitted region "
         f"(at least {STEADY_HOME_SHARE:.0%} is required), {len(unserved)} were not served"
     )
-    return Check("nearest permitted region", PhaseName.STEADY, passed, says)
+    return _check("nearest permitted region", PhaseName.STEADY, holds, len(asked), says)
 
 
 def _redirects(run: Run) -> Check:
@@ -97,7 +106,7 @@ def _redirects(run: Run) -> Check:
         f"{len(sent_on)} requests arrived at an entry that residency forbids and were redirected; "
         f"{len(sent_on) - len(lost)} of them were not refused afterwards"
     )
-    return Check("forbidden entries", None, bool(sent_on) and not lost, says)
+    return _check("forbidden entries", None, not lost, len(sent_on), says)
 
 
 def _surge(run: Run) -> Check:
@@ -108,7 +117,7 @@ def _surge(run: Run) -> Check:
         f"{len(spilt)} requests of {run.scenario.surge_region} were served by other regions "
         f"({', '.join(places) or 'no region'}), {len(outside)} of them outside residency"
     )
-    return Check("spillover", PhaseName.SURGE, bool(spilt) and not outside, says)
+    return _check("spillover", PhaseName.SURGE, not outside, len(spilt), says)
 
 
 def _surge_end(run: Run) -> Check:
@@ -122,30 +131,28 @@ def _surge_end(run: Run) -> Check:
     away = Counter(int(request.due_s) for request in late if request.server != request.home)
     worst = {second for second, _ in away.most_common(1)}
     share, last_s = home_share(late), spill_end_s(run)
-    settled = home_share(request for request in late if int(request.due_s) not in worst)
-    passed = settled is None or settled >= SURGE_OVER_SHARE
+    calm = [request for request in late if int(request.due_s) not in worst and request.outcome is Outcome.OK]
+    settled = home_share(calm)
+    holds = settled is not None and settled >= SURGE_OVER_SHARE
     says = (
         f"last request spilled over {_seconds(last_s)} after the surge ended; in the last third of the rest of the "
         f"phase, the home region served {_percent(share)} of {len(late)} requests, "
         f"{_percent(settled)} without the worst second"
     )
-    return Check("end of spillover", PhaseName.SURGE, passed, says)
+    return _check("end of spillover", PhaseName.SURGE, holds, len(calm), says)
 
 
 def _rerouted(run: Run) -> Check:
     measured = failover(run)
-    passed = (
-        measured.detected_s is not None
-        and measured.rerouted_s is not None
-        and measured.first_elsewhere_s is not None
-        and measured.rerouted_s <= REROUTED_WITHIN_S
-    )
+    last_s = measured.rerouted_s
+    holds = measured.detected_s is not None and (last_s is None or last_s <= REROUTED_WITHIN_S)
+    attempts = "no attempt" if last_s is None else f"last attempt {_seconds(last_s)}"
     says = (
-        f"detected {_seconds(measured.detected_s)} after kill -9; last attempt at {run.scenario.lost_region} "
-        f"{_seconds(measured.rerouted_s)} after kill -9 (limit {REROUTED_WITHIN_S:g} s); "
-        f"{measured.retried} requests were retried successfully"
+        f"detected {_seconds(measured.detected_s)} after kill -9; {attempts} at {run.scenario.lost_region} "
+        f"after kill -9 (limit {REROUTED_WITHIN_S:g} s); {measured.retried} requests were retried successfully, "
+        f"{measured.elsewhere} requests of its clients were served elsewhere"
     )
-    return Check("failover", PhaseName.REGION_LOSS, passed, says)
+    return _check("failover", PhaseName.REGION_LOSS, holds, measured.elsewhere, says)
 
 
 def _nothing_lost(run: Run) -> Check:
@@ -154,7 +161,8 @@ def _nothing_lost(run: Run) -> Check:
         f"{measured.lost_not_started} requests failed before an engine started them; "
         f"{measured.broken_after_start} failed that had reached an engine of {run.scenario.lost_region}"
     )
-    return Check("nothing lost that had not started", None, measured.lost_not_started == 0, says)
+    observed = len(run.served) if run.event(EventKind.REGION_KILLED) is not None else 0
+    return _check("nothing lost that had not started", None, measured.lost_not_started == 0, observed, says)
 
 
 def _streams_survive(run: Run) -> Check:
@@ -163,7 +171,8 @@ def _streams_survive(run: Run) -> Check:
         f"{measured.continued} streams from {lost} through other regions were completed, "
         f"{measured.not_continued} failed"
     )
-    return Check("streams continue", PhaseName.REGION_LOSS, measured.not_continued == 0, says)
+    observed = measured.continued + measured.not_continued
+    return _check("streams continue", PhaseName.REGION_LOSS, measured.not_continued == 0, observed, says)
 
 
 def _failures_explained(run: Run) -> Check:
@@ -176,15 +185,18 @@ def _failures_explained(run: Run) -> Check:
         if (request.id in there or request.origin == lost) and killed is not None and request.due_s <= killed.at_s
     ]
     strange = [request for request in failed if request not in explained]
-    says = f"{len(failed)} requests failed; {len(explained)} of them were served or accepted by the killed region"
+    says = (
+        f"{len(failed)} of {len(run.served)} requests failed; {len(explained)} of them were served or accepted by the "
+        "killed region"
+    )
     if strange:
         says += f"; the first unexplained failure: {strange[0].detail or strange[0].status}"
-    return Check("every failure explained", None, not strange, says)
+    return _check("no unexplained failure", None, not strange, len(run.served), says)
 
 
 def _failback(run: Run) -> Check:
     took_s, early = failback_s(run), early_return_share(run)
-    ramped = early is None or early <= EARLY_RETURN_SHARE
+    ramped = early is not None and early <= EARLY_RETURN_SHARE
     if took_s is None:
         says = f"{run.scenario.lost_region} did not regain {FAILBACK_SHARE:.0%} of its steady share in time"
     else:
@@ -192,7 +204,8 @@ def _failback(run: Run) -> Check:
             f"{run.scenario.lost_region} regained {FAILBACK_SHARE:.0%} of its steady share {_seconds(took_s)} after it "
             f"was ready, and served {_percent(early)} in the first third of a ramp of {run.failback_ramp_s:g} s"
         )
-    return Check("ramped failback", PhaseName.REGION_LOSS, took_s is not None and ramped, says)
+    observed = early_requests(run)
+    return _check("ramped failback", PhaseName.REGION_LOSS, took_s is not None and ramped, observed, says)
 
 
 def _control_loss(run: Run) -> Check:
@@ -201,23 +214,29 @@ def _control_loss(run: Run) -> Check:
     unserved = [request for request in asked if request.outcome is not Outcome.OK]
     killed = {EventKind.LEADER_KILLED, EventKind.ETCD_KILLED, EventKind.REDIS_KILLED}
     missing = killed - {event.kind for event in run.events}
-    passed = bool(asked) and not unserved and not missing
-    says = f"{len(unserved)} of {len(asked)} requests were not served during the loss of control plane, etcd and Redis"
+    after = [
+        sum(event.at_s < request.due_s for request in asked) for event in run.events if event.kind in killed - missing
+    ]
+    says = (
+        f"{len(unserved)} of {len(asked)} requests were not served during the loss of control plane, etcd and Redis; "
+        f"{min(after, default=0)} were sent after the last of the three was killed"
+    )
     if missing:
         says += f"; missing events: {', '.join(sorted(missing))}"
-    return Check("serving goes on", PhaseName.CONTROL_LOSS, passed, says)
+    observed = min(after, default=0)
+    return _check("serving goes on", PhaseName.CONTROL_LOSS, not unserved and not missing, observed, says)
 
 
 def _new_leader(run: Run) -> Check:
     killed, leader = run.event(EventKind.LEADER_KILLED), run.event(EventKind.NEW_LEADER)
     took_s = leader.at_s - killed.at_s if killed is not None and leader is not None else None
     says = f"time until another control plane led after the leader was killed: {_seconds(took_s)}"
-    return Check("a new leader", PhaseName.CONTROL_LOSS, took_s is not None, says)
+    return _check("a new leader", PhaseName.CONTROL_LOSS, took_s is not None, killed is not None, says)
 
 
 def _images(run: Run) -> Check:
     found = image_outcomes(run)
-    passed = found.answered > 0 and not found.unanswered and not found.outside and not found.miscounted
+    holds = not found.unanswered and not found.outside and not found.miscounted
     says = (
         f"{found.answered} of {found.jobs} image jobs were answered and {len(found.unanswered)} were lost; "
         f"{found.governed} were restricted to some regions, {found.outside} ran outside them; agents accounted "
@@ -227,13 +246,13 @@ def _images(run: Run) -> Check:
         says += f"; the first lost job: {requests_of(found.unanswered)}"
     elif found.miscounted:
         says += f"; the first wrongly accounted job: {requests_of(found.miscounted)}"
-    return Check("image jobs", None, passed, says)
+    return _check("image jobs", None, holds, min(found.answered, found.governed), says)
 
 
 def _no_unexpected_exit(run: Run) -> Check:
     exits = [event for event in run.events if event.kind is EventKind.UNEXPECTED_EXIT]
-    says = f"unexpected exits: {'; '.join(event.text for event in exits) or 'none'}"
-    return Check("processes", None, not exits, says)
+    says = f"unexpected exits of {run.processes} processes: {'; '.join(event.text for event in exits) or 'none'}"
+    return _check("processes", None, not exits, run.processes, says)
 
 
 _CHECKS: tuple[Callable[[Run], Check], ...] = (

@@ -6,6 +6,8 @@ import socket
 import threading
 from contextlib import suppress
 
+from lab.observed import Measured
+
 SLOW_CONNECTIONS = 300
 """Number of concurrent slow connections. A connection that the agent closes is replaced."""
 
@@ -30,6 +32,7 @@ class ClientFlood:
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
         self._stopped = threading.Event()
+        self._most_slow = self._refused = 0
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._drip, self._send_refused)]
 
     def start(self) -> None:
@@ -37,11 +40,13 @@ class ClientFlood:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """Stop the threads and close every connection."""
+    def stop(self) -> Measured:
+        """Stop the threads and close every connection; return what the agent was exposed to."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
+        says = f"up to {self._most_slow} slow connections at once, and {self._refused} requests that were refused"
+        return Measured(min(self._most_slow, self._refused), says)
 
     def _drip(self) -> None:
         connections: list[socket.socket] = []
@@ -52,6 +57,7 @@ class ClientFlood:
                     connection = socket.create_connection(self._address, TIMEOUT_S)
                     connections.append(connection)
                     _sent(connection, b"POST /v1/chat/completions HTTP/1.1\r\nx-slow: ")
+                self._most_slow = max(self._most_slow, len(connections))
                 self._stopped.wait(BYTE_EVERY_S)
         except OSError:
             # The agent accepts no more connections; the open connections stay open until `stop`.
@@ -65,8 +71,10 @@ class ClientFlood:
             with suppress(OSError), socket.create_connection(self._address, TIMEOUT_S) as connection:
                 while not self._stopped.is_set():
                     connection.sendall(_REFUSED % (len(_BODY), _BODY))
-                    if not connection.recv(65_536):
+                    answer = connection.recv(65_536)
+                    if not answer:
                         break
+                    self._refused += answer.startswith(b"HTTP/1.1 4")
 
 
 def _sent(connection: socket.socket, data: bytes) -> bool:

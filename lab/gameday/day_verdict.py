@@ -9,6 +9,7 @@ import msgspec
 from lab.demo.records import Outcome, Served, Sighting
 from lab.gameday.fault_catalogue import PLANET, Fault, TargetKind
 from lab.gameday.fleet_watch import Look
+from lab.observed import Measured, judged
 from lab.planet.configs import QUEUE_PER_ENGINE
 
 RECOVERED_WITHIN_S = 10.0
@@ -50,8 +51,8 @@ class Day(msgspec.Struct, frozen=True):
     looks: tuple[Look, ...]
     died: tuple[str, ...]
     """Processes that exited unexpectedly."""
-    measured: str = ""
-    """Measurement that the fault returned; empty without a measurement."""
+    measured: Measured | None = None
+    """Measurement that the fault returned; None for a fault without one."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -60,11 +61,24 @@ class Finding(msgspec.Struct, frozen=True):
     name: str
     passed: bool
     says: str
+    observed: int
+    """Number of observations that could have contradicted the expectation; without any, the finding fails."""
+
+
+def finding(name: str, holds: bool, observed: int, says: str) -> Finding:
+    """Return the result of an expectation that `observed` observations could have contradicted."""
+    passed, says = judged(holds, observed, says)
+    return Finding(name, passed, says, observed)
 
 
 def judge(fault: Fault, day: Day) -> tuple[Finding, ...]:
     """Check every expectation of a game day."""
-    found = [_lost(fault, day), _violations(day), _detected(fault, day), _recovered(fault, day), _empty(day)]
+    found = [_lost(fault, day), _violations(day)]
+    if fault.kind is TargetKind.SLOW_ENDPOINT:
+        found.append(_avoided(fault, day))
+    elif fault.detected_within_s is not None:
+        found.append(_detected(fault, day, fault.detected_within_s))
+    found += [_recovered(fault, day), _empty(day)]
     if fault.clients_within_s is not None:
         found.append(_clients(fault, day, fault.clients_within_s))
     if fault.kind is TargetKind.POLICY:
@@ -73,10 +87,10 @@ def judge(fault: Fault, day: Day) -> tuple[Finding, ...]:
         found.append(_no_herd(fault, day))
     else:
         found.append(_spread(day))
-    if day.measured:
-        found.append(Finding("measured", True, day.measured))
+    if day.measured is not None:
+        found.append(finding("in effect", True, day.measured.events, day.measured.says))
     if day.died:
-        found.append(Finding("no process died", False, "; ".join(day.died)))
+        found.append(finding("no process died", False, len(day.died), "; ".join(day.died)))
     return tuple(found)
 
 
@@ -103,7 +117,7 @@ def _lost(fault: Fault, day: Day) -> Finding:
     says += f"; the slowest response took {_seconds(slowest_s)}"
     if lost:
         says += f"; the first lost request: {lost[0].id}, {lost[0].detail or lost[0].status}"
-    return Finding("no request lost", bool(day.served) and not lost, says)
+    return finding("no request lost", not lost, len(day.served), says)
 
 
 def _may_refuse(fault: Fault, day: Day, request: Served) -> bool:
@@ -114,19 +128,20 @@ def _may_refuse(fault: Fault, day: Day, request: Served) -> bool:
 
 def _violations(day: Day) -> Finding:
     outside = [sighting for sighting in day.sightings if sighting.violates]
-    says = f"{len(outside)} of {len(day.sightings)} requests at engines were outside their permitted regions"
-    return Finding("residency", bool(day.sightings) and not outside, says)
+    regions = max((len(sighting.required) for sighting in day.sightings), default=0)
+    bound = sum(len(sighting.required) < regions for sighting in day.sightings)
+    says = (
+        f"{len(outside)} of {len(day.sightings)} requests at engines were outside their permitted regions; "
+        f"{bound} were restricted to some regions"
+    )
+    return finding("residency", not outside, bound, says)
 
 
-def _detected(fault: Fault, day: Day) -> Finding:
-    if fault.kind is TargetKind.SLOW_ENDPOINT:
-        return _avoided(fault, day)
-    if fault.detected_within_s is None:
-        return Finding("detected", True, "no detection is expected")
+def _detected(fault: Fault, day: Day, within_s: float) -> Finding:
     leader = next((look.leaders for look in reversed(day.looks) if look.at_s < day.from_s and look.leaders), ())
     took_s = _first(day.looks, day.from_s, day.to_s, lambda look: _is_detected(fault, look, leader))
-    passed = took_s is not None and took_s <= fault.detected_within_s
-    says = f"{_seconds(took_s)} after the fault began by all observers (at most {fault.detected_within_s:g} s)"
+    passed = took_s is not None and took_s <= within_s
+    says = f"{_seconds(took_s)} after the fault began by all observers (at most {within_s:g} s)"
     if fault.kind is TargetKind.AGENTS:
         gone = sorted(
             {name for look in day.looks for name, failed in look.failed_peers.items() if fault.region in failed}
@@ -136,7 +151,7 @@ def _detected(fault: Fault, day: Day) -> Finding:
     if fault.kind is TargetKind.REGION:
         first_s = _first(day.looks, day.from_s, day.to_s, lambda look: _is_suspected(fault, look))
         says += f", {_seconds(first_s)} by the first"
-    return Finding("detected", passed, says)
+    return finding("detected", passed, _looks(day, day.from_s, day.to_s), says)
 
 
 def _is_suspected(fault: Fault, look: Look) -> bool:
@@ -179,7 +194,7 @@ def _recovered(fault: Fault, day: Day) -> Finding:
     says = f"{_seconds(took_s)} after the fault ended (at most {RECOVERED_WITHIN_S:g} s)"
     if took_s is None and day.looks:
         says += f"; last state: {_deviation(fault, day.looks[-1], _due_plan(day, day.looks[-1]))}"
-    return Finding("recovered", passed, says)
+    return finding("recovered", passed, _looks(day, day.to_s, float("inf")), says)
 
 
 def _due_plan(day: Day, look: Look) -> tuple[int, int] | None:
@@ -237,7 +252,7 @@ def _empty(day: Day) -> Finding:
     took_s = _first(day.looks, day.ended_s, float("inf"), lambda look: look.held == 0 and not look.silent)
     passed = took_s is not None and took_s <= EMPTY_WITHIN_S
     says = f"no agent held a request {_seconds(took_s)} after the last response (at most {EMPTY_WITHIN_S:g} s)"
-    return Finding("counters at zero", passed, says)
+    return finding("counters at zero", passed, _looks(day, day.ended_s, float("inf")), says)
 
 
 def _clients(fault: Fault, day: Day, within_s: float) -> Finding:
@@ -247,15 +262,20 @@ def _clients(fault: Fault, day: Day, within_s: float) -> Finding:
         for attempt in request.attempts
         if attempt.region == fault.region and day.from_s <= attempt.at_s < day.to_s
     ]
-    last_s = max(late_s, default=0.0)
-    says = f"last attempt at {fault.region} {_seconds(last_s)} after the fault began (at most {within_s:g} s)"
-    return Finding("clients rerouted", last_s <= within_s, says)
+    clients = [
+        request
+        for request in day.served
+        if request.home == fault.region and request.outcome is Outcome.OK and day.from_s <= request.due_s < day.to_s
+    ]
+    attempts = "no attempt" if not late_s else f"last attempt {_seconds(max(late_s))} after the fault began"
+    says = f"{attempts} at {fault.region} (at most {within_s:g} s); {len(clients)} requests of its clients were served"
+    return finding("clients rerouted", max(late_s, default=0.0) <= within_s, len(clients), says)
 
 
 def _policy_kept(day: Day) -> Finding:
     policies = sorted({digest for look in day.looks for digest in look.policies})
     says = f"{len(policies)} policies were in force: {', '.join(digest[:12] for digest in policies)}"
-    return Finding("policy kept", len(policies) == 1, says)
+    return finding("policy kept", len(policies) == 1, _looks(day, day.from_s, day.to_s), says)
 
 
 def _no_herd(fault: Fault, day: Day) -> Finding:
@@ -266,9 +286,10 @@ def _no_herd(fault: Fault, day: Day) -> Finding:
         endpoint: sum(seen.endpoint == endpoint and day.to_s <= seen.at_s < until_s for seen in day.sightings)
         for endpoint in fault.slots
     }
-    passed = bool(arrived) and all(of[endpoint] <= slots for endpoint, slots in fault.slots.items())
+    holds = all(of[endpoint] <= slots for endpoint, slots in fault.slots.items())
     counts = ", ".join(f"{endpoint} {count} of {fault.slots[endpoint]}" for endpoint, count in of.items())
-    return Finding("no herd", passed, f"requests within {HERD_S:g} s of the first after the return, of slots: {counts}")
+    says = f"requests within {HERD_S:g} s of the first after the return, of slots: {counts}"
+    return finding("no herd", holds, len(arrived), says)
 
 
 def _spread(day: Day) -> Finding:
@@ -287,7 +308,8 @@ def _spread(day: Day) -> Finding:
     over = {endpoint: count for endpoint, count in most.items() if count > limits[endpoint]}
     worst = max(most, key=lambda endpoint: most[endpoint] / limits[endpoint], default=None)
     says = "no engine received" if worst is None else f"{worst} received {most[worst]} of at most {limits[worst]}"
-    return Finding("no herd", not over, f"{says} requests within {HERD_S:g} s after the end")
+    says = f"{says} requests within {HERD_S:g} s after the end"
+    return finding("no herd", not over, sum(map(len, times.values())), says)
 
 
 def _slashed(plan: tuple[int, int]) -> str:
@@ -302,7 +324,7 @@ def _avoided(fault: Fault, day: Day) -> Finding:
         f"{fault.endpoint} received {_percent(before)} of its pool's requests before the fault, {_percent(late)} in "
         f"the last half of the fault (at most {LESS_SHARE:.0%} of its share before)"
     )
-    return Finding("avoided", passed, says)
+    return finding("avoided", passed, sum(day.from_s <= seen.at_s < day.to_s for seen in day.sightings), says)
 
 
 def _share(fault: Fault, day: Day, from_s: float, to_s: float) -> float | None:
@@ -312,6 +334,11 @@ def _share(fault: Fault, day: Day, from_s: float, to_s: float) -> float | None:
     model = next((models.get(seen.id) for seen in day.sightings if seen.endpoint == fault.endpoint), None)
     of_model = [seen for seen in arrived if models.get(seen.id) == model]
     return sum(seen.endpoint == fault.endpoint for seen in of_model) / len(of_model) if of_model else None
+
+
+def _looks(day: Day, from_s: float, to_s: float) -> int:
+    """Return the number of looks at the fleet in a period (s)."""
+    return sum(from_s <= look.at_s <= to_s for look in day.looks)
 
 
 def _first(looks: Iterable[Look], from_s: float, to_s: float, holds: Callable[[Look], bool]) -> float | None:

@@ -35,6 +35,7 @@ from lab.gameday.fault_injection import (
     storm,
 )
 from lab.gameday.store_faults import RUNNING_S, STOPPED_S, compact, lose_quorum, slow_etcd
+from lab.observed import Measured
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, CHAT_70B, Topology, demo_planet
 
@@ -85,7 +86,7 @@ class Fault(NamedTuple):
     kind: TargetKind
     region: str
     """The affected region; empty if the fault affects the whole fleet."""
-    inject: Callable[[Planet], Callable[[], str | None]]
+    inject: Callable[[Planet], Callable[[], Measured | None]]
     """Injects the fault, and returns a function that ends the fault and returns its measurement. Both block."""
     detected_within_s: float | None = None
     """Maximum time (s) until detection; None if no detection is expected."""

@@ -11,6 +11,7 @@ from adapters.authority_files import issue_identity, load_authority
 from lab.gameday.client_flood import ClientFlood
 from lab.gameday.credential_faults import leader_of
 from lab.gameday.report_storm import AGENT, ReportStorm
+from lab.observed import Measured
 from lab.planet.configs import AUTHORITY_DIR, agent_identity_dir, control_plane_urls, url
 from lab.planet.planet import ASK_TIMEOUT_S, Planet
 from lab.planet.secret_files import FLEET
@@ -69,10 +70,10 @@ def halve_agents(region: str) -> Callable[[Planet], Callable[[], None]]:
     return inject
 
 
-def storm(region: str, model: str) -> Callable[[Planet], Callable[[], str]]:
+def storm(region: str, model: str) -> Callable[[Planet], Callable[[], Measured]]:
     """Return a fault in which an additional agent of a region sends reports to the leader without a pause."""
 
-    def inject(planet: Planet) -> Callable[[], str]:
+    def inject(planet: Planet) -> Callable[[], Measured]:
         authority = load_authority(planet.directory / AUTHORITY_DIR)
         directory = agent_identity_dir(planet.directory, region, AGENT)
         issue_identity(authority, SpiffeId(FLEET, ProcessRole.AGENT, AGENT, region), (LOOPBACK,), directory)
@@ -175,10 +176,10 @@ def poison_policy(planet: Planet) -> Callable[[], None]:
     return poison.unlink
 
 
-def flood(region: str) -> Callable[[Planet], Callable[[], None]]:
+def flood(region: str) -> Callable[[Planet], Callable[[], Measured]]:
     """Return a fault that floods an agent with slow connections and with requests without a valid key."""
 
-    def inject(planet: Planet) -> Callable[[], None]:
+    def inject(planet: Planet) -> Callable[[], Measured]:
         agent = planet.topology.region(region).agents[0]
         flood = ClientFlood(LOOPBACK, planet.ports[agent_port(region, agent, "traffic")])
         flood.start()

@@ -24,6 +24,7 @@ from lab.gameday.day_verdict import EMPTY_WITHIN_S, RECOVERED_WITHIN_S, Day, Fin
 from lab.gameday.fault_catalogue import Fault, gameday_planet
 from lab.gameday.fleet_watch import FleetWatch
 from lab.geoip import write_geoip
+from lab.observed import Measured
 from lab.planet.bundle import write_bundle
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls
 from lab.planet.planet import Planet
@@ -144,7 +145,7 @@ async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask], directory:
     )
 
 
-async def _inject(fault: Fault, planet: Planet, zero: float) -> tuple[float, float, str]:
+async def _inject(fault: Fault, planet: Planet, zero: float) -> tuple[float, float, Measured | None]:
     """Inject and end the fault; return the times (s) of its begin and end, and its measurement."""
     await asyncio.sleep(max(0.0, zero + BEFORE_S - time.monotonic()))
     from_s = time.monotonic() - zero
@@ -153,7 +154,7 @@ async def _inject(fault: Fault, planet: Planet, zero: float) -> tuple[float, flo
         await asyncio.sleep(FAULT_S)
     finally:
         measured = await asyncio.to_thread(lift)
-    return from_s, time.monotonic() - zero, measured or ""
+    return from_s, time.monotonic() - zero, measured
 
 
 def _load(inputs: DemoInputs, rng: Random) -> list[Ask]:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from adapters.identity_files import load_identity
+from lab.observed import Measured
 from penstock.fleet.report import AgentReport, DemandReport
 from penstock.policy.residency import residency_class
 from penstock.wire import identity
@@ -58,13 +59,14 @@ class ReportStorm:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> str:
-        """Stop the threads; return the counts of responses as text."""
+    def stop(self) -> Measured:
+        """Stop the threads; return the counts of responses."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
         answers = ", ".join(f"{count} with status {status}" for status, count in sorted(self.answers.items()))
-        return f"{sum(self.answers.values())} reports were sent: {answers or 'none'}"
+        answered = sum(count for status, count in self.answers.items() if status)
+        return Measured(answered, f"{sum(self.answers.values())} reports were sent: {answers or 'none'}")
 
     def _keep_reporting(self) -> None:
         while not self._stopped.is_set():

@@ -12,7 +12,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from lab.gameday.day_verdict import Finding
+from lab.gameday.day_verdict import finding
 from lab.gameday.fault_catalogue import FAULTS, Fault
 from lab.gameday.gameday_report import write_report
 from lab.gameday.gameday_run import DayResult, run_gamedays
@@ -51,9 +51,10 @@ def memory_result(days: Sequence[DayResult]) -> DayResult:
     """Check that each process's memory on the last day is within the limit of its memory on the first day."""
     first, last = days[0].memory_mib, days[-1].memory_mib
     findings = tuple(
-        Finding(
+        finding(
             name,
             last[name] <= max(first[name] * (1.0 + MAX_GROWTH), first[name] + MAX_GROWTH_MIB),
+            len(days) - 1,
             f"{first[name]:.0f} MiB after the first day, {last[name]:.0f} MiB after the last",
         )
         for name in sorted(first.keys() & last.keys())

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from statistics import median
 
 from lab.gameday.fault_injection import put_wan_fault
+from lab.observed import Measured
 from lab.planet.configs import url
 from lab.planet.planet import ASK_TIMEOUT_S, Planet
 from lab.planet.topology import ETCD, etcd_port
@@ -48,7 +49,7 @@ def lose_quorum(planet: Planet) -> Callable[[], None]:
     return lambda: planet.restart(lost)
 
 
-def slow_etcd(planet: Planet) -> Callable[[], str]:
+def slow_etcd(planet: Planet) -> Callable[[], Measured]:
     """Alternately stop and continue all members of etcd; the end of the fault returns the measured commit times."""
     slow = _IntermittentEtcd(planet)
     slow.start()
@@ -69,16 +70,17 @@ class _IntermittentEtcd:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> str:
+    def stop(self) -> Measured:
         self._stopped.set()
         for thread in self._threads:
             thread.join()
         if not self._commits_s:
-            return "no commit succeeded"
-        return (
+            return Measured(0, "no commit succeeded")
+        says = (
             f"{len(self._commits_s)} commits: median {1000 * median(self._commits_s):.0f} ms, "
             f"maximum {1000 * max(self._commits_s):.0f} ms"
         )
+        return Measured(len(self._commits_s), says)
 
     def _alternate(self) -> None:
         while not self._stopped.is_set():

@@ -94,6 +94,10 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
                 rng.randrange(10, 80),
             )
         )
+    for number in range(3):
+        served.append(_through(number, killed_s))
+        sightings.append(Sighting(served[-1].id, served[-1].due_s + 0.05, "eu-de", "eu-de-large", REGIONS))
+    served.sort(key=lambda request: request.due_s)
     images = [_image(rng, number, scenario.duration_s * (number + 0.5) / IMAGES) for number in range(IMAGES)]
     sightings += [
         Sighting(job.request.id, job.request.due_s + 0.1, job.request.server, "images", job.request.required)
@@ -113,6 +117,30 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
         (PeerMiss(killed_s + 0.3, "eu-gb/a", "eu-de"),),
         RAMP_S,
         tuple(images),
+        processes=20,
+    )
+
+
+def _through(number: int, killed_s: float) -> Served:
+    """A stream of eu-de to a client of eu-gb at the kill, which eu-es continues."""
+    attempts = (Attempt(killed_s - 1.0, "eu-gb", Answer.SERVED),)
+    return Served(
+        f"through-{number:05d}",
+        killed_s - 1.0,
+        "London",
+        "open",
+        "llama-3.1-70b",
+        REGIONS,
+        "eu-de",
+        attempts,
+        Outcome.OK,
+        200,
+        "",
+        "eu-es",
+        "eu-es-large",
+        0.2,
+        3.0,
+        180,
     )
 
 

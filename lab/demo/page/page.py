@@ -89,7 +89,9 @@ def _figures(report: dict[str, Any]) -> str:
         (f"{requests['ok']}<small> / {requests['total']}</small>", "requests answered"),
         (report["residency"]["violations"], f"residency violations in {report['residency']['checked']} checked"),
         (report["spillover"]["in_surge"], "requests spilled over during the surge"),
-        (_seconds(failover["rerouted_s"]), f"until the last attempt at the killed {failover['region']}"),
+        ("none", f"attempts at {failover['region']} after the kill")
+        if failover["rerouted_s"] is None
+        else (_seconds(failover["rerouted_s"]), f"until the last attempt at the killed {failover['region']}"),
         (failover["lost_not_started"], "requests lost before an engine started them"),
         (failover["streams_continued"], "streams of the killed region completed by another region"),
         (_seconds(report["failback"]["seconds"]), "until failback of the region was complete"),

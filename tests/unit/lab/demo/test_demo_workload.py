@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import pairwise
 from random import Random
 
+import msgspec
 import pytest
 
 from lab.demo.demo_workload import (
@@ -14,6 +15,8 @@ from lab.demo.demo_workload import (
     MEAN_OUTPUT_TOKENS,
     MEAN_PROMPT_TOKENS,
     TENANT_KEYS,
+    THROUGH_COUNT,
+    THROUGH_OUTPUT_TOKENS,
     TooShort,
     fit_arrivals,
     home_of,
@@ -24,6 +27,7 @@ from lab.demo.demo_workload import (
     required_regions,
     shorten,
     steadiest_stretch,
+    through,
 )
 from lab.demo.images.image_workload import IMAGE_RATE_PER_S, plan_image_jobs
 from lab.demo.scenario import ActName, PhaseName, full_scenario
@@ -179,6 +183,18 @@ def test_probe_requests_are_dense_around_the_kill_of_a_region() -> None:
     assert max(b - a for a, b in pairwise(due_s)) < 0.15
     assert {nearest_first(SITE[ask.planned.site], REGIONS)[0] for ask in pulses} == {"eu-de"}
     assert {len(ask.planned.required_regions) for ask in pulses} == {2, 5}
+
+
+def test_streams_run_through_another_region_when_the_region_is_killed() -> None:
+    streams = through(PLANET, SCENARIO, MATRIX, Random(1))
+    killed_s = SCENARIO.act_at_s(ActName.KILL_REGION)
+    assert len(streams) == THROUGH_COUNT
+    for ask in streams:
+        assert nearest_first(SITE[ask.planned.site], REGIONS)[0] != "eu-de" == ask.home
+        assert killed_s - 2.0 < ask.planned.at_s < killed_s - 0.4
+        assert ask.planned.lengths.output_tokens == THROUGH_OUTPUT_TOKENS
+    everywhere = msgspec.structs.replace(PLANET, sites=tuple(site for site in PLANET.sites if site.country == "DE"))
+    assert through(everywhere, SCENARIO, MATRIX, Random(1)) == []
 
 
 def test_image_jobs_arrive_throughout_and_many_are_confined() -> None:

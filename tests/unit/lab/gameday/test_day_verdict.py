@@ -13,6 +13,7 @@ from lab.gameday.fault_catalogue import FAULTS, TargetKind
 from lab.gameday.fleet_watch import Look
 from lab.gameday.gameday_report import render
 from lab.gameday.gameday_run import DayResult
+from lab.observed import Measured
 
 REGIONS = ("eu-de", "eu-es", "us-east")
 AGENTS = tuple(f"{region}/a" for region in REGIONS)
@@ -25,7 +26,8 @@ def served(number: int) -> Served:
     due_s, region = number * 0.25, REGIONS[number % 3]
     attempts = (Attempt(due_s, region, Answer.SERVED),)
     times = {"ttft_s": 0.1, "e2e_s": 0.5, "tokens": 8}
-    names = {"site": "s", "tenant": "t", "model": "m", "required": REGIONS, "home": region, "server": region}
+    required = REGIONS if number % 2 else REGIONS[:2] if region in REGIONS[:2] else (region,)
+    names = {"site": "s", "tenant": "t", "model": "m", "required": required, "home": region, "server": region}
     return Served(
         id=f"r{number}",
         due_s=due_s,
@@ -90,13 +92,19 @@ def day(name: str) -> Day:
         to_s=TO_S,
         ended_s=ENDED_S,
         served=tuple(
-            request for request in requests if not (FROM_S <= request.due_s < TO_S and request.server == _gone(name))
+            _elsewhere(request) if FROM_S <= request.due_s < TO_S and request.server == _gone(name) else request
+            for request in requests
         ),
         sightings=tuple(sighting(request) for request in requests),
         started=frozenset(request.id for request in requests),
         looks=tuple(look(name, step / 10) for step in range(350)),
         died=(),
     )
+
+
+def _elsewhere(request: Served) -> Served:
+    attempts = (Attempt(request.due_s, "us-east", Answer.SERVED),)
+    return msgspec.structs.replace(request, server="us-east", attempts=attempts)
 
 
 def _gone(name: str) -> str:
@@ -121,6 +129,18 @@ def looked(facts: Day, looks: Sequence[Look]) -> Day:
 def test_a_good_day_passes(name: str) -> None:
     assert missed(name, day(name)) == set()
     assert "Every fault had the expected outcome" in render([DayResult(name, "w", judge(FAULTS[name], day(name)), 80)])
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_day_on_which_nothing_happened_passes_no_expectation(name: str) -> None:
+    empty = Day(FROM_S, TO_S, ENDED_S, (), (), frozenset(), (), ())
+    assert missed(name, empty) == {finding.name for finding in judge(FAULTS[name], day(name))}
+    assert all(finding.observed == 0 for finding in judge(FAULTS[name], empty))
+
+
+def test_a_fault_that_had_no_effect_is_missed() -> None:
+    facts = msgspec.structs.replace(day("client-flood"), measured=Measured(0, "no connection"))
+    assert missed("client-flood", facts) == {"in effect"}
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REFUSED])
@@ -239,7 +259,7 @@ def test_a_herd_after_any_fault_is_missed() -> None:
 
 
 def test_what_a_fault_measured_is_reported() -> None:
-    facts = msgspec.structs.replace(day("etcd-slow"), measured="9 commits took 400 ms")
+    facts = msgspec.structs.replace(day("etcd-slow"), measured=Measured(9, "9 commits took 400 ms"))
     assert judge(FAULTS["etcd-slow"], facts)[-1].says == "9 commits took 400 ms"
 
 
