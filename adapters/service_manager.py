@@ -52,9 +52,13 @@ class ServiceManager:
         """Report that every listener is open. Readiness for clients, which may change, is /readyz."""
         await self._send("READY=1")
 
-    async def stopping(self) -> None:
-        """Report that shutdown has begun."""
-        await self._send("STOPPING=1")
+    async def stopping(self, within_s: float = 0.0) -> None:
+        """Report that shutdown has begun.
+
+        Args:
+            within_s: time (s) that the shutdown may take; a stop timeout of the unit that is shorter is extended.
+        """
+        await self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(within_s * 1e6)}" if within_s else "STOPPING=1")
 
     async def keep_watchdog(self) -> None:
         """Feed the watchdog at half of its time limit until cancelled; returns immediately if there is no watchdog."""

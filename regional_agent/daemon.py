@@ -26,14 +26,17 @@ from adapters.loopback import is_loopback
 from adapters.secret_reload import SecretFile
 from adapters.service_manager import ServiceManager
 from adapters.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
+from penstock.policy.policy import Policy
+from penstock.routes.timeouts import longest_total_s
 from penstock.wire.identity import ProcessRole
 from penstock.wire.session import Sessions
 from regional_agent.background_tasks import keep_running
 from regional_agent.config.file_descriptors import shares_of
 from regional_agent.config.settings import PREFIX, AgentSettings
+from regional_agent.http.drain import drain_all
 from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import is_served
-from regional_agent.http.listener import Listener, drain_all
+from regional_agent.http.listener import Listener
 from regional_agent.http.request_sequence import Application
 from regional_agent.peers.peer_verifier import ControlPlaneVerifier, PeerVerifier
 from regional_agent.proxy.proxy import Proxy
@@ -58,8 +61,11 @@ ADMIN_LIMITS = Limits(max_body_bytes=64 * 1024, max_connections=1024)
 NEW_OBJECTS_PER_COLLECTION = 20_000
 """Number of new container objects that triggers a run of the cyclic garbage collector."""
 
-SHUTDOWN_GRACE_S = 30.0
-"""Maximum time (s) for which requests may continue after SIGTERM."""
+MIN_DEFAULT_GRACE_S = 600.0
+"""Minimum of the default of `shutdown_grace_s` (s)."""
+
+CLOSE_S = 30.0
+"""Time (s) for which the agent may run after the grace: to hand over the ports, and to close connections and logs."""
 
 TAKEOVER_WAIT_S = 10.0
 """Maximum time (s) that a new agent waits for its own readiness before it listens on a port of another agent."""
@@ -80,7 +86,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         BadSettings, BadSecret, BadEndpointFile, BadGeoDatabase, BadTlsFiles: a setting or a file that it names is
         invalid.
     """
-    stop = _stop_signal()
+    stop, hurry = _stop_signals()
     service_manager = ServiceManager.from_environment()
     if settings.allow_plaintext:
         links = sorted(settings.allow_plaintext)
@@ -180,10 +186,12 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         background.append(asyncio.create_task(service_manager.keep_watchdog(), name="watchdog"))
 
         await stop.wait()
-        log.info("draining", grace_s=SHUTDOWN_GRACE_S, in_flight=sum(proxy.in_flight().values()))
-        await service_manager.stopping()
+        grace_s = shutdown_grace_s(settings, runtime.config.policy)
+        log.info("draining", grace_s=grace_s, in_flight=sum(proxy.in_flight().values()))
+        print_line(msgspec.json.encode({"stopping": settings.name, "within_s": grace_s + CLOSE_S}).decode())
+        await service_manager.stopping(grace_s + CLOSE_S)
         await runtime.withdraw()
-        cut = await drain_all([listeners["traffic"], listeners["peer"]], SHUTDOWN_GRACE_S)
+        cut = await drain_all([listeners["traffic"], listeners["peer"]], grace_s, proxy.shut_down, hurry)
         listeners["admin"].stop_accepting()
         await listeners["admin"].drain(0.0)
         for task in background:
@@ -199,12 +207,31 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         log.info("stopped", cut=cut)
 
 
-def _stop_signal() -> asyncio.Event:
-    """Return an event that is set by SIGTERM and SIGINT."""
-    stop = asyncio.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    return stop
+def shutdown_grace_s(settings: AgentSettings, policy: Policy | None) -> float:
+    """Return the maximum time (s) for which requests may continue after SIGTERM."""
+    if settings.shutdown_grace_s is not None:
+        return settings.shutdown_grace_s
+    limits = [] if policy is None else [model.timeouts for model in policy.models.values()]
+    limits += [] if policy is None else [route.timeouts for route in policy.routes]
+    return max(MIN_DEFAULT_GRACE_S, longest_total_s(limits, settings.limits.request_timeout_s))
+
+
+def _stop_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Return an event that is set by SIGTERM and SIGINT, and one that is set by a second SIGINT.
+
+    A second SIGTERM has no effect: at Ctrl-C, a worker receives SIGINT from the terminal and SIGTERM from its
+    supervisor.
+    """
+    stop, hurry, interrupted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def interrupt() -> None:
+        (hurry if interrupted.is_set() else stop).set()
+        interrupted.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    return stop, hurry
 
 
 class _ServiceListener(NamedTuple):

@@ -107,6 +107,7 @@ _OUTCOMES: Final[dict[Reason, Outcome]] = {
     Reason.DEADLINE_PASSED: Outcome.TIMED_OUT,
     Reason.ENGINE_TIMEOUT: Outcome.STALLED,
     Reason.STREAM_STALLED: Outcome.STALLED,
+    Reason.SHUTTING_DOWN: Outcome.SHUTDOWN,
 }
 
 FAULTS_OF_POLICY: Final = frozenset(

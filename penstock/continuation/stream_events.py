@@ -22,8 +22,8 @@ _EVENT_END: Final = b"\n\n"
 _BOUNDARY: Final = re.compile(rb"\r?\n\r?\n")
 _MAX_BOUNDARY_BYTES: Final = 4
 _CLIENT_ERROR: Final = re.compile("4[0-9]{2}")
-_REPORTED_FAILURES: Final = frozenset({"engine_failed", "stream_stalled"})
-"""Codes with which the agent of a serving region reports that its engine failed."""
+_REPORTED_FAILURES: Final = frozenset({"engine_failed", "shutting_down", "stream_stalled"})
+"""Codes with which the agent of a serving region reports that its engine failed, or that the agent itself stops."""
 
 
 class EventSplitter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.routes.route import Timeouts
@@ -47,6 +48,16 @@ def time_limits(model: Timeouts, route: Timeouts, agent: TimeLimits) -> TimeLimi
 def total_limit_s(model: Timeouts, route: Timeouts, agent_s: float) -> float:
     """The limit (s) from the receipt of a request to the end of its response, resolved as in `time_limits`."""
     return _first_set(model.total_s, route.total_s, agent_s)
+
+
+def longest_total_s(limits: Iterable[Timeouts], agent_s: float) -> float:
+    """The longest time (s) that a request may take from its receipt to the end of its response.
+
+    Args:
+        limits: the limits of all models and routes.
+        agent_s: the limit of requests for which neither model nor route sets one.
+    """
+    return max([agent_s, *(each.total_s for each in limits if each.total_s is not None)])
 
 
 def _first_set(model_s: float | None, route_s: float | None, agent_s: float) -> float:

@@ -24,6 +24,7 @@ class Reason(StrEnum):
     TOO_MANY_CONNECTIONS = "too_many_connections"
     LOOP_DETECTED = "loop_detected"
     NO_POLICY = "no_policy"
+    SHUTTING_DOWN = "shutting_down"
     # mask
     RESIDENCY_NOT_ALLOWED = "residency_not_allowed"
     RESIDENCY_DENIED = "residency_denied"

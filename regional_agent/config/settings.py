@@ -230,6 +230,10 @@ class AgentSettings(BaseModel):
     limits: Annotated[InstanceOf[Limits], BeforeValidator(_limits)] = Limits()
     """Limits of memory, connections and time that clients and engines may use: a mapping of the fields of
     regional_agent/http/limits.py that differ from their defaults, in the environment a JSON object."""
+    shutdown_grace_s: Annotated[float, Field(ge=0.0, le=MAX_DEADLINE_S)] | None = None
+    """Time (s) for which requests may continue after SIGTERM. Default: the longest time that a request may take by the
+    policy in force and `request_timeout_s` of `limits`, at least 600. Requests that have not ended by then are ended
+    with an error. Stop timeouts of the service manager have to be longer. A second SIGINT ends the time at once."""
     access_log_file: Path | None = None
     """File of the access log, one JSON line per request. It may be renamed for log rotation. A file beside it, with the
     suffix `.heads`, has the signatures that `penstock residency report` verifies. Default: no access log."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
@@ -14,7 +14,7 @@ from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.connection_counts import ConnectionCounts
 from regional_agent.http.limits import Limits
-from regional_agent.http.listen_port import HANDSHAKE_S, open_port, steer_to_successor
+from regional_agent.http.listen_port import open_port, steer_to_successor
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.request_sequence import Application
 from regional_agent.http.tls_acceptor import TlsAcceptor
@@ -25,7 +25,7 @@ SWEEP_S = 0.5
 
 BACKLOG = 1024
 
-_TOO_MANY = Reason.TOO_MANY_CONNECTIONS
+_TOO_MANY, _SHUTTING_DOWN = Reason.TOO_MANY_CONNECTIONS, Reason.SHUTTING_DOWN
 
 
 def trusts_none(address: str) -> bool:
@@ -117,11 +117,21 @@ class Listener:
         """Number of TLS handshakes in progress."""
         return self._counts.handshakes
 
-    async def drain(self, grace_s: float) -> int:
-        """Wait up to `grace_s` (s) until all connections have closed, then abort open ones; returns how many."""
+    async def wait_drained(self, grace_s: float) -> bool:
+        """Wait up to `grace_s` (s) until all connections have closed; returns whether they have."""
         if not self._counts.none_left:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), grace_s)
+        return self._counts.none_left
+
+    def refuse_uploads(self) -> None:
+        """Refuse the requests whose bodies are still arriving and that no handler has received."""
+        for connection in list(self.connections):
+            connection.refuse_upload(_SHUTTING_DOWN)
+
+    async def drain(self, grace_s: float) -> int:
+        """Wait up to `grace_s` (s) until all connections have closed, then abort open ones; returns how many."""
+        await self.wait_drained(grace_s)
         aborted = len(self.connections)
         for connection in list(self.connections):
             connection.abort()
@@ -160,13 +170,3 @@ class Listener:
             now = self.state.clock()
             for connection in list(self.connections):
                 connection.check_timeouts(now)
-
-
-async def drain_all(listeners: Sequence[Listener], grace_s: float) -> int:
-    """Hand over the ports, wait up to `grace_s` (s) for requests, and abort open connections; returns how many."""
-    for listener in listeners:
-        listener.hand_over()
-    await asyncio.sleep(HANDSHAKE_S)
-    for listener in listeners:
-        listener.stop_accepting()
-    return sum(await asyncio.gather(*(listener.drain(grace_s) for listener in listeners)))

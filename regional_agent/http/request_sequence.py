@@ -201,6 +201,11 @@ class RequestSequence(ClientTransport):
         elif request in self._waiting:
             self._end_before(request, refusal)
 
+    def refuse_upload(self, reason: Reason) -> None:
+        """End the connection with a refusal if the body of a request that no handler has received is arriving."""
+        if self._current is not None and not self._current.started and self._mode is REQUESTS:
+            self._refuse(reason, "the agent stops before the body of the request has arrived")
+
     def pause_writing(self) -> None:
         self._write_stalled_since = self.listener.clock()
         if self._handler is not None:
@@ -332,4 +337,4 @@ class RequestSequence(ClientTransport):
             self._close()
 
 
-_RETRYABLE: Final = frozenset({Reason.SATURATED, Reason.TOO_MANY_CONNECTIONS})
+_RETRYABLE: Final = frozenset({Reason.SATURATED, Reason.SHUTTING_DOWN, Reason.TOO_MANY_CONNECTIONS})

@@ -43,6 +43,7 @@ STATUS: dict[Reason, int] = {
     Reason.LOOP_DETECTED: 508,
     Reason.ENGINE_TIMEOUT: 504,
     Reason.STREAM_STALLED: 504,
+    Reason.SHUTTING_DOWN: 503,
 }
 """Status by reason. Reasons that only exclude one region or endpoint have no status."""
 
@@ -74,6 +75,7 @@ RETRIES: dict[Reason, bool | None] = {
     Reason.LOOP_DETECTED: False,
     Reason.ENGINE_TIMEOUT: None,
     Reason.STREAM_STALLED: None,
+    Reason.SHUTTING_DOWN: True,
 }
 """Whether the same request can succeed here later; None where an engine may have run it, so that the client decides.
 
@@ -108,6 +110,7 @@ MEANING: dict[Reason, str] = {
     Reason.DEADLINE_PASSED: "The response was not complete at the deadline; see `x-request-timeout-ms`.",
     Reason.ENGINE_TIMEOUT: "The engine did not begin to respond in time. It may have started, so there was no retry.",
     Reason.STREAM_STALLED: "The engine stopped sending during a stream. Sent as the last event of the stream.",
+    Reason.SHUTTING_DOWN: "The agent stops, and the request did not end within `shutdown_grace_s`. Retry at once.",
     Reason.LOOP_DETECTED: "The request returned to an agent that had forwarded it.",
     Reason.TOO_MANY_HOPS: "Between agents: the request was forwarded more than once.",
 }

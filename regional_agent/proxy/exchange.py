@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.outcomes import Outcome, outcome_of_failure, outcome_of_refusal, outcome_of_status
-from penstock.admission.queueing import QueuedRequest
+from penstock.admission.queueing import MIN_RETRY_S, QueuedRequest
 from penstock.continuation.continuable_request import ContinuableRequest
 from penstock.health.progress import Stall
 from penstock.routing.reasons import Reason, Refusal
@@ -391,6 +391,22 @@ class Exchange:
         elif self._state is not DONE:
             self._target.drop()
             self._refuse(Refusal(reason, detail))
+
+    # shutdown
+
+    def shut_down(self) -> None:
+        """End the exchange because the agent stops."""
+        state, request, route = self._state, self._request, self._request.route
+        reason, detail = Reason.SHUTTING_DOWN, "the agent stops"
+        if state is STREAMING:
+            self._cut(reason, detail)
+        elif state is TUNNEL:
+            self._close_tunnel(Outcome.SHUTDOWN, reason.value, GOING_AWAY, detail)
+        elif state is not DONE:
+            if state is AWAITING and (request.upgrade or (route is not None and not route.repeatable)):
+                reason, detail = Reason.ENGINE_TIMEOUT, "the agent stops, and the engine may have begun"
+            self._target.drop()
+            self._refuse(Refusal(reason, detail, retry_after_s=MIN_RETRY_S), Outcome.SHUTDOWN)
 
     # changes of policy
 

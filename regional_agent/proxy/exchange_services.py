@@ -29,6 +29,9 @@ class ActiveExchange(Checked, Protocol):
     def tenant(self) -> str:
         """The owner of the request."""
 
+    def shut_down(self) -> None:
+        """End the exchange because the agent stops."""
+
     def readmit(self) -> Refusal | None:
         """End the exchange if the policy in force no longer permits it; returns the reason if it does so."""
 

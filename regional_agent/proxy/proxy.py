@@ -8,6 +8,8 @@ from collections import Counter
 from random import Random
 from typing import Final
 
+import structlog
+
 from penstock.routing.reasons import Refusal
 from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.limits import Limits
@@ -28,6 +30,8 @@ from regional_agent.upstream.upstream_pool import UpstreamPool
 
 DECISIONS_PER_SAMPLE: Final = 32
 """Number of requests for each measured decision time; the first request is measured."""
+
+log = structlog.get_logger()
 
 
 class Proxy:
@@ -87,6 +91,18 @@ class Proxy:
         """Stop what `start` started. Exchanges in progress end with their client connections."""
         for task in self._tasks:
             task.cancel()
+
+    def shut_down(self) -> int:
+        """End the exchanges in progress because the agent stops; returns how many."""
+        ended = 0
+        for exchange in list(self.active):
+            try:
+                exchange.shut_down()
+            except Exception:
+                # A defect that prevents the end of one request must not prevent the end of the others.
+                log.exception("a request could not be ended", tenant=exchange.tenant)
+            ended += 1
+        return ended
 
     def handle(self, client: RequestSequence, request: Request, context: RequestContext) -> Exchange:
         """Start the exchange of an admitted request."""

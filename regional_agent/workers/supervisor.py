@@ -34,8 +34,8 @@ BACKOFF_CAP_S = 10.0
 STEADY_S = 60.0
 """Minimum time (s) that a worker must run for the backoff of restarts to be reset."""
 
-STOP_TIMEOUT_S = 60.0
-"""Maximum time (s) for a worker to drain before it is killed; the worker's own limit for requests is shorter."""
+STOP_ANNOUNCEMENT_S = 60.0
+"""Maximum time (s) until a worker reports how long it may take to stop; it is killed if it reports nothing."""
 
 EXIT_BAD_SETTINGS = 2
 
@@ -74,7 +74,7 @@ async def supervise(settings: AgentSettings, command: Sequence[str], rng: Random
         task.cancel()
     # The workers inherited the socket, so the kernel closes the socket when the last worker stops accepting.
     listening.close()
-    await asyncio.gather(*(worker.stop() for worker in workers))
+    await asyncio.gather(*(worker.stop(service_manager) for worker in workers))
     # A worker that waits for a restart has no process, so its task may not have ended yet.
     await asyncio.gather(*running)
     _log.info("stopped")
@@ -101,6 +101,8 @@ class Worker:
         self._rng = rng
         self._stop = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
+        self._stop_within: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        """The time (s) that the worker may take to stop, by its report."""
 
     async def run(self) -> None:
         """Run the worker, and restart it whenever it ends, until `stop`.
@@ -123,20 +125,29 @@ class Worker:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), wait_s)
 
-    async def stop(self) -> None:
-        """Send SIGTERM, and wait until the worker has drained and ended."""
+    async def stop(self, service_manager: ServiceManager | None = None) -> None:
+        """Send SIGTERM, and wait until the worker has drained and ended.
+
+        Args:
+            service_manager: is notified of the time that the worker may take; None notifies nothing.
+        """
         self._stop.set()
         process = self._process
         if process is None or process.returncode is not None:
             return
         with suppress(ProcessLookupError):
             process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
-            _log.error("worker killed: it did not drain in time", worker=self.number, timeout_s=STOP_TIMEOUT_S)
+        ended = asyncio.ensure_future(process.wait())
+        await asyncio.wait((ended, self._stop_within), timeout=STOP_ANNOUNCEMENT_S, return_when=asyncio.FIRST_COMPLETED)
+        if self._stop_within.done():
+            within_s = self._stop_within.result()
+            if service_manager is not None:
+                await service_manager.stopping(within_s)
+            await asyncio.wait((ended,), timeout=within_s)
+        if not ended.done():
+            _log.error("worker killed: it did not stop in time", worker=self.number)
             process.kill()
-            await process.wait()
+        await ended
 
     async def _run_once(self) -> int:
         """Run one process; returns its exit code, or the negative number of the signal that ended it.
@@ -154,6 +165,7 @@ class Worker:
             # For example, the host has no process or file descriptor left, which may pass.
             _log.error("worker cannot be started", worker=self.number, error=str(error))
             return os.EX_OSERR
+        self._stop_within = asyncio.get_running_loop().create_future()
         _log.info("worker started", worker=self.number, pid=process.pid)
         if self._stop.is_set():
             await self.stop()
@@ -161,9 +173,17 @@ class Worker:
         while not process.stdout.at_eof():
             # ValueError: the line is too long, is not UTF-8, or is not JSON.
             with suppress(ValueError, RecursionError):
-                self.urls = msgspec.json.decode(await process.stdout.readline(), type=dict[str, Any])
-                self.announced.set()
+                report = msgspec.json.decode(await process.stdout.readline(), type=dict[str, Any])
+                if "stopping" in report:
+                    self._on_stopping(report.get("within_s"))
+                else:
+                    self.urls = report
+                    self.announced.set()
         return await process.wait()
+
+    def _on_stopping(self, within_s: object) -> None:
+        if isinstance(within_s, float | int) and not self._stop_within.done():
+            self._stop_within.set_result(within_s)
 
 
 def end_with_supervisor() -> None:

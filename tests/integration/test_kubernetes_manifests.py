@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 
 from control_plane.serve import DRAIN_S
-from regional_agent.daemon import SHUTDOWN_GRACE_S
+from regional_agent.daemon import CLOSE_S, MIN_DEFAULT_GRACE_S
 from tests.support.deployed import NAMES, SCRIPTS
 from tests.support.manifests import (
     OVERLAYS,
@@ -163,7 +163,9 @@ def test_pods_reach_what_they_need_and_nothing_else(
     )
 
 
-@pytest.mark.parametrize(("overlay", "drain_s"), [("control-plane", DRAIN_S), ("agent-deployment", SHUTDOWN_GRACE_S)])
+@pytest.mark.parametrize(
+    ("overlay", "drain_s"), [("control-plane", DRAIN_S), ("agent-deployment", MIN_DEFAULT_GRACE_S + CLOSE_S)]
+)
 def test_pods_are_not_killed_before_requests_have_ended(overlay: str, drain_s: float) -> None:
     before_s = container(render(overlay))["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod_spec(render(overlay))["terminationGracePeriodSeconds"] >= before_s + drain_s + 10

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from adapters.tls_contexts import ClientTls, ServerTls
+from regional_agent.http.drain import drain_all
 from regional_agent.http.limits import Limits
-from regional_agent.http.listener import drain_all
 from tests.support.agents import Agent, running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import BODY, SSE_HEAD, chunk
@@ -62,7 +62,7 @@ async def is_forbidden(agent: Agent, gpu: Streaming) -> None:
 
 
 async def drains(agent: Agent, gpu: Streaming) -> None:
-    await drain_all([agent.listener], 0.0)
+    await drain_all([agent.listener], 0.0, agent.proxy.shut_down)
 
 
 CUTS = [dies, ends_too_early, becomes_invalid, expires, is_forbidden, drains]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from adapters.tls_contexts import BadTlsFiles, ClientTls, ServerTls
+from regional_agent.http.drain import drain_all
 from regional_agent.http.limits import Limits
-from regional_agent.http.listener import drain_all
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed
@@ -264,7 +264,7 @@ async def test_a_drain_waits_for_handshakes_and_accepts_no_more(tmp_path: Path, 
         slow = await asyncio.open_connection(agent.traffic.host, agent.traffic.port)
         fresh = await RawClient.connect(agent.traffic)
         await until(lambda: agent.listener.handshakes == 2)
-        leaving = asyncio.create_task(drain_all([agent.listener], PATIENCE_S))
+        leaving = asyncio.create_task(drain_all([agent.listener], PATIENCE_S, agent.proxy.shut_down))
         await until(lambda: agent.listener.state.draining)
         with pytest.raises(OSError):  # noqa: PT011
             await connect(agent.traffic, client(made))

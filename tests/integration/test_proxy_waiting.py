@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from penstock.admission.queueing import MAX_WAIT_S
-from regional_agent.http.listener import drain_all
+from regional_agent.http.drain import drain_all
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
 from tests.support.planet import MODEL
@@ -159,7 +159,7 @@ async def test_a_request_whose_slot_failed_keeps_its_place(tmp_path: Path) -> No
 async def test_a_stopping_agent_serves_queued_requests_within_its_grace(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, first):
         client = await one_more(agent)
-        leaving = asyncio.create_task(drain_all([agent.listener], PATIENCE_S))
+        leaving = asyncio.create_task(drain_all([agent.listener], PATIENCE_S, agent.proxy.shut_down))
         await until(lambda: agent.listener.state.draining)
         first.close()
         assert (await client.head())[0] == 200
@@ -170,11 +170,14 @@ async def test_a_stopping_agent_serves_queued_requests_within_its_grace(tmp_path
 async def test_an_agent_whose_grace_is_over_refuses_queued_requests(tmp_path: Path) -> None:
     async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, _):
         clients = [await one_more(agent) for _ in range(2)]
-        assert await drain_all([agent.listener], 0.0) == 3
+        assert await drain_all([agent.listener], 0.0, agent.proxy.shut_down) == 3
         await until(lambda: agent.held() == agent.waiting() == 0)
         for client in clients:
+            answer = await client.answer()
+            assert (answer.status, code(answer.body)) == (503, "shutting_down")
+            assert (answer.headers["x-should-retry"], answer.headers["connection"]) == ("true", "close")
             assert await client.closed()
-        assert agent.counted() == {"client_left": 3}
+        assert agent.counted() == {"shutdown": 3}
 
 
 async def test_higher_priority_is_served_first_and_metrics_show_the_queue(tmp_path: Path) -> None:

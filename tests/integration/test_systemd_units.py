@@ -17,7 +17,7 @@ import pytest
 from control_plane.serve import DRAIN_S
 from lab.servers.etcd import EtcdServer
 from lab.servers.free_ports import LOOPBACK
-from regional_agent.daemon import SHUTDOWN_GRACE_S
+from regional_agent.daemon import CLOSE_S, MIN_DEFAULT_GRACE_S
 from tests.support.deployed import NAMES, SCRIPTS, DeployedDaemon, replaced
 from tests.support.paths import ROOT
 from tests.support.reserved_ports import reserved_ports
@@ -65,7 +65,7 @@ def test_machines_of_terraform_do_not_need_the_files_of_the_units(unit: str) -> 
 
 
 def test_stopping_takes_no_longer_than_systemd_waits() -> None:
-    assert float(directives("penstock-agent")["TimeoutStopSec"][0]) >= SHUTDOWN_GRACE_S + 20
+    assert float(directives("penstock-agent")["TimeoutStopSec"][0]) >= MIN_DEFAULT_GRACE_S + CLOSE_S
     assert float(directives("penstock-control-plane")["TimeoutStopSec"][0]) >= DRAIN_S + 20
 
 
@@ -150,7 +150,9 @@ def test_the_commands_of_the_guide_start_daemons_that_serve(
     for daemon in daemons:
         assert daemon.returncode == 0, daemon.log_tail()
         assert daemon.states[0] == "READY=1"
-        assert {"WATCHDOG=1", "STOPPING=1"} <= set(daemon.states)
+        assert {"WATCHDOG=1", "STOPPING=1"} <= {line for state in daemon.states for line in state.splitlines()}
+    within_s = MIN_DEFAULT_GRACE_S + CLOSE_S
+    assert f"STOPPING=1\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}" in daemons[1].states
 
 
 def _run(script: str, directory: Path) -> None:

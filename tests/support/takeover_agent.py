@@ -13,8 +13,8 @@ from pathlib import Path
 import uvloop
 
 from adapters.tls_contexts import ServerTls
+from regional_agent.http.drain import drain_all
 from regional_agent.http.limits import Limits
-from regional_agent.http.listener import drain_all
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 
@@ -29,7 +29,7 @@ async def serve(directory: Path, port: int, engine_port: int, made: Path | None)
     ) as agent:
         print(agent.traffic.port, flush=True)
         await stop.wait()
-        print(await drain_all([agent.listener], 20.0), flush=True)
+        print(await drain_all([agent.listener], 20.0, agent.proxy.shut_down), flush=True)
 
 
 if __name__ == "__main__":

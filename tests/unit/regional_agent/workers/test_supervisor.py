@@ -16,6 +16,7 @@ import structlog
 from adapters.configuration.settings_loader import BadSettings
 from regional_agent.config.settings import AgentSettings
 from regional_agent.upstream.address import Address
+from regional_agent.workers import supervisor
 from regional_agent.workers.supervisor import supervise
 from regional_agent.workers.worker_settings import worker_settings
 from tests.support.wait import until
@@ -76,6 +77,26 @@ async def test_a_worker_that_ends_is_started_again_and_all_drain_on_sigterm(
     os.kill(os.getpid(), signal.SIGTERM)
     await running
     assert (notes(tmp_path, 1)[-1], notes(tmp_path, 2)[-1]) == ("drained", "drained")
+
+
+async def test_a_worker_may_take_the_time_that_it_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drains_slowly = """
+def stop(*_):
+    print('{"stopping": "a", "within_s": 60}', flush=True)
+    time.sleep(0.5)
+    note("drained slowly")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, (lambda *_: time.sleep(60)) if number == "2" else stop)
+"""
+    monkeypatch.setattr(supervisor, "STOP_ANNOUNCEMENT_S", 2.0)
+    running = asyncio.create_task(supervise(settings(), program(tmp_path, drains_slowly + SERVE), Random(1)))
+    await until(lambda: '"supervisor"' in capsys.readouterr().out)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await running
+    assert notes(tmp_path, 1)[-1] == "drained slowly"
+    assert notes(tmp_path, 2) == ["started"], "killed, because it reports nothing"
 
 
 async def test_a_worker_that_rejects_its_settings_ends_all(tmp_path: Path) -> None:
