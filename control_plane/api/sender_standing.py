@@ -1,13 +1,14 @@
-"""Authenticates the sender of each request by its head, and lets unauthenticated requests wait for the others.
+"""Authenticates the sender of each request by its head, and begins requests in fair turns.
 
-The connection of an authenticated request has a place that strangers cannot take (`ConnectionPlaces`), and a flood of
-unauthenticated requests delays the others by a few milliseconds only.
+The connection of an authenticated request has a place that strangers cannot take (`ConnectionPlaces`). Requests of the
+fleet's processes begin at once, and a flood of requests of one caller or one network delays those of others by a few
+milliseconds only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from starlette.datastructures import Headers
@@ -21,6 +22,7 @@ from control_plane.auth.required_roles import caller_of
 from control_plane.leadership import forwarded_caller
 from control_plane.leadership.forwarded_caller import ForgedCaller, ForwardedCallers
 from control_plane.planning.report_intake import ReportIntake
+from penstock.admission.client_network import client_network
 from penstock.admission.connection_places import Standing
 from penstock.wire import identity, signed_report
 from penstock.wire.identity import BadIdentity
@@ -31,7 +33,7 @@ RETRY_S = 2
 
 
 class Sender(NamedTuple):
-    """The sender of an authenticated request."""
+    """The sender of a request: the name of the process or caller, or the network of a stranger."""
 
     standing: Standing
     name: str
@@ -54,7 +56,7 @@ class SenderStanding:
         self._access = access
         self._callers = callers
         self._intake = intake
-        self._turns = Turns()
+        self._turns = {Standing.STRANGER: Turns(), Standing.CALLER: Turns()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -62,18 +64,22 @@ class SenderStanding:
             await self._app(scope, receive, send)
             return
         connection, sender = connection_of(scope), await self._sender(scope)
-        if sender is None:
-            await self._turns.take()
-            if connection is not None and connection.is_closed:
-                return
-        elif connection is not None and not connection.authenticate(*sender):
+        is_admitted = connection is None or sender.standing is Standing.STRANGER or connection.authenticate(*sender)
+        if sender.standing in self._turns:
+            await self._turns[sender.standing].take(sender.name)
+        if connection is not None and connection.is_closed:
+            return
+        if not is_admitted:
             detail = f"{sender.name} has too many open connections"
             response = problem_response(429, detail, {"retry-after": str(RETRY_S), "connection": "close"})
             await response(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    async def _sender(self, scope: Scope) -> Sender | None:
+    async def _sender(self, scope: Scope) -> Sender:
+        return await self._authenticated(scope) or Sender(Standing.STRANGER, client_network(_address(scope)))
+
+    async def _authenticated(self, scope: Scope) -> Sender | None:
         headers = Headers(scope=scope)
         try:
             if (scope["method"], scope["path"]) == ("POST", signed_report.PATH):
@@ -87,24 +93,32 @@ class SenderStanding:
         return Sender(Standing.CALLER, caller.name) if caller is not None else None
 
 
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
 class Turns:
-    """Admits one waiter in each turn of the event loop, in order of arrival."""
+    """Admits one waiter in each turn of the event loop, of one sender after the other."""
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
-    async def take(self) -> None:
+    async def take(self, sender: str) -> None:
         """Wait for a turn."""
         loop = asyncio.get_running_loop()
-        turn = loop.create_future()
-        self._waiting.append(turn)
-        if len(self._waiting) == 1:
+        if not self._waiting:
             loop.call_soon(self._admit)
+        turn = loop.create_future()
+        self._waiting.setdefault(sender, deque()).append(turn)
         await turn
 
     def _admit(self) -> None:
-        turn = self._waiting.popleft()
+        sender, turns = self._waiting.popitem(last=False)
+        turn = turns.popleft()
         if not turn.done():
             turn.set_result(None)
+        if turns:
+            self._waiting[sender] = turns
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._admit)

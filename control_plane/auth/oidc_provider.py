@@ -14,6 +14,7 @@ import structlog
 
 from adapters.loopback import is_protected
 from control_plane.auth.bounded_fetch import fetch
+from penstock.wire.reserved_addresses import is_reserved
 
 FRESH_S = 3600.0
 """Age (s) at which the provider's configuration is fetched again."""
@@ -150,8 +151,9 @@ def _endpoint(found: dict[str, Any], name: str) -> str:
         or not url.isprintable()
         or " " in url
         or not is_protected(url)
+        or is_reserved(urlsplit(url).hostname or "")
         or urlsplit(url).fragment
         or "@" in urlsplit(url).netloc
     ):
-        raise ValueError(f"{name} is not an https URL")
+        raise ValueError(f"{name} is not an https URL of a server")
     return url

@@ -11,6 +11,7 @@ import msgspec
 from control_plane.auth.admin_token import AdminToken
 from control_plane.cli.api_client import ApiError, Unreachable
 from penstock.routing.explain import Explanation
+from penstock.wire.reserved_addresses import is_reserved
 
 TIMEOUT_S = 5.0
 """Time limit (s) of a request to an agent."""
@@ -65,6 +66,8 @@ def fetch_explanation(
     given = {name: value for name, value in query.items() if value is not None}
     headers = {"authorization": access.key.header()} if access.key is not None else {}
     try:
+        if is_reserved(httpx.URL(admin_url).host):
+            raise Unreachable(f"{admin_url} has a reserved address, so nothing was sent; check `advertise_admin_url`")
         verify = access.tls or ssl.create_default_context()
         response = httpx.get(f"{admin_url}/explain", params=given, headers=headers, verify=verify, timeout=TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:

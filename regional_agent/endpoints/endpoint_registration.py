@@ -27,13 +27,13 @@ import structlog
 from adapters.configuration.settings_loader import BadSettings
 from penstock.health.preemption import DEFAULT_NOTICE_S, MAX_NOTICE_S
 from penstock.routes.route import ErrorFormat
+from penstock.wire.reserved_addresses import is_reserved
 from regional_agent.background_tasks import until_tick_s, wait_for_event
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, slots_problem
 from regional_agent.endpoints.endpoint_leases import Lease, LeaseFile
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, InvalidField, conflicts
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.proxy.error_formats import error_body
-from regional_agent.upstream.address import is_reserved
 
 PATH = b"/v1/endpoints"
 
@@ -307,7 +307,7 @@ def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
         raise _BadField(*conflict)
     if is_reserved(values["address"].host):
         raise _BadField(
-            "url", "an unspecified, multicast, link-local or metadata address; use the engine's own address"
+            "url", "a link-local, broadcast, metadata or other reserved address; use the engine's own address"
         )
     return values, ttl_s
 

@@ -20,6 +20,7 @@ from adapters.store.config_store import Changed, ConfigStore, StoreError
 from adapters.store.informer import Informer
 from adapters.store.members import AgentMember
 from penstock.wire.identity import BadIdentity, decode_certificate
+from penstock.wire.reserved_addresses import is_reserved
 from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.last_known_good import LastKnownGood
@@ -135,7 +136,7 @@ class AgentDirectory:
             if change.key != keys.agent(member.region, member.name):
                 raise CodecError(f"{member.region}/{member.name} is registered under the key of another agent")
             if not _is_address(member.peer_url):
-                raise CodecError(f"{member.peer_url!r} is not an address")
+                raise CodecError(f"{member.peer_url!r} is not an address of an agent")
         except CodecError as error:
             # The last valid registration remains in use, since the agent writes its registration again soon.
             log.warning("agent registration ignored", key=change.key, reason=str(error))
@@ -173,7 +174,6 @@ class AgentDirectory:
 
 def _is_address(url: str) -> bool:
     try:
-        Address.parse(url)
+        return not is_reserved(Address.parse(url).host)
     except ValueError:
         return False
-    return True

@@ -23,6 +23,7 @@ from adapters.store.members import Member
 from penstock.fleet.report import AgentReport
 from penstock.wire import identity, signed_report
 from penstock.wire.identity import BadIdentity, ProcessRole, decode_certificate
+from penstock.wire.reserved_addresses import is_reserved
 from penstock.wire.session import Session, Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.upstream.address import Address
@@ -197,8 +198,14 @@ class Reporter:
             self._leader = None
 
     def _parse(self, url: str) -> Address:
-        """Return the address in a leader's URL; raises ValueError if reports would leave this machine unencrypted."""
+        """Return the address in a leader's URL.
+
+        Raises:
+            ValueError: no control plane has the address, or reports would leave this machine unencrypted.
+        """
         address = Address.parse(url)
+        if is_reserved(address.host):
+            raise ValueError(f"{url} has a reserved address")
         if not address.tls and not is_loopback(address.host) and not self._allow_plaintext:
             raise ValueError(f"{url} is not encrypted, and ALLOW_PLAINTEXT does not have control-planes")
         return address

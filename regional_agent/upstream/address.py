@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from ipaddress import IPv6Address, ip_address
-from typing import Final, NamedTuple
+from ipaddress import ip_address
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
@@ -56,34 +55,3 @@ def is_host(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-_METADATA: Final = frozenset(map(ip_address, ("100.100.100.200", "192.0.0.192", "fd00:ec2::254")))
-"""Metadata services of clouds (Alibaba, Oracle, AWS) whose addresses are not link-local."""
-
-
-def is_reserved(host: str) -> bool:
-    """Whether `host` is an address that no engine has: unspecified, multicast, link-local, or a metadata service.
-
-    Metadata services return credentials to every process of a virtual machine; most have a link-local address.
-    """
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address):
-        address = address.ipv4_mapped or IPv6Address(int(address))
-    return address.is_unspecified or address.is_multicast or address.is_link_local or address in _METADATA
-
-
-def without_reserved(host: str, addresses: Iterable[str]) -> list[str]:
-    """Return the addresses of a DNS name, without reserved addresses.
-
-    Raises:
-        OSError: the name resolves only to reserved addresses.
-    """
-    addresses = list(addresses)
-    usable = [address for address in addresses if not is_reserved(address)]
-    if addresses and not usable:
-        raise OSError(f"{host} resolves to a link-local or metadata address, which is not used")
-    return usable

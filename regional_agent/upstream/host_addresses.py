@@ -2,8 +2,8 @@
 
 A name is resolved again when its addresses are older than FRESH_S. While old addresses exist, a connection waits at
 most REFRESH_TIMEOUT_S for the new result, so a slow, unreachable or misconfigured resolver does not stop traffic to a
-server whose address is unchanged. Link-local and metadata addresses are used only if the configuration contains them,
-not if a name resolves to them.
+server whose address is unchanged. Reserved addresses (`penstock/wire/reserved_addresses.py`) are used only if the
+configuration contains them, not if a name resolves to them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ipaddress import ip_address
 
 import msgspec
 
-from regional_agent.upstream.address import without_reserved
+from penstock.wire.reserved_addresses import without_reserved
 
 FRESH_S = 5.0
 """Age (s) up to which addresses are used without a new look-up; endpoint discovery polls DNS at the same rate."""

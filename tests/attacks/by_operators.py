@@ -9,6 +9,7 @@ import time
 import httpx
 
 from adapters.store import keys
+from tests.attacks.by_strangers import many_addresses, serves_others, slow_post
 from tests.attacks.fleet import MONITOR, VIEWERS, Fleet
 from tests.attacks.suite import attack, expect
 from tests.support.control_planes import OPERATOR
@@ -163,3 +164,14 @@ async def every_event_stream(fleet: Fleet) -> None:
         finally:
             for response in opened:
                 await response.aclose()
+
+
+@attack("15.6")
+async def connections_of_a_viewer(fleet: Fleet) -> None:
+    """A viewer opens 1,100 connections: with slow bodies, and with event streams.
+
+    Requests of operators are answered, and no report is lost.
+    """
+    key = f"authorization: {viewer(0)['authorization']}\r\n".encode()
+    await serves_others(fleet, slow_post("/v1/explain", key), b"x", many_addresses)
+    await serves_others(fleet, b"GET /v1/events HTTP/1.1\r\nhost: x\r\n%b\r\n" % key, b"", many_addresses)

@@ -123,7 +123,7 @@ async def serves_others(fleet: Fleet, first: bytes, further: bytes = b"", addres
     expect(await fleet.leader() is leader, "the leader changed")
 
 
-def _post(path: str, headers: bytes = b"") -> bytes:
+def slow_post(path: str, headers: bytes = b"") -> bytes:
     return b"POST %b HTTP/1.1\r\nhost: x\r\n%bcontent-length: 100000\r\n\r\n" % (path.encode(), headers)
 
 
@@ -133,14 +133,14 @@ async def slow_bodies_of_reports(fleet: Fleet) -> None:
 
     Requests of operators are answered, and no report is lost.
     """
-    await serves_others(fleet, _post("/v1/reports", b"x-penstock-signature: 00\r\ncontent-digest: x\r\n"), b"x")
+    await serves_others(fleet, slow_post("/v1/reports", b"x-penstock-signature: 00\r\ncontent-digest: x\r\n"), b"x")
 
 
 @attack("20.2")
 async def slow_bodies_of_other_requests(fleet: Fleet) -> None:
     """The same with bodies of other requests: webhooks, which have no caller, and explanations."""
-    await serves_others(fleet, _post("/v1/policies/webhook", b"x-hub-signature-256: sha256=00\r\n"), b"x")
-    await serves_others(fleet, _post("/v1/explain", b"authorization: Bearer wrong\r\n"), b"x", many_addresses)
+    await serves_others(fleet, slow_post("/v1/policies/webhook", b"x-hub-signature-256: sha256=00\r\n"), b"x")
+    await serves_others(fleet, slow_post("/v1/explain", b"authorization: Bearer wrong\r\n"), b"x", many_addresses)
 
 
 @attack("20.3")

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 
 import msgspec
 
+from penstock.wire.reserved_addresses import is_reserved
 from regional_agent.endpoints.discovery.discovered_server import MAX_NAME, MAX_PROBLEMS, expanded
 from regional_agent.endpoints.discovery.kubernetes_api import KubernetesError, decoded
 from regional_agent.endpoints.discovery.kubernetes_entry import LABELS
@@ -22,7 +23,7 @@ from regional_agent.endpoints.discovery.kubernetes_objects import (
     servers_of_slices,
 )
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
-from regional_agent.upstream.address import Address, is_host, is_reserved
+from regional_agent.upstream.address import Address, is_host
 
 WORDS = (
     *(b'"metadata":{', b'"labels":{', b'"annotations":{', b'"addressType":"IPv6"', b'"endpoints":[', b'"addresses":['),

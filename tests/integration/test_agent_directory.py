@@ -86,6 +86,8 @@ async def test_an_invalid_registration_is_ignored(start: Start) -> None:
     await store.commit((), (Put(keys.agent("there", "x"), b"garbage"),))
     await store.commit((), (Put(keys.agent("there", "y"), encode(member("there", "another", 1))),))
     await store.commit((), (Put(keys.agent("there", "z"), encode(AgentMember("there", "z", "no url", "", 1))),))
+    metadata = msgspec.structs.replace(member("there", "m", 1), peer_url="https://[::ffff:169.254.169.254]:80")
+    await register(store, metadata)
     await register(store, member("there", "a", 5))
     await until(lambda: directory.addresses("there") != ())
     assert directory.names("there") == ("a",)

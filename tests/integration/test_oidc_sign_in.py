@@ -294,6 +294,7 @@ async def test_any_response_of_the_token_endpoint_is_handled(
         ({"authorization_endpoint": "javascript:alert(1)"}, "authorization_endpoint is not an https URL"),
         ({"authorization_endpoint": "https://a/\r\nset-cookie: b=c"}, "authorization_endpoint is not an https URL"),
         ({"token_endpoint": "https://user@elsewhere/"}, "token_endpoint is not an https URL"),
+        ({"token_endpoint": "https://[::ffff:169.254.169.254]/"}, "token_endpoint is not an https URL"),
         ({"code_challenge_methods_supported": ["plain"]}, "does not support PKCE with S256"),
     ],
 )

@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from penstock.health.engine_kinds import EngineKind
+from penstock.wire.reserved_addresses import is_reserved
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
 from regional_agent.endpoints.endpoint_options import InvalidField, Pairs
-from regional_agent.upstream.address import is_reserved
 
 MAX_SERVERS: Final = 1024
 """Maximum number of endpoints of one entry; further servers are not used."""

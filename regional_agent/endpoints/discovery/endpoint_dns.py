@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 import structlog
 
+from penstock.wire.reserved_addresses import without_reserved
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
-from regional_agent.upstream.address import Address, is_host, without_reserved
+from regional_agent.upstream.address import Address, is_host
 
 RESOLVE_S = 5.0
 """Interval (s) between two queries of one name; the default TTL of Kubernetes' cluster DNS."""

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
+from penstock.wire.reserved_addresses import without_reserved
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.discovery.discovered_server import MAX_SERVERS, DiscoveredServer, expanded
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_options import InvalidField, text
-from regional_agent.upstream.address import Address, is_host, without_reserved
+from regional_agent.upstream.address import Address, is_host
 
 if TYPE_CHECKING:
     from dns.asyncresolver import Resolver

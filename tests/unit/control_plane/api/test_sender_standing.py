@@ -53,16 +53,20 @@ class Server:
         self.handled.append(scope["path"])
 
     async def send(
-        self, path: str, headers: Mapping[str, str], method: str = "POST", connection: OpenConnection | None = None
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        address: str = "192.0.2.1",
+        connection: OpenConnection | None = None,
     ) -> OpenConnection:
-        connection = connection or self.connections.open("192.0.2.1", lambda: None)
+        connection = connection or self.connections.open(address, lambda: None)
         scope = {
             "type": "http",
-            "method": method,
+            "method": "POST",
             "path": path,
             "query_string": b"",
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-            "client": ("192.0.2.1", 1),
+            "client": (address, 1),
             "state": {STATE_KEY: connection},
         }
         await self._app(scope, self._no_body, self._record)
@@ -126,6 +130,16 @@ async def test_authenticated_requests_do_not_wait_for_strangers(server: Server) 
     await asyncio.gather(*strangers)
     assert server.handled.index("/v1/reports") <= 2
     assert [path for path in server.handled if path != "/v1/reports"] == [f"/{number}" for number in range(50)]
+
+
+async def test_the_senders_of_requests_take_turns(server: Server) -> None:
+    operators = [asyncio.create_task(server.send(f"/{number}", OPERATOR)) for number in range(50)]
+    strangers = [asyncio.create_task(server.send("/many", {}, address="192.0.2.2")) for _ in range(50)]
+    while not server.handled:  # noqa: ASYNC110 (counts turns of the event loop)
+        await asyncio.sleep(0)
+    await server.send("/one", {}, address="192.0.2.3")
+    await asyncio.gather(*operators, *strangers)
+    assert server.handled.index("/one") <= 8
 
 
 async def test_a_request_of_a_closed_connection_is_not_handled(server: Server) -> None:
