@@ -11,8 +11,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from control_plane.api.open_connections import STATE_KEY, OpenConnection
 from control_plane.api.responses import problem_response
@@ -57,6 +58,8 @@ class BoundedConnection(HttpToolsProtocol):
         """Received bytes of the head, or of the trailers."""
         self._body_left_bytes = 0
         """Bytes of a body with a Content-Length that have not arrived."""
+        self._served: RequestResponseCycle | None = None
+        """The request that is being served, or was served last."""
         self._is_idle = True
         """Whether no request is in progress."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -80,7 +83,16 @@ class BoundedConnection(HttpToolsProtocol):
         self._set_deadline(None)
         self._connection.close()
         self._unparsed, self._is_final = memoryview(b""), True
+        self.pipeline.clear()
+        if self._served is not None:
+            # uvicorn informs the request that was parsed last, which may be another one.
+            self._served.disconnected = True
+            self._served.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     @property
     def _is_full(self) -> bool:

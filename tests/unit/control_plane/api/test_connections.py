@@ -248,3 +248,11 @@ async def test_a_request_that_offers_an_upgrade_is_the_last_one(served: Served) 
     offer = REQUEST[:-2] + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n"
     reader, _ = await served.connect(offer + REQUEST)
     assert (await ended(reader)).count(b"HTTP/1.1 200 ") == 1
+
+
+async def test_a_request_before_pipelined_ones_ends_with_its_connection(served: Served) -> None:
+    reader, writer = await served.connect(ENDLESS + 20 * REQUEST)
+    await reader.readuntil(b"\r\n\r\n")
+    writer.transport.abort()
+    async with asyncio.timeout(PATIENCE_S):
+        await served.left.wait()
