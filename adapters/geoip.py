@@ -7,8 +7,6 @@ without a record in the database has no location.
 
 from __future__ import annotations
 
-import os
-import stat
 from io import BytesIO
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
@@ -21,15 +19,11 @@ import geoip2.models
 from maxminddb import MODE_FD, InvalidDatabaseError
 from maxminddb.decoder import Decoder
 
-from adapters.file_stamp import Stamp, file_stamp
+from adapters.plain_file import Stamp, UnusableFile, read_plain_file
 from penstock.policy.geography import NOWHERE, Location
 
 MAX_DATABASE_BYTES = 512 * 1024 * 1024
 """Maximum size (bytes) of a database; a larger file is rejected. MaxMind's City databases have 60-120 MB."""
-
-CHUNK_BYTES = 256 * 1024
-"""Size (bytes) of one read: a single read of a whole database delays the event loop by tens of milliseconds, even in a
-thread."""
 
 TRIAL_ADDRESSES = (
     "1.1.1.1",
@@ -52,7 +46,7 @@ IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
 
 
-class BadGeoDatabase(Exception):
+class BadGeoDatabase(UnusableFile):
     """The database cannot be used; the message names the file and the remedy."""
 
 
@@ -118,40 +112,14 @@ def parse_address(text: str) -> IpAddress | None:
 
 
 def _read(file: Path) -> tuple[bytes, Stamp]:
-    """Return the content and the stamp of a file.
-
-    Raises UnreadableGeoDatabase if the file changes while it is read: a mixture of an old and a new database could pass
-    the other checks.
-    """
-    stamp = file_stamp(file)
+    """Return the content and the stamp of a file."""
     try:
-        with open(file, "rb", buffering=0, opener=_open_without_blocking) as source:
-            status = os.fstat(source.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise BadGeoDatabase(f"{file}: not a regular file; name a MaxMind City or Country database")
-            if status.st_size > MAX_DATABASE_BYTES:
-                raise BadGeoDatabase(
-                    f"{file}: {status.st_size} bytes, more than a GeoIP database may have ({MAX_DATABASE_BYTES}); "
-                    "name a MaxMind City or Country database"
-                )
-            copy = BytesIO()
-            while copy.tell() < status.st_size and (chunk := source.read(CHUNK_BYTES)):
-                copy.write(chunk)
+        found = read_plain_file(file, MAX_DATABASE_BYTES)
     except OSError as error:
         raise UnreadableGeoDatabase(
-            f"{file}: cannot read the GeoIP database: {error.strerror or error}; put a readable one there"
+            f"{file}: cannot read the GeoIP database: {error.strerror}; put a readable one there"
         ) from None
-    content = copy.getvalue()
-    if stamp is None or stamp != file_stamp(file) or len(content) != stamp[2]:
-        raise UnreadableGeoDatabase(
-            f"{file}: the GeoIP database changed while it was read; write the new one beside it and rename it"
-        )
-    return content, stamp
-
-
-def _open_without_blocking(path: str, flags: int) -> int:
-    """Open a file; a blocking open of a FIFO without a writer would not return."""
-    return os.open(path, flags | os.O_NONBLOCK)
+    return found.content, found.stamp
 
 
 def _open(file: Path, content: bytes) -> geoip2.database.Reader:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import structlog
 
-from adapters.file_stamp import Stamp, file_stamp
-from adapters.geoip import BadGeoDatabase, DamagedRecord, GeoDatabase, IpAddress, IpNetwork, UnreadableGeoDatabase
+from adapters.geoip import DamagedRecord, GeoDatabase, IpAddress, IpNetwork, UnreadableGeoDatabase
+from adapters.plain_file import Stamp, UnusableFile, file_stamp
+from adapters.threaded_read import ThreadedRead
 from penstock.policy.geography import NOWHERE, Location
 
 POLL_S = 5.0
@@ -36,6 +37,7 @@ class GeoIpLookup:
         self._database = GeoDatabase(file) if file is not None else None
         self._polled: Stamp | None = self._database.stamp if self._database is not None else None
         self._rejected: Stamp | None = None
+        self._newest = ThreadedRead(self._look, str(file))
         self._logged_damage = False
         self.problem: str | None = None
         """Reason why the current version of the file is not in use; None if it is in use."""
@@ -72,25 +74,43 @@ class GeoIpLookup:
 
         The last good database stays in use if the file cannot be used.
         """
-        file, database = self._file, self._database
-        if file is None or database is None:
-            return
-        stamp = file_stamp(file)
-        is_settled, self._polled = stamp == self._polled, stamp
-        if stamp == database.stamp:
-            self.problem = self._rejected = None
-            return
-        if not is_settled or (stamp is not None and stamp == self._rejected):
+        if self._file is None:
             return
         try:
-            self._database = await asyncio.to_thread(GeoDatabase, file)
-        except BadGeoDatabase as error:
-            self._rejected = None if isinstance(error, UnreadableGeoDatabase) else stamp
+            database = await self._newest()
+        except UnusableFile as error:
             if str(error) != self.problem:
                 self.problem = str(error)
                 _log.error("GeoIP database rejected; the last good one stays in use", problem=self.problem)
             return
-        self.problem = self._rejected = None
-        self._logged_damage = False
-        self._on_reload()
-        _log.info("GeoIP database reloaded", file=str(file))
+        if database is None:
+            return
+        self.problem = None
+        if database is not self._database:
+            self._database = database
+            self._logged_damage = False
+            self._on_reload()
+            _log.info("GeoIP database reloaded", file=str(self._file))
+
+    def _look(self) -> GeoDatabase | None:
+        """Return the database of the file's present version; None if that version may not be read now or again.
+
+        Raises:
+            BadGeoDatabase: the file cannot be used.
+        """
+        file, database = self._file, self._database
+        assert file is not None
+        assert database is not None
+        stamp = file_stamp(file)
+        is_settled, self._polled = stamp == self._polled, stamp
+        if stamp == database.stamp:
+            self._rejected = None
+            return database
+        if not is_settled or (stamp is not None and stamp == self._rejected):
+            return None
+        self._rejected = stamp
+        try:
+            return GeoDatabase(file)
+        except UnreadableGeoDatabase:
+            self._rejected = None
+            raise

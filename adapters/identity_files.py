@@ -7,7 +7,6 @@ restart. Agents that share load through Redis also have `region.key`, which is r
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,8 @@ from pathlib import Path
 import structlog
 from cryptography import x509
 
-from adapters.file_stamp import Stamp, file_stamp
 from adapters.secret_file import BadSecret, read_file
+from adapters.watched_files import WatchedFiles
 from penstock.wire.fleet_binding import FleetBinding
 from penstock.wire.identity import BadIdentity, Identity, ProcessRole, TrustBundle
 from penstock.wire.region_key import KEY_BYTES, RegionKeys
@@ -30,9 +29,6 @@ REGION_KEY = "region.key"
 
 MAX_REGION_KEYS = 3
 """Maximum number of keys of a region, during a rotation."""
-
-CHECK_S = 5.0
-"""Interval (s) between two checks for changed files."""
 
 REMEDY = "make the directory with `penstock certs issue`"
 
@@ -69,47 +65,34 @@ class IdentityFiles:
         self._expected = (role, name, region)
         self._binding = FleetBinding() if binding is None else binding
         self._clock = clock
-        self._stamps = self._stamp()
-        self.problem = ""
-        """The problem of the current files; empty while their content is in use."""
         self._binding.advance(clock())
-        self.sessions = Sessions(self._load())
+        names = (PRIVATE_KEY, CERTIFICATE, AUTHORITIES, REVOKED)
+        self._files = WatchedFiles([directory / name for name in names], self._load, self._use)
+        self.sessions = Sessions(self._files.content)
+
+    @property
+    def problem(self) -> str:
+        """Why the present files are not in force; empty if they are."""
+        return self._files.problem
 
     @property
     def expires_at(self) -> float:
         """Unix time (s) at which the certificate of this process expires."""
         return self.sessions.identity.peer.not_after
 
-    async def keep_fresh(self) -> None:
-        """Checks for changed files until cancelled."""
-        while True:
-            await asyncio.sleep(CHECK_S)
-            self.reload()
+    async def check(self) -> bool:
+        """Does what `reload` does, but reads the files in a thread."""
+        self._binding.advance(self._clock())
+        return await self._files.check()
 
     def reload(self) -> bool:
-        """Reloads the files if they have changed, or could not be used: permissions or the clock may be corrected.
-
-        Returns whether a new identity is in use. An error is logged once.
-        """
+        """Reloads the files if they have changed, or could not be used. Returns whether a new identity is in use."""
         self._binding.advance(self._clock())
-        stamps = self._stamp()
-        if stamps == self._stamps and not self.problem:
-            return False
-        self._stamps = stamps
-        try:
-            identity = self._load()
-        except BadSecret as error:
-            if str(error) != self.problem:
-                self.problem = str(error)
-                _log.error("identity not reloaded; the previous one stays in use", reason=str(error))
-            return False
-        self.problem = ""
+        return self._files.reload_if_changed()
+
+    def _use(self, identity: Identity) -> None:
         self.sessions.use(identity)
         _log.info("identity reloaded", id=str(identity.id), serial=identity.peer.serial)
-        return True
-
-    def _stamp(self) -> tuple[Stamp | None, ...]:
-        return tuple(file_stamp(self.directory / name) for name in (PRIVATE_KEY, CERTIFICATE, AUTHORITIES, REVOKED))
 
     def _load(self) -> Identity:
         identity = load_identity(self.directory, self._clock(), self._binding)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
+
+from adapters.plain_file import UnusableFile, read_plain_file
 
 MAX_FILE_BYTES = 64 * 1024
 """Maximum size (bytes) of a file of secrets."""
@@ -12,7 +13,7 @@ MAX_FILE_BYTES = 64 * 1024
 REMEDY = "create one with `openssl rand -hex 32`"
 
 
-class BadSecret(Exception):
+class BadSecret(UnusableFile):
     """The file is unusable; the message names the file and the remedy, and contains no part of the secret."""
 
 
@@ -62,16 +63,13 @@ def read_file(path: Path, what: str, remedy: str, *, public: bool = False) -> by
         public: whether the content is not secret, so that every user may have access.
 
     Raises:
-        BadSecret: the file is missing, unreadable or too large, or is a secret that is accessible to all users.
+        BadSecret: the file is missing, unreadable, too large or not a regular file, or is a secret that is accessible
+            to all users.
     """
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(MAX_FILE_BYTES + 1)
+        file = read_plain_file(path, MAX_FILE_BYTES)
     except OSError as error:
         raise BadSecret(f"{path}: cannot read the {what}: {error.strerror}; {remedy}") from None
-    if not public and stat.S_ISREG(mode) and mode & stat.S_IRWXO:
+    if not public and file.mode & stat.S_IRWXO:
         raise BadSecret(f"{path}: the {what} is accessible to every user of this machine; run chmod o-rwx {path}")
-    if len(content) > MAX_FILE_BYTES:
-        raise BadSecret(f"{path}: the file of the {what} is larger than {MAX_FILE_BYTES} bytes; {remedy}")
-    return content
+    return file.content

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from adapters.access.api_keys import BadApiKeys, read_api_keys
+from adapters.access.api_keys import read_api_keys
 from adapters.configuration.config_check import problems_of
-from adapters.geoip import BadGeoDatabase
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.identity_files import IdentityFiles
-from adapters.secret_file import BadSecret
-from adapters.tls_contexts import BadTlsFiles, ClientTls
+from adapters.plain_file import UnusableFile
+from adapters.tls_contexts import ClientTls
 from control_plane.auth.admin_token import load_admin_token
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
@@ -44,7 +43,7 @@ def config_problems(settings: ControlPlaneSettings) -> list[str]:
         (settings.policy_dir, _check_bundle),
     ]
     checks += [partial(check, path) for path, check in files if path is not None]
-    return problems_of(checks, BadSecret, BadTlsFiles, BadApiKeys, BadGeoDatabase, BadBundle)
+    return problems_of(checks, UnusableFile, BadBundle)
 
 
 def _check_etcd_files(settings: ControlPlaneSettings) -> None:

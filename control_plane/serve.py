@@ -23,14 +23,15 @@ from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.garbage_collection import uncollected
 from adapters.geoip_lookup import GeoIpLookup
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles
+from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REMEDY, IdentityFiles
 from adapters.loopback import is_loopback
-from adapters.secret_file import BadSecret, read_secret
+from adapters.secret_file import BadSecret, read_file, read_secret
 from adapters.secret_reload import SecretFile
 from adapters.service_manager import ServiceManager
 from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore
-from adapters.tls_contexts import ClientTls, ServerTls, keep_reloading
+from adapters.tls_contexts import ClientTls, ServerTls
+from adapters.watched_files import Watched, keep_checking
 from control_plane.api.forwarded_for import behind_proxies, is_proxy
 from control_plane.api.http_server import HttpServer
 from control_plane.api.open_connections import OpenConnections, limits_within
@@ -81,14 +82,14 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     binding = fleet_binding(settings.etcd_prefix, settings.bound_from)
     identity = IdentityFiles(settings.identity_dir, ProcessRole.CONTROL_PLANE, settings.name, binding=binding)
     http = httpx.AsyncClient()
-    admin_token = SecretFile(settings.admin_token_file, "admin token", load_admin_token)
+    admin_token = SecretFile(settings.admin_token_file, load_admin_token)
     oidc = _oidc(settings, http)
     api_keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
     access = Access(admin_token.secret, api_keys, oidc, identity.sessions)
     api_tls, peer_tls = tls_of_api(settings), tls_to_peers(settings)
     webhook_secret = None
     if settings.policy_webhook_secret_file is not None:
-        webhook_secret = SecretFile(settings.policy_webhook_secret_file, "webhook's secret", load_webhook_secret)
+        webhook_secret = SecretFile(settings.policy_webhook_secret_file, load_webhook_secret)
     geoip = GeoIpLookup(settings.geoip_file)
     listener = _listen(settings.listen)
     scheme = "https" if api_tls is not None else "http"
@@ -115,7 +116,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
                 "etcd": settings.etcd_certificate_file,
             }
         )
-        browser_secret = (settings.identity_dir / PRIVATE_KEY).read_bytes()
+        browser_secret = read_file(settings.identity_dir / PRIVATE_KEY, "private key", REMEDY)
         app = control_plane.create_api(access, geoip, browser_secret=browser_secret, sign_in=sign_in)
         # Generates the OpenAPI description, which takes 0.1 s, or seconds on a busy machine: generated at the first
         # request, it could delay the lease renewal.
@@ -127,6 +128,11 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         trusts=partial(is_proxy, settings.trusted_proxies),
     )
     server = HttpServer(_http(settings, app), connections, tls=api_tls)
+    parts = (api_tls, peer_tls, admin_token, webhook_secret, api_keys)
+    watched: list[Watched] = [identity, *(part.files for part in parts if part is not None)]
+    watched.append(control_plane.metrics.certificates)
+    if etcd.files is not None:
+        watched.append(etcd.files)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -135,11 +141,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     stopping = asyncio.create_task(stop.wait(), name="signal")
     background = [
         asyncio.create_task(geoip.keep_reloading(), name="geoip"),
-        asyncio.create_task(identity.keep_fresh(), name="identity"),
-        asyncio.create_task(
-            keep_reloading([part for part in (api_tls, peer_tls, admin_token, webhook_secret) if part is not None]),
-            name="TLS files and secrets",
-        ),
+        asyncio.create_task(keep_checking(watched), name="files"),
     ]
     if binding.accepts_earlier_form:
         _log.warning("signatures of every fleet of the authority are accepted", bound_from=settings.bound_from)

@@ -38,17 +38,13 @@ def run(
         import structlog
         import uvloop
 
-        from adapters.access.api_keys import BadApiKeys
         from adapters.configuration.config_check import show_config, version_line
         from adapters.configuration.settings_loader import BadSettings, load_with_origins
-        from adapters.geoip import BadGeoDatabase
         from adapters.logs import configure_logs
-        from adapters.secret_file import BadSecret
-        from adapters.tls_contexts import BadTlsFiles
+        from adapters.plain_file import UnusableFile
         from regional_agent.config.config_check import config_problems
         from regional_agent.config.settings import PREFIX, AgentSettings
         from regional_agent.daemon import serve
-        from regional_agent.endpoints.endpoint_file import BadEndpointFile
         from regional_agent.workers.supervisor import end_with_supervisor, supervise
         from regional_agent.workers.worker_settings import worker_settings
     if version:
@@ -70,7 +66,7 @@ def run(
             uvloop.run(supervise(settings, [sys.executable, "-m", "regional_agent.cli", *sys.argv[1:]], Random()))
         else:
             uvloop.run(serve(settings))
-    except (BadSettings, BadSecret, BadApiKeys, BadEndpointFile, BadGeoDatabase, BadTlsFiles) as error:
+    except (BadSettings, UnusableFile) as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None
 

@@ -25,7 +25,8 @@ from adapters.logs import print_line
 from adapters.loopback import is_loopback
 from adapters.secret_reload import SecretFile
 from adapters.service_manager import ServiceManager
-from adapters.tls_contexts import ClientTls, Reloadable, ServerTls, keep_reloading
+from adapters.tls_contexts import ClientTls, ServerTls
+from adapters.watched_files import Watched, keep_checking
 from penstock.policy.policy import Policy
 from penstock.routes.timeouts import longest_total_s
 from penstock.wire.identity import ProcessRole
@@ -110,16 +111,15 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     )
     region_key = None
     if settings.redis_url is not None:
-        region_key = SecretFile(
-            settings.region_key_path, "key of the region", partial(load_region_keys, binding=binding)
-        )
+        region_key = SecretFile(settings.region_key_path, partial(load_region_keys, binding=binding))
     pool = UpstreamPool(tls.to_upstreams)
     peer_pool = UpstreamPool(tls.to_peers, verify=PeerVerifier(identity.sessions))
     control_plane_pool = UpstreamPool(tls.to_control_planes, verify=ControlPlaneVerifier(identity.sessions))
     rng = Random()
     access_log = _access_log(settings, rng, identity.sessions)
     exporter = _span_exporter(settings, metrics, tls.to_upstreams, rng)
-    access = _admin_access(settings, identity.sessions)
+    admin_keys = ApiKeys(settings.admin_api_keys_file) if settings.admin_api_keys_file is not None else None
+    access = KeyAccess(admin_keys, identity.sessions, key_setting=f"{PREFIX}ADMIN_API_KEYS_FILE")
     async with AgentRuntime(
         settings,
         sessions=identity.sessions,
@@ -146,11 +146,12 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         )
         proxy.start()
         runtime.reloaded_files += [("identity", identity), ("admin_api_keys", access)]
-        runtime.reloaded_files += [("tls", part) for part in tls.parts]
+        runtime.reloaded_files += [("tls", files) for files in tls.files]
         if region_key is not None:
-            runtime.reloaded_files.append(("region_key", region_key))
-        reloadable = [*tls.parts, *([region_key] if region_key is not None else [])]
-        background = [asyncio.create_task(keep_reloading(reloadable)), asyncio.create_task(identity.keep_fresh())]
+            runtime.reloaded_files.append(("region_key", region_key.files))
+        secrets = [part.files for part in (region_key, admin_keys) if part is not None]
+        watched: list[Watched] = [identity, *tls.files, *secrets, metrics.certificates, *runtime.watched_files]
+        background = [keep_running("files", partial(keep_checking, watched))]
         if exporter is not None:
             background.append(keep_running("export of spans", exporter.run))
         admission, readiness = runtime.admission, runtime.readiness
@@ -349,7 +350,7 @@ class AgentTls:
             self.to_peers,
             self.to_redis,
         )
-        self.parts: list[Reloadable] = [part for part in parts if part is not None]
+        self.files = [part.files for part in parts if part is not None]
 
 
 def _traffic_tls(settings: AgentSettings) -> ServerTls | None:
@@ -357,11 +358,6 @@ def _traffic_tls(settings: AgentSettings) -> ServerTls | None:
     if certificate is None or key is None:
         return None
     return ServerTls(certificate, key, settings.traffic_client_ca_file)
-
-
-def _admin_access(settings: AgentSettings, sessions: Sessions) -> KeyAccess:
-    keys = ApiKeys(settings.admin_api_keys_file) if settings.admin_api_keys_file is not None else None
-    return KeyAccess(keys, sessions, key_setting=f"{PREFIX}ADMIN_API_KEYS_FILE")
 
 
 def _admin_tls(settings: AgentSettings) -> ServerTls | None:

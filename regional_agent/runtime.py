@@ -14,13 +14,14 @@ from typing import Any, Self
 from adapters.configuration.settings_loader import BadSettings
 from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.secret_file import read_secret
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore
 from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
-from adapters.tls_contexts import ReloadedFiles
+from adapters.watched_files import ReloadedFiles, Watched, WatchedFiles
 from penstock.health.outlier_ejection import EjectionRules
 from penstock.policy.policy import Policy
 from penstock.routing.affinity import AffinityIndex
@@ -110,9 +111,11 @@ class AgentRuntime:
         region, name, clock = settings.region, settings.name, time.monotonic
         _make_state_dir(settings.state_dir)
         self._epoch = next_epoch(settings.state_dir, time.time())
-        self._store: ConfigStore = store or SignedStore(
-            EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings)), sessions, prefix=settings.etcd_prefix
-        )
+        etcd_files = None
+        if store is None:
+            etcd = EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings))
+            store, etcd_files = SignedStore(etcd, sessions, prefix=settings.etcd_prefix), etcd.files
+        self._store: ConfigStore = store
 
         self.config = ActiveConfig(region, self._store, settings.state_dir, rng, self._on_policy)
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies, settings.location_header)
@@ -149,7 +152,8 @@ class AgentRuntime:
             clock=clock,
         )
         self.queue = AdmissionQueue(self.endpoints, self.shared_load, clock, metrics.waited)
-        redis = _redis_address(settings, redis_tls)
+        password = redis_password(settings.redis_password_file) if settings.redis_password_file is not None else None
+        redis = _redis_address(settings, redis_tls, password)
         shared_objects = self._make_shared_objects(region_keys, redis)
         self.objects = KnownObjects(shared_objects)
 
@@ -207,10 +211,17 @@ class AgentRuntime:
 
         self.reloaded_files: list[tuple[str, ReloadedFiles]] = [
             ("endpoints", self.endpoints.sources),
-            ("registration_tokens", self.registrations),
             ("geoip", self.locator.geoip),
         ]
         """Files that this agent reads again when they change, by kind."""
+        watched = {
+            "registration_tokens": self.registrations.token_file,
+            "etcd_tls": etcd_files,
+            "redis_password": password,
+        }
+        self.reloaded_files += [(kind, files) for kind, files in watched.items() if files is not None]
+        self.watched_files: list[Watched] = [files for files in watched.values() if files is not None]
+        """Files that the caller checks for changes."""
         self.state_metrics = StateMetrics(
             metrics,
             self.config,
@@ -411,10 +422,17 @@ def _make_state_dir(state_dir: Path) -> None:
         ) from None
 
 
-def _redis_address(settings: AgentSettings, tls: Callable[[], ssl.SSLContext] | None) -> RedisAddress | None:
+def _redis_address(
+    settings: AgentSettings, tls: Callable[[], ssl.SSLContext] | None, password: WatchedFiles[bytes | None] | None
+) -> RedisAddress | None:
     if settings.redis_url is None:
         return None
-    return RedisAddress(settings.redis_url.get_secret_value(), tls, settings.redis_password_file)
+    return RedisAddress(settings.redis_url.get_secret_value(), tls, password)
+
+
+def redis_password(file: Path) -> WatchedFiles[bytes | None]:
+    """Return the password for Redis in a file; None as long as the file was never usable."""
+    return WatchedFiles((file,), lambda: read_secret(file, "password for Redis", min_bytes=1), fallback=None)
 
 
 def tls_to_etcd(settings: AgentSettings) -> Tls | None:

@@ -6,36 +6,25 @@ A changed file is reloaded; if the changed file is invalid, the last valid keys 
 from __future__ import annotations
 
 import hmac
-import time
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import structlog
 import yaml
 
 from adapters.access.callers import Caller, Role
-from adapters.file_stamp import file_stamp
+from adapters.plain_file import UnusableFile, read_plain_file
+from adapters.watched_files import WatchedFiles
 
 MAX_FILE_BYTES = 256 * 1024
 """Maximum size (bytes) of the file, enough for about a thousand keys."""
 
-POLL_S = 1.0
-"""Minimum interval (s) between two checks for a changed file."""
-
 _REMEDY = 'see docs/api.md, API keys; create a digest with `printf %s "$KEY" | sha256sum`'
 
-_log = structlog.get_logger(__name__)
 
-
-class BadApiKeys(Exception):
+class BadApiKeys(UnusableFile):
     """The file of API keys is unusable; the message names the file, the error and the remedy."""
-
-
-class UnreadableApiKeys(BadApiKeys):
-    """The file cannot be read at present. The same file may be readable later."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,52 +44,22 @@ class ApiKeys:
 
     Args:
         path: a YAML or JSON file with a list of ApiKey.
-        clock: monotonic time, in seconds.
 
     Raises:
         BadApiKeys: the file is unusable at startup. Later errors are only logged.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
-        self._clock = clock
-        self._checked_at = clock()
-        self._stamp = file_stamp(path)
-        self.problem = ""
-        """The problem of the current files; empty while their content is in use."""
-        self._keys = read_api_keys(path)
+    def __init__(self, path: Path) -> None:
+        self.files = WatchedFiles((path,), lambda: read_api_keys(path))
 
     def caller(self, key: str) -> Caller | None:
         """Return the holder of a key. Compares every digest, so that the duration does not depend on the match."""
-        self._reload_if_changed()
         digest = sha256(key.encode("utf-8", "replace")).hexdigest()
         found = None
-        for key_entry in self._keys:
+        for key_entry in self.files.content:
             if hmac.compare_digest(key_entry.sha256, digest):
                 found = key_entry
         return Caller(found.name, found.role, found.regions) if found is not None else None
-
-    def _reload_if_changed(self) -> None:
-        """Reload the file if it has changed."""
-        now = self._clock()
-        if now - self._checked_at < POLL_S:
-            return
-        self._checked_at = now
-        stamp = file_stamp(self._path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self._keys = read_api_keys(self._path)
-        except BadApiKeys as error:
-            if isinstance(error, UnreadableApiKeys):
-                self._stamp = None  # to read the file again, once its permissions allow that
-            if str(error) != self.problem:
-                self.problem = str(error)
-                _log.error("API keys not reloaded; the previous keys stay in force", reason=str(error))
-        else:
-            self.problem = ""
-            _log.info("API keys reloaded", keys=len(self._keys))
 
 
 def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
@@ -111,12 +70,9 @@ def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
             digest.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        content = read_plain_file(path, MAX_FILE_BYTES).content
     except OSError as error:
-        raise UnreadableApiKeys(f"{path}: cannot read the API keys: {error.strerror}; {_REMEDY}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise BadApiKeys(f"{path}: larger than {MAX_FILE_BYTES} bytes; {_REMEDY}")
+        raise BadApiKeys(f"{path}: cannot read the API keys: {error.strerror}; {_REMEDY}") from None
     try:
         entries = yaml.safe_load(content)
         if entries is None:

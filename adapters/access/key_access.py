@@ -80,7 +80,7 @@ class KeyAccess:
     @property
     def problem(self) -> str:
         """The problem of the file of keys; empty while its content is in force."""
-        return self._keys.problem if self._keys is not None else ""
+        return self._keys.files.problem if self._keys is not None else ""
 
     def require(self, role: Role, authorization: bytes | None, certificate: bytes | None, address: str) -> Caller:
         """Return the caller of a request.

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from adapters.configuration.strict_yaml import YamlDocument, read_yaml
 from adapters.error_text import printable, suggest
+from adapters.plain_file import read_plain_file
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_ERRORS = 50
@@ -192,12 +193,9 @@ class _Describer:
 
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        content = read_plain_file(path, MAX_FILE_BYTES).content
     except OSError as error:
         raise BadSettings(f"{path}: cannot read the configuration: {error.strerror}; name a readable file") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise BadSettings(f"{path}: larger than {MAX_FILE_BYTES} bytes; is this the configuration file?")
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import msgspec
 
 from adapters.etcd.etcd_stubs import Etcd3Client
-from adapters.file_stamp import Stamp, file_stamp
 from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.loopback import is_loopback
+from adapters.plain_file import read_plain_file
 from adapters.store.config_store import StoreUnavailable
+from adapters.tls_files import MAX_FILE_BYTES, BadTlsFiles
+from adapters.watched_files import WatchedFiles
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-
-FILES_CHECK_S = 2.0
-"""Minimum time (s) between two checks for changed certificate files."""
 
 CHANNEL_OPTIONS = (
     # Detects a peer that vanished without closing the connection. etcd rejects more than one ping per 5 s
@@ -47,9 +46,30 @@ class Tls(msgspec.Struct, frozen=True):
     key_path: Path | None = None
     """PEM file of the private key of the client certificate."""
 
-    def stamps(self) -> tuple[Stamp | None, ...]:
-        """Return the stamps of the files, which change when a file is replaced or written."""
-        return tuple(file_stamp(path) for path in (self.ca_path, self.cert_path, self.key_path) if path is not None)
+    def watched(self) -> WatchedFiles[grpc.ChannelCredentials | None]:
+        """Return the credentials in these files; None as long as the files are unusable.
+
+        Raises:
+            ValueError: there is a certificate without a key, or a key without a certificate.
+        """
+        if (self.cert_path is None) != (self.key_path is None):
+            raise ValueError("a client certificate for etcd needs both cert_path and key_path")
+        paths = self.ca_path, self.key_path, self.cert_path
+        return WatchedFiles(paths, lambda: grpc.ssl_channel_credentials(*map(_content, paths)), fallback=None)
+
+
+def _content(path: Path | None) -> bytes | None:
+    try:
+        return None if path is None else read_plain_file(path, MAX_FILE_BYTES).content
+    except OSError as error:
+        raise BadTlsFiles(f"{path}: cannot be read: {error.strerror}; provide the file") from None
+
+
+class _Client(Etcd3Client):  # type: ignore[misc]
+    """A client that receives credentials as `ca_cert`, where its base class opens files."""
+
+    def _get_secure_creds(self, ca_cert: object, cert_key: object = None, cert_cert: object = None) -> object:
+        return ca_cert
 
 
 def tls_to(
@@ -106,11 +126,11 @@ class Endpoint(msgspec.Struct, frozen=True):
 class Connection:
     """An etcd3 client and the number of calls that use it."""
 
-    def __init__(self, client: Etcd3Client, endpoint: Endpoint, stamps: tuple[Stamp | None, ...]) -> None:
+    def __init__(self, client: Etcd3Client, endpoint: Endpoint, credentials: grpc.ChannelCredentials | None) -> None:
         self.client = client
         self.endpoint = endpoint
-        self.stamps = stamps
-        """Stamps of the certificate files that the client has read."""
+        self.credentials = credentials
+        """The credentials that the client uses; None without TLS."""
         self.users = 0
         self.retired = False
 
@@ -120,20 +140,15 @@ class Connections:
 
     Args:
         endpoints: the endpoints to connect to, tried in turn.
-        tls: TLS files; None connects without TLS.
-        clock: monotonic time, in seconds.
+        tls: credentials for TLS; None connects without TLS.
 
     Raises:
-        ValueError: `endpoints` is empty, or `tls` has a certificate without a key, or a key without a certificate.
+        ValueError: `endpoints` is empty.
     """
 
-    def __init__(
-        self, endpoints: Sequence[Endpoint], tls: Tls | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], tls: WatchedFiles[grpc.ChannelCredentials | None] | None) -> None:
         if not endpoints:
             raise ValueError("no etcd endpoint is given")
-        if tls is not None and (tls.cert_path is None) != (tls.key_path is None):
-            raise ValueError("a client certificate for etcd needs both cert_path and key_path")
         self._endpoints = tuple(endpoints)
         self._tls = tls
         self._lock = threading.Lock()
@@ -141,9 +156,6 @@ class Connections:
         self._current: Connection | None = None
         self._open: set[Connection] = set()
         self._closed = False
-        self._clock = clock
-        self._checked_at = clock()
-        """Time (s) of the last check of the certificate files, by `clock`."""
 
     @contextmanager
     def use(self) -> Iterator[Connection]:
@@ -176,13 +188,10 @@ class Connections:
     def _retire_if_files_changed(self) -> None:
         """Replace the connection by a new one to the same endpoint if certificate files have changed.
 
-        A client reads the files once, so a later reconnection of the client would use the old certificate and fail.
+        A later reconnection of the client would use the old certificate and fail.
         """
-        now, current = self._clock(), self._current
-        if self._tls is None or current is None or now - self._checked_at < FILES_CHECK_S:
-            return
-        self._checked_at = now
-        if self._tls.stamps() != current.stamps:
+        current = self._current
+        if self._tls is not None and current is not None and current.credentials is not self._tls.content:
             self._retire(current, turns=0)
 
     def close(self) -> None:
@@ -204,20 +213,13 @@ class Connections:
             return self._current
 
     def _connect(self, endpoint: Endpoint) -> Connection:
-        files: dict[str, str] = {}
-        stamps = self._tls.stamps() if self._tls is not None else ()
+        credentials = None
         if self._tls is not None:
-            paths = {
-                "ca_cert": self._tls.ca_path,
-                "cert_cert": self._tls.cert_path,
-                "cert_key": self._tls.key_path,
-            }
-            files = {name: str(path) for name, path in paths.items() if path is not None}
-        try:
-            client = Etcd3Client(endpoint.host, endpoint.port, grpc_options=CHANNEL_OPTIONS, **files)
-        except OSError as error:
-            raise StoreUnavailable(f"etcd certificate file: {error}") from error
-        return Connection(client, endpoint, stamps)
+            credentials = self._tls.content
+            if credentials is None:
+                raise StoreUnavailable(f"etcd certificate file: {self._tls.problem}")
+        client = _Client(endpoint.host, endpoint.port, grpc_options=CHANNEL_OPTIONS, ca_cert=credentials)
+        return Connection(client, endpoint, credentials)
 
     def _close_if_unused(self, connection: Connection) -> None:
         with self._lock:

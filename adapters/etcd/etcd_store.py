@@ -54,8 +54,10 @@ class EtcdStore:
 
     def __init__(self, endpoints: Sequence[str], *, tls: Tls | None = None, call_timeout_s: float = 2.0) -> None:
         parsed = [Endpoint.parse(endpoint) for endpoint in endpoints]
-        self._calls = Connections(parsed, tls)
-        self._watches = Connections(parsed, tls)
+        self.files = tls.watched() if tls is not None else None
+        """The TLS files, which the caller checks for changes; None without TLS."""
+        self._calls = Connections(parsed, self.files)
+        self._watches = Connections(parsed, self.files)
         self._call_timeout_s = call_timeout_s
         self._tries = min(2, len(parsed))
         self._threads = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="etcd-call")

@@ -18,11 +18,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from adapters.plain_file import read_plain_file
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, StoreError
 from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import SignedStore
 from penstock.wire.session import Sessions
+
+MAX_FILE_BYTES = 1 << 30
+"""Maximum size (bytes) of a file that is read; a fleet has some megabytes."""
 
 FORMAT = 1
 """Format of the file."""
@@ -127,7 +131,7 @@ def read_backup(path: Path) -> Backup:
         BadBackup: the file cannot be read, is damaged, or has another format.
     """
     try:
-        content = path.read_bytes()
+        content = read_plain_file(path, MAX_FILE_BYTES).content
     except OSError as error:
         raise BadBackup(f"{path}: cannot be read: {error.strerror}; name a file that `penstock backup` wrote") from None
     try:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from adapters.tls_files import BadTlsFiles, load_authorities, load_pair, load_system_authorities
 from control_plane.auth.admin_token import load_admin_token
 from control_plane.cli.agent_client import AgentAccess
 from control_plane.cli.api_client import TIMEOUT_S, ApiClient
@@ -104,18 +105,19 @@ def _client_tls(ca_file: Path | str | None, environment: Mapping[str, str]) -> s
     ca_path, identity = ca_file or environment.get("PENSTOCK_CA_FILE"), environment.get("PENSTOCK_CLIENT_IDENTITY_DIR")
     if not ca_path and not identity:
         return None
-    try:
-        context = ssl.create_default_context(cafile=ca_path or None)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageFault(f"{ca_path}: not a usable file of CA certificates: {error.strerror}") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca_path:
+        load_authorities(context, Path(ca_path))
+    else:
+        load_system_authorities(context)
     if identity:
         # Imported late, because this import loads cryptography and the log, which only a certificate needs.
         from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
 
         try:
-            context.load_cert_chain(Path(identity) / CERTIFICATE, Path(identity) / PRIVATE_KEY)
-        except (OSError, ssl.SSLError) as error:
-            problem = f"{identity}: not a usable identity: {error.strerror}"
+            load_pair(context, Path(identity) / CERTIFICATE, Path(identity) / PRIVATE_KEY)
+        except BadTlsFiles as error:
+            problem = f"not a usable identity: {error}"
             raise UsageFault(f"PENSTOCK_CLIENT_IDENTITY_DIR: {problem}; make one with `penstock certs issue`") from None
     return context
 

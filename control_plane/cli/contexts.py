@@ -13,6 +13,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from adapters.plain_file import read_plain_file
+
 MAX_FILE_BYTES = 1 << 20
 
 MAX_NAME_CHARACTERS = 64
@@ -74,14 +76,11 @@ def load_contexts() -> Contexts:
     """
     file = contexts_file()
     try:
-        with file.open("rb") as opened:
-            content = opened.read(MAX_FILE_BYTES + 1)
+        content = read_plain_file(file, MAX_FILE_BYTES).content
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
         raise BadContexts(f"{file}: cannot be read: {error.strerror}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise BadContexts(f"{file}: larger than {MAX_FILE_BYTES} bytes")
     if not content.strip():
         return Contexts()
     try:

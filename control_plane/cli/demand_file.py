@@ -8,13 +8,16 @@ fleet has a row for each pool: `region,model,slots,service_s`. JSON lines have t
 from __future__ import annotations
 
 import csv
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from adapters.plain_file import open_plain_file
 from penstock.policy.geography import country_error
 from penstock.what_if.outcomes import Capacity, DemandGroup
 
@@ -184,10 +187,12 @@ def _json_lines(file: Path, shape: type[Row]) -> Iterator[tuple[int, Row]]:
 
 def _opened(file: Path) -> Any:
     try:
-        if file.stat().st_size > MAX_FILE_BYTES:
+        opened = open_plain_file(file)
+        if os.fstat(opened.fileno()).st_size > MAX_FILE_BYTES:
+            opened.close()
             raise BadDemand(f"{file}: larger than {MAX_FILE_BYTES} bytes; use a part of it")
         # This encoding skips the byte order mark, with which spreadsheets begin a file.
-        return file.open(encoding="utf-8-sig", newline="")
+        return TextIOWrapper(opened, encoding="utf-8-sig", newline="")
     except OSError as error:
         raise BadDemand(f"{file}: cannot be read: {error.strerror}; name a readable file") from None
 

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from adapters.error_text import printable
-from adapters.secret_file import BadSecret
+from adapters.plain_file import UnusableFile
 from control_plane.cli.api_client import ApiError, ApiRefused
 from control_plane.cli.contexts import BadContexts
 
@@ -54,7 +54,7 @@ def exit_on_error(command: str) -> Iterator[None]:
     """
     try:
         yield
-    except (UsageFault, BadSecret, BadContexts) as error:
+    except (UsageFault, UnusableFile, BadContexts) as error:
         fail(command, str(error), EXIT_USAGE)
     except ApiError as error:
         code = EXIT_USAGE if error.is_usage_error else EXIT_FAILED

@@ -6,13 +6,14 @@ of the folder is refused: it could expose any file that this process may read.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
+from adapters.plain_file import open_plain_file
+from adapters.threaded_read import FileStalled, ThreadedRead
 from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
 from control_plane.policy.bundle_limits import MAX_FILE_BYTES, SUFFIX, count_error, decode_file, is_policy_file
-from control_plane.policy.source.readers import Bundle
+from control_plane.policy.source.readers import Bundle, SourceUnreadable
 
 POLL_S = 0.5
 """Time (s) between two reads of a folder. A change is checked once two reads in a row return the same content, so a
@@ -28,10 +29,18 @@ class FolderReader:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.place = str(folder)
+        self._in_thread = ThreadedRead(self._read, self.place)
 
     async def read(self) -> Bundle:
-        """Return the folder's current content."""
-        return await asyncio.to_thread(self._read)
+        """Return the folder's current content.
+
+        Raises:
+            SourceUnreadable: the folder's file system does not respond.
+        """
+        try:
+            return await self._in_thread()
+        except FileStalled as error:
+            raise SourceUnreadable(str(error)) from None
 
     async def close(self) -> None:
         """Do nothing: no resource is held between reads."""
@@ -79,7 +88,7 @@ def _read(path: Path, inside: str) -> str | PolicyError:
             remedy = "put the file itself there, or link to one inside the folder"
             return PolicyError(path.name, 0, "", "is a symbolic link that leads out of the folder", remedy)
         if path.suffix == SUFFIX and target.is_file():
-            with target.open("rb") as file:
+            with open_plain_file(target) as file:
                 return decode_file(path.name, file.read(MAX_FILE_BYTES + 1))
     except OSError as error:
         if path.is_symlink():

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from adapters.access.api_keys import BadApiKeys, read_api_keys
+from adapters.access.api_keys import read_api_keys
 from adapters.configuration.config_check import can_write_in, problems_of
 from adapters.configuration.settings_loader import BadSettings
-from adapters.geoip import BadGeoDatabase
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.identity_files import IdentityFiles, load_region_keys
-from adapters.secret_file import BadSecret, read_secret
-from adapters.tls_contexts import BadTlsFiles, ClientTls
+from adapters.plain_file import UnusableFile
+from adapters.secret_file import read_secret
+from adapters.tls_contexts import ClientTls
 from penstock.wire.identity import ProcessRole
 from regional_agent.config.settings import AgentSettings
 from regional_agent.daemon import AgentTls
-from regional_agent.endpoints.endpoint_file import BadEndpointFile, parse_endpoints, read_endpoint_file
+from regional_agent.endpoints.endpoint_file import parse_endpoints, read_endpoint_file
 from regional_agent.endpoints.endpoint_registration import load_tokens
 from regional_agent.runtime import tls_to_etcd
 from regional_agent.workers.worker_settings import worker_settings
@@ -49,7 +49,7 @@ def _problems(settings: AgentSettings) -> list[str]:
         (settings.access_log_file, lambda path: _check_writable(path.parent, "name a file in another directory")),
     ]
     checks += [partial(check, path) for path, check in files if path is not None]
-    return problems_of(checks, BadSettings, BadSecret, BadTlsFiles, BadEndpointFile, BadGeoDatabase, BadApiKeys)
+    return problems_of(checks, BadSettings, UnusableFile)
 
 
 def _check_etcd_files(settings: AgentSettings) -> None:

@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 import msgspec
 import structlog
 
+from adapters.plain_file import read_plain_file
+
 VERSION = 1
 
 MAX_FILE_BYTES = 8 * 1024 * 1024
@@ -40,8 +42,7 @@ class LastKnownGood(Generic[T]):
     def load(self) -> T | None:
         """Return the saved value; None if the file is missing or invalid. An invalid file is logged and kept."""
         try:
-            with self.path.open("rb") as file:
-                content = file.read(MAX_FILE_BYTES + 1)
+            content = read_plain_file(self.path, MAX_FILE_BYTES).content
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -77,7 +78,9 @@ class LastKnownGood(Generic[T]):
         body = msgspec.json.encode(value)
         header = f"penstock {VERSION} {self._kind.__name__} {sha256(body).hexdigest()}\n"
         temporary = self.path.with_name(self.path.name + ".new")
-        with temporary.open("wb") as file:
+        # A new file, because opening what is there may block, such as a FIFO.
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
             file.write(header.encode() + body)
             file.flush()
             os.fsync(file.fileno())
@@ -91,7 +94,7 @@ class LastKnownGood(Generic[T]):
     def _parse(self, content: bytes) -> T:
         header, newline, body = content.partition(b"\n")
         words = header.decode("ascii", "replace").split(" ")
-        if len(content) > MAX_FILE_BYTES or not newline or len(words) != 4 or words[0] != "penstock":
+        if not newline or len(words) != 4 or words[0] != "penstock":
             raise ValueError("not a file that Penstock wrote")
         if words[1] != str(VERSION):
             raise ValueError(f"written in version {words[1]}, this agent reads version {VERSION}")

@@ -179,7 +179,7 @@ class AgentSettings(BaseModel):
     """The Redis that the agents of the region share, as rediss://[user:password@]host:port/db; redis:// is accepted on
     loopback addresses, or if `allow_plaintext` has `redis`. Default: none, for a region with one agent."""
     redis_password_file: Path | None = None
-    """File with the password for Redis, one line; read for each connection. Default: the password in `redis_url`."""
+    """File with the password for Redis, one line; reloaded when it changes. Default: the password in `redis_url`."""
     redis_ca_file: Path | None = None
     """PEM certificates of the authorities that sign the certificate of Redis. Default: the system's trust store and the
     fleet's authority."""

@@ -6,18 +6,17 @@ force. Secrets are held here and in the header lines of endpoints, and appear in
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from stat import S_ISREG
-from typing import Final, Generic, TypeVar
+from typing import Final, NamedTuple
 
 import structlog
 
-from adapters.file_stamp import Stamp, file_stamp
 from adapters.secret_file import BadSecret, read_file, read_secrets
-from adapters.tls_contexts import BadTlsFiles, ClientTls
+from adapters.threaded_read import FileStalled, ThreadedRead
+from adapters.tls_contexts import ClientTls
+from adapters.watched_files import WatchedFiles
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_options import AUTHORIZATION
 from regional_agent.http.header_rules import Header
@@ -34,42 +33,18 @@ _SECRET: Final = re.compile(rb"[\x21-\x7e]+")
 
 _REMEDY: Final = "put the engine's secret there, on one line"
 
-T = TypeVar("T")
+_Secret = WatchedFiles[bytes | None]
+_Trust = WatchedFiles[ClientTls | None]
+_TlsFiles = tuple[str, str, str]
 
 log = structlog.get_logger()
 
 
-class _Watched(Generic[T]):
-    """The last valid content of one or more files."""
+class _Files(NamedTuple):
+    """The files of endpoints: secrets by path, and the paths of authorities, certificate and key together."""
 
-    def __init__(self, read: Callable[[], T], files: Iterable[str]) -> None:
-        """Read the files."""
-        self._read = read
-        self._files = [Path(file) for file in files if file]
-        self._stamps: list[Stamp | None] = []
-        self.value: T | None = None
-        """The last valid content; None if the files were never usable."""
-        self.problem = ""
-        """Why the present files are unusable; empty if they are in force."""
-        self.read_if_changed()
-
-    def read_if_changed(self) -> bool:
-        """Read the files if one has changed, or if the last read failed; returns whether `value` or `problem` changed.
-
-        A failed read is repeated because a changed file mode, which may resolve the problem, does not change the stamp.
-        """
-        stamps = [file_stamp(file) for file in self._files]
-        if stamps == self._stamps and not self.problem:
-            return False
-        self._stamps = stamps
-        try:
-            self.value, self.problem = self._read(), ""
-        except (BadSecret, BadTlsFiles) as error:
-            if str(error) == self.problem:
-                return False
-            self.problem = str(error)
-            log.error("a file of an endpoint is unusable", problem=self.problem)
-        return True
+    secrets: dict[str, _Secret]
+    trust: dict[_TlsFiles, _Trust]
 
 
 class EndpointCredentials:
@@ -83,21 +58,41 @@ class EndpointCredentials:
                 trust store.
         """
         self._default_ca = default_ca
-        self._secrets: dict[str, _Watched[bytes]] = {}
-        self._trust: dict[tuple[str, str, str], _Watched[ClientTls]] = {}
+        self._files = self._ahead = _Files({}, {})
+        self._changes = ThreadedRead(self._read_changed, "the files of endpoints")
+        self._stalled = False
 
-    def use(self, specs: Collection[EndpointSpec]) -> None:
+    def read_ahead(self, specs: Iterable[EndpointSpec]) -> None:
+        """Read the files that `specs` name and that are not in use, for the next `use`. Blocks; called in a thread."""
+        self._ahead = self._watched(specs, _Files({}, {}))
+
+    def use(self, specs: Iterable[EndpointSpec]) -> None:
         """Read the files of `specs` that were not read before, and drop the files that no spec names."""
-        secrets = {spec.credential_file for spec in specs if spec.credential_file}
-        self._secrets = {file: self._secrets.get(file) or _Watched(_reader(file), (file,)) for file in sorted(secrets)}
-        trust = {_tls_files(spec) for spec in specs if any(_tls_files(spec))}
-        self._trust = {
-            files: self._trust.get(files) or _Watched(self._tls_reader(*files), files) for files in sorted(trust)
-        }
+        self._files, self._ahead = self._watched(specs, self._ahead), _Files({}, {})
+
+    def _watched(self, specs: Iterable[EndpointSpec], ahead: _Files) -> _Files:
+        used, secrets, trust = self._files, dict[str, _Secret](), dict[_TlsFiles, _Trust]()
+        for spec in specs:
+            file, tls = spec.credential_file, _tls_files(spec)
+            if file and file not in secrets:
+                known = used.secrets.get(file) or ahead.secrets.get(file)
+                secrets[file] = known or WatchedFiles((Path(file),), _reader(file), fallback=None)
+            if any(tls) and tls not in trust:
+                trusted = used.trust.get(tls) or ahead.trust.get(tls)
+                trust[tls] = trusted or WatchedFiles(_paths(tls), self._tls_reader(*tls), fallback=None)
+        return _Files(secrets, trust)
 
     async def reload_changed(self) -> bool:
-        """Read the files that have changed, in a thread; returns whether any file has changed."""
-        return await asyncio.to_thread(self._read_changed)
+        """Read the files that have changed, in a thread; returns whether any content or problem has changed."""
+        try:
+            changed = await self._changes()
+        except FileStalled as error:
+            if not self._stalled:
+                log.error("files of endpoints not read; the last good content stays in force", problem=str(error))
+            self._stalled = True
+            return False
+        self._stalled = False
+        return changed
 
     def rewrite(self, spec: EndpointSpec) -> RequestRewrite | None:
         """Return the changes to the requests for an endpoint; None if requests are not changed."""
@@ -108,7 +103,7 @@ class EndpointCredentials:
     def _headers(self, spec: EndpointSpec) -> tuple[Header, ...]:
         """Return the header fields of every request, including the credential if it is readable."""
         headers = tuple((name.encode(), value.encode()) for name, value in spec.headers)
-        secret = self._secrets[spec.credential_file].value if spec.credential_file else None
+        secret = self._files.secrets[spec.credential_file].content if spec.credential_file else None
         if secret is None:
             return headers
         value = b"Bearer " + secret if spec.credential_header == AUTHORIZATION else secret
@@ -116,32 +111,35 @@ class EndpointCredentials:
 
     def trust(self, spec: EndpointSpec) -> ServerTrust | None:
         """Return the TLS settings of connections to an endpoint; None if the endpoint uses the default settings."""
-        tls = self._trust[_tls_files(spec)].value if any(_tls_files(spec)) else None
+        tls = self._files.trust[_tls_files(spec)].content if any(_tls_files(spec)) else None
         return ServerTrust(tls, spec.server_name) if tls is not None or spec.server_name else None
 
     def problem(self, spec: EndpointSpec) -> tuple[str, bool]:
         """Return the problem of an endpoint's files, and whether it prevents the use of the endpoint."""
         for field, watched in self._of(spec):
             if watched.problem:
-                stays = "; the last valid content stays in force" if watched.value is not None else ""
-                return f"{field}: {watched.problem}{stays}", watched.value is None
+                stays = "; the last valid content stays in force" if watched.content is not None else ""
+                return f"{field}: {watched.problem}{stays}", watched.content is None
         return "", False
 
-    def _of(self, spec: EndpointSpec) -> Iterable[tuple[str, _Watched[bytes] | _Watched[ClientTls]]]:
+    def _of(self, spec: EndpointSpec) -> Iterable[tuple[str, _Secret | _Trust]]:
         if spec.credential_file:
-            yield "credential_file", self._secrets[spec.credential_file]
+            yield "credential_file", self._files.secrets[spec.credential_file]
         files = _tls_files(spec)
         if any(files):
-            yield "client_certificate_file" if spec.client_certificate_file else "ca_file", self._trust[files]
+            yield "client_certificate_file" if spec.client_certificate_file else "ca_file", self._files.trust[files]
 
     def _read_changed(self) -> bool:
-        changed = sum(secret.read_if_changed() for secret in list(self._secrets.values()))
-        return changed + sum(tls.read_if_changed() for tls in list(self._trust.values())) > 0
+        changed = False
+        watched: list[_Secret | _Trust] = [*self._files.secrets.values(), *self._files.trust.values()]
+        for files in watched:
+            problem = files.problem
+            changed |= files.reload_if_changed() or files.problem != problem
+        return changed
 
     def _tls_reader(self, ca: str, certificate: str, key: str) -> Callable[[], ClientTls]:
 
         def read() -> ClientTls:
-            _require_plain_file(Path(key) if key else None)
             if key:
                 read_file(Path(key), "key of the client certificate", "provide the file")
             authorities = Path(ca) if ca else self._default_ca
@@ -154,7 +152,6 @@ def _reader(file: str) -> Callable[[], bytes]:
 
     def read() -> bytes:
         path = Path(file)
-        _require_plain_file(path)
         secrets = read_secrets(path, "credential", min_bytes=1, remedy=_REMEDY)
         if len(secrets) > 1:
             raise BadSecret(f"{path}: the file of the credential has several lines; {_REMEDY}")
@@ -167,14 +164,9 @@ def _reader(file: str) -> Callable[[], bytes]:
     return read
 
 
-def _require_plain_file(path: Path | None) -> None:
-    """Raise BadSecret if the path is not a plain file, because opening a pipe would block."""
-    try:
-        if path is not None and not S_ISREG(path.stat().st_mode):
-            raise BadSecret(f"{path}: not a plain file; put one there")
-    except OSError as error:
-        raise BadSecret(f"{path}: cannot be read: {error.strerror}; put the file there") from None
-
-
-def _tls_files(spec: EndpointSpec) -> tuple[str, str, str]:
+def _tls_files(spec: EndpointSpec) -> _TlsFiles:
     return spec.ca_file, spec.client_certificate_file, spec.client_key_file
+
+
+def _paths(files: _TlsFiles) -> tuple[Path | None, ...]:
+    return tuple(Path(file) if file else None for file in files)

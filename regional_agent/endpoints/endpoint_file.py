@@ -25,11 +25,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any
 
 import yaml
 
+from adapters.plain_file import UnusableFile, read_plain_file
 from regional_agent.endpoints.discovery import discovered_server, endpoint_dns
 from regional_agent.endpoints.discovery.endpoint_discovery import Entry
 from regional_agent.endpoints.discovery.endpoint_dns import DnsEntry, dns_address
@@ -49,17 +49,14 @@ MAX_PROBLEMS = 20
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class BadEndpointFile(Exception):
+class BadEndpointFile(UnusableFile):
     """The file is invalid. The message has one line per error, with file, line, field and remedy."""
 
 
 def read_endpoint_file(path: Path) -> bytes:
-    """Read up to MAX_FILE_BYTES + 1 bytes of the file; raises BadEndpointFile."""
+    """Read the file; raises BadEndpointFile."""
     try:
-        if not S_ISREG(path.stat().st_mode):  # opening a pipe would block
-            raise BadEndpointFile(f"{path}: cannot read the endpoints: not a plain file; put one there")
-        with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES + 1)
+        return read_plain_file(path, MAX_FILE_BYTES).content
     except OSError as error:
         raise BadEndpointFile(f"{path}: cannot read the endpoints: {error.strerror}; put the file there") from None
 
@@ -70,8 +67,6 @@ def parse_endpoints(content: bytes, path: Path) -> tuple[Entry, ...]:
     Raises:
         BadEndpointFile: an entry is invalid; the file is rejected as a whole.
     """
-    if len(content) > MAX_FILE_BYTES:
-        raise BadEndpointFile(f"{path}: more than {MAX_FILE_BYTES} bytes; is this the endpoints file?")
     try:
         text = content.decode()
     except UnicodeDecodeError:

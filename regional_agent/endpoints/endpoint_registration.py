@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any, NamedTuple
 
 import msgspec
 import structlog
 
-from adapters.configuration.settings_loader import BadSettings
+from adapters.plain_file import UnusableFile, read_plain_file
+from adapters.watched_files import WatchedFiles
 from penstock.health.preemption import DEFAULT_NOTICE_S, MAX_NOTICE_S
 from penstock.routes.route import ErrorFormat
 from penstock.wire.reserved_addresses import is_reserved
@@ -49,7 +49,7 @@ MAX_TOKEN_FILE_BYTES = 4096
 MIN_TOKEN_BYTES = 16
 
 EXPIRE_S = 0.5
-"""Maximum interval (s) between two checks for expired leases and changed tokens."""
+"""Maximum interval (s) between two checks for expired leases."""
 
 SAVE_S = 2.0
 """Minimum interval (s) between two writes of leases that were only renewed."""
@@ -57,7 +57,7 @@ SAVE_S = 2.0
 log = structlog.get_logger()
 
 
-class BadRegistrationToken(BadSettings):
+class BadRegistrationToken(UnusableFile):
     """The token file is invalid; the message contains the file name and the remedy, never the content."""
 
 
@@ -77,14 +77,11 @@ def load_tokens(path: Path) -> tuple[bytes, ...]:
     """
     remedy = "make one with `openssl rand -hex 32`"
     try:
-        if not S_ISREG(path.stat().st_mode):
-            raise BadRegistrationToken(f"{path}: cannot read the registration token: not a plain file; {remedy}")
-        with path.open("rb") as file:
-            content = file.read(MAX_TOKEN_FILE_BYTES + 1)
+        content = read_plain_file(path, MAX_TOKEN_FILE_BYTES).content
     except OSError as error:
         raise BadRegistrationToken(f"{path}: cannot read the registration token: {error.strerror}; {remedy}") from None
     tokens = tuple(line.strip() for line in content.splitlines() if line.strip())
-    if len(content) > MAX_TOKEN_FILE_BYTES or not tokens:
+    if not tokens:
         raise BadRegistrationToken(f"{path}: not one token per line; {remedy}")
     if min(map(len, tokens)) < MIN_TOKEN_BYTES:
         raise BadRegistrationToken(f"{path}: a token has fewer than {MIN_TOKEN_BYTES} bytes; {remedy}")
@@ -115,10 +112,8 @@ class Registrations:
             BadRegistrationToken: the token file cannot be used.
         """
         self._endpoints = endpoints
-        self._token_file = token_file
-        self._tokens = () if token_file is None else load_tokens(token_file)
-        self.problem = ""
-        """The problem of the current token file; empty while its content is in force."""
+        self.token_file = None if token_file is None else WatchedFiles((token_file,), lambda: load_tokens(token_file))
+        """The registration tokens; the caller checks the file for changes."""
         self._clock = clock
         self._unix_clock = unix_clock
         self._lease_file = lease_file
@@ -128,7 +123,7 @@ class Registrations:
         self._renewed = False
         """Whether leases were renewed since the last write."""
         self._saved_at = -inf
-        if self._tokens and lease_file is not None:
+        if self.token_file is not None and lease_file is not None:
             self._leases = {
                 name: lease
                 for name, lease in lease_file.load(clock(), unix_clock()).items()
@@ -137,7 +132,7 @@ class Registrations:
 
     def handle(self, method: bytes, path: bytes, authorization: bytes | None, body: bytes) -> Reply:
         """Handle one request to PATH or a path below PATH."""
-        if not self._tokens:
+        if self.token_file is None:
             return _refused(
                 403, "registration_off", "set PENSTOCK_AGENT_REGISTRATION_TOKEN_FILE to enable registration"
             )
@@ -164,7 +159,7 @@ class Registrations:
             self._drain(name)
 
     async def keep_expiring(self) -> None:
-        """Until cancelled, expire leases, write them to disk, and reload the token file."""
+        """Until cancelled, expire leases, and write them to disk."""
         checked_at = self._clock()
         while True:
             tick_s = until_tick_s(asyncio.get_running_loop().time(), EXPIRE_S)
@@ -173,8 +168,6 @@ class Registrations:
             self._extend_leases(checked_at - before - 2 * EXPIRE_S)
             self.expire()
             await self._save()
-            if self._token_file is not None:
-                await self._read_tokens(self._token_file)
 
     def _extend_leases(self, suspended_s: float) -> None:
         """Extend all leases by the time that this process was suspended, since it could not receive renewals."""
@@ -191,15 +184,6 @@ class Registrations:
             self._saved_at = now
             await self._lease_file.save(self._leases, now, self._unix_clock())
 
-    async def _read_tokens(self, file: Path) -> None:
-        """Reload the token file; an invalid file leaves the previous tokens in force."""
-        try:
-            self._tokens, self.problem = await asyncio.to_thread(load_tokens, file), ""
-        except BadRegistrationToken as error:
-            if str(error) != self.problem:
-                log.error("registration tokens rejected; the last valid ones stay in force", problem=str(error))
-            self.problem = str(error)
-
     def lease_left_s(self, name: str) -> float | None:
         """Return the remaining time (s) of an endpoint's lease; None if the endpoint has no lease."""
         lease = self._leases.get(name)
@@ -208,7 +192,8 @@ class Registrations:
     def _is_authorized(self, authorization: bytes | None) -> bool:
         """Whether the token is valid; tokens are compared in constant time."""
         scheme, _, given = (authorization or b"").partition(b" ")
-        matches = [hmac.compare_digest(given.strip(), token) for token in self._tokens]
+        tokens = self.token_file.content if self.token_file is not None else ()
+        matches = [hmac.compare_digest(given.strip(), token) for token in tokens]
         return any(matches) and scheme.lower() == b"bearer"
 
     def _list(self) -> Reply:

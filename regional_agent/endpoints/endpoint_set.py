@@ -91,12 +91,18 @@ class EndpointSet:
             BadEndpointFile: the file is invalid; an agent does not start with an invalid file.
         """
         self._by_name: dict[str, Endpoint] = {}
+        self._credentials = EndpointCredentials(upstream_ca)
         self.sources = EndpointSources(
-            file, rng, self._apply, state_dir=state_dir, ready=self._ready_addresses, resolve=resolve
+            file,
+            rng,
+            self._apply,
+            read_ahead=self._credentials.read_ahead,
+            state_dir=state_dir,
+            ready=self._ready_addresses,
+            resolve=resolve,
         )
         """The sources of the endpoints."""
         self._connections = connections
-        self._credentials = EndpointCredentials(upstream_ca)
         self._rng = rng
         self._zone = zone
         self._outlier_detection = outlier_detection or OutlierDetection(rng=rng)

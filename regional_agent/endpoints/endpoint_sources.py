@@ -6,26 +6,26 @@ registration. An invalid file changes nothing; its problem is logged once and sh
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import structlog
 
-from adapters.file_stamp import Stamp, file_stamp
+from adapters.plain_file import Stamp, UnusableFile, file_stamp
+from adapters.threaded_read import ThreadedRead
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.discovery.endpoint_discovery import EndpointDiscovery, Entry
 from regional_agent.endpoints.discovery.endpoint_dns import Resolve
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
-from regional_agent.endpoints.endpoint_file import BadEndpointFile, parse_endpoints, read_endpoint_file
+from regional_agent.endpoints.endpoint_file import parse_endpoints, read_endpoint_file
 from regional_agent.upstream.address import Address
 
 FILE_CHECK_S: Final = 1.0
 """Interval (s) between two checks of the file for changes."""
 
-_NEVER_READ: Final = (-1, -1, -1)
+_NEVER_READ: Final = (-1, -1, -1, -1, -1, -1)
 
 log = structlog.get_logger()
 
@@ -39,6 +39,7 @@ class EndpointSources:
         rng: Random,
         on_change: Callable[[], None],
         *,
+        read_ahead: Callable[[Iterable[EndpointSpec]], None] = lambda _: None,
         state_dir: Path | None = None,
         ready: Callable[[], Set[tuple[str, int]]] = frozenset,
         resolve: Resolve | None = None,
@@ -49,6 +50,7 @@ class EndpointSources:
             file: see `endpoint_file`.
             rng: adds jitter to queries.
             on_change: called after `specs` has changed.
+            read_ahead: receives the templates of a changed file, in a thread, to read the files that they name.
             state_dir, ready, resolve: see `EndpointDiscovery`.
 
         Raises:
@@ -62,8 +64,10 @@ class EndpointSources:
         """The endpoints of all sources; names and addresses are unique."""
         self._file = file
         self._on_change = on_change
+        self._read_ahead = read_ahead
         self._registered: dict[str, EndpointSpec] = {}
         self._stamp: Stamp | None = _NEVER_READ
+        self._changed_entries = ThreadedRead(self._read_if_changed, str(file))
         self._entries: tuple[Entry, ...] = self._read_if_changed() or ()
         self._merge()
 
@@ -93,8 +97,8 @@ class EndpointSources:
     async def reload_file(self) -> None:
         """Apply the file if it has changed; reject an invalid file as a whole. Reads in a thread."""
         try:
-            entries = await asyncio.to_thread(self._read_if_changed)
-        except BadEndpointFile as error:
+            entries = await self._changed_entries()
+        except UnusableFile as error:
             if str(error) != self.problem:
                 log.error("endpoints file rejected; the last valid one stays in force", problem=str(error))
             self.problem = str(error)
@@ -132,4 +136,6 @@ class EndpointSources:
         self._stamp = _NEVER_READ
         content = read_endpoint_file(self._file)
         self._stamp = stamp
-        return parse_endpoints(content, self._file)
+        entries = parse_endpoints(content, self._file)
+        self._read_ahead(entry if isinstance(entry, EndpointSpec) else entry.template for entry in entries)
+        return entries

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from hashlib import sha1
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import redis.asyncio
@@ -22,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 from redis.exceptions import NoScriptError, RedisError
 
-from adapters.secret_file import BadSecret, read_secret
+from adapters.watched_files import WatchedFiles
 
 MAX_AGENTS = 1024
 """Maximum number of fields of a region's hash. A larger hash is deleted, and each agent writes its load again."""
@@ -87,23 +86,22 @@ class RedisAddress(NamedTuple):
     """Redis URL, as redis-py accepts it, without TLS parameters."""
     tls: Callable[[], ssl.SSLContext] | None = None
     """Returns the context for a new connection to a rediss URL; None uses the system's trust store."""
-    password_file: Path | None = None
-    """File with the password, which is read for each connection; None uses the password in the URL."""
+    password: WatchedFiles[bytes | None] | None = None
+    """The password in a file; None uses the password in the URL."""
 
 
 class _PasswordFile(CredentialProvider):
-    """The credentials of a connection: a user, and the password, which is read from a file for each connection."""
+    """The credentials of a connection: a user, and the password in a file."""
 
-    def __init__(self, username: str | None, file: Path) -> None:
+    def __init__(self, username: str | None, file: WatchedFiles[bytes | None]) -> None:
         self._username = username
         self._file = file
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Return user and password, or only the password; raises RedisError if the file is unusable."""
-        try:
-            password = read_secret(self._file, "password for Redis", min_bytes=1).decode("utf-8", "replace")
-        except BadSecret as error:
-            raise RedisError(str(error)) from None
+        """Return user and password, or only the password; raises RedisError if the file was never usable."""
+        if self._file.content is None:
+            raise RedisError(self._file.problem)
+        password = self._file.content.decode("utf-8", "replace")
         return (self._username, password) if self._username else (password,)
 
 
@@ -131,9 +129,9 @@ class RedisScript:
             protocol=2,
         )
         options = pool.connection_kwargs
-        if server.password_file is not None:
+        if server.password is not None:
             options.pop("password", None)
-            options["credential_provider"] = _PasswordFile(options.pop("username", None), server.password_file)
+            options["credential_provider"] = _PasswordFile(options.pop("username", None), server.password)
         self._connection: Any = pool.connection_class(**options)
         self._tls = server.tls if issubclass(pool.connection_class, redis.asyncio.SSLConnection) else None
         self._script = script.encode()

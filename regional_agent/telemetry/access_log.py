@@ -249,7 +249,10 @@ class AccessLog:
 
 
 def _open(file: Path) -> int:
-    return os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    # O_NONBLOCK, because opening a FIFO that no process reads would block the agent; it fails instead.
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _write_whole(descriptor: int, data: bytes) -> None:

@@ -212,9 +212,10 @@ async def test_an_endpoint_without_its_secret_is_not_used_and_no_other_is_affect
         async with serving(tmp_path, *entries) as agent:
             await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
             problem = named(agent, "gpu-0").status(None)["problem"]
-            assert (
-                problem == f"credential_file: {secret}: cannot be read: No such file or directory; put the file there"
+            missing = (
+                "cannot read the credential: No such file or directory; put the engine's secret there, on one line"
             )
+            assert problem == f"credential_file: {secret}: {missing}"
             for _ in range(4):
                 assert (await ask(agent)).status == 200
             assert keyed.received == [], "nothing is sent without the secret"

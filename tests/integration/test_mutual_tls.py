@@ -15,6 +15,7 @@ from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.store.config_store import StoreUnavailable
 from adapters.tls_contexts import ClientTls
 from lab.servers.redis import RedisServer
+from regional_agent.runtime import redis_password
 from regional_agent.shared_load.redis_script import RedisAddress, RedisScript
 from tests.support.agent_processes import AgentProcess, write_endpoints
 from tests.support.identities import agent_id, control_plane_id, write_identity
@@ -53,6 +54,8 @@ async def test_etcd_accepts_processes_of_the_fleet_with_renewed_files(tmp_path: 
                 await refused.get("/x")
 
         write_identity(foreign_identity, AGENT)
+        assert foreign.files is not None
+        foreign.files.reload_if_changed()
         await put_when_possible(foreign, "/x", b"2")
         item = await store.get("/x")
         assert item is not None
@@ -71,26 +74,31 @@ async def test_redis_accepts_agents_of_the_fleet_with_renewed_files(tmp_path: Pa
         with pytest.raises((RedisError, OSError)):
             await script.run((), ("refused",))
         write_identity(directory, AGENT)
-        tls.reload_if_changed()
+        tls.files.reload_if_changed()
         assert await script.run((), ("admitted",)) == b"admitted"
         await script.aclose()
 
 
-async def test_the_password_for_redis_is_read_for_each_connection(tmp_path: Path, own_redis: RedisServer) -> None:
+async def test_a_changed_password_is_used_for_the_next_connection(tmp_path: Path, own_redis: RedisServer) -> None:
     await set_password(own_redis, "first")
     file = tmp_path / "password"
     file.touch(mode=0o600)
     file.write_text("wrong\n")
-    script = RedisScript(RedisAddress(own_redis.url, password_file=file), "return ARGV[1]", PATIENCE_S)
+    password = redis_password(file)
+    script = RedisScript(RedisAddress(own_redis.url, password=password), "return ARGV[1]", PATIENCE_S)
     with pytest.raises(RedisError):
         await script.run((), ("refused",))
     file.write_text("first\n")
+    assert password.reload_if_changed()
     assert await script.run((), ("admitted",)) == b"admitted"
     file.unlink()
-    assert await script.run((), ("over the open connection",)) == b"over the open connection"
+    assert not password.reload_if_changed()
     await script.aclose()
+    assert await script.run((), ("with the last password",)) == b"with the last password"
+    await script.aclose()
+    missing = RedisAddress(own_redis.url, password=redis_password(file))
     with pytest.raises(RedisError, match="cannot read the password"):
-        await script.run((), ("refused",))
+        await RedisScript(missing, "return ARGV[1]", PATIENCE_S).run((), ("refused",))
 
 
 async def set_password(server: RedisServer, password: str) -> None:

@@ -161,7 +161,7 @@ async def test_a_renewed_certificate_is_used_by_new_connections(tmp_path: Path) 
         before = await served_serial(there.peer, context)
         assert before == serial_in(directory)
         renew_identity(directory, THERE)
-        tls.reload_if_changed()
+        tls.files.reload_if_changed()
         after = await served_serial(there.peer, context)
         assert after == serial_in(directory) != before
 

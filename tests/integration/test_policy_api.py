@@ -189,7 +189,7 @@ async def test_a_bundle_is_validated_and_not_stored(world: World) -> None:
     }
     bad = (await world.http.post("/v1/policies/validate", json=planet(spillover="", models="a: [}"))).json()
     assert not bad["good"]
-    assert {error["file"] for error in bad["errors"]} == {"models.yaml", "(bundle)"}
+    assert {error["file"] for error in bad["errors"]} == {"models.yaml", "spillover.yaml", "(bundle)"}
     assert await written(world) == before
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.tls_contexts import BadTlsFiles, ClientTls, ServerTls
+from adapters.tls_contexts import ClientTls, ServerTls
+from adapters.tls_files import BadTlsFiles
 from regional_agent.http.drain import drain_all
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
@@ -95,11 +96,11 @@ async def test_a_new_certificate_is_used_from_the_next_handshake_on(tmp_path: Pa
         before = await connect(agent.traffic, client(made))
         assert shown_to(before) == "one"
         put("two")
-        tls.reload_if_changed()
+        tls.files.reload_if_changed()
         after = await connect(agent.traffic, client(made))
         assert shown_to(after) == "two"
         live[0].write_text("no certificate")
-        tls.reload_if_changed()
+        tls.files.reload_if_changed()
         still = await connect(agent.traffic, client(made))
         assert shown_to(still) == "two", "the last good one stays"
         for connection in (before, after, still):
@@ -150,7 +151,7 @@ async def test_a_client_that_is_no_longer_trusted_cannot_resume_a_session(
         assert session is not None
         assert await asyncio.to_thread(ask_again, agent.traffic, context, session) is not None
         trusted.write_bytes((made / "stranger.pem").read_bytes())
-        tls.reload_if_changed()
+        tls.files.reload_if_changed()
         assert await asyncio.to_thread(ask_again, agent.traffic, context, session) is None
         assert len(gpu.requests) == 2
 

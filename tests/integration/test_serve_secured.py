@@ -17,7 +17,8 @@ from adapters.access.callers import Caller, Role
 from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
 from adapters.store.members import Member
 from adapters.tcp_acceptor import TcpAcceptor
-from adapters.tls_contexts import BadTlsFiles, ClientTls, ServerTls
+from adapters.tls_contexts import ClientTls, ServerTls
+from adapters.tls_files import BadTlsFiles
 from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
 from lab.planet.planet import program
 from lab.servers.free_ports import LOOPBACK
@@ -231,13 +232,13 @@ async def test_a_new_certificate_is_loaded_with_its_key(tmp_path: Path, certific
     acceptor, port = accepting(tls, lambda _, writer: writer.close())
     assert await subject() == "api"
     show("next", key=False)
-    tls.reload_if_changed()
+    tls.files.reload_if_changed()
     assert await subject() == "api"
     show("next")
-    tls.reload_if_changed()
+    tls.files.reload_if_changed()
     assert await subject() == "next"
     shown[0].unlink()
-    tls.reload_if_changed()
+    tls.files.reload_if_changed()
     assert await subject() == "next"
     acceptor.close()
     with pytest.raises(BadTlsFiles, match=r"shown\.pem"):
@@ -290,6 +291,6 @@ async def test_a_client_of_a_removed_authority_cannot_resume_a_session(
     assert again[1], "resumed"
     make_authority(tmp_path / "others", "other")
     trusted.write_bytes((tmp_path / "others" / "other.pem").read_bytes())
-    tls.reload_if_changed()
+    tls.files.reload_if_changed()
     assert await asyncio.to_thread(connect, session) is None
     acceptor.close()

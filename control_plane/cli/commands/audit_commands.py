@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import msgspec
 import typer
 from rich.table import Table
 
+from adapters.plain_file import open_plain_file
 from control_plane.audit.audit_chain import BEFORE_THE_FIRST, AuditEntry, AuditHead, ChainFault, verify_chain
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
@@ -190,7 +192,7 @@ def _read(file: Path) -> Iterator[str]:
         yield from sys.stdin
         return
     try:
-        with file.open() as opened:
+        with TextIOWrapper(open_plain_file(file), encoding="utf-8") as opened:
             yield from opened
     except OSError as error:
         raise UsageFault(f"{file}: cannot be read: {error.strerror}") from None

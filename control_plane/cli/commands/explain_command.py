@@ -12,6 +12,8 @@ import typer
 from msgspec.structs import replace
 
 from adapters.error_text import suggest
+from adapters.plain_file import read_plain_file
+from adapters.secret_file import MAX_FILE_BYTES
 from control_plane.cli.access_record import AccessRecord, BadRecord, read_record
 from control_plane.cli.agent_client import AgentAccess, fetch_explanation
 from control_plane.cli.api_client import ApiClient
@@ -213,7 +215,7 @@ def _origin_of_agent(origin: str | None, region: str) -> str:
 
 def _digest(key_file: Path) -> str:
     try:
-        return sha256(key_file.read_bytes().strip()).hexdigest()
+        return sha256(read_plain_file(key_file, MAX_FILE_BYTES).content.strip()).hexdigest()
     except OSError as error:
         raise UsageFault(f"{key_file}: cannot read the key: {error.strerror}") from None
 

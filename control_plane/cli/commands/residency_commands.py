@@ -12,6 +12,7 @@ from typing import Annotated, BinaryIO, TypeVar
 import typer
 from rich.table import Table
 
+from adapters.plain_file import open_plain_file
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_json, print_view, table_of
 from penstock.records.log_ends import SignedHeads, UnprovedSpan
@@ -98,7 +99,7 @@ def _span(span: UnprovedSpan) -> str:
 
 def _read(file: Path, reader: Callable[[BinaryIO], T]) -> T:
     try:
-        with file.open("rb") as lines:
+        with open_plain_file(file) as lines:
             return reader(lines)
     except OSError as error:
         raise UsageFault(f"{file}: cannot be read: {error.strerror}") from None
@@ -110,14 +111,14 @@ def _is_of_heads(lines: BinaryIO) -> bool:
 
 def _signed_heads(trust: Path, fleet: str, files: Collection[Path]) -> SignedHeads:
     from adapters.identity_files import load_trust
-    from adapters.secret_file import BadSecret
+    from adapters.plain_file import UnusableFile
     from penstock.wire.fleet_binding import FleetBinding
     from penstock.wire.identity import BadIdentity
 
     try:
         bundle = load_trust(trust)
         signed = SignedHeads(bundle.for_fleet(fleet, FleetBinding()) if fleet else bundle)
-    except (BadSecret, BadIdentity) as error:
+    except (UnusableFile, BadIdentity) as error:
         raise UsageFault(f"--trust {trust}: {error}") from None
     for file in sorted(files):
         _read(file, partial(signed.add_file, str(file)))

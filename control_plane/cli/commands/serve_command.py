@@ -39,12 +39,10 @@ def serve(
     """
     # Imported late, because the web framework and the etcd client load slowly.
     with uncollected():
-        from adapters.access.api_keys import BadApiKeys
         from adapters.configuration.config_check import show_config, version_line
         from adapters.configuration.settings_loader import BadSettings, load_with_origins
-        from adapters.geoip import BadGeoDatabase
         from adapters.logs import configure_logs
-        from adapters.tls_contexts import BadTlsFiles
+        from adapters.plain_file import UnusableFile
         from control_plane.config_check import config_problems
         from control_plane.serve import CannotListen
         from control_plane.serve import serve as run
@@ -74,5 +72,5 @@ def serve(
             loaded = load_with_origins(ControlPlaneSettings, PREFIX, config=config, flags=given)
             if not show_config(loaded, config_problems, check=check_config, listing=print_config):
                 run(loaded.settings)
-        except (BadSettings, BadApiKeys, BadTlsFiles, BadGeoDatabase, CannotListen) as error:
+        except (BadSettings, UnusableFile, CannotListen) as error:
             raise UsageFault(str(error)) from None

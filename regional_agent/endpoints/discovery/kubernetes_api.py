@@ -7,7 +7,6 @@ Source: https://kubernetes.io/docs/reference/using-api/api-concepts/
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
@@ -15,8 +14,10 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from adapters.secret_file import BadSecret, read_file
-from adapters.tls_contexts import BadTlsFiles, ClientTls
+from adapters.plain_file import UnusableFile
+from adapters.secret_file import read_file
+from adapters.threaded_read import ThreadedRead
+from adapters.tls_contexts import ClientTls
 from regional_agent.http.header_rules import Header
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
@@ -98,6 +99,7 @@ class KubernetesApi:
         self._ca_file = ca_file
         self._tls: ClientTls | None = None
         self._pool: UpstreamPool | None = None
+        self._in_thread = ThreadedRead(self._prepare, str(token_file))
 
     def close(self) -> None:
         """Close idle connections."""
@@ -142,7 +144,7 @@ class KubernetesApi:
             "resourceVersion": resource_version,
             "timeoutSeconds": f"{WATCH_S:.0f}",
         }
-        pool, headers = await asyncio.to_thread(self._prepare)
+        pool, headers = await self._prepared()
         target = _target(path, query)
         try:
             async for line in stream_lines(
@@ -164,7 +166,7 @@ class KubernetesApi:
             raise KubernetesError(str(error)) from None
 
     async def _page(self, path: str, query: Mapping[str, str]) -> _Page:
-        pool, headers = await asyncio.to_thread(self._prepare)
+        pool, headers = await self._prepared()
         try:
             answer = await fetch(
                 pool,
@@ -183,14 +185,20 @@ class KubernetesApi:
             raise KubernetesError("the list has no resource version")
         return page
 
+    async def _prepared(self) -> tuple[UpstreamPool, list[Header]]:
+        try:
+            return await self._in_thread()
+        except UnusableFile as error:
+            raise KubernetesError(str(error)) from None
+
     def _prepare(self) -> tuple[UpstreamPool, list[Header]]:
         """Return the connections and the headers of a request, by the current files. Blocks."""
         try:
             if self._tls is None:
                 self._tls = ClientTls(self._ca_file)
-            self._tls.reload_if_changed()
+            self._tls.files.reload_if_changed()
             token = read_file(self._token_file, "token of the service account", "mount one there", public=True).strip()
-        except (BadSecret, BadTlsFiles) as error:
+        except UnusableFile as error:
             raise KubernetesError(str(error)) from None
         if not token or not token.isascii() or any(byte <= 32 or byte == 127 for byte in token):
             raise KubernetesError(f"{self._token_file}: holds no token; mount that of a service account")

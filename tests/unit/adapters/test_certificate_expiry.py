@@ -24,20 +24,24 @@ def test_a_renewed_file_is_read_and_a_bad_one_changes_nothing(tmp_path: Path) ->
     expiry = CertificateExpiry({"identity": file, "admin": None, "etcd": tmp_path / "missing"})
     assert expiry.by_use() == {}
     first = write(file, YEAR_S)
+    assert expiry.reload_if_changed()
     assert expiry.by_use() == {"identity": first}
     renewed = write(file, 2 * YEAR_S)
     assert renewed > first
+    assert expiry.reload_if_changed()
     assert expiry.by_use() == {"identity": renewed}
     file.write_text("half of it")
+    assert not expiry.reload_if_changed()
     assert expiry.by_use() == {"identity": renewed}
 
 
 def test_a_file_that_could_not_be_read_at_first_is_read_later(tmp_path: Path) -> None:
     file = tmp_path / "tls.crt"
     expires_at = write(file, YEAR_S)
-    expiry = CertificateExpiry({"identity": file})
     with no_free_descriptors():
+        expiry = CertificateExpiry({"identity": file})
         assert expiry.by_use() == {}
+    assert expiry.reload_if_changed()
     assert expiry.by_use() == {"identity": expires_at}
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from io import BytesIO
 from ipaddress import ip_address
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 from structlog.testing import capture_logs
 
-from adapters import geoip, geoip_lookup
-from adapters.file_stamp import Stamp, file_stamp
+from adapters import geoip, geoip_lookup, plain_file
 from adapters.geoip import TRIAL_ADDRESSES, BadGeoDatabase, DamagedRecord, GeoDatabase
 from adapters.geoip_lookup import GeoIpLookup
 from regional_agent.routing.locate import Locator
@@ -141,21 +142,19 @@ async def test_a_rejected_file_is_read_once(file: Path, monkeypatch: pytest.Monk
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_used(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stamp_before_a_write(file: Path) -> Stamp | None:
-        stamp = file_stamp(file)
-        with file.open("r+b") as writer:
-            writer.write(b"\0")
-        os.utime(file, ns=(0, 0))
-        return stamp
+    class WrittenWhileRead(BytesIO):
+        def write(self, data: Any) -> int:
+            os.utime(file, ns=(0, 0))
+            return super().write(data)
 
-    monkeypatch.setattr(geoip, "file_stamp", stamp_before_a_write)
-    with pytest.raises(BadGeoDatabase, match=r"changed while it was read; write the new one beside it and rename it"):
+    monkeypatch.setattr(plain_file, "BytesIO", WrittenWhileRead)
+    with pytest.raises(BadGeoDatabase, match=r"changed while it was read; write the new file beside it and rename it"):
         GeoDatabase(file)
 
 
 def test_a_file_above_the_bound_is_not_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(geoip, "MAX_DATABASE_BYTES", file.stat().st_size - 1)
-    with pytest.raises(BadGeoDatabase, match=r"more than a GeoIP database may have \(\d+\); name a MaxMind"):
+    with pytest.raises(BadGeoDatabase, match=r"larger than \d+ bytes"):
         GeoDatabase(file)
 
 

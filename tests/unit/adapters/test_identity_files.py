@@ -59,13 +59,13 @@ def test_a_certificate_that_could_not_be_used_at_first_is_used_later(tmp_path: P
         assert not files.reload(), "by the clock of this process the certificate is not valid yet"
         assert not files.reload()
         with no_free_descriptors():
-            tls.reload_if_changed()
-            tls.reload_if_changed()
+            tls.files.reload_if_changed()
+            tls.files.reload_if_changed()
     assert [entry["log_level"] for entry in logged] == ["error", "error"]
     assert tls() is context
     now = time.time()
     assert files.reload()
-    tls.reload_if_changed()
+    tls.files.reload_if_changed()
     assert files.sessions.identity.peer.serial != before
     assert tls() is not context
 
@@ -166,24 +166,24 @@ def test_a_region_key_rotates_without_a_gap(tmp_path: Path) -> None:
         path.with_suffix(".new").replace(path)
 
     write(old)
-    file = SecretFile(path, "key of the region", load_region_keys)
+    file = SecretFile(path, load_region_keys)
     ours, theirs = RegionKey(file.secret, "eu"), RegionKey(RegionKeys(old), "eu")
     later = RegionKey(RegionKeys(new, old), "eu")
     with pytest.raises(BadSignature):
         ours.open(later.seal(b"load"))
     write(old, new)
-    file.reload_if_changed()
+    file.files.reload_if_changed()
     assert ours.open(later.seal(b"load")) == b"load"
     assert theirs.open(ours.seal(b"load")) == b"load"
     write(new, old)
-    file.reload_if_changed()
+    file.files.reload_if_changed()
     assert later.open(ours.seal(b"load")) == b"load"
     assert ours.open(theirs.seal(b"load")) == b"load"
     path.write_text("half")
-    file.reload_if_changed()
+    file.files.reload_if_changed()
     assert later.open(ours.seal(b"load")) == b"load"
     write(new)
-    file.reload_if_changed()
+    file.files.reload_if_changed()
     with pytest.raises(BadSignature):
         ours.open(theirs.seal(b"load"))
 
@@ -209,7 +209,7 @@ def test_a_mounted_secret_is_read_again_when_its_link_is_swapped(tmp_path: Path)
     assert not files.reload()
     publish("..2026_02")
     assert files.reload()
-    tls.reload_if_changed()
+    tls.files.reload_if_changed()
     assert files.sessions.identity.peer.serial != before
     assert tls() is not context
 

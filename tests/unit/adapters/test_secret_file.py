@@ -37,7 +37,7 @@ def test_each_line_is_a_secret(path: Path) -> None:
         (SECRET[:15], "the test key has 15 bytes, fewer than 16"),
         (SECRET + b"\nshort-secret", "test key 2 has 12 bytes, fewer than 16"),
         (SECRET * 2 + b"\n" + SECRET, "the test key must be one line"),
-        (b"x" * (MAX_FILE_BYTES + 1), "the file of the test key is larger than 65536 bytes"),
+        (b"x" * (MAX_FILE_BYTES + 1), "cannot read the test key: larger than 65536 bytes"),
     ],
 )
 def test_an_unusable_file_is_refused_without_its_content(path: Path, content: bytes, problem: str) -> None:
@@ -90,34 +90,34 @@ def test_a_changed_secret_is_used_and_a_bad_one_is_not(
     path, old, new = tmp_path / "secret", "the-secret-of-yesterday", "the-secret-of-today"
     path.write_text(old)
     path.chmod(0o600)
-    file = SecretFile(path, "secret", load)
+    file = SecretFile(path, load)
     in_use = file.secret
     path.write_text("short")
     with capture_logs() as logged:
-        file.reload_if_changed()
-        file.reload_if_changed()
+        file.files.reload_if_changed()
+        file.files.reload_if_changed()
     assert [(entry["event"], old in str(entry)) for entry in logged] == [
-        ("secret not reloaded; the previous one stays in force", False)
+        ("file not loaded; the last good content stays in force", False)
     ]
     assert (accepts(in_use, old), accepts(in_use, new)) == (True, False)
     path.write_text(new)
-    file.reload_if_changed()
+    file.files.reload_if_changed()
     assert (accepts(in_use, old), accepts(in_use, new)) == (False, True)
     path.unlink()
-    file.reload_if_changed()
+    file.files.reload_if_changed()
     assert accepts(in_use, new)
 
 
 def test_a_secret_with_corrected_permissions_is_used(path: Path) -> None:
     path.write_text("the-secret-of-yesterday")
-    file = SecretFile(path, "admin token", load_admin_token)
+    file = SecretFile(path, load_admin_token)
     path.write_text("the-secret-of-today")
     path.chmod(0o644)
     with capture_logs() as logged:
-        file.reload_if_changed()
-        file.reload_if_changed()
+        file.files.reload_if_changed()
+        file.files.reload_if_changed()
     assert len(logged) == 1
     assert not file.secret.is_token("the-secret-of-today")
     path.chmod(0o600)
-    file.reload_if_changed()
+    file.files.reload_if_changed()
     assert file.secret.is_token("the-secret-of-today")

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from adapters.access.api_keys import MAX_FILE_BYTES, POLL_S, ApiKeys, BadApiKeys, read_api_keys
+from adapters.access.api_keys import MAX_FILE_BYTES, ApiKeys, BadApiKeys, read_api_keys
 from adapters.access.callers import Caller, Role
 from tests.support.descriptors import no_free_descriptors
-from tests.support.stores import SetClock
 
 
 def digest(key: str) -> str:
@@ -50,36 +49,34 @@ def test_json_files_are_read(path: Path) -> None:
 
 
 def test_a_changed_file_is_read_and_an_invalid_one_is_ignored(path: Path) -> None:
-    clock = SetClock()
     write(path, entry("ci", "first"))
-    keys = ApiKeys(path, clock)
+    keys = ApiKeys(path)
     write(path, entry("duty", "second"))
     assert keys.caller("second") is None
-    clock.now += POLL_S
+    keys.files.reload_if_changed()
     assert (keys.caller("first"), keys.caller("second")) == (None, Caller("duty", Role.VIEWER))
     for bad in ("- name: x", "\x00", "", "# no key\n", "---\n"):
         write(path, bad)
-        clock.now += POLL_S
+        keys.files.reload_if_changed()
         assert keys.caller("second") == Caller("duty", Role.VIEWER)
     path.unlink()
-    clock.now += POLL_S
+    keys.files.reload_if_changed()
     assert keys.caller("second") == Caller("duty", Role.VIEWER)
     write(path, "[]")
-    clock.now += POLL_S
+    keys.files.reload_if_changed()
     assert keys.caller("second") is None
 
 
 def test_a_file_that_could_not_be_read_at_first_is_read_later(path: Path) -> None:
-    clock = SetClock()
     write(path, entry("ci", "first"))
-    keys = ApiKeys(path, clock)
+    keys = ApiKeys(path)
     write(path, entry("duty", "second"))
     with no_free_descriptors(), capture_logs() as logged:
         for _ in range(2):
-            clock.now += POLL_S
+            keys.files.reload_if_changed()
             assert keys.caller("first") is not None
     assert [entry["log_level"] for entry in logged] == ["error"]
-    clock.now += POLL_S
+    keys.files.reload_if_changed()
     assert (keys.caller("first"), keys.caller("second")) == (None, Caller("duty", Role.VIEWER))
 
 
@@ -99,7 +96,7 @@ def test_a_file_that_could_not_be_read_at_first_is_read_later(path: Path) -> Non
         ("{}", "Expected `array`, got `object`"),
         ("false", "Expected `array`, got `bool`"),
         ("sk-secret: [", "neither YAML nor JSON"),
-        ("x" * (MAX_FILE_BYTES + 1), f"larger than {MAX_FILE_BYTES} bytes"),
+        ("x" * (MAX_FILE_BYTES + 1), f"cannot read the API keys: larger than {MAX_FILE_BYTES} bytes"),
     ],
 )
 def test_an_invalid_file_is_refused(path: Path, text: str, problem: str) -> None:

@@ -106,7 +106,7 @@ def test_an_error_names_the_environment_variable(file: Path) -> None:
     [
         (None, "cannot read the configuration: No such file or directory; name a readable file"),
         (b"name: a\n\xff", "not UTF-8; save the file as UTF-8"),
-        (b"#" * 300_000, "larger than 262144 bytes; is this the configuration file?"),
+        (b"#" * 300_000, "larger than 262144 bytes"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:

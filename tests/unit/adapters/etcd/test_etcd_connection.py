@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapters.etcd.etcd_connection import FILES_CHECK_S, Connection, Connections, Endpoint, Tls, tls_to
+from adapters.etcd.etcd_connection import Connection, Connections, Endpoint, Tls, tls_to
 from adapters.store.config_store import StoreUnavailable
 
 HERE, THERE = Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2)
@@ -45,7 +45,7 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="no etcd endpoint"):
         Connections([], None)
     with pytest.raises(ValueError, match="both cert_path and key_path"):
-        Connections([HERE], Tls(ca_path=Path("ca"), cert_path=Path("cert")))
+        Tls(ca_path=Path("ca"), cert_path=Path("cert")).watched()
 
 
 def test_a_connection_is_shared_until_it_fails_then_the_next_endpoint_is_used() -> None:
@@ -108,21 +108,21 @@ def test_etcd_on_another_machine_is_reached_with_the_certificate_of_the_process(
 
 
 def test_changed_files_are_read_for_a_new_connection(tmp_path: Path) -> None:
-    now = 100.0
     ca = tmp_path / "ca.crt"
     ca.write_text("an authority")
-    connections = Connections([HERE, THERE], Tls(ca), lambda: now)
+    files = Tls(ca).watched()
+    connections = Connections([HERE, THERE], files)
     with connections.use() as first:
         ca.write_text("another authority")
         with connections.use() as same:
             assert same is first
-        now += FILES_CHECK_S
+        assert files.reload_if_changed()
         with connections.use() as renewed:
             assert renewed is not first
             assert renewed.endpoint == HERE
         assert not closed(first)
     assert closed(first)
-    now += FILES_CHECK_S
+    assert not files.reload_if_changed()
     with connections.use() as same:
         assert same is renewed
     connections.close()

@@ -12,7 +12,7 @@ import pytest
 from fastapi import Body, FastAPI, Response
 from fastapi.responses import StreamingResponse
 
-from adapters.access.api_keys import POLL_S, ApiKeys
+from adapters.access.api_keys import ApiKeys
 from adapters.access.login_failures import LoginFailures
 from adapters.store import keys
 from adapters.store.memory_store import MemoryStore
@@ -59,11 +59,16 @@ def store(clock: SetClock) -> MemoryStore:
 
 
 @pytest.fixture
+def api_keys(tmp_path: Path) -> ApiKeys:
+    return ApiKeys(keys_file(tmp_path))
+
+
+@pytest.fixture
 async def http(
-    tmp_path: Path, changes: Changes, clock: SetClock, store: MemoryStore
+    changes: Changes, clock: SetClock, store: MemoryStore, api_keys: ApiKeys
 ) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
-    access = app.state.access = Access(TOKEN, ApiKeys(keys_file(tmp_path), clock))
+    access = app.state.access = Access(TOKEN, api_keys)
     access.failures = LoginFailures(clock)
     responses.install_error_handlers(app)
 
@@ -206,7 +211,7 @@ async def test_a_failed_change_can_be_repeated(http: httpx.AsyncClient, name: st
 
 
 async def test_a_stored_response_is_for_its_caller_only(
-    http: httpx.AsyncClient, changes: Changes, clock: SetClock, tmp_path: Path
+    http: httpx.AsyncClient, changes: Changes, api_keys: ApiKeys, tmp_path: Path
 ) -> None:
     await make(http)
     assert (await make(http, who=RULE)).json() == {"made": "a", "number": 2}
@@ -215,7 +220,7 @@ async def test_a_stored_response_is_for_its_caller_only(
     # The caller has lost its role: a viewer must not get the response that an operator got.
     path = tmp_path / "keys.yaml"
     path.write_text(path.read_text().replace("operator\n- name: rule", "viewer\n- name: rule"))
-    clock.now += POLL_S
+    assert api_keys.files.reload_if_changed()
     assert (await make(http)).status_code == 403
 
 

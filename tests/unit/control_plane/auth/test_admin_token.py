@@ -39,7 +39,7 @@ def test_the_token_is_read_from_a_file(tmp_path: Path) -> None:
         (b"two words are no token", "not a token"),
         (b"two-lines-that-are\nno-token-of-ours-either", "the admin token must be one line"),
         ("ä".encode() * 20, "not a token"),
-        (b"x" * 70_000, "the file of the admin token is larger"),
+        (b"x" * 70_000, "cannot read the admin token: larger than"),
     ],
 )
 def test_an_empty_file_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:

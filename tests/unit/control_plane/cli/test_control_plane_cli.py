@@ -450,12 +450,13 @@ def test_a_file_other_than_an_audit_log_is_refused(tmp_path: Path) -> None:
         assert (result.exit_code, "line 1 is not an audit entry" in result.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("command", ["policy schema", "audit verify /dev/null"])
-def test_a_failed_write_is_a_one_line_error(command: str) -> None:
+@pytest.mark.parametrize("command", ["policy schema", "audit verify {empty}"])
+def test_a_failed_write_is_a_one_line_error(command: str, tmp_path: Path) -> None:
     """Also if the interpreter flushes the output at its end."""
+    (tmp_path / "empty").touch()
     code = "from control_plane.cli.main import main; main()"
     with Path("/dev/full").open("wb") as full:
-        words = [sys.executable, "-c", code, *command.split()]
+        words = [sys.executable, "-c", code, *command.format(empty=tmp_path / "empty").split()]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "penstock: [Errno 28] No space left on device\n")
 

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.tls_contexts import BadTlsFiles, ServerTls
+from adapters.tls_contexts import ServerTls
+from adapters.tls_files import BadTlsFiles
 from penstock.health.concurrency_limit import LimitBounds
 from penstock.health.engine_kinds import EngineKind
 from regional_agent.endpoints.discovery.endpoint_discovery import Entry
@@ -220,10 +221,10 @@ def test_names_a_missing_file(tmp_path: Path) -> None:
 
 def test_rejects_a_file_that_is_not_regular(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(BadEndpointFile, match="not a plain file; put one there"):
+    for path, problem in ((tmp_path, "Is a directory"), (tmp_path / "pipe", "a FIFO, not a regular file")):
+        with pytest.raises(BadEndpointFile, match=f"{problem}; put the file there"):
             read_endpoint_file(path)
-        with pytest.raises(BadTlsFiles, match="not a regular file"):
+        with pytest.raises(BadTlsFiles, match=problem):
             ServerTls(path, path)
-        with pytest.raises(BadRegistrationToken, match="not a plain file"):
+        with pytest.raises(BadRegistrationToken, match=problem):
             load_tokens(path)

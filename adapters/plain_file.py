@@ -1,0 +1,98 @@
+"""Reads regular files, and nothing else: the only module that opens configuration files for reading.
+
+A FIFO without a writer, a device or a socket in place of a file would block the process for ever, and an endless one
+would exhaust its memory. Symbolic links to regular files are followed, because Kubernetes mounts files through them.
+A file on a network file system that does not respond still blocks; `watched_files` bounds that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+CHUNK_BYTES = 256 * 1024
+"""Size (bytes) of one read: a single read of a large file delays the event loop by tens of milliseconds, even in a
+thread."""
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+Stamp = tuple[int, int, int, int, int, int]
+
+
+class UnusableFile(Exception):
+    """A file cannot be used; the message names the file and the remedy, and contains no secret."""
+
+
+class PlainFile(NamedTuple):
+    """The content of a file, and its state when it was read."""
+
+    content: bytes
+    mode: int
+    stamp: Stamp
+
+
+def file_stamp(file: Path) -> Stamp | None:
+    """Return a value that changes when a file is replaced or written, or its mode or owner changes; None if missing."""
+    try:
+        return _stamp(file.stat())
+    except OSError:
+        return None
+
+
+def read_plain_file(path: Path, max_bytes: int) -> PlainFile:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: the file is missing, unreadable or larger than `max_bytes`, is not a regular file, or changed while it
+            was read, so that its content could be a mixture; `strerror` has the reason.
+    """
+    with open_plain_file(path) as file:
+        status = os.fstat(file.fileno())
+        copy = BytesIO()
+        while copy.tell() <= max_bytes and (chunk := file.read(CHUNK_BYTES)):
+            copy.write(chunk)
+        if copy.tell() > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")
+        after = os.fstat(file.fileno())
+    if (after.st_mtime_ns, after.st_size) != (status.st_mtime_ns, status.st_size) or copy.tell() != status.st_size:
+        raise OSError(errno.EAGAIN, "changed while it was read; write the new file beside it and rename it")
+    return PlainFile(copy.getvalue(), status.st_mode, _stamp(status))
+
+
+def open_plain_file(path: Path) -> BinaryIO:
+    """Open a regular file for reading in parts, where it may be too large for `read_plain_file`.
+
+    Raises:
+        OSError: the file cannot be opened, or is not a regular file; `strerror` has the reason.
+    """
+    # Checked before the file is opened, too, because opening a device may have effects.
+    _require_regular(os.stat(path))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _require_regular(os.fstat(descriptor))
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _require_regular(status: os.stat_result) -> None:
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if kind != stat.S_IFREG:
+        raise OSError(errno.EINVAL, f"{_KINDS.get(kind, 'not a file')}, not a regular file")
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    # With mode and owner, so that a file that could not be read is tried again once they are corrected.
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, status.st_uid, status.st_gid
