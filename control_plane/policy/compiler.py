@@ -39,7 +39,7 @@ from control_plane.policy.kinds.routing import (
     SpilloverDocument,
     SpilloverLimitDocument,
 )
-from control_plane.policy.kinds.tenants import AnonymousAccessDocument, QuotaSpec, TenantDocument
+from control_plane.policy.kinds.tenants import AnonymousAccessDocument, BrowserAccessDocument, QuotaSpec, TenantDocument
 from control_plane.policy.reference_checks import check_references
 from control_plane.policy.references import References
 from control_plane.policy.route_compiler import compile_routes, timeouts_of
@@ -258,6 +258,7 @@ def _policy(
         time_zones=_time_zones((*windows, *drills)),
         routes=routes,
         anonymous_tenant=catalogue.single(AnonymousAccessDocument).tenant,
+        cors_origins=frozenset(catalogue.single(BrowserAccessDocument).cors_origins),
     )
 
 

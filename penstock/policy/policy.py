@@ -411,6 +411,8 @@ class Policy(PolicyStruct, frozen=True, dict=True):
     drills: tuple[DrillSchedule, ...] = ()
     time_zones: dict[str, TimeZone] = {}
     """By name: the time zones in which maintenance windows and drills recur."""
+    cors_origins: frozenset[str] = frozenset()
+    """Origins whose pages may read responses in a browser, such as `https://app.example`; `*` for every origin."""
     routes: tuple[Route, ...] = OPENAI_ROUTES
     """The kinds of request that the fleet accepts."""
 

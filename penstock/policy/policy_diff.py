@@ -27,6 +27,7 @@ _KIND_OF = {
     "spillover_limits": "SpilloverLimit",
     "versions": "ModelVersions",
     "anonymous_tenant": "AnonymousAccess",
+    "cors_origins": "BrowserAccess",
     "time_zones": "TimeZone",
     "routes": "Route",
 }

@@ -121,6 +121,7 @@ SPECIAL_HEADERS: Final = frozenset(
     {
         b"content-encoding",
         b"expect",
+        b"origin",
         b"tracestate",
         b"transfer-encoding",
         b"upgrade",
@@ -169,8 +170,22 @@ class HeaderFilter(dict[bytes, bytes]):
 TO_ENGINE: Final = HeaderFilter(NOT_FOR_ENGINES)
 """The request headers for engines, if no location header is configured; else the listener also removes that header."""
 
-ONLY_FROM_THIS_AGENT: Final = frozenset({b"alt-svc", b"content-length", REQUEST_ID_HEADER})
-"""Response headers whose values are valid for one hop. `alt-svc` has an address of the server."""
+ONLY_FROM_THIS_AGENT: Final = frozenset(
+    {
+        b"access-control-allow-credentials",
+        b"access-control-allow-headers",
+        b"access-control-allow-methods",
+        b"access-control-allow-origin",
+        b"access-control-allow-private-network",
+        b"access-control-expose-headers",
+        b"access-control-max-age",
+        b"alt-svc",
+        b"content-length",
+        REQUEST_ID_HEADER,
+    }
+)
+"""Response headers that do not pass. The policy decides on cross-origin requests; `alt-svc` has an address of the
+server."""
 
 _FROM_ENGINE: Final = HeaderFilter(ONLY_FROM_THIS_AGENT | {orca.HEADER, preemption.HEADER})
 _FROM_PEER: Final = HeaderFilter(ONLY_FROM_THIS_AGENT, own_pass=True)

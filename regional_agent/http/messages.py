@@ -56,6 +56,7 @@ class Request:
         "body_check",
         "body_dropped",
         "by_name",
+        "cors_lines",
         "headers",
         "http_1_0",
         "keep_alive",
@@ -100,6 +101,8 @@ class Request:
             """Whether none of SPECIAL_HEADERS is present."""
             self.upgrade = b""
             """Protocol that the client asks to upgrade to, in lower case."""
+            self.cors_lines = b""
+            """Header lines of any response to the request, by which a page of its origin may read the response."""
             self.upstream_lines = b""
             """Cached result of `request_lines_to_upstream`, empty where not cached."""
         else:
@@ -115,6 +118,7 @@ class Request:
             self.http_1_0 = like.http_1_0
             self.plain = like.plain
             self.upgrade = like.upgrade
+            self.cors_lines = like.cors_lines
             self.upstream_lines = like.upstream_lines
         self.route: Route | None = None
         """The route under the policy in force; None before it is looked up."""
@@ -175,6 +179,8 @@ def request_lines_to_upstream(
         keep_trace_state: whether `tracestate` passes, which belongs to the trace of `traceparent`.
     """
     headers = request.headers
+    if request.cors_lines:
+        headers = [header for header in headers if header[0] != b"origin"]
     if not request.plain and not keep_trace_state and request.header(b"tracestate") is not None:
         headers = [header for header in headers if header[0] != b"tracestate"]
     forwarded = b"x-forwarded-proto: %b\r\n" % proto
@@ -195,12 +201,14 @@ def valid_request_id(given: bytes, new_id: str) -> str:
     return given.decode() if _SAFE_REQUEST_ID.fullmatch(given) else new_id
 
 
-def with_request_id(lines: list[bytes], request: Request | None) -> list[bytes]:
-    """Return the header lines of a response, with an x-request-id.
+def with_common_lines(lines: list[bytes], request: Request | None) -> list[bytes]:
+    """Return the header lines of a response, with an x-request-id and the request's `cors_lines`.
 
     Args:
         request: the request of the response, whose ID is used if it is valid; None if none was parsed.
     """
+    if request is not None and request.cors_lines:
+        lines = [*lines, request.cors_lines]
     if any(line.startswith(_REQUEST_ID_LINE) for line in lines):
         return lines
     given = (request.header(REQUEST_ID_HEADER) if request is not None else None) or b""

@@ -10,7 +10,7 @@ from penstock.admission.queueing import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.listener_state import ListenerState
-from regional_agent.http.messages import AdmittedHead, Request, response_head, with_request_id
+from regional_agent.http.messages import AdmittedHead, Request, response_head, with_common_lines
 
 SMALL_BODY_BYTES: Final = 64 * 1024
 """Maximum size of a small body. A request with a larger body may be handled before the body is complete, and its body
@@ -137,9 +137,9 @@ class RequestSequence(ClientTransport):
         self._serve_loop_active = False
 
     def respond(self, status: int, headers: list[bytes], body: bytes) -> None:
-        """Write a complete response to the current request, with an x-request-id."""
+        """Write a complete response to the current request, with an x-request-id and its `cors_lines`."""
         request = self._serving
-        lines = [*with_request_id(headers, request), b"content-length: %d\r\n" % len(body)]
+        lines = [*with_common_lines(headers, request), b"content-length: %d\r\n" % len(body)]
         keep_alive = request is not None and self.may_keep_alive(request)
         if not keep_alive:
             lines.append(b"connection: close\r\n")
@@ -318,7 +318,7 @@ class RequestSequence(ClientTransport):
     def _send_final_refusal(self, refusal: Refusal, request: Request | None) -> None:
         self._final_refusal = None
         status, lines, body = self._application.refuse(refusal, request)
-        lines = with_request_id(lines, request)
+        lines = with_common_lines(lines, request)
         lines += [b"content-length: %d\r\n" % len(body), b"connection: close\r\n"]
         head_only = request is not None and request.method == b"HEAD"
         self.write(response_head(status, lines) + (b"" if head_only else body))

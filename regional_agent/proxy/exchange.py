@@ -610,7 +610,7 @@ class Exchange:
             if watcher is not None and watcher.feed(chunk, now):
                 self._object_ids, upstream = watcher, None
         lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
-        lines += self._services.response_headers.lines(self._context, attempt.endpoint_name)
+        lines += self._services.response_headers.lines(self._context, attempt.endpoint_name) + request.cors_lines
         self._response.start(head, upstream, lines, request)
 
     def _add_events(self, continuation: StreamContinuation, chunk: bytes | None) -> None:

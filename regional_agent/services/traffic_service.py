@@ -9,6 +9,7 @@ import msgspec
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.http.cors import cors_lines, preflight_lines
 from regional_agent.http.header_rules import TIMEOUT_HEADER
 from regional_agent.http.messages import AdmittedHead, Request
 from regional_agent.http.request_sequence import Handler, RequestSequence
@@ -48,6 +49,8 @@ class TrafficService(RoutedService):
 
     def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
         """Proxy a request of a route; respond directly to a request for the list of models and to a health check."""
+        if not request.plain and self._answer_preflight(request, connection):
+            return None
         refusal = self.refuse_route(request)
         if refusal is None:
             route = request.route
@@ -76,6 +79,25 @@ class TrafficService(RoutedService):
         else:
             self._refuse(connection, request, refusal)
         return None
+
+    def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
+        """Count a rejected request and return its response, which a page of a permitted origin may read."""
+        if request is not None:
+            self._permit_origin(request)
+        return super().refuse(refusal, request)
+
+    def _permit_origin(self, request: Request) -> None:
+        policy = self._config.policy
+        if policy is not None and policy.cors_origins:
+            request.cors_lines = cors_lines(request, policy.cors_origins)
+
+    def _answer_preflight(self, request: Request, connection: RequestSequence) -> bool:
+        """Permit the origin of a request to read the response; answer a preflight request, and return True."""
+        self._permit_origin(request)
+        lines = preflight_lines(request) if request.cors_lines else None
+        if lines is not None:
+            connection.respond(200, lines, b"")
+        return lines is not None
 
     def admit_head(self, request: Request) -> AdmittedHead | Refusal:
         """Reject a request of an unknown tenant, or of a tenant at its quota, before its large body is read."""

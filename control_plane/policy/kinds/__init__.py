@@ -23,7 +23,12 @@ from control_plane.policy.kinds.routing import (
     SpilloverDocument,
     SpilloverLimitDocument,
 )
-from control_plane.policy.kinds.tenants import AnonymousAccessDocument, DataClassDocument, TenantDocument
+from control_plane.policy.kinds.tenants import (
+    AnonymousAccessDocument,
+    BrowserAccessDocument,
+    DataClassDocument,
+    TenantDocument,
+)
 
 
 class Kind(NamedTuple):
@@ -44,6 +49,7 @@ KINDS = {
     "DataClass": Kind(DataClassDocument, 1, 1_000),
     "Tenant": Kind(TenantDocument, 1, 10_000),
     "AnonymousAccess": Kind(AnonymousAccessDocument, 0, 1),
+    "BrowserAccess": Kind(BrowserAccessDocument, 0, 1),
     "ResidencyRule": Kind(ResidencyRuleDocument, 0, 1_000),
     "AcceptedLoss": Kind(AcceptedLossDocument, 0, 1_000),
     "GeoRouting": Kind(GeoRoutingDocument, 0, 1),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from control_plane.policy.kinds.base import REMEDY, KeyDigest, Label, PolicyDocument, StrictModel, Text, UniqueList
+
+ORIGIN = r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[1-9][0-9]{0,4}))?"
+"""An origin as browsers serialise it (https://html.spec.whatwg.org/#ascii-serialisation-of-an-origin)."""
+
+DEFAULT_PORTS = {("http", "80"), ("https", "443")}
 
 
 class DataClassDocument(PolicyDocument):
@@ -58,6 +64,33 @@ class TenantDocument(PolicyDocument):
     """Limits of the tenant; requests beyond them are refused with 429 `quota_exceeded`. null: no limit."""
     key_digests: UniqueList[KeyDigest] = Field(default_factory=list)
     """SHA-256 of each of its API keys in lower-case hexadecimal; never the keys themselves."""
+
+
+def _origin(text: str) -> str:
+    """Accepts `*`, and an origin as browsers send it: lower case, no path, no default port."""
+    found = re.fullmatch(ORIGIN, text)
+    if text != "*" and found is None:
+        remedy = "write the origin as browsers send it, such as https://app.example or http://localhost:3000, or *"
+        raise PydanticCustomError(REMEDY, "is not an origin", {"remedy": remedy})
+    if found is not None and (found["scheme"], found["port"]) in DEFAULT_PORTS:
+        remedy = f"remove :{found['port']}, which browsers do not send"
+        raise PydanticCustomError(REMEDY, "has the default port of its scheme", {"remedy": remedy})
+    return text
+
+
+class BrowserAccessDocument(PolicyDocument):
+    """Web pages that may use the fleet from a browser (CORS). At most one per bundle; without it, none may.
+
+    The pages need the API key of a tenant as all clients do. A key that a page contains is known to all its visitors:
+    give such keys a tenant of their own, with a quota.
+    """
+
+    kind: Literal["BrowserAccess"]
+    cors_origins: Annotated[UniqueList[Annotated[str, AfterValidator(_origin)]], Field(max_length=100)] = Field(
+        default_factory=list
+    )
+    """Origins of the pages, such as `https://app.example`; `*` for all. Agents answer their preflight requests, and
+    permit them to read responses, refusals included."""
 
 
 class AnonymousAccessDocument(PolicyDocument):
