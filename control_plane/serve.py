@@ -118,8 +118,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
         )
         browser_secret = read_file(settings.identity_dir / PRIVATE_KEY, "private key", REMEDY)
         app = control_plane.create_api(access, geoip, browser_secret=browser_secret, sign_in=sign_in)
-        # Generates the OpenAPI description, which takes 0.1 s, or seconds on a busy machine: generated at the first
-        # request, it could delay the lease renewal.
+        # Generates the OpenAPI description, which takes 0.1 s, or seconds on a busy machine, before the first request.
         app.openapi()
     descriptors = raise_descriptor_limit()
     connections = OpenConnections(
@@ -142,6 +141,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     background = [
         asyncio.create_task(geoip.keep_reloading(), name="geoip"),
         asyncio.create_task(keep_checking(watched), name="files"),
+        asyncio.create_task(control_plane.metrics.internal.loop_delay.measure(), name="event loop delay"),
     ]
     if binding.accepts_earlier_form:
         _log.warning("signatures of every fleet of the authority are accepted", bound_from=settings.bound_from)

@@ -243,6 +243,13 @@ REGIONS = (
     ),
 )
 
+
+def _stalls(prefix: str) -> str:
+    """Number of times in 5 minutes that the event loop of a process ran a timer more than a second late."""
+    count, bucket = f"{prefix}_event_loop_delay_seconds_count", f'{prefix}_event_loop_delay_seconds_bucket{{le="1.0"}}'
+    return f"sum by (instance) (increase({count}[5m])) - sum by (instance) (increase({bucket}[5m]))"
+
+
 CONTROL_PLANE = (
     Alert(
         name="PenstockNoLeader",
@@ -325,6 +332,14 @@ CONTROL_PLANE = (
         severity=TICKET,
         summary="One write of {{ $labels.instance }} to etcd in ten takes {{ $value | humanizeDuration }}",
         impact="None yet; slower still, leases expire and the leader changes.",
+    ),
+    Alert(
+        name="PenstockEventLoopStalled",
+        expr=f"({_stalls('penstock')} or {_stalls('penstock_agent')}) > 2",
+        for_s=0,
+        severity=TICKET,
+        summary="{{ $labels.instance }} stopped for more than a second, {{ $value | humanize }} times in 5 minutes",
+        impact="Meanwhile it answered nothing: an agent no clients and no probes, a control plane no reports.",
     ),
     Alert(
         name="PenstockReportIntakeSlow",

@@ -152,6 +152,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         secrets = [part.files for part in (region_key, admin_keys) if part is not None]
         watched: list[Watched] = [identity, *tls.files, *secrets, metrics.certificates, *runtime.watched_files]
         background = [keep_running("files", partial(keep_checking, watched))]
+        background.append(keep_running("event loop delay", metrics.loop_delay.measure))
         if exporter is not None:
             background.append(keep_running("export of spans", exporter.run))
         admission, readiness = runtime.admission, runtime.readiness

@@ -1,6 +1,7 @@
 """The store in etcd: keys, transactions and leases through etcd3's client, watches on the Watch RPC.
 
-The calls of etcd3 block, so they run in CALL_THREADS separate threads and do not block the event loop.
+The calls of etcd3 block, so they run in CALL_THREADS separate threads and do not block the event loop. `renew_lease`
+runs in the thread of its caller, with a connection of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -32,6 +34,9 @@ from adapters.store.config_store import (
 )
 
 CALL_THREADS = 4
+
+KEEP_ALIVE = "keep a lease alive"
+"""Name of the call in errors."""
 
 T = TypeVar("T")
 
@@ -58,6 +63,7 @@ class EtcdStore:
         """The TLS files, which the caller checks for changes; None without TLS."""
         self._calls = Connections(parsed, self.files)
         self._watches = Connections(parsed, self.files)
+        self._renewals = Connections(parsed, self.files)
         self._call_timeout_s = call_timeout_s
         self._tries = min(2, len(parsed))
         self._threads = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="etcd-call")
@@ -98,13 +104,12 @@ class EtcdStore:
 
     async def keep_alive(self, lease_id: int) -> None:
         """Renew a lease once; raises LeaseLost if the lease has expired or was revoked."""
-        request = etcdrpc.LeaseKeepAliveRequest(ID=lease_id)
-        response = await self._call(
-            "keep a lease alive",
-            lambda client, timeout_s: next(client.leasestub.LeaseKeepAlive(iter([request]), timeout_s), None),
-        )
-        if response is None or response.TTL <= 0:
-            raise LeaseLost(f"lease {lease_id} is gone")
+        await self._call(KEEP_ALIVE, partial(_keep_alive, lease_id))
+
+    def renew_lease(self, lease_id: int, timeout_s: float) -> None:
+        """Renew a lease once in the calling thread; raises LeaseLost if the lease has expired or was revoked."""
+        timeout_s = min(timeout_s, self._call_timeout_s)
+        self._attempts(self._renewals, KEEP_ALIVE, partial(_keep_alive, lease_id), self._tries, timeout_s)
 
     async def revoke_lease(self, lease_id: int) -> None:
         """Revoke a lease and delete its keys; does nothing if the lease has expired or was revoked before."""
@@ -133,6 +138,7 @@ class EtcdStore:
         """Close connections and threads; calls in progress fail immediately, and watches end."""
         self._watches.close()
         self._calls.close()
+        self._renewals.close()
         # Calls that wait for a thread still run, and fail because the connections are closed. The thread pool does not
         # cancel them, because the cancellation would propagate to their callers.
         await asyncio.to_thread(self._threads.shutdown)
@@ -150,7 +156,8 @@ class EtcdStore:
         """Run a blocking call of etcd3 in a thread; the time limit includes the wait for a thread."""
         loop = asyncio.get_running_loop()
         try:
-            call = loop.run_in_executor(self._threads, self._attempts, what, work, tries or self._tries)
+            attempts = partial(self._attempts, self._calls, what, work, tries or self._tries, self._call_timeout_s)
+            call = loop.run_in_executor(self._threads, attempts)
         except RuntimeError as error:
             # The thread pool is shut down.
             raise StoreUnavailable("the store is closed") from error
@@ -163,15 +170,29 @@ class EtcdStore:
         except TimeoutError as error:
             raise StoreUnavailable(f"etcd: {what}: every thread is waiting for an answer") from error
 
-    def _attempts(self, what: str, work: Callable[[Etcd3Client, float], T], tries: int) -> T:
+    def _attempts(
+        self,
+        connections: Connections,
+        what: str,
+        work: Callable[[Etcd3Client, float], T],
+        tries: int,
+        timeout_s: float,
+    ) -> T:
         for attempt in range(1, tries + 1):
-            with self._calls.use() as connection:
+            with connections.use() as connection:
                 try:
-                    return work(connection.client, self._call_timeout_s / tries)
+                    return work(connection.client, timeout_s / tries)
                 except (grpc.RpcError, ValueError) as error:
                     failure = translate(error, f"etcd {connection.endpoint}: {what}")
                     if isinstance(failure, StoreUnavailable):
-                        self._calls.retire(connection)
+                        connections.retire(connection)
                     if attempt == tries or not isinstance(failure, StoreUnavailable):
                         raise failure from error
         raise AssertionError("unreachable")
+
+
+def _keep_alive(lease_id: int, client: Etcd3Client, timeout_s: float) -> None:
+    request = etcdrpc.LeaseKeepAliveRequest(ID=lease_id)
+    response = next(client.leasestub.LeaseKeepAlive(iter([request]), timeout_s), None)
+    if response is None or response.TTL <= 0:
+        raise LeaseLost(f"lease {lease_id} is gone")

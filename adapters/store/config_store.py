@@ -110,6 +110,12 @@ class ConfigStore(Protocol):
     async def keep_alive(self, lease_id: int) -> None:
         """Renew a lease once; raises LeaseLost if the lease has expired or was revoked."""
 
+    def renew_lease(self, lease_id: int, timeout_s: float) -> None:
+        """Renew a lease once, like `keep_alive`, but block the calling thread, for at most `timeout_s` (s).
+
+        For threads, whose renewals the event loop does not delay.
+        """
+
     async def revoke_lease(self, lease_id: int) -> None:
         """Revoke a lease and delete its keys; does nothing if the lease has expired or was revoked before."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Protocol, TypeVar
 
 from adapters.store.config_store import (
@@ -70,6 +70,11 @@ class MeasuredStore:
         """See ConfigStore."""
         await self._measured("keep_alive", self._store.keep_alive(lease_id))
 
+    def renew_lease(self, lease_id: int, timeout_s: float) -> None:
+        """See ConfigStore; recorded as `keep_alive`."""
+        with self._recorded("keep_alive"):
+            self._store.renew_lease(lease_id, timeout_s)
+
     async def revoke_lease(self, lease_id: int) -> None:
         """See ConfigStore."""
         await self._measured("revoke_lease", self._store.revoke_lease(lease_id))
@@ -88,11 +93,15 @@ class MeasuredStore:
         await self._store.close()
 
     async def _measured(self, operation: str, call: Awaitable[T]) -> T:
+        with self._recorded(operation):
+            return await call
+
+    @contextmanager
+    def _recorded(self, operation: str) -> Iterator[None]:
         began = self._clock()
         try:
-            answer = await call
+            yield
         except StoreError:
             self._observer.store_called(operation, self._clock() - began, ok=False)
             raise
         self._observer.store_called(operation, self._clock() - began, ok=True)
-        return answer

@@ -102,10 +102,16 @@ class MemoryStore:
     async def keep_alive(self, lease_id: int) -> None:
         """Renew a lease once; raises LeaseLost if the lease has expired or was revoked."""
         self._begin()
-        lease = self._leases.get(lease_id)
-        if lease is None:
+        self.renew_lease(lease_id, 0.0)
+
+    def renew_lease(self, lease_id: int, timeout_s: float) -> None:
+        """Renew a lease once, in any thread; raises LeaseLost if the lease has expired or was revoked."""
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        lease, now = self._leases.get(lease_id), self._clock()
+        if lease is None or lease.expires_at <= now:
             raise LeaseLost(f"lease {lease_id} is gone")
-        lease.expires_at = self._clock() + lease.ttl_s
+        lease.expires_at = now + lease.ttl_s
 
     async def revoke_lease(self, lease_id: int) -> None:
         """Revoke a lease and delete its keys; does nothing if the lease has expired or was revoked before."""

@@ -13,13 +13,14 @@ payload, so that `etcdctl get` still shows the payload readably.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -63,8 +64,14 @@ MAX_CLOCK_SKEW_S = 300.0
 MAX_READ_S = 30.0
 """Maximum time (s) by which a response may arrive after a newer value of another response, such as of a watch."""
 
+VERIFIED_IN_TURN = 16
+"""Number of values that are verified in one turn of the event loop."""
+
 UNAUTHENTIC = b""
 """The value that is read in place of a value whose signature is missing or invalid."""
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 _log = structlog.get_logger(__name__)
 
@@ -137,8 +144,9 @@ class SignedStore:
     async def list(self, prefix: str, *, values: bool = True) -> Listing:
         """See `ConfigStore.list`; values that are not authentic are empty."""
         listing = await self._store.list(self._stored_key(prefix), values=values)
-        read = self._checked if values else self._renamed
-        return Listing(tuple(read(item) for item in listing.items), listing.revision)
+        if not values:
+            return Listing(tuple(map(self._renamed, listing.items)), listing.revision)
+        return Listing(tuple(await _in_turns(self._checked, listing.items)), listing.revision)
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
         """See `ConfigStore.commit`; every value is signed.
@@ -160,6 +168,10 @@ class SignedStore:
         """See `ConfigStore.keep_alive`."""
         await self._store.keep_alive(lease_id)
 
+    def renew_lease(self, lease_id: int, timeout_s: float) -> None:
+        """See `ConfigStore.renew_lease`."""
+        self._store.renew_lease(lease_id, timeout_s)
+
     async def revoke_lease(self, lease_id: int) -> None:
         """See `ConfigStore.revoke_lease`."""
         await self._store.revoke_lease(lease_id)
@@ -169,7 +181,7 @@ class SignedStore:
         changes = self._store.watch(self._stored_key(prefix), after_revision)
         try:
             async for batch in changes:
-                yield tuple(self._changed(change) for change in batch)
+                yield tuple(await _in_turns(self._changed, batch))
         finally:
             await changes.aclose()
 
@@ -293,6 +305,16 @@ class SignedStore:
         if not writer.has_signed(message, signature):
             raise BadValue("its content is not what was signed")
         return _Opened(payload, at_ms, writer, mark == MARK and fleet == identity.id.trust_domain)
+
+
+async def _in_turns(verify: Callable[[A], B], items: Sequence[A]) -> list[B]:
+    """Verify items, and yield to the event loop regularly: a fleet has thousands of values, and each takes 0.2 ms."""
+    verified = []
+    for number, item in enumerate(items, 1):
+        verified.append(verify(item))
+        if number % VERIFIED_IN_TURN == 0:
+            await asyncio.sleep(0)
+    return verified
 
 
 def may_write(writer: SpiffeId, key: str) -> bool:

@@ -228,7 +228,7 @@ class DrillRunner:
         why = refusal(request, policy, situation)
         if why is not None or request.region is None:
             return why
-        # In a thread: planning for a large fleet would delay reports and lease renewals.
+        # In a thread: planning for a large fleet would delay reports and requests.
         return await asyncio.to_thread(missing_without, policy, snapshot, request.region, in_force, now) or None
 
     async def _first(self, request: DrillRequest, policy: Policy, stored: StoredDrill, epoch: int) -> Drill:

@@ -1,6 +1,6 @@
 """Evaluates proposed policies for callers of the API, in processes with limits of number, time and memory.
 
-Compiling a bundle takes a CPU for up to a minute and, in a thread, would delay the renewal of the leader's lease.
+Compiling a bundle takes a CPU for up to a minute and, in a thread, would delay the event loop.
 """
 
 from __future__ import annotations

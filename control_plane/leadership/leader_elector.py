@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 import structlog
@@ -17,7 +18,7 @@ import structlog
 from adapters.backoff import full_jitter_s
 from adapters.store import keys
 from adapters.store.codec import encode
-from adapters.store.config_store import ConfigStore, LeaseLost, Put, SameKey, StoreError
+from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
 from adapters.store.members import Member
 from adapters.store.mirror import Mirror, Seen
 from control_plane.leadership.leader_election import (
@@ -28,6 +29,7 @@ from control_plane.leadership.leader_election import (
     Role,
     transition,
 )
+from control_plane.leadership.lease_renewal import LeaseRenewal
 
 POLL_S = 1.0
 """Interval (s) at which a follower evaluates whether to campaign, even without a change of the leader key: the end of
@@ -35,9 +37,6 @@ STAND_BACK_S and a change of eligibility cause no notification."""
 
 STAGGER_S = 0.2
 """Maximum random delay (s) before a campaign, so that control planes do not campaign at the same time."""
-
-RETRY_S = 0.2
-"""Time (s) before a failed renewal is retried."""
 
 BACKOFF_CAP_S = 1.0
 """Maximum delay (s) before the next campaign after a failed one."""
@@ -86,6 +85,7 @@ class LeaderElector:
         self._deposed = asyncio.Event()
         self._lease_id = 0
         self._won_epoch = 0
+        self._renewal: LeaseRenewal | None = None
         self._failures = 0
         self._stands_back_until = float("-inf")
         self._task: asyncio.Task[None] | None = None
@@ -95,6 +95,7 @@ class LeaderElector:
     @property
     def epoch(self) -> int | None:
         """The fencing epoch to write with at this moment; None: do not write."""
+        self._apply_renewal()
         return self.leadership.epoch_at(self._clock())
 
     @property
@@ -155,7 +156,8 @@ class LeaderElector:
             await self._wait_for_vacancy()
             if await self._campaign():
                 self._failures = 0
-                await self._keep_lease()
+                assert self._renewal is not None
+                await self._keep_lease(self._renewal)
                 await self._revoke_lease()
                 continue
             await self._revoke_lease()
@@ -204,6 +206,20 @@ class LeaderElector:
             return False
         self._deposed.clear()
         self._won_epoch = made.revision
+        loop = asyncio.get_running_loop()
+
+        def lost() -> None:
+            # The loop may be closed: nothing waits then.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._deposed.set)
+
+        self._renewal = LeaseRenewal(
+            partial(self._store.renew_lease, self._lease_id),
+            ttl_s=self._lease_ttl_s,
+            sent_at=sent_at,
+            clock=self._clock,
+            on_lost=lost,
+        )
         self._enter(ElectionEvent.WON, epoch=made.revision, sent_at=sent_at)
         return True
 
@@ -218,45 +234,38 @@ class LeaderElector:
             )
         self._enter(ElectionEvent.LOST)
 
-    async def _keep_lease(self) -> None:
-        """Renew the lease until a renewal fails or a write is fenced."""
-        wait_s = RENEW_S
-        while self.leadership.role is Role.LEADER:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(wait_s, max(0.0, self.leadership.proven_until - self._clock()))):
-                    await self._deposed.wait()
-            # Another task may end the leadership between the timeout and this line.
-            if self.leadership.role is Role.LEADER:
-                wait_s = await self._renew()
+    async def _keep_lease(self, renewal: LeaseRenewal) -> None:
+        """Keep the lease until it can no longer be proven, or the leadership ends for another reason."""
+        renewal.start()
+        try:
+            while self.leadership.role is Role.LEADER:
+                renewal.permit()
+                wait_s = max(0.0, min(RENEW_S, self.leadership.proven_until - self._clock()))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._deposed.wait()
+                self._deposed.clear()
+                # Another task may end the leadership between the timeout and this line.
+                if self.leadership.role is Role.LEADER:
+                    self._check_lease(renewal)
+        finally:
+            renewal.stop()
+            self._renewal = None
 
-    async def _renew(self) -> float:
-        """Renew once, before the lease could expire; return the time (s) until the next renewal."""
+    def _check_lease(self, renewal: LeaseRenewal) -> None:
+        self._apply_renewal()
         if not self._eligible():
             _log.warning("this control plane can no longer lead", remedy="see the errors of its policy and certificate")
             self._enter(ElectionEvent.RESIGNED)
-            return 0.0
-        sent_at = self._clock()
-        if sent_at >= self.leadership.proven_until:
+        elif renewal.lost:
+            self._enter(ElectionEvent.EXPIRED)
+        elif self._clock() >= self.leadership.proven_until:
             self._enter(ElectionEvent.UNPROVEN)
-            return 0.0
-        try:
-            async with asyncio.timeout(self.leadership.proven_until - sent_at):
-                await self._store.keep_alive(self._lease_id)
-        except LeaseLost:
-            self._apply_renewal(ElectionEvent.EXPIRED)
-        except (StoreError, TimeoutError) as error:
-            _log.warning("lease not renewed", reason=str(error) or "timeout")
-            return RETRY_S
-        else:
-            # The lease may have expired before a late response is processed, such as after a pause of this process.
-            late = self._clock() >= self.leadership.proven_until
-            self._apply_renewal(ElectionEvent.UNPROVEN if late else ElectionEvent.RENEWED, sent_at=sent_at)
-        return RENEW_S
 
-    def _apply_renewal(self, event: ElectionEvent, sent_at: float = 0.0) -> None:
-        """Apply the result of a renewal, unless a fenced write has ended the leadership meanwhile."""
-        if self.leadership.role is Role.LEADER:
-            self._enter(event, sent_at=sent_at)
+    def _apply_renewal(self) -> None:
+        """Apply the last renewal, unless the leadership has ended meanwhile."""
+        if self._renewal is not None and self.leadership.role is Role.LEADER:
+            self._enter(ElectionEvent.RENEWED, sent_at=self._renewal.sent_at)
 
     async def _revoke_lease(self) -> None:
         """Revoke the lease, which deletes this control plane's leader key; give up if the store does not respond."""

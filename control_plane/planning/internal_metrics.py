@@ -1,4 +1,4 @@
-"""Metrics of a control plane's own parts: the store, the intake of reports, leadership, and the age of the snapshot."""
+"""Metrics of a control plane's own parts: store, intake of reports, leadership, age of the snapshot, event loop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from adapters.loop_delay import LoopDelay
 
 STORE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Upper bounds (s) of the buckets of store calls, up to the timeout of a call."""
@@ -54,6 +56,8 @@ class InternalMetrics:
             registry=registry,
         )
         self._snapshot_age.set(float("inf"))
+        self.loop_delay = LoopDelay(registry, "penstock")
+        """Watchdog of the event loop."""
 
     def store_called(self, operation: str, seconds: float, *, ok: bool) -> None:
         """Record a call to the store."""

@@ -1,6 +1,6 @@
 """Runs the policy's planner with a demand forecast, and the waterfall planner if the policy's planner fails.
 
-Planning for a large fleet takes long enough to delay reports and lease renewals, so the planner runs in a thread.
+Planning for a large fleet takes long enough to delay reports and requests, so the planner runs in a thread.
 """
 
 from __future__ import annotations

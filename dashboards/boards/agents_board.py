@@ -120,5 +120,20 @@ AGENTS = Board(
                 ),
             ),
         ),
+        Row(
+            "Processes",
+            (
+                quantiles(
+                    Prose(
+                        "Does each agent's event loop keep up?",
+                        "Seconds by which agents run a timer late: while late, they answer nothing.",
+                        "Above 0.05 s again and again: less CPU than the process needs. Seconds: see its log.",
+                    ),
+                    'rate(penstock_agent_event_loop_delay_seconds_bucket{site=~"$region"}[5m])',
+                    by="instance",
+                    span=24,
+                ),
+            ),
+        ),
     ),
 )

@@ -119,6 +119,21 @@ CONTROL_PLANE = Board(
             ),
         ),
         Row(
+            "Processes",
+            (
+                quantiles(
+                    Prose(
+                        "Does the event loop keep up?",
+                        "Seconds by which control planes run a timer late: while late, they answer nothing.",
+                        "Above 0.05 s again and again: less CPU than the process needs. Seconds: see its log.",
+                    ),
+                    "rate(penstock_event_loop_delay_seconds_bucket[5m])",
+                    by="instance",
+                    span=24,
+                ),
+            ),
+        ),
+        Row(
             "Store",
             (
                 quantiles(

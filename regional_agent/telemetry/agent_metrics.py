@@ -13,6 +13,7 @@ from math import inf
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from adapters.certificate_expiry import EXPIRY_HELP, CertificateExpiry
+from adapters.loop_delay import LoopDelay
 from penstock.accounts.outcomes import Outcome
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
@@ -141,6 +142,7 @@ class AgentMetrics:
             "outcome",
         )
         self.endpoints = EndpointMetrics(self.registry)
+        self.loop_delay = LoopDelay(self.registry, "penstock_agent")
         self._peer_state = self._gauge(
             "peer_state",
             "1 for the health state that this agent assigns to a peer region, 0 for the others.",

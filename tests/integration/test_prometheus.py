@@ -251,6 +251,12 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         "6m",
     ),
     (
+        "PenstockEventLoopStalled",
+        {'penstock_event_loop_delay_seconds_bucket{instance="c1",le="1.0"}': "0+49x120"}
+        | {'penstock_event_loop_delay_seconds_count{instance="c1"}': "0+50x120"},
+        "6m",
+    ),
+    (
         "PenstockReportIntakeSlow",
         {
             f'penstock_report_intake_duration_seconds_bucket{{instance="c1",le="{le}"}}': f"0+{count}x120"
@@ -268,6 +274,8 @@ WELL = {
     'penstock_certificate_expiry_timestamp_seconds{instance="c1",certificate="api"}': "8640000+0x80",
     f'penstock_agent_certificate_expiry_timestamp_seconds{{{AGENT},certificate="identity"}}': "8640000+0x80",
     f"penstock_agent_forwarded_residency_refusals_total{{{AGENT}}}": "0x80",
+    'penstock_event_loop_delay_seconds_count{instance="c1"}': "0+50x80",
+    'penstock_event_loop_delay_seconds_bucket{instance="c1",le="1.0"}': "0+50x80",
     'penstock_leader{instance="c1"}': "1x80",
     'penstock_leader{instance="c2"}': "0x80",
     'penstock_plan_publishes_total{outcome="published"}': "7+0x80",
@@ -542,6 +550,7 @@ async def test_every_panel_gets_an_answer_from_a_real_prometheus(tmp_path: Path)
         leading.internal.store_called("keep_alive", 0.002, ok=True)
         with leading.internal.receiving_report():
             pass
+        leading.internal.loop_delay.record(0.002)
         leading.reported("eu-de", ReportOutcome.ACCEPTED, {"eu-de"})
         return leading.render()
 

@@ -248,6 +248,8 @@ async def test_a_lost_lease_is_reported_and_changes_nothing(store: ConfigStore, 
     with pytest.raises(LeaseLost):
         await store.keep_alive(lease)
     with pytest.raises(LeaseLost):
+        await asyncio.to_thread(store.renew_lease, lease, 5.0)
+    with pytest.raises(LeaseLost):
         await store.commit((), [Put(at + "free", b""), Put(at + "held", b"", lease)])
     assert (await store.list(at)).items == ()
 
@@ -269,7 +271,7 @@ async def test_lease_lives_while_kept_alive_and_expires_after(store: ConfigStore
     done = await store.commit((), [Put(at + "kept", b"", kept), Put(at + "left", b"", left)])
     expiry = asyncio.create_task(take(store, at, done.revision, 1))
     while not expiry.done() or clock() < granted_s + kept_s + 1:
-        await store.keep_alive(kept)
+        await (store.keep_alive(kept) if clock() < granted_s + 4 else asyncio.to_thread(store.renew_lease, kept, 5.0))
         await asyncio.sleep(0.3)
     assert [(change.key, change.now) for change in expiry.result()] == [(at + "left", None)]
     with pytest.raises(LeaseLost):
@@ -366,6 +368,8 @@ async def test_a_closed_store_raises_and_ends_its_watches(store: ConfigStore, at
     ):
         with pytest.raises(StoreUnavailable):
             await call
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(store.renew_lease, 1, 5.0)
     with pytest.raises(StoreUnavailable):
         await anext(store.watch(at, 1))
     await store.close()

@@ -60,6 +60,12 @@ class FaultyStore:
         await self._reach()
         await self.store.keep_alive(lease_id)
 
+    def renew_lease(self, lease_id: int, timeout_s: float) -> None:
+        if self.away:
+            self.failures += 1
+            raise StoreUnavailable("away")
+        self.store.renew_lease(lease_id, timeout_s)
+
     async def revoke_lease(self, lease_id: int) -> None:
         await self._reach()
         await self.store.revoke_lease(lease_id)

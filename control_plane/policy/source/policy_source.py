@@ -128,7 +128,7 @@ class PolicySource:
         try:
             if bundle.errors:
                 raise PolicyRefused(bundle.errors)
-            # Compiling a large bundle takes longer than a lease renewal may be delayed, so it runs in a thread.
+            # Compiling a large bundle takes seconds, so it runs in a thread.
             policy = await asyncio.to_thread(compile_bundle, bundle.files)
         except PolicyRefused as refused:
             self._refuse([str(error) for error in refused.errors], bundle.provenance)

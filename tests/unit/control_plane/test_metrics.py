@@ -58,6 +58,7 @@ AGENT_CONTRACT = {
     "endpoint_ejections": ("counter", {"reason"}),
     "stream_continuations": ("counter", {"outcome"}),
     "hedges": ("counter", {"outcome"}),
+    "event_loop_delay_seconds": ("histogram", set()),
     "endpoint_suspect": ("gauge", {"endpoint"}),
     "endpoint_suspicions": ("counter", {"reason"}),
     "endpoint_kv_events_current": ("gauge", {"endpoint"}),
@@ -123,6 +124,7 @@ CONTROL_PLANE_CONTRACT = {
     "reports_in_progress": ("gauge", set()),
     "report_intake_duration_seconds": ("histogram", set()),
     "snapshot_age_seconds": ("gauge", set()),
+    "event_loop_delay_seconds": ("histogram", set()),
 }
 
 
