@@ -6,13 +6,15 @@ control planes counts no value twice and a former leader exports no outdated val
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from adapters.certificate_expiry import EXPIRY_HELP, CertificateExpiry
+from control_plane.deferred_updates import DeferredUpdates
 from control_plane.planning.capacity_metrics import CapacityMetrics
 from control_plane.planning.cost_metrics import CostMetrics
 from control_plane.planning.internal_metrics import InternalMetrics
@@ -91,11 +93,14 @@ class PoolGauges(msgspec.Struct, frozen=True):
 class ControlPlaneMetrics:
     """One control plane's metrics, on a separate registry so that several instances fit in one process.
 
-    Not thread-safe: set and render from the event loop, or a scrape may read a partly replaced view.
+    The gauges of the fleet are set when they are read: `show_later`, and then `render` in a thread.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._updates = DeferredUpdates()
+        self.registry.register(self._updates)
+        self._rendering = threading.Lock()
         self.internal = InternalMetrics(self.registry)
         self.cost = CostMetrics(self.registry)
         self.capacity = CapacityMetrics(self.registry)
@@ -191,22 +196,33 @@ class ControlPlaneMetrics:
         self._leader.set(fencing_epoch is not None)
         self._fencing_epoch.set(fencing_epoch or 0)
         if fencing_epoch is None:
-            self._plan_generation.set(0)
-            self.cost.clear()
-            self.capacity.clear()
-            for fleet in (
-                self._report_age,
-                self._refusing,
-                self._region_state,
-                self._region_slots,
-                self._region_in_flight,
-                self._overrides,
-                self._rollout_phase,
-                self._demand,
-                self._arc_share,
-                self._capacity_shortfall,
-            ):
-                fleet.clear()
+            self._updates.replace("fleet", self._clear_fleet)
+
+    def _clear_fleet(self) -> None:
+        self._plan_generation.set(0)
+        self.cost.clear()
+        self.capacity.clear()
+        for fleet in (
+            self._report_age,
+            self._refusing,
+            self._region_state,
+            self._region_slots,
+            self._region_in_flight,
+            self._overrides,
+            self._rollout_phase,
+            self._demand,
+            self._arc_share,
+            self._capacity_shortfall,
+        ):
+            fleet.clear()
+
+    def show_later(self, name: str, show: Callable[[], None]) -> None:
+        """Call `show` before the metrics are read next, unless it is replaced by another function of this name.
+
+        Args:
+            show: calls `show_*` methods with values that do not change. It may run in another thread.
+        """
+        self._updates.put(name, show)
 
     def planned(self, seconds: float, fallbacks: Collection[str]) -> None:
         """Count one plan, its duration (s), and the models that the fallback planner planned."""
@@ -289,10 +305,12 @@ class ControlPlaneMetrics:
         self._policy_info.labels(digest).set(1)
 
     def render(self) -> bytes:
-        """Return all metrics in the text format of CONTENT_TYPE."""
-        for use, expires_at in self.certificates.by_use().items():
-            self._certificate_expiry.labels(use).set(expires_at)
-        return generate_latest(self.registry)
+        """Return all metrics in the text format of CONTENT_TYPE; takes some hundred milliseconds for a large fleet."""
+        # Otherwise a second scrape could read gauges that the first is replacing.
+        with self._rendering:
+            for use, expires_at in self.certificates.by_use().items():
+                self._certificate_expiry.labels(use).set(expires_at)
+            return generate_latest(self.registry)
 
     def _counter(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(f"penstock_{name}", help_text, labels, registry=self.registry)

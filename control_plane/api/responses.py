@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -12,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from adapters.store.config_store import StoreError
+from control_plane.api.api_threads import in_api_thread
 from control_plane.api.body_decoding import error_detail, field_error
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.audit.idempotency_claim import ClaimLost
@@ -52,6 +54,15 @@ class Problem(HTTPException):
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a response with `value`, a struct or anything else that msgspec encodes, as JSON."""
     return Response(msgspec.json.encode(value), status, headers, JSON)
+
+
+async def large_response(value: Callable[[], Any]) -> Response:
+    """Return a response with a value whose size grows with the fleet: made and encoded in a thread.
+
+    Args:
+        value: returns the value; reads only what does not change.
+    """
+    return await in_api_thread(lambda: json_response(value()))
 
 
 def problem_response(status: int, detail: str, headers: dict[str, str] | None = None, **members: Any) -> Response:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 import structlog
@@ -20,7 +22,7 @@ from control_plane.policy.source.policy_source import PolicySource
 from control_plane.rollout.rollout_runner import ActivePolicies, PolicyVersion, RolloutRunner
 from penstock.fleet.capacity import Shortfall
 from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
-from penstock.fleet.snapshot import demand, pools, settled
+from penstock.fleet.snapshot import Snapshot, demand, pools, settled
 from penstock.planning.plan import RegionPlan
 from penstock.planning.planner import PlanResult
 from penstock.planning.tick_input import TickInput
@@ -127,16 +129,19 @@ class PlanningLoop:
         self._metrics.internal.set_snapshot_age(max(ages_s, default=float("inf")))
         if epoch is None:
             return
-        self._show_fleet(policy, now)
+        show = partial(_show_fleet, self._metrics, policy, self._fleet.snapshot, self.in_force, now)
+        self._metrics.show_later("fleet", show)
         active = [override for override in interventions.overrides if override.holds(now)]
-        self._metrics.show_overrides((override.kind.value, override.region or "") for override in active)
+        shown = [(override.kind.value, override.region or "") for override in active]
+        self._metrics.show_later("overrides", partial(self._metrics.show_overrides, shown))
         if self._publisher.uncertain:
             return
         try:
             if self._may_plan(policy, now):
                 snapshot = self._fleet.snapshot
                 active_policies = await self._rollouts.step(epoch, now, snapshot, receiving_since=self._leading_since)
-                self._metrics.show_rollout(active_policies.rollout.phase)
+                show_rollout = partial(self._metrics.show_rollout, active_policies.rollout.phase)
+                self._metrics.show_later("rollout", show_rollout)
                 await self._publisher.plan_epoch.raise_above(snapshot.agents.values(), self._publisher.generation)
                 self._record_outcome(await self._publish(active_policies, self._publisher.plan_epoch.value, now))
                 await self._overrides.sweep(epoch, active_policies.main.policy)
@@ -167,7 +172,7 @@ class PlanningLoop:
         began = time.perf_counter()
         result = await self._plan(self._runner, policies.main, epoch, now, elapsed_s)
         self._metrics.planned(time.perf_counter() - began, result.fallbacks)
-        self._metrics.show_shortfalls(result.shortfalls)
+        self._metrics.show_later("shortfalls", partial(self._metrics.show_shortfalls, result.shortfalls))
         self.shortfalls = result.shortfalls
         plans = result.plans
         if policies.candidate is not None:
@@ -182,18 +187,20 @@ class PlanningLoop:
                 }
         self._planned_at = now
         outcome = await self._publisher.publish(plans, policies.main.policy, now)
-        self._metrics.show_plan(list(self._publisher.in_force.values()))
+        self._metrics.show_later("plan", partial(self._metrics.show_plan, list(self._publisher.in_force.values())))
         if now - self._recommended_at >= RECOMMEND_EVERY_S:
-            self._recommend(policies.main.policy, now)
+            await self._recommend(policies.main.policy, now)
         return outcome
 
-    def _recommend(self, policy: Policy, now: float) -> None:
+    async def _recommend(self, policy: Policy, now: float) -> None:
         """Update the recommendations of capacity; called after `_plan`, which updates the forecast."""
         self._recommended_at = now
-        self.recommendations = self._recommender.recommend(
-            policy, self._fleet.snapshot, lambda horizon_s: self._runner.forecast(now, horizon_s), now
-        )
-        self._metrics.capacity.show(self.recommendations)
+        recommender, forecast = self._recommender, partial(self._runner.forecast, now)
+        # In a thread: the recommendations for a large fleet take some hundred milliseconds.
+        found = await asyncio.to_thread(recommender.recommend, policy, self._fleet.snapshot, forecast, now)
+        if recommender is self._recommender:
+            self.recommendations = found
+            self._metrics.show_later("recommendations", partial(self._metrics.capacity.show, found))
 
     async def _plan(
         self, runner: PlannerRunner, by: PolicyVersion, epoch: int, now: float, elapsed_s: float
@@ -264,33 +271,36 @@ class PlanningLoop:
             log("publish outcome changed", outcome=outcome.value, **context)
         self._last = outcome
 
-    def _show_fleet(self, policy: Policy, now: float) -> None:
-        snapshot = self._fleet.snapshot
-        seen_pools, demands = pools(snapshot, now), demand(snapshot, now)
-        newest = {region: snapshot.newest(region) for region in policy.regions}
-        rejecting = Counter(seen.region for seen in observations(snapshot, now).values() if seen.refused)
-        self._metrics.show_regions(
-            {
-                region: RegionGauges(
-                    snapshot.state(region), now - held.received_at if held else float("inf"), rejecting[region]
-                )
-                for region, held in newest.items()
-            }
-        )
-        self._metrics.show_pools(
-            {
-                (region, model): PoolGauges(seen.report.slots, seen.report.in_flight)
-                for (region, model), seen in seen_pools.items()
-                if region in policy.regions and model in policy.models
-            }
-        )
-        rates: dict[tuple[str, str], float] = {}
-        for row in demands:
-            if row.model in policy.models:
-                rates[row.origin, row.model] = rates.get((row.origin, row.model), 0.0) + row.requests_per_s
-        self._metrics.show_demand(rates)
-        egress = egress_hourly_cost(policy, demands, self.in_force)
-        self._metrics.cost.show(gpu_hourly_cost(policy, seen_pools), egress)
+
+def _show_fleet(
+    metrics: ControlPlaneMetrics, policy: Policy, snapshot: Snapshot, in_force: Mapping[str, RegionPlan], now: float
+) -> None:
+    """Set the gauges of regions, pools, demand and cost."""
+    seen_pools, demands = pools(snapshot, now), demand(snapshot, now)
+    newest = {region: snapshot.newest(region) for region in policy.regions}
+    rejecting = Counter(seen.region for seen in observations(snapshot, now).values() if seen.refused)
+    metrics.show_regions(
+        {
+            region: RegionGauges(
+                snapshot.state(region), now - held.received_at if held else float("inf"), rejecting[region]
+            )
+            for region, held in newest.items()
+        }
+    )
+    metrics.show_pools(
+        {
+            (region, model): PoolGauges(seen.report.slots, seen.report.in_flight)
+            for (region, model), seen in seen_pools.items()
+            if region in policy.regions and model in policy.models
+        }
+    )
+    rates: dict[tuple[str, str], float] = {}
+    for row in demands:
+        if row.model in policy.models:
+            rates[row.origin, row.model] = rates.get((row.origin, row.model), 0.0) + row.requests_per_s
+    metrics.show_demand(rates)
+    egress = egress_hourly_cost(policy, demands, in_force)
+    metrics.cost.show(gpu_hourly_cost(policy, seen_pools), egress)
 
 
 def _whole_step_s(policy: Policy) -> float:

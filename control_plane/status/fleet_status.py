@@ -6,6 +6,7 @@ import msgspec
 
 from adapters.access.callers import Caller
 from adapters.store.members import Member
+from control_plane.api.api_threads import in_api_thread
 from control_plane.leadership.leader_client import LeaderClient, LeaderUnavailable
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.status.status import Status
@@ -39,7 +40,7 @@ class FleetStatus:
             client: address of the caller.
             agents: whether to list the agents, which are the largest part of a large status.
         """
-        own = self._reporter.status(agents=agents)
+        own = await in_api_thread(self._reporter.prepared(agents=agents))
         leader = self._elector.authority
         if leader is self._elector.member:
             return own
@@ -54,7 +55,7 @@ class FleetStatus:
             )
             if reply.status != 200:
                 raise LeaderUnavailable(f"it answers with status {reply.status}")
-            theirs = msgspec.json.decode(reply.body, type=Status)
+            theirs = await in_api_thread(lambda: msgspec.json.decode(reply.body, type=Status))
         except LeaderUnavailable as error:
             return msgspec.structs.replace(own, fleet_problem=f"{leader.name} at {leader.url} leads: {error}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import msgspec
 import structlog
 
+from control_plane.api.api_threads import in_api_thread
 from control_plane.status.status import ArcStatus, Status
 
 INTERVAL_S = 1.0
@@ -88,14 +89,14 @@ class StatusFeed:
 
     async def _read_once(self) -> None:
         try:
-            self._publish(await self._read())
+            status = await self._read()
+            self._publish(await in_api_thread(lambda: _encode_parts(status)))
         except Exception:
             # The feed continues, because the next read may succeed; followers detect that updates are missing.
             _log.exception("the status could not be read")
 
-    def _publish(self, status: Status) -> None:
+    def _publish(self, parts: dict[str, bytes]) -> None:
         self.version += 1
-        parts = _encode_parts(status)
         for name, content in parts.items():
             if self._parts.get(name, (0, None))[1] != content:
                 self._parts[name] = self.version, content

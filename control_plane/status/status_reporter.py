@@ -5,6 +5,8 @@ All values are read from memory, so the status is available while the store is u
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from adapters.release import release
 from control_plane.events.change_detector import StateSnapshot
 from control_plane.leadership.leader_elector import LeaderElector
@@ -14,7 +16,7 @@ from control_plane.planning.planning_loop import PlanningLoop
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.rollout.rollout_resource import summary
 from control_plane.status.fleet_view import FleetView
-from control_plane.status.status import MAX_SHORTFALLS, LeaderStatus, Status, StoreStatus
+from control_plane.status.status import MAX_SHORTFALLS, LeaderStatus, SeenBy, Status, StoreStatus
 from control_plane.status.status_builder import (
     agent_statuses,
     arc_statuses,
@@ -70,34 +72,55 @@ class StatusReporter:
 
     def status(self, *, agents: bool = True) -> Status:
         """Return the status for operators; `agents`: whether the agents are listed."""
+        return self.prepared(agents=agents)()
+
+    def prepared(self, *, agents: bool = True) -> Callable[[], Status]:
+        """Return a function that returns the status as of now, in any thread.
+
+        For a large fleet, the function takes too long for the event loop.
+        """
         now = self._view.now()
         member, leadership = self._elector.member, self._elector.leadership
         rollout = self._mirrors.rollout.seen("")
         policy, snapshot, plans = self._view.policy, self._view.snapshot, self._view.plans
         leader, epoch = self._elector.leader, self._elector.epoch
-        return Status(
-            at=now,
-            name=member.name,
-            url=member.url,
-            leading=epoch is not None,
-            role=leadership.role.value,
-            role_age_s=now - leadership.since,
-            why=leadership.why,
-            epoch=epoch or 0,
-            leader=LeaderStatus(leader.value.name, leader.value.url, leader.create_revision) if leader else None,
-            store=StoreStatus(up=self._elector.mirror.store_is_up),
-            policy=policy_status(self._policies),
-            plan=plan_status(plans, now),
-            regions=region_statuses(policy, snapshot, now),
-            agents=agent_statuses(self._mirrors.agents.values, snapshot, now) if agents else (),
-            control_planes=tuple(self._mirrors.members.values.values()),
-            arcs=arc_statuses(plans),
-            rollout=summary(rollout.value) if rollout is not None else None,
-            overrides=self._override_statuses(policy, now),
-            shortfalls=self._planning.shortfalls[:MAX_SHORTFALLS],
-            fleet_seen_by=member.name,
-            release=release(),
-        )
+        store, source = StoreStatus(up=self._elector.mirror.store_is_up), policy_status(self._policies)
+        registered = self._mirrors.agents.values if agents else {}
+        control_planes = tuple(self._mirrors.members.values.values())
+        overrides, shortfalls = self._override_statuses(policy, now), self._planning.shortfalls[:MAX_SHORTFALLS]
+
+        def status() -> Status:
+            return Status(
+                at=now,
+                name=member.name,
+                url=member.url,
+                leading=epoch is not None,
+                role=leadership.role.value,
+                role_age_s=now - leadership.since,
+                why=leadership.why,
+                epoch=epoch or 0,
+                leader=LeaderStatus(leader.value.name, leader.value.url, leader.create_revision) if leader else None,
+                store=store,
+                policy=source,
+                plan=plan_status(plans, now),
+                regions=region_statuses(policy, snapshot, now),
+                agents=agent_statuses(registered, snapshot, now) if agents else (),
+                control_planes=control_planes,
+                arcs=arc_statuses(plans),
+                rollout=summary(rollout.value) if rollout is not None else None,
+                overrides=overrides,
+                shortfalls=shortfalls,
+                fleet_seen_by=member.name,
+                release=release(),
+            )
+
+        return status
+
+    def seen_by(self) -> SeenBy:
+        """Return this control plane, and the leader that it knows."""
+        leader = self._elector.leader
+        url = leader.value.url if leader is not None else None
+        return SeenBy(self._elector.member.name, self._elector.epoch is not None, url)
 
     def state_snapshot(self) -> StateSnapshot:
         """Return the state that events are derived from."""

@@ -133,13 +133,13 @@ def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str]
     listened = _ages_as_of(snapshot, now)
     agents = {key: held for key, held in snapshot.agents.items() if listened - held.received_at < FORGET_S}
     kept = msgspec.structs.replace(snapshot, agents=agents)
-    health = {}
+    health, peer_votes = {}, _peer_votes(kept, listened)
     for region in policy.regions:
-        before = snapshot.health.get(region, RegionHealth())
-        good = _seems_good(kept, region, listened)
+        before, votes = snapshot.health.get(region, RegionHealth()), peer_votes.get(region, {})
+        good = _seems_good(kept, region, votes, listened)
         if region not in snapshot.health and good is not None:
             before = snapshot.inherited.get(region, before)
-        if good is False and before.state is RegionState.UNKNOWN and not _peer_votes(kept, region, listened):
+        if good is False and before.state is RegionState.UNKNOWN and not votes:
             good = None
         if good is not None:
             health[region] = observe(before, good, now, policy.failover, _ready_share(kept, region, listened))
@@ -185,11 +185,13 @@ def settled(snapshot: Snapshot, now: float, policy: Policy, leading_since: float
     waited_s = now - leading_since
     if not silent or waited_s >= FADED_S:
         return True
-    return waited_s >= SETTLE_S and not any(_is_reached(snapshot, region, now) for region in silent)
+    if waited_s < SETTLE_S:
+        return False
+    votes = _peer_votes(snapshot, now)
+    return not any(_is_reached(votes.get(region, {})) for region in silent)
 
 
-def _is_reached(snapshot: Snapshot, region: str, now: float) -> bool:
-    votes = _peer_votes(snapshot, region, now)
+def _is_reached(votes: Mapping[str, bool]) -> bool:
     return sum(votes.values()) * 2 > len(votes)
 
 
@@ -322,12 +324,11 @@ def _with_endpoints(report: AgentReport, before: HeldReport | None, now: float) 
     return HeldReport(whole, now, before.endpoints_at)
 
 
-def _seems_good(snapshot: Snapshot, region: str, now: float) -> bool | None:
+def _seems_good(snapshot: Snapshot, region: str, votes: Mapping[str, bool], now: float) -> bool | None:
     """Whether most other regions reach a region; if their votes are split or missing, its own reports decide.
 
     None without votes and reports.
     """
-    votes = _peer_votes(snapshot, region, now)
     seen_by = sum(votes.values())
     if seen_by * 2 != len(votes):
         return seen_by * 2 > len(votes)
@@ -351,15 +352,16 @@ def _ready_share(snapshot: Snapshot, region: str, now: float) -> float | None:
     return max((min(shares) for shares in seen if shares), default=None)
 
 
-def _peer_votes(snapshot: Snapshot, region: str, now: float) -> dict[str, bool]:
-    """Returns, by observing region, whether any of its agents reaches `region`: one vote per region."""
-    votes: dict[str, bool] = {}
+def _peer_votes(snapshot: Snapshot, now: float) -> dict[str, dict[str, bool]]:
+    """Returns, by observed and observing region, whether any agent of the latter reaches the former: one vote each."""
+    votes: dict[str, dict[str, bool]] = {}
     for (observer, _), held in snapshot.agents.items():
-        if observer == region or now - held.received_at > FRESH_S:
+        if now - held.received_at > FRESH_S:
             continue
         for peer in held.report.peers:
-            if peer.region == region and peer.state is not RegionState.UNKNOWN:
-                votes[observer] = votes.get(observer, False) or peer.state is not RegionState.FAILED
+            if peer.region != observer and peer.state is not RegionState.UNKNOWN:
+                of_region = votes.setdefault(peer.region, {})
+                of_region[observer] = of_region.get(observer, False) or peer.state is not RegionState.FAILED
     return votes
 
 

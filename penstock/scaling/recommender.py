@@ -85,6 +85,10 @@ class Recommender:
         self._reported_since = {key: self._reported_since.get(key, now) for key in wanted}
         self._recent = {key: recent for key, recent in self._recent.items() if now - recent[-1][0] <= STABLE_S}
         rows = _by_region(snapshot, now)
+        measured_per_s: dict[tuple[str, str], float] = {}
+        for row in measured:
+            key = row.origin, row.model
+            measured_per_s[key] = measured_per_s.get(key, 0.0) + row.requests_per_s
         exist = {key: _existing(seen[key].report.endpoints, key[1], rows.get(key[0], [])) for key in wanted}
         stable = {key: self._stable(key, need, exist[key], now) for key, need in wanted.items()}
         drained = {
@@ -103,9 +107,7 @@ class Recommender:
                 desired_endpoints=need.endpoints,
                 cause=need.cause,
                 lost=need.lost,
-                requests_per_s=sum(
-                    row.requests_per_s for row in measured if row.origin == region and row.model == model
-                ),
+                requests_per_s=measured_per_s.get((region, model), 0.0),
                 forecast_per_s=wanted[region, model].requests_per_s,
                 horizon_s=_horizon_s(policy, model),
                 drain=tuple(endpoint.name for endpoint in drained.get(region, ()) if model in endpoint.models),

@@ -140,15 +140,22 @@ def _reserve(loads: Mapping[str, _Load], lost: str, moved: list[tuple[float, fro
 def _levelled(loads: Mapping[str, _Load], regions: frozenset[str], per_s: float) -> dict[str, float]:
     """Divide demand beyond the free capacity: regions with the fewest slots receive more, up to equal numbers."""
     ordered = sorted(regions, key=lambda region: (loads[region].slots, region))
-    added = dict.fromkeys(ordered, 0.0)
+    steps: list[float] = []
+    """Slots by which each level is higher than the one before; the first regions, up to the step's, receive them."""
+    per_slot = 0.0
     for count, region in enumerate(ordered, 1):
-        per_slot = {each: 1.0 / loads[each].pool.service_s for each in ordered[:count]}
-        slots = per_s / sum(per_slot.values())
+        per_slot += 1.0 / loads[region].pool.service_s
+        slots = per_s / per_slot
         if count < len(ordered):
             slots = min(slots, loads[ordered[count]].slots - loads[region].slots)
-        for each, slot_per_s in per_slot.items():
-            added[each] += slots * slot_per_s
-        per_s -= slots * sum(per_slot.values())
+        steps.append(slots)
+        per_s -= slots * per_slot
+        if per_s <= 0.0:
+            break
+    added, received = {}, 0.0
+    for region, slots in zip(reversed(ordered[: len(steps)]), reversed(steps), strict=True):
+        received += slots
+        added[region] = received / loads[region].pool.service_s
     return added
 
 

@@ -14,6 +14,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from control_plane.deferred_updates import DeferredUpdates
 from control_plane.metrics import ControlPlaneMetrics, PublishOutcome, ReportOutcome
 from dashboards.__main__ import BOARDS, GENERATED, generate, main, stale
 from dashboards.alerts import ALERTS
@@ -91,6 +92,8 @@ def exported(registry: CollectorRegistry, scraped: frozenset[str]) -> dict[str, 
     """Every series name that a registry can export, with its labels."""
     series: dict[str, frozenset[str]] = {}
     for collector in set(registry._collector_to_names):
+        if isinstance(collector, DeferredUpdates):
+            continue
         wrapped = isinstance(collector, MetricWrapperBase)
         (family,) = (wrapped and collector.describe()) or collector.collect()
         labelled = collector if wrapped else family

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
-from control_plane.api.responses import json_response
+from control_plane.api.responses import large_response
 from control_plane.api.routes.fleet_routes import InRegion, OfModel
 from control_plane.auth.required_roles import Viewer
 from control_plane.planning.planning_loop import PlanningLoop
@@ -36,7 +36,12 @@ def routes(planning: PlanningLoop) -> APIRouter:
         model, and are renewed every 5 s. The list is empty until the leader has made a plan. Penstock does not start or
         stop endpoints.
         """
-        found = (row for row in planning.recommendations if region in (None, row.region) and model in (None, row.model))
-        return json_response(paginate(found, lambda row: f"{row.region}/{row.model}", cursor, limit))
+        every = planning.recommendations
+
+        def page() -> Page[Recommendation]:
+            found = (row for row in every if region in (None, row.region) and model in (None, row.model))
+            return paginate(found, lambda row: f"{row.region}/{row.model}", cursor, limit)
+
+        return await large_response(page)
 
     return router

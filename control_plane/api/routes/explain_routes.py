@@ -13,13 +13,14 @@ from adapters.store.config_store import StoreError
 from control_plane.api.client_location import ClientPlace, require_policy, require_region
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
-from control_plane.api.responses import Problem, json_response
+from control_plane.api.responses import Problem, large_response
 from control_plane.auth.required_roles import Viewer
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.rollout.rollout_actions import PolicyNotStored, RolloutActions
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import ExplainResponse
+from control_plane.status.status import PolicyStatus
 from control_plane.status.status_builder import policy_status
 from penstock.fleet.reported_views import reported_views
 from penstock.planning.plan import RegionPlan
@@ -82,13 +83,16 @@ def routes(
         """
         plan = view.plans.get(body.origin)
         policy = await _policy_of_origin(view, actions, plan)
-        asked = _asked(policy, body, geoip)
-        now = view.now()
-        views = reported_views(policy, view.snapshot, asked.origin, asked.model, now)
-        explanation = explain(policy, plan, asked, views, rng)
-        provenance = _provenance(policies, plan, explanation.policy_digest)
-        leading = elector.epoch is not None
-        return json_response(ExplainResponse(explanation, elector.member.name, leading, now, provenance))
+        now, snapshot, leading, newest = view.now(), view.snapshot, elector.epoch is not None, policy_status(policies)
+
+        def found() -> ExplainResponse:
+            asked = _asked(policy, body, geoip)
+            views = reported_views(policy, snapshot, asked.origin, asked.model, now)
+            explanation = explain(policy, plan, asked, views, rng)
+            provenance = _provenance(newest, plan, explanation.policy_digest)
+            return ExplainResponse(explanation, elector.member.name, leading, now, provenance)
+
+        return await large_response(found)
 
     return router
 
@@ -107,10 +111,9 @@ async def _policy_of_origin(view: FleetView, actions: RolloutActions, plan: Regi
         return policy
 
 
-def _provenance(policies: PolicySource, plan: RegionPlan | None, digest: str) -> Provenance | None:
+def _provenance(newest: PolicyStatus, plan: RegionPlan | None, digest: str) -> Provenance | None:
     if plan is not None and plan.policy_digest == digest:
         return plan.provenance
-    newest = policy_status(policies)
     return newest.provenance if newest.digest == digest else None
 
 

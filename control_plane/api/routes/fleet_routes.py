@@ -6,7 +6,6 @@ answered.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -15,9 +14,9 @@ from fastapi import APIRouter, Path, Query, Response
 from adapters.error_text import suggest
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
-from control_plane.api.responses import Problem, json_response
+from control_plane.api.responses import Problem, large_response
 from control_plane.auth.required_roles import Viewer
-from control_plane.status.endpoint_status import EndpointPage, EndpointStatus, endpoint_statuses
+from control_plane.status.endpoint_status import EndpointPage, endpoint_statuses
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.status import AgentStatus, PoolStatus, RegionStatus, SeenBy, Status
 from control_plane.status.status_reporter import StatusReporter
@@ -54,16 +53,26 @@ def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
     @router.get("/regions", responses=returns(FleetPage[RegionStatus], "A page of regions, by name."))
     async def regions(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
         """List the regions of the policy: location, state, pools, demand, and service objectives."""
-        status = reporter.status()
-        return _page(status, paginate(status.regions, lambda region: region.name, cursor, limit))
+        prepared = reporter.prepared(agents=False)
+
+        def found() -> FleetPage[RegionStatus]:
+            status = prepared()
+            return _page(status, paginate(status.regions, lambda region: region.name, cursor, limit))
+
+        return await large_response(found)
 
     @router.get("/regions/{name}", responses=returns(RegionStatus, "The region."))
     async def region(caller: Viewer, name: Annotated[str, Path(max_length=128)]) -> Response:
         """Get one region."""
-        for region_status in reporter.status().regions:
-            if region_status.name == name:
-                return json_response(region_status)
-        raise _no_region(view.policy, name)
+        policy, prepared = view.policy, reporter.prepared(agents=False)
+
+        def found() -> RegionStatus:
+            for region_status in prepared().regions:
+                if region_status.name == name:
+                    return region_status
+            raise _no_region(policy, name)
+
+        return await large_response(found)
 
     @router.get("/pools", responses=returns(FleetPage[RegionPool], "A page of pools, by region and model."))
     async def pools(
@@ -74,11 +83,18 @@ def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
         limit: Limit = DEFAULT_LIMIT,
     ) -> Response:
         """List the pools that agents report: slots, requests in flight, service time."""
-        status = reporter.status()
-        found = (pool for pool in _pools(status) if region in (None, pool.region) and model in (None, pool.pool.model))
-        page = paginate(found, lambda pool: f"{pool.region}/{pool.pool.model}", cursor, limit)
-        _check_filters(view.policy, page, region, model)
-        return _page(status, page)
+        policy, prepared = view.policy, reporter.prepared(agents=False)
+
+        def found() -> FleetPage[RegionPool]:
+            status = prepared()
+            pools = (
+                pool for pool in _pools(status) if region in (None, pool.region) and model in (None, pool.pool.model)
+            )
+            page = paginate(pools, lambda pool: f"{pool.region}/{pool.pool.model}", cursor, limit)
+            _check_filters(policy, page, region, model)
+            return _page(status, page)
+
+        return await large_response(found)
 
     @router.get("/endpoints", responses=returns(EndpointPage, "A page of endpoints, by region and name."))
     async def endpoints(
@@ -94,28 +110,31 @@ def routes(reporter: StatusReporter, view: FleetView) -> APIRouter:
         A region with up to 100 endpoints reports all of them each second, a larger region less often: see `age_s`.
         Endpoints of a region beyond the first 1,000 are not listed; `left_out` is their number.
         """
-        snapshot, now = view.snapshot, view.now()
+        policy, snapshot, now, seen_by = view.policy, view.snapshot, view.now(), reporter.seen_by()
 
-        def page() -> Page[EndpointStatus]:
-            found = endpoint_statuses(snapshot, now, region=region, model=model, state=state)
-            return paginate(found, lambda endpoint: f"{endpoint.region}/{endpoint.name}", cursor, limit)
+        def found() -> EndpointPage:
+            listed = endpoint_statuses(snapshot, now, region=region, model=model, state=state)
+            page = paginate(listed, lambda endpoint: f"{endpoint.region}/{endpoint.name}", cursor, limit)
+            _check_filters(policy, page, region, model)
+            return EndpointPage(page.items, page.next_cursor, seen_by, omitted_endpoints(snapshot, region))
 
-        # In a thread, because a large fleet has some ten thousand endpoints and the leader's lease must be renewed.
-        found = await asyncio.to_thread(page)
-        _check_filters(view.policy, found, region, model)
-        seen_by = _seen_by(reporter.status())
-        return json_response(EndpointPage(found.items, found.next_cursor, seen_by, omitted_endpoints(snapshot, region)))
+        return await large_response(found)
 
     @router.get("/agents", responses=returns(FleetPage[AgentStatus], "A page of agents, by region and name."))
     async def agents(
         caller: Viewer, region: InRegion = None, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
     ) -> Response:
         """List the agents that are registered or report: policy, plan, refused updates, reachable peers."""
-        status = reporter.status()
-        found = (agent for agent in status.agents if region in (None, agent.region))
-        page = paginate(found, lambda agent: f"{agent.region}/{agent.name}", cursor, limit)
-        _check_filters(view.policy, page, region)
-        return _page(status, page)
+        policy, prepared = view.policy, reporter.prepared()
+
+        def found() -> FleetPage[AgentStatus]:
+            status = prepared()
+            agents = (agent for agent in status.agents if region in (None, agent.region))
+            page = paginate(agents, lambda agent: f"{agent.region}/{agent.name}", cursor, limit)
+            _check_filters(policy, page, region)
+            return _page(status, page)
+
+        return await large_response(found)
 
     return router
 
@@ -140,9 +159,9 @@ def _pools(status: Status) -> list[RegionPool]:
     return [RegionPool(region.name, pool, region.report_age_s) for region in status.regions for pool in region.pools]
 
 
-def _seen_by(status: Status) -> SeenBy:
-    return SeenBy(status.name, status.leading, status.leader.url if status.leader is not None else None)
-
-
-def _page(status: Status, page: Page[T]) -> Response:
-    return json_response(FleetPage(page.items, page.next_cursor, _seen_by(status)))
+def _page(status: Status, page: Page[T]) -> FleetPage[T]:
+    return FleetPage(
+        page.items,
+        page.next_cursor,
+        SeenBy(status.name, status.leading, status.leader.url if status.leader is not None else None),
+    )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 from fastapi import APIRouter, Response
 
+from control_plane.api.api_threads import in_api_thread
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, json_response
 from control_plane.auth.required_roles import Monitor
@@ -49,6 +50,6 @@ def metrics_routes(metrics: ControlPlaneMetrics) -> APIRouter:
     @router.get("/metrics", responses=returns(str, "Metrics.", media_type="text/plain"))
     async def render_metrics(caller: Monitor) -> Response:
         """Get the metrics in Prometheus' text format. A client certificate of the role monitor suffices."""
-        return Response(metrics.render(), media_type=CONTENT_TYPE)
+        return Response(await in_api_thread(metrics.render), media_type=CONTENT_TYPE)
 
     return router

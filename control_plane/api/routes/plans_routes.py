@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
-from control_plane.api.responses import Problem, json_response
+from control_plane.api.responses import Problem, json_response, large_response
 from control_plane.auth.required_roles import Viewer
 from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanHistory, PlanSummary, summary
 from control_plane.status.fleet_view import FleetView
@@ -39,7 +39,8 @@ def routes(history: PlanHistory, view: FleetView) -> APIRouter:
     @router.get("/current", responses=returns(dict[str, RegionPlan], "Plan slices by region."))
     async def current(caller: Viewer) -> Response:
         """Get the plan in the store, one slice per region."""
-        return json_response(view.plans)
+        plans = view.plans
+        return await large_response(lambda: plans)
 
     @router.get("/diff", responses=returns(PlanDiff, "The arcs that differ."))
     async def diff(

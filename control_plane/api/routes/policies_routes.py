@@ -9,14 +9,13 @@ import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from adapters.access.callers import Caller
-from control_plane.api.api_threads import in_api_thread
 from control_plane.api.client_location import require_policy
 from control_plane.api.evaluation_response import evaluation_response
 from control_plane.api.json_bodies import MAX_BODY
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, IfNoneMatch, etag, is_known
-from control_plane.api.responses import Problem, json_response
+from control_plane.api.responses import Problem, json_response, large_response
 from control_plane.api.routes.rollouts_routes import ActionBody, ActionRequest, action_problem, current_rollout
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
@@ -104,8 +103,7 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
             for digest in (before, after)
         ]
         # In a thread: comparing thousands of documents takes seconds.
-        found = await in_api_thread(lambda: PolicyChanges(first.digest(), second.digest(), diff(first, second)))
-        return json_response(found)
+        return await large_response(lambda: PolicyChanges(first.digest(), second.digest(), diff(first, second)))
 
     @router.post(
         "/validate",
@@ -149,7 +147,9 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
         if is_known(if_none_match, tag):
             return Response(status_code=304, headers={"etag": etag(tag)})
         same = tuple(revision for revision in await revisions.newest_first() if revision.digest == digest)
-        return json_response(PolicyView(digest, in_force, same, _without_keys(found)), headers={"etag": etag(tag)})
+        response = await large_response(lambda: PolicyView(digest, in_force, same, _without_keys(found)))
+        response.headers["etag"] = etag(tag)
+        return response
 
     @router.post("/{digest}/apply", responses=returns(RolloutSummary, "The rollout has started."))
     async def apply(caller: Admin, digest: Digest, body: ActionBody, if_match: IfMatch = None) -> Response:

@@ -13,7 +13,7 @@ from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, etag, must_match
-from control_plane.api.responses import Problem, json_response
+from control_plane.api.responses import Problem, json_response, large_response
 from control_plane.api.text_fields import Reason
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
@@ -80,15 +80,22 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
             raise Problem(404, "no policy has been rolled out yet")
         rollout, shadow = stored.rollout, rollouts.shadow
         compared = shadow if shadow is not None and shadow.number == rollout.number and not rollout.is_over else None
-        status = RolloutStatus(
-            summary(rollout, compared.moved_share if compared is not None else None),
-            agent_policy_states(rollout, view.snapshot, view.now()),
-            await _changes(actions, rollout),
-            compared.changes if compared is not None else None,
-            await _limits(actions, rollout),
-            by_region(rollout, observations(view.snapshot, view.now())),
-        )
-        return json_response(status, headers={"etag": etag(stored.revision)})
+        changes, limits = await _changes(actions, rollout), await _limits(actions, rollout)
+        snapshot, now = view.snapshot, view.now()
+
+        def found() -> RolloutStatus:
+            return RolloutStatus(
+                summary(rollout, compared.moved_share if compared is not None else None),
+                agent_policy_states(rollout, snapshot, now),
+                changes,
+                compared.changes if compared is not None else None,
+                limits,
+                by_region(rollout, observations(snapshot, now)),
+            )
+
+        response = await large_response(found)
+        response.headers["etag"] = etag(stored.revision)
+        return response
 
     @router.post("/current/halt", responses=returns(RolloutSummary, "The rollout is halted."))
     async def halt(caller: Operator, body: ActionBody, if_match: IfMatch = None) -> Response:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from adapters.access.callers import Caller
 from control_plane.api.openapi import returns
-from control_plane.api.responses import json_response
+from control_plane.api.responses import json_response, large_response
 from control_plane.auth.required_roles import Viewer
 from control_plane.status.fleet_status import FleetStatus
 from control_plane.status.status import Status
@@ -30,7 +30,8 @@ def routes(fleet: FleetStatus) -> APIRouter:
         states the reason.
         """
         client = request.client.host if request.client is not None else ""
-        return json_response(await fleet.read(caller, client, agents=agents))
+        found = await fleet.read(caller, client, agents=agents)
+        return await large_response(lambda: found)
 
     @router.get("/whoami", responses=returns(Caller, "The caller."))
     async def who_am_i(caller: Viewer) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
 
@@ -195,10 +195,10 @@ async def test_an_unknown_path_is_a_problem_response(http: httpx.AsyncClient) ->
 async def test_an_internal_error_shows_no_traceback(
     control_plane: ControlPlane, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken() -> Status:
+    def broken(**_: bool) -> Callable[[], Status]:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(control_plane.reporter, "status", broken)
+    monkeypatch.setattr(control_plane.reporter, "prepared", broken)
     response = await http.get("/v1/status", headers=OPERATOR)
     assert is_problem(response, 500)
     assert "secret detail" not in response.text
