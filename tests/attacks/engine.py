@@ -31,8 +31,12 @@ class Engine:
         self.ended_early = 0
         """Responses and tunnels whose connection the agent ended."""
 
+        self.tunnelled = b""
+        """What clients of tunnels have sent: the heads of their requests, and all bytes after them."""
+
     def reset(self) -> None:
         """Clear the record."""
+        self.tunnelled = b""
         self.max_running, self.started, self.ended_early = self.running, [], 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,7 +46,12 @@ class Engine:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
                 if "upgrade" in headers:
-                    await self._tick(writer, UPGRADED, b"tick", 600.0)
+                    self.tunnelled += head.encode("latin-1")
+                    reading = asyncio.create_task(self._read_tunnel(reader))
+                    try:
+                        await self._tick(writer, UPGRADED, b"tick", 600.0)
+                    finally:
+                        reading.cancel()
                     return
                 body = await _body(reader, headers)
                 if not head.startswith("POST"):
@@ -57,6 +66,10 @@ class Engine:
             pass
         finally:
             writer.close()
+
+    async def _read_tunnel(self, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(1 << 16):
+            self.tunnelled += data
 
     async def _run(self, asked: dict[str, object], writer: asyncio.StreamWriter) -> None:
         self.running += 1
