@@ -254,7 +254,7 @@ class ControlPlane:
                 plans_routes.routes(self._history, view),
                 explain_routes.routes(view, self.elector, actions, self.policies, geoip),
                 steer_routes.routes(view, geoip),
-                what_if_routes.routes(view, self._evaluator),
+                what_if_routes.routes(view, self.overrides, self._evaluator),
                 fleet_routes.routes(reporter, view),
                 tenants_routes.routes(view),
                 capacity_routes.routes(self._planning),

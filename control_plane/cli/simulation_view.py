@@ -15,6 +15,7 @@ from penstock.verification.situations import listed
 
 if TYPE_CHECKING:
     # Imported for types only, so that commands without such values do not load the planner.
+    from control_plane.status.query_responses import WhatIfResponse
     from penstock.what_if.moved_demand import Move
     from penstock.what_if.outcomes import Totals
 
@@ -39,6 +40,20 @@ def simulated_view(before: Totals, after: Totals, moved: Sequence[Move]) -> Rend
     more = len(moved) - MAX_MOVES
     rest = [Text(f"and {more} smaller moves; -o json has all of them", "dim")] if more > 0 else []
     return Group(_totals(before, after), summary, *([_moves(moved)] if moved else []), *rest)
+
+
+def live_view(found: WhatIfResponse) -> RenderableType:
+    """Return the comparison by a control plane, with the conditions of both sides and the rejected overrides."""
+    rejected = [
+        Text(f"would be rejected ({each.by.value.replace('_', ' ')}): {each.detail}", "bold red")
+        for each in found.rejections
+    ]
+    notes = [Text(f"demand {found.demand}; fleet {found.fleet}", "dim")]
+    both = [condition for condition in found.conditions_before if condition in found.conditions_after]
+    for side, conditions in (("before", found.conditions_before), ("after", found.conditions_after)):
+        notes += [Text(f"{side}: {each}", "dim") for each in conditions if each not in both]
+    notes += [Text(f"in effect: {each}", "dim") for each in both]
+    return Group(*rejected, simulated_view(found.before, found.after, found.moves), *notes)
 
 
 def _totals(before: Totals, after: Totals) -> Table:

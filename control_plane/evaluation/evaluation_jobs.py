@@ -7,16 +7,18 @@ import msgspec
 from adapters.error_text import suggest
 from control_plane.api.body_decoding import BadBody, decode_body, parse_json
 from control_plane.evaluation.what_if_request import MAX_REQUESTS_PER_S, WhatIfRequest
+from control_plane.overrides.override_fields import BadExpiry
 from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
 from control_plane.policy.bundle_limits import MAX_FILES
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.tarball import read_tar
 from control_plane.status.query_responses import WhatIfResponse
+from penstock.overrides.override_check import NO_REPORTS, OverrideRejection, RejectedBy, described, rejection
+from penstock.overrides.overrides import Override, OverrideKind, validation_error
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import Change, diff
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups, sustainable_rate
-from penstock.what_if.evaluation import evaluate_demand
-from penstock.what_if.moved_demand import moves
+from penstock.what_if.comparison import Side, compare
 from penstock.what_if.outcomes import Capacity, DemandGroup
 
 MAX_NAMES_OF_BUNDLE = 2 * MAX_FILES
@@ -57,6 +59,23 @@ class ValidationJob(msgspec.Struct, frozen=True, tag=True):
     """The policy in force."""
 
 
+class LiveFleet(msgspec.Struct, frozen=True):
+    """The fleet as it is."""
+
+    now: float
+    """Unix time (s)."""
+    capacities: tuple[Capacity, ...] = ()
+    """Reported capacity of each pool."""
+    reported_per_s: float = 0.0
+    """Reported total demand (requests/s)."""
+    failed: tuple[str, ...] = ()
+    """Regions that have failed."""
+    overrides: tuple[Override, ...] = ()
+    """The overrides of operators that still have an effect."""
+    available: tuple[tuple[str, str, float], ...] | None = None
+    """Region, model and available slots of each pool, for guard rails; None where the regions have not reported."""
+
+
 class WhatIfJob(msgspec.Struct, frozen=True, tag=True):
     """Compare the policy in force with another one, or with the loss of regions."""
 
@@ -64,10 +83,7 @@ class WhatIfJob(msgspec.Struct, frozen=True, tag=True):
     """The policy in force."""
     request: bytes
     """A WhatIfRequest in JSON."""
-    capacities: tuple[Capacity, ...]
-    """Reported capacity of each pool."""
-    reported_per_s: float
-    """Reported total demand (requests/s)."""
+    fleet: LiveFleet
 
 
 Job = ValidationJob | WhatIfJob
@@ -117,33 +133,80 @@ def _files(bundle: bytes) -> dict[str, str]:
 
 
 def _evaluate(job: WhatIfJob) -> WhatIfResponse:
-    policy, reported = job.policy, job.capacities
+    fleet = job.fleet
     request = decode_body(job.request, WhatIfRequest, MAX_NAMES_OF_BUNDLE)
+    policy = _compile(request.files_before, "files_before") if request.files_before is not None else job.policy
+    proposed = _compile(request.files, "files") if request.files is not None else policy
+    _check_names(request, policy, proposed)
+    rejections, added = _proposed(request, job)
+    kept = tuple(override for override in fleet.overrides if override.id not in request.lift)
+    before = Side(policy, frozenset((*fleet.failed, *request.lost_before)), fleet.overrides)
+    after = Side(proposed, before.lost | frozenset(request.lost), (*kept, *added))
     given = None if request.demand is None else [row.group() for row in request.demand]
-    proposed = _compile(request.files) if request.files is not None else policy
-    for name in request.lost:
-        _require_region(proposed, name, "lost")
-    for index, group in enumerate(given or ()):
-        if group.origin and group.origin not in policy.regions:
-            _require_region(proposed, group.origin, f"demand[{index}].origin")
+    reported = fleet.capacities if request.fleet is None else tuple(row.capacity() for row in request.fleet)
     rate_per_s = (
-        job.reported_per_s or min(sustainable_rate(policy, reported), MAX_REQUESTS_PER_S) or DEFAULT_REQUESTS_PER_S
+        fleet.reported_per_s or min(sustainable_rate(policy, reported), MAX_REQUESTS_PER_S) or DEFAULT_REQUESTS_PER_S
     )
     asked = given if given is not None else _generate_demand(policy, rate_per_s)
-    capacities = reported or generated_fleet((policy, proposed), asked)
-    before = evaluate_demand(policy, asked, capacities)
-    after = evaluate_demand(proposed, asked, capacities, frozenset(request.lost))
-    moved = moves(asked, before, after)
+    found = compare(before, after, asked, reported or generated_fleet((policy, proposed), asked), fleet.now)
+    source = "as given" if request.fleet is not None else "as reported"
     return WhatIfResponse(
-        before=before.totals,
-        after=after.totals,
-        moves=tuple(moved[:MAX_MOVES]),
-        moved_per_s=sum(move.requests_per_s for move in moved),
+        before=found.before,
+        after=found.after,
+        moves=found.moves[:MAX_MOVES],
+        moved_per_s=sum(move.requests_per_s for move in found.moves),
         policy_before=policy.digest(),
         policy_after=proposed.digest(),
-        demand="as given" if given is not None else _describe_demand(rate_per_s, reported=job.reported_per_s > 0.0),
-        fleet="as reported" if reported else "generated: no region reports a pool",
+        demand="as given" if given is not None else _describe_demand(rate_per_s, reported=fleet.reported_per_s > 0.0),
+        fleet=source if reported else "generated: no region reports a pool",
+        conditions_before=_conditions(before, fleet.now),
+        conditions_after=_conditions(after, fleet.now),
+        rejections=tuple(rejections),
     )
+
+
+def _check_names(request: WhatIfRequest, policy: Policy, proposed: Policy) -> None:
+    for name in request.lost:
+        _require_region(proposed, name, "lost")
+    for name in request.lost_before:
+        _require_region(policy, name, "lost_before")
+    for index, row in enumerate(request.demand or ()):
+        if row.origin and row.origin not in policy.regions:
+            _require_region(proposed, row.origin, f"demand[{index}].origin")
+    for index, pool in enumerate(request.fleet or ()):
+        if pool.region not in policy.regions:
+            _require_region(proposed, pool.region, f"fleet[{index}].region")
+
+
+def _proposed(request: WhatIfRequest, job: WhatIfJob) -> tuple[list[OverrideRejection], list[Override]]:
+    """Return the rejections of the proposed overrides, and the overrides, which are evaluated nevertheless.
+
+    Each is checked after the previous one, as if the operator had set them in this order.
+    """
+    fleet = job.fleet
+    rejections: list[OverrideRejection] = []
+    added: list[Override] = []
+    kept = [override for override in fleet.overrides if override.id not in request.lift]
+    capacity = {(region, model): slots for region, model, slots in fleet.available or ()}
+    for number, fields in enumerate(request.overrides):
+        try:
+            wanted = fields.override(f"proposed-{number}", "preview", "preview", fleet.now)
+        except BadExpiry as bad:
+            raise JobRefused(Refused(f"overrides[{number}].{bad}")) from None
+        if (wrong := validation_error(wanted, job.policy)) is not None:
+            raise JobRefused(Refused(f"overrides[{number}].{wrong}"))
+        if fleet.available is None and wanted.kind is not OverrideKind.FREEZE:
+            rejections.append(OverrideRejection(RejectedBy.GUARD_RAIL, NO_REPORTS))
+        elif (rejected := rejection(job.policy, (*kept, *added), wanted, capacity, fleet.now)) is not None:
+            rejections.append(rejected)
+        added.append(wanted)
+    return rejections, added
+
+
+def _conditions(side: Side, now: float) -> tuple[str, ...]:
+    """Describe the lost regions, overrides and maintenance windows of a side."""
+    lost = [f"{region} has failed" for region in sorted(side.lost)]
+    return (*lost, *(f"{described(override)}: {override.reason}" for override in side.in_force(now)))
 
 
 def _require_region(policy: Policy, name: str, field: str) -> None:
@@ -165,10 +228,10 @@ def _generate_demand(policy: Policy, rate_per_s: float) -> list[DemandGroup]:
     return generated_demand(policy, rate_per_s)
 
 
-def _compile(files: dict[str, str]) -> Policy:
+def _compile(files: dict[str, str], field: str) -> Policy:
     try:
         return compile_bundle(files)
     except PolicyRefused as refused:
         listed = refused.errors[:MAX_ERRORS]
-        errors = tuple({"field": f"body.files.{error.file}", "problem": str(error)} for error in listed)
-        raise JobRefused(Refused(f"the bundle is invalid: {len(refused.errors)} error(s)", errors)) from None
+        errors = tuple({"field": f"body.{field}.{error.file}", "problem": str(error)} for error in listed)
+        raise JobRefused(Refused(f"{field}: the bundle is invalid: {len(refused.errors)} error(s)", errors)) from None

@@ -18,10 +18,10 @@ from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError, Unchanged
 from adapters.store.mirror import Mirror
 from control_plane.audit.audit_log import AuditLog, ChangeRefused
-from penstock.overrides.guard_rails import Objection, objection
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.maintenance import windows
-from penstock.overrides.overrides import MAX_OVERRIDES, Override, OverrideSet, duplicate_of, lifted, validation_error
+from penstock.overrides.override_check import OverrideRejection, rejection
+from penstock.overrides.overrides import Override, OverrideSet, lifted
 from penstock.policy.policy import Policy
 
 MAX_TRIES = 20
@@ -31,29 +31,9 @@ MAX_TRIES = 20
 class OverrideRefused(Exception):
     """The override is not set; the message has the reason."""
 
-
-class InvalidOverride(OverrideRefused):
-    """The override is invalid under the policy in force."""
-
-
-class DuplicateOverride(OverrideRefused):
-    """An equivalent override is in force already."""
-
-    def __init__(self, message: str, override: Override) -> None:
-        super().__init__(message)
-        self.override = override
-
-
-class TooManyOverrides(OverrideRefused):
-    """MAX_OVERRIDES overrides are set already."""
-
-
-class GuardRailRefused(OverrideRefused):
-    """A guard rail objects, and the caller did not force the override."""
-
-    def __init__(self, objection: Objection) -> None:
-        super().__init__(objection.detail)
-        self.objection = objection
+    def __init__(self, rejection: OverrideRejection) -> None:
+        super().__init__(rejection.detail)
+        self.rejection = rejection
 
 
 class OverrideStore:
@@ -127,25 +107,19 @@ class OverrideStore:
             epoch: fencing epoch of the leader that sets the override by itself; None if an operator sets it.
 
         Raises:
-            OverrideRefused: the override is not set; each subclass is one reason.
+            OverrideRefused: the override is not set.
             StoreError: the leadership of `epoch` has ended; or the store is unavailable, and whether the override was
                 set is unknown.
         """
         fence = () if epoch is None else (SameKey(keys.LEADER, epoch),)
-        if (wrong := validation_error(wanted, policy)) is not None:
-            raise InvalidOverride(wrong)
         for _ in range(MAX_TRIES):
             before, revision = await self._read()
             now = self._clock()
             kept = before.without_ended(now, policy.failover.failback_ramp_s)
-            standing = duplicate_of((*kept.overrides, *windows(policy, now)), wanted, now)
-            if standing is not None:
-                raise DuplicateOverride(f"{_named(standing)} does this already, set by {standing.author}", standing)
-            if len(kept.overrides) >= MAX_OVERRIDES:
-                raise TooManyOverrides(f"{MAX_OVERRIDES} overrides are set, and no more are kept: lift some")
-            against = objection(policy, kept.overrides, wanted, capacity, now)
-            if against is not None and not force:
-                raise GuardRailRefused(against)
+            refused = rejection(policy, kept.overrides, wanted, capacity, now)
+            against = refused.objection if refused is not None else None
+            if refused is not None and (against is None or not force):
+                raise OverrideRefused(refused)
             action = f"override.{wanted.kind.value}"
             after = msgspec.to_builtins(wanted)
             if against is not None:
@@ -257,10 +231,3 @@ class OverrideStore:
         except ChangeRefused:
             return False
         return True
-
-
-def _named(override: Override) -> str:
-    name = f"{override.kind.value.replace('_', ' ')} {override.id}"
-    if override.region is not None:
-        name += f" of {override.region}"
-    return name if override.value is None else f"{name} to {override.value:g}"

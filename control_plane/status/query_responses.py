@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.overrides.override_check import OverrideRejection
 from penstock.policy.provenance import Provenance
 from penstock.routing.explain import Explanation
 from penstock.what_if.moved_demand import Move
@@ -28,9 +29,9 @@ class WhatIfResponse(msgspec.Struct, frozen=True):
     """The same demand under the current and the proposed conditions."""
 
     before: Totals
-    """Under the policy in force, with every region available."""
+    """Under the policy of the side before, with the fleet as it is."""
     after: Totals
-    """Under the proposed policy, with the given regions lost."""
+    """Under the proposed policy, with the proposed overrides and losses."""
     moves: tuple[Move, ...]
     """Demand that another region serves, or that is refused, after the change; largest first, at most 500."""
     moved_per_s: float
@@ -42,4 +43,10 @@ class WhatIfResponse(msgspec.Struct, frozen=True):
     demand: str
     """Source of the demand: the request, or generated, at the rate that regions report if they do."""
     fleet: str
-    """Source of the capacity: the reports of regions, or generated because no region reports a pool."""
+    """Source of the capacity: the request, the reports of regions, or generated because no region reports a pool."""
+    conditions_before: tuple[str, ...] = ()
+    """Lost regions, overrides and maintenance windows in force on the side before."""
+    conditions_after: tuple[str, ...] = ()
+    """Lost regions, overrides and maintenance windows in force on the side after."""
+    rejections: tuple[OverrideRejection, ...] = ()
+    """Reasons for which proposed overrides would not be set now; the side after has them nevertheless."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.fleet.report import AgentReport, DemandReport, GroupReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
+from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
 from penstock.planning.registry import OFFLINE_LIMIT_S, planner
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import TickInput
@@ -29,8 +31,20 @@ from penstock.what_if.shared_slots import served_shares
 from penstock.what_if.totals import totals
 
 
+class _Fleet(NamedTuple):
+    """The state of the fleet that a plan is computed for."""
+
+    capacities: Sequence[Capacity]
+    lost: frozenset[str]
+    interventions: Interventions
+
+
 def evaluate_demand(
-    policy: Policy, demand: Sequence[DemandGroup], fleet: Sequence[Capacity], lost: frozenset[str] = frozenset()
+    policy: Policy,
+    demand: Sequence[DemandGroup],
+    fleet: Sequence[Capacity],
+    lost: frozenset[str] = frozenset(),
+    interventions: Interventions = NO_INTERVENTIONS,
 ) -> Evaluation:
     """Evaluate each group of a demand, and the demand as a whole.
 
@@ -39,6 +53,7 @@ def evaluate_demand(
         demand: the groups to evaluate, with rates in requests per second.
         fleet: capacity by region and model; entries for regions or models that the policy lacks are ignored.
         lost: regions that have failed.
+        interventions: the overrides and maintenance windows in force.
     """
     resolver = EntryResolver(policy, fleet, lost)
     whole, demand = demand, [part for group in demand for part in _as_served(policy, group, resolver)]
@@ -48,7 +63,7 @@ def evaluate_demand(
         msgspec.structs.replace(group, requests_per_s=part * group.requests_per_s)
         for group, part in zip(demand, parts_in, strict=True)
     ]
-    shares = _planned(policy, held, verdicts, fleet, lost)
+    shares = _planned(policy, held, verdicts, _Fleet(fleet, lost, interventions))
     pools = {(pool.region, pool.model): pool for pool in fleet if pool.region not in lost}
     loads = _loads(held, verdicts, shares)
     served = served_shares(pools, loads)
@@ -137,8 +152,7 @@ def _planned(
     policy: Policy,
     demand: Sequence[DemandGroup],
     verdicts: Sequence[Entered | Refusal],
-    fleet: Sequence[Capacity],
-    lost: frozenset[str],
+    fleet: _Fleet,
 ) -> dict[Key, dict[str, float]]:
     """Plan shares by entry region, model and residency class, as the control plane would compute them."""
     rates: dict[str, dict[tuple[str, ResidencyClass], float]] = defaultdict(lambda: defaultdict(float))
@@ -147,12 +161,12 @@ def _planned(
             entry, permitted = verdict
             rates[entry][group.model, permitted] += group.requests_per_s
     agents = {
-        (region, ""): HeldReport(_report(region, fleet, rates[region]), 0.0)
+        (region, ""): HeldReport(_report(region, fleet.capacities, rates[region]), 0.0)
         for region in policy.regions
-        if region not in lost
+        if region not in fleet.lost
     }
     health = {
-        name: RegionHealth(RegionState.FAILED if name in lost else RegionState.HEALTHY) for name in policy.regions
+        name: RegionHealth(RegionState.FAILED if name in fleet.lost else RegionState.HEALTHY) for name in policy.regions
     }
     tick = TickInput(
         policy=policy,
@@ -162,6 +176,7 @@ def _planned(
         epoch=1,
         generation=1,
         elapsed_s=1.0,
+        interventions=fleet.interventions,
     )
     plans = planner(policy.objective.planner, OFFLINE_LIMIT_S).plan(tick).plans
     return {

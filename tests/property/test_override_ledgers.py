@@ -13,7 +13,7 @@ from adapters.access.callers import Caller, Role
 from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_chain import verify_chain
 from control_plane.audit.audit_log import AuditLog
-from control_plane.overrides.override_store import DuplicateOverride, GuardRailRefused, OverrideStore
+from control_plane.overrides.override_store import OverrideRefused, OverrideStore
 from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.overrides import Override
@@ -59,7 +59,7 @@ class Desk:
         try:
             await self.ledger.begin(DUTY, override, POLICY, EVEN)
             self._set.append(override.id)
-        except (GuardRailRefused, DuplicateOverride):
+        except OverrideRefused:
             pass
 
 

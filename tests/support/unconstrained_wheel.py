@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from adapters.garbage_collection import main_command
-from control_plane.evaluation.evaluation_jobs import WhatIfJob
+from control_plane.evaluation.evaluation_jobs import LiveFleet, WhatIfJob
 from control_plane.evaluation.evaluation_process import LENGTH_BYTES, Reply
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
@@ -58,7 +58,7 @@ def main() -> None:
 def _evaluate(python: Path) -> None:
     """Have an evaluation process answer one what-if."""
     policy = compile_bundle(read_folder(PLANET))
-    job = msgspec.msgpack.encode(WhatIfJob(policy, None, ("eu-es",), None, (), 0.0))
+    job = msgspec.msgpack.encode(WhatIfJob(policy, b'{"lost": ["eu-es"]}', LiveFleet(0.0)))
     _, *arguments = main_command("control_plane.evaluation.evaluation_process")
     answered = subprocess.run(
         [python, *arguments], input=len(job).to_bytes(LENGTH_BYTES, "big") + job, stdout=subprocess.PIPE, check=True

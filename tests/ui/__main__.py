@@ -68,6 +68,14 @@ async def act(page: Page, opener: str, confirm: str, reason: str, *, expected: s
     await dialog.get_by_role("button", name="Close").click()
 
 
+async def set_override(planet: Planet, token: str, fields: dict[str, str]) -> None:
+    """Set an override, as another operator would."""
+    (where,) = control_plane_urls(planet.topology, planet.ports).values()
+    async with httpx.AsyncClient(base_url=where, headers={"authorization": f"Bearer {token}"}) as http:
+        body = {"reason": "another operator", "expires_in_s": "none"} | fields
+        (await http.post("/v1/overrides", json=body)).raise_for_status()
+
+
 async def lift_all(planet: Planet, token: str) -> None:
     """Lift every override of operators, as another operator would."""
     (where,) = control_plane_urls(planet.topology, planet.ports).values()
@@ -139,6 +147,28 @@ async def fail_over(page: Page, planet: Planet, token: str) -> None:
     await page.click("nav >> text=Change")
     await act(page, "Lift…", "Lift", "engines are replaced", expected="corrupt responses")
     await expect(page.get_by_role("button", name="Lift…")).to_have_count(0, timeout=PATIENCE_MS)
+
+
+async def guarded(page: Page, planet: Planet, token: str) -> None:
+    """A drain that the guard rails refuse is shown as refused, and offered to an admin who forces it alone."""
+    await set_override(planet, token, {"kind": "fail_over", "region": "eu-es"})
+    await page.goto(page.url.partition("#")[0] + "#/region/eu-de")
+    await page.get_by_role("button", name="Drain…", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    confirm = dialog.get_by_role("button", name="Drain", exact=True)
+    await dialog.get_by_role("button", name="Show what it would do").click()
+    await expect(dialog).to_contain_text("would leave residency class eu-de+eu-es no region", timeout=PATIENCE_MS)
+    await expect(dialog.get_by_role("table", name="Classes without a region")).to_contain_text("eu-personal")
+    await expect(dialog).to_contain_text("fail over")
+    await dialog.get_by_label("Reason").fill("a test of guard rails")
+    await page.screenshot(path=OUT / "guarded-dialog.png")
+    await expect(confirm).to_be_disabled()
+    await dialog.get_by_label("although guard rails refuse it").check()
+    await expect(confirm).to_be_enabled()
+    await dialog.get_by_label("although guard rails refuse it").uncheck()
+    await expect(confirm).to_be_disabled()
+    await dialog.get_by_role("button", name="Close").click()
+    await lift_all(planet, token)
 
 
 async def freeze(page: Page, planet: Planet, token: str) -> None:
@@ -269,6 +299,7 @@ CHECKS: tuple[Check, ...] = (
     region,
     drain,
     fail_over,
+    guarded,
     freeze,
     refused,
     change,

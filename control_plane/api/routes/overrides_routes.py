@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from secrets import token_hex
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.access.callers import Caller, Role
 from adapters.store.config_store import StoreError
@@ -21,6 +19,7 @@ from control_plane.api.preconditions import IfMatch, etag, must_match
 from control_plane.api.responses import Problem, json_response
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
+from control_plane.overrides.override_fields import BadExpiry, Expiry, LastResort, OverrideFields
 from control_plane.overrides.override_resource import (
     LiftedOverrides,
     OverridePage,
@@ -28,38 +27,13 @@ from control_plane.overrides.override_resource import (
     digest,
     override_status,
 )
-from control_plane.overrides.override_store import (
-    DuplicateOverride,
-    GuardRailRefused,
-    InvalidOverride,
-    OverrideRefused,
-    OverrideStore,
-)
+from control_plane.overrides.override_store import OverrideRefused, OverrideStore
 from control_plane.status.fleet_view import FleetView
 from penstock.overrides.maintenance import windows
+from penstock.overrides.override_check import NO_REPORTS, OverrideRejection, RejectedBy
 from penstock.overrides.overrides import WITHDRAWS, Override, OverrideKind, OverrideSet
 from penstock.policy.policy import Policy
 
-MAX_DURATION_S = 366 * 86_400
-"""Maximum duration (s) of an override that expires."""
-
-_MAX_NUMBER = 1e300
-"""Larger numbers, and values that are not a number, are rejected before the comparison with MAX_DURATION_S."""
-
-
-def _expiry(given: object) -> object:
-    if given == "none":
-        return given
-    if isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < _MAX_NUMBER:
-        return given
-    raise PydanticCustomError("expiry", "give a number of seconds, or `none`")
-
-
-Expiry = Annotated[
-    float | Literal["none"],
-    BeforeValidator(_expiry),
-    Field(description="Seconds until the override expires; `none`: it lasts until lifted.", examples=[7200, "none"]),
-]
 Force = Annotated[
     bool,
     Field(strict=True, description="Set the override although guard rails refuse it. Admins only; audited."),
@@ -82,22 +56,16 @@ class DrainRequest(_Body):
 
     reason: Reason
     expires_in_s: Expiry
-    last_resort: bool = Field(
-        True,
-        strict=True,
-        description="Whether the region still serves the requests that no other permitted region can serve.",
-    )
+    last_resort: LastResort = True
     force: Force = False
 
 
-class OverrideRequest(DrainRequest):
+class OverrideRequest(OverrideFields):
     """An override to set."""
 
-    kind: OverrideKind
-    region: str | None = Field(None, max_length=253, description="Name of the region; none for a freeze.")
-    model: str | None = Field(None, max_length=512, description="Limit to the traffic of this model.")
-    origin: str | None = Field(None, max_length=253, description="Limit to the requests that arrive in this region.")
-    value: float | None = Field(None, strict=True, description="Share of a weight, from 0 to below 1.")
+    reason: Reason
+    expires_in_s: Expiry
+    force: Force = False
 
 
 LiftBody = Annotated[LiftRequest, Depends(JsonBody(LiftRequest).read)]
@@ -182,8 +150,7 @@ class _Overrides:
         _authorise(caller, request)
         capacity = self._view.capacity()
         if capacity is None and not request.force and request.kind is not OverrideKind.FREEZE:
-            detail = "regions have not reported to this control plane yet, so guard rails cannot be checked; try again"
-            raise Problem(503, detail, {"retry-after": "2"})
+            raise Problem(503, NO_REPORTS, {"retry-after": "2"})
         policy = self._policy()
         for field in ("region", "origin"):
             if (name := getattr(request, field)) is not None:
@@ -192,7 +159,7 @@ class _Overrides:
         try:
             override = await self._store.begin(caller, override, policy, capacity or {}, force=request.force)
         except OverrideRefused as refused:
-            raise _problem(refused) from None
+            raise _problem(refused.rejection) from None
         headers = {"etag": etag(digest(override)), "location": f"/v1/overrides/{override.id}"}
         return json_response(self._status(override), 201, headers)
 
@@ -243,19 +210,10 @@ def _response(status: OverrideStatus) -> Response:
 
 
 def _override(caller: Caller, request: OverrideRequest, now: float) -> Override:
-    return Override(
-        id=token_hex(6),
-        kind=request.kind,
-        reason=request.reason,
-        author=caller.name,
-        begins_at=now,
-        region=request.region,
-        model=request.model,
-        origin=request.origin,
-        value=request.value,
-        last_resort=request.last_resort,
-        expires_at=None if request.expires_in_s == "none" else now + _duration_s(request.expires_in_s),
-    )
+    try:
+        return request.override(token_hex(6), caller.name, request.reason, now)
+    except BadExpiry as bad:
+        raise Problem(422, str(bad)) from None
 
 
 def _authorise(caller: Caller, request: OverrideRequest) -> None:
@@ -268,30 +226,20 @@ def _authorise(caller: Caller, request: OverrideRequest) -> None:
         raise Problem(403, f"{caller.name} has the role {caller.role.value}; force requires {Role.ADMIN.value}")
 
 
-def _duration_s(given: float | str) -> float:
-    seconds = float(given)
-    if not 0.0 < seconds <= MAX_DURATION_S or not math.isfinite(seconds):
-        raise Problem(422, f"expires_in_s: must be more than 0 and at most {MAX_DURATION_S} seconds, or `none`")
-    return seconds
-
-
 def _not_found(id: str) -> Problem:
     return Problem(404, f"there is no override {id[:64]}; it may have ended")
 
 
-def _problem(refused: OverrideRefused) -> Problem:
-    match refused:
-        case InvalidOverride():
-            return Problem(422, str(refused))
-        case GuardRailRefused():
-            against = refused.objection
-            return Problem(
-                409,
-                f"{refused}; an admin can set it with force: true",
-                guard=True,
-                classes=msgspec.to_builtins(against.classes),
-                withdrawn=dict(against.withdrawn),
-            )
-        case DuplicateOverride():
-            return Problem(409, str(refused), override=refused.override.id)
-    return Problem(409, str(refused))
+def _problem(refused: OverrideRejection) -> Problem:
+    if refused.by is RejectedBy.INVALID:
+        return Problem(422, refused.detail)
+    if (against := refused.objection) is not None:
+        return Problem(
+            409,
+            f"{refused.detail}; an admin can set it with force: true",
+            guard=True,
+            classes=msgspec.to_builtins(against.classes),
+            withdrawn=dict(against.withdrawn),
+        )
+    members = {} if refused.standing is None else {"override": refused.standing.id}
+    return Problem(409, refused.detail, None, **members)

@@ -1,4 +1,4 @@
-"""`POST /v1/what-if`: effects of another policy, or of the loss of regions, on the fleet's demand."""
+"""`POST /v1/what-if`: effects of another policy, of overrides, or of the loss of regions, on the fleet as it is."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from control_plane.api.evaluation_response import evaluation_response
 from control_plane.api.json_bodies import MAX_BODY, require_json
 from control_plane.api.openapi import body_of, returns
 from control_plane.auth.required_roles import Viewer
-from control_plane.evaluation.evaluation_jobs import WhatIfJob
+from control_plane.evaluation.evaluation_jobs import LiveFleet, WhatIfJob
 from control_plane.evaluation.evaluator import Evaluator
 from control_plane.evaluation.what_if_request import MAX_REQUESTS_PER_S, WhatIfRequest
+from control_plane.overrides.override_store import OverrideStore
 from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import WhatIfResponse
 from penstock.fleet.capacity_groups import SharedSlots
 from penstock.fleet.snapshot import demand, pools
+from penstock.health.region_health import RegionState
+from penstock.policy.policy import Policy
 from penstock.what_if.outcomes import Capacity
 
 
-def routes(view: FleetView, evaluator: Evaluator) -> APIRouter:
+def routes(view: FleetView, overrides: OverrideStore, evaluator: Evaluator) -> APIRouter:
     """Return the router of what-if evaluations."""
     router = APIRouter(prefix="/v1", tags=["explain"])
 
@@ -31,19 +34,32 @@ def routes(view: FleetView, evaluator: Evaluator) -> APIRouter:
         openapi_extra={MAX_BODY: MAX_BUNDLE_BYTES, "requestBody": body_of(WhatIfRequest)},
     )
     async def what_if(caller: Viewer, request: Request) -> Response:
-        """Compare the current policy with another one, or with the loss of regions, on the same demand.
+        """Compare the fleet as it is with another policy, with overrides, or with the loss of regions.
 
-        The response has the demand that moves, round trips, cost and refusals, computed by the planner and the
-        decision functions that serve the fleet. Nothing is changed. A caller has one evaluation at a time.
+        Both sides have the same demand, and the overrides, maintenance windows and failed regions of now. The response
+        has the demand that moves, round trips, cost and refusals, computed by the planner and the decision functions
+        that serve the fleet, and the reasons for which proposed overrides would be rejected. Nothing is changed. A
+        caller has one evaluation at a time.
         """
         body = await request.body()
         require_json(request, body)
         policy = require_policy(view.policy)
-        capacities, reported_per_s = await in_api_thread(lambda: (_capacities(view), _reported_rate(view)))
-        job = WhatIfJob(policy, body, capacities, reported_per_s)
-        return await evaluation_response(evaluator, caller.name, job)
+        fleet = await in_api_thread(lambda: _live_fleet(view, overrides, policy))
+        return await evaluation_response(evaluator, caller.name, WhatIfJob(policy, body, fleet))
 
     return router
+
+
+def _live_fleet(view: FleetView, overrides: OverrideStore, policy: Policy) -> LiveFleet:
+    now, available = view.now(), view.capacity()
+    return LiveFleet(
+        now,
+        _capacities(view),
+        _reported_rate(view),
+        tuple(sorted(name for name, state in view.region_states().items() if state is RegionState.FAILED)),
+        overrides.seen.without_ended(now, policy.failover.failback_ramp_s).overrides,
+        None if available is None else tuple((*pool, slots) for pool, slots in sorted(available.items())),
+    )
 
 
 def _capacities(view: FleetView) -> tuple[Capacity, ...]:

@@ -14,10 +14,22 @@ import msgspec
 import typer
 
 from control_plane.cli.bundle_arguments import BundleArgument, compiled, read_bundle
+from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.commands.revisions_commands import apply, revisions, rollback
-from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error
+from control_plane.cli.comparison_options import (
+    TIMEOUT_S,
+    AlreadyLostOption,
+    DemandOption,
+    FleetFileOption,
+    LostOption,
+    TraceOption,
+    ask_control_plane,
+    given_demand,
+    given_fleet,
+)
+from control_plane.cli.error_output import EXIT_FAILED, EXIT_USAGE, UsageFault, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
-from control_plane.cli.simulation_view import simulated_json, simulated_view
+from control_plane.cli.simulation_view import live_view, simulated_json, simulated_view
 from control_plane.cli.verification_view import verified_json, verified_view
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.source.repository_url import without_credentials
@@ -120,14 +132,20 @@ def diff(before: BundleArgument, after: BundleArgument, output: OutputOption = O
 
 
 @app.command()
+@with_fleet_options
 def simulate(
+    fleet: FleetOptions,
     old: BundleArgument,
     new: BundleArgument,
-    demand: Annotated[Path | None, typer.Option(help="File of demand by kind of request: CSV or JSON lines.")] = None,
-    trace: Annotated[list[Path] | None, typer.Option(help="Agent's access log, as demand; may be repeated.")] = None,
-    fleet: Annotated[Path | None, typer.Option(help="File of the regions' capacity: CSV or JSON lines.")] = None,
+    demand: DemandOption = None,
+    trace: TraceOption = None,
+    fleet_file: FleetFileOption = None,
     requests_per_s: Annotated[float, typer.Option(min=0.001, max=1e6, help="Requests/s of generated demand.")] = 100.0,
-    lost: Annotated[list[str] | None, typer.Option(help="Region that has failed; may be repeated.")] = None,
+    lost: LostOption = None,
+    already_lost: AlreadyLostOption = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Evaluate by a control plane, on the fleet as it is; see `penstock what-if`.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare two policies on the same demand: moves, round trips, cost, refusals.
@@ -135,39 +153,57 @@ def simulate(
     Without --demand or --trace every tenant requests every model from every location. Without --fleet every region runs
     every model, with capacity for twice the demand. docs/simulating.md describes the files.
     """
-    from control_plane.cli.demand_file import MAX_ROWS, BadDemand, read_access_logs, read_demand, read_fleet
+    if live:
+        _simulate_live(fleet, old, new, demand, trace, fleet_file, lost, already_lost, output)
+        return
+    from control_plane.cli.demand_file import MAX_ROWS
     from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups
-    from penstock.what_if.evaluation import evaluate_demand
-    from penstock.what_if.moved_demand import moves
+    from penstock.what_if.comparison import Side, compare
 
     policies = (compiled(old, "policy simulate"), compiled(new, "policy simulate"))
     with exit_on_error("policy simulate"):
-        _check_regions(policies, lost or (), "the value of --lost")
-        try:
-            if demand is not None and trace:
-                raise UsageFault("--demand and --trace cannot be used together")
-            if demand is None and not trace and max_generated_groups(policies[0]) > MAX_ROWS:
-                raise UsageFault("too many tenants, models and regions to generate demand; give --demand or --trace")
-            asked = (
-                read_demand(demand)
-                if demand is not None
-                else read_access_logs(trace)
-                if trace
-                else generated_demand(policies[0], requests_per_s)
-            )
-            pools = read_fleet(fleet) if fleet is not None else generated_fleet(policies, asked)
-            _check_regions(policies, [row.origin for row in asked if row.origin], "an origin of the demand")
-            _check_regions(policies, [row.region for row in pools], "a region of the fleet")
-            _check_models(policies, [row.model for row in pools])
-        except BadDemand as error:
-            raise UsageFault(str(error)) from None
-    before, after = (evaluate_demand(policy, asked, pools, frozenset(lost or ())) for policy in policies)
-    moved = moves(asked, before, after)
+        _check_regions(policies[1:], lost or (), "the value of --lost")
+        _check_regions(policies[:1], already_lost or (), "the value of --already-lost")
+        given, capacity = given_demand(demand, trace), given_fleet(fleet_file)
+        if given is None and max_generated_groups(policies[0]) > MAX_ROWS:
+            raise UsageFault("too many tenants, models and regions to generate demand; give --demand or --trace")
+        asked = given if given is not None else generated_demand(policies[0], requests_per_s)
+        pools = capacity if capacity is not None else generated_fleet(policies, asked)
+        _check_regions(policies, [row.origin for row in asked if row.origin], "an origin of the demand")
+        _check_regions(policies, [row.region for row in pools], "a region of the fleet")
+        _check_models(policies, [row.model for row in pools])
+    before = Side(policies[0], frozenset(already_lost or ()))
+    found = compare(before, Side(policies[1], before.lost | frozenset(lost or ())), asked, pools)
     print_as(
         output,
-        simulated_json(before.totals, after.totals, moved),
-        lambda: simulated_view(before.totals, after.totals, moved),
+        simulated_json(found.before, found.after, found.moves),
+        lambda: simulated_view(found.before, found.after, found.moves),
     )
+
+
+def _simulate_live(
+    fleet: FleetOptions,
+    old: str,
+    new: str,
+    demand: Path | None,
+    trace: list[Path] | None,
+    fleet_file: Path | None,
+    lost: list[str] | None,
+    already_lost: list[str] | None,
+    output: Output,
+) -> None:
+    from control_plane.status.query_responses import WhatIfResponse
+
+    with exit_on_error("policy simulate"):
+        try:
+            bundles = {"files_before": read_bundle(old), "files": read_bundle(new)}
+        except PolicyRefused as refused:
+            fail("policy simulate", str(refused), EXIT_USAGE, errors=refused.errors)
+        asked, capacity = given_demand(demand, trace), given_fleet(fleet_file)
+        with fleet.connect(timeout_s=TIMEOUT_S) as api:
+            answer = ask_control_plane(api, asked, capacity, lost=lost or [], lost_before=already_lost or [], **bundles)
+            found: WhatIfResponse = answer.decoded(WhatIfResponse)
+    print_as(output, answer.body, lambda: live_view(found))
 
 
 def _check_regions(policies: Sequence[Policy], named: Iterable[str], what: str) -> None:
@@ -175,7 +211,8 @@ def _check_regions(policies: Sequence[Policy], named: Iterable[str], what: str) 
     known = sorted({name for policy in policies for name in policy.regions})
     unknown = sorted(set(named) - set(known))
     if unknown:
-        raise UsageFault(f"no region {', '.join(unknown[:10])} in either bundle; {what} is one of {', '.join(known)}")
+        where = "in either bundle" if len(policies) > 1 else "in that bundle"
+        raise UsageFault(f"no region {', '.join(unknown[:10])} {where}; {what} is one of {', '.join(known)}")
 
 
 def _check_models(policies: Sequence[Policy], named: Iterable[str]) -> None:

@@ -1,21 +1,28 @@
-"""`penstock what-if`: evaluate another policy, or the loss of regions, on the fleet's demand."""
+"""`penstock what-if`: evaluate another policy, overrides, or the loss of regions, on the fleet as it is."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from control_plane.cli.bundle_arguments import read_bundle
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.comparison_options import (
+    TIMEOUT_S,
+    AlreadyLostOption,
+    DemandOption,
+    FleetFileOption,
+    LostOption,
+    TraceOption,
+    ask_control_plane,
+    given_demand,
+    given_fleet,
+)
 from control_plane.cli.error_output import EXIT_USAGE, UsageFault, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_json, print_view
-from control_plane.cli.simulation_view import simulated_view
+from control_plane.cli.simulation_view import live_view
 from control_plane.policy.bundle_errors import PolicyRefused
-
-TIMEOUT_S = 60.0
-"""Time limit (s) of the evaluation."""
 
 
 @with_fleet_options
@@ -25,25 +32,42 @@ def what_if(
         str | None,
         typer.Option(help="Proposed bundle: folder or REPOSITORY@REF:FOLDER (default: policy in force)."),
     ] = None,
-    lost: Annotated[list[str] | None, typer.Option(help="Region that fails; may be repeated.")] = None,
+    lost: LostOption = None,
+    already_lost: AlreadyLostOption = None,
+    drain: Annotated[list[str] | None, typer.Option(help="Region that is drained; may be repeated.")] = None,
+    fail_over: Annotated[list[str] | None, typer.Option(help="Region that is failed over; may be repeated.")] = None,
+    lift: Annotated[list[str] | None, typer.Option(help="Id of an override that is lifted; may be repeated.")] = None,
+    demand: DemandOption = None,
+    trace: TraceOption = None,
+    fleet_file: FleetFileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compare the current policy with another policy or the loss of regions: moves, round trips, cost, refusals."""
+    """Compare the fleet as it is with a change: moves, round trips, cost, refusals.
+
+    The change is another policy, overrides that are set or lifted, the loss of regions, or several of these. Overrides,
+    drains and maintenance windows in force are in effect on both sides. Exit with 1 where guard rails would refuse an
+    override.
+    """
     # Imported late, because it imports the planner.
     from control_plane.status.query_responses import WhatIfResponse
 
     with exit_on_error("what-if"):
-        if policy is None and not lost:
-            raise UsageFault("give --policy, --lost, or both")
+        overrides: list[dict[str, Any]] = [{"kind": "drain", "region": region} for region in drain or ()]
+        overrides += [{"kind": "fail_over", "region": region} for region in fail_over or ()]
+        if policy is None and not lost and not overrides and not lift:
+            raise UsageFault("give a change: --policy, --lost, --drain, --fail-over or --lift")
         try:
             files = read_bundle(policy) if policy is not None else None
         except PolicyRefused as refused:
             fail("what-if", str(refused), EXIT_USAGE, errors=refused.errors)
+        asked, capacity = given_demand(demand, trace), given_fleet(fleet_file)
         with fleet.connect(timeout_s=TIMEOUT_S) as api:
-            answer = api.request("POST", "/v1/what-if", body={"files": files, "lost": lost or []})
+            change = {"files": files, "lost": lost or [], "lost_before": already_lost or [], "lift": lift or []}
+            answer = ask_control_plane(api, asked, capacity, overrides=overrides, **change)
             found: WhatIfResponse = answer.decoded(WhatIfResponse)
     if output is Output.JSON:
         print_json(answer.body)
-        return
-    print_view(simulated_view(found.before, found.after, found.moves))
-    print_view(Text(f"demand {found.demand}; fleet {found.fleet}", "dim"))
+    else:
+        print_view(live_view(found))
+    if found.rejections:
+        raise typer.Exit(1)

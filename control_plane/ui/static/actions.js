@@ -14,8 +14,9 @@ export const mayAct = (caller) => caller.role === "operator" || caller.role === 
 export const actionButton = (label, action) => h("button", { type: "button", onclick: () => open(action()) }, label);
 
 /**
- * A dialog. `preview` returns what to show and is needed before `act`, which gets the reason, and what `preview` found.
- * A change of a field needs a new preview.
+ * A dialog. `preview` returns what to show, what `act` needs of it, and why the action would be rejected, if it would; it is
+ * needed before `act`, which also gets the reason. A change of a field needs a new preview. An action that would be rejected
+ * cannot be confirmed, unless an admin forces it against the guard rails.
  */
 function open({ title, confirm, fields = {}, admin = false, preview, act, done }) {
   const reason = h("input", { name: "reason", required: true, maxlength: "500", autocomplete: "off" });
@@ -24,18 +25,22 @@ function open({ title, confirm, fields = {}, admin = false, preview, act, done }
   const shown = h("div", { "aria-live": "polite" }), line = h("p", { class: "outcome", role: "status" });
   const submit = h("button", { type: "submit", disabled: true }, confirm);
   let found = null;
+  const offer = () => (submit.disabled = !found || Boolean(found.rejection && !(force.checked && !forced.hidden)));
+  force.addEventListener("change", offer);
   const look = h("button", { type: "button", onclick: () => run(line, async () => {
-    const [node, known] = await preview();
+    const [node, known, rejection] = await preview();
     shown.replaceChildren(node);
-    found = { known };
-    submit.disabled = false;
+    found = { known, rejection };
+    force.checked = false;
+    forced.hidden = !(admin && rejection?.by === "guard_rail");
+    offer();
     return "";
   }) }, "Show what it would do");
   const cancel = h("button", { type: "button", onclick: () => dialog.close() }, "Close");
   const form = h("form", { class: "action" }, h("h2", {}, title),
     Object.entries(fields).map(([label, field]) => h("label", {}, `${label} `, field)), h("label", {}, "Reason ", reason),
     h("div", { class: "buttons" }, look, submit, cancel), forced, shown, line);
-  for (const field of Object.values(fields)) field.addEventListener("change", () => (submit.disabled = true));
+  for (const field of Object.values(fields)) field.addEventListener("change", () => ((found = null), offer()));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     run(line, async () => {
@@ -80,13 +85,23 @@ function guardRails({ classes = [], withdrawn = {} }) {
       Object.entries(withdrawn).map(([model, share]) => [model, percent(share)])));
 }
 
-/** What the loss of regions, or a candidate policy, would move: a summary and tables. */
+/** Why proposed overrides would be rejected. */
+function rejected(rejections) {
+  return rejections.map(({ detail, objection }) => h("div", {}, h("p", { class: "bad" }, `This would be refused: ${detail}.`), objection && guardRails(objection)));
+}
+
+/** What the loss of regions, overrides or a candidate policy would move: a summary and tables, and what would be rejected. */
 export async function consequences(change) {
-  const { before, after, moves, moved_per_s: movedPerS, policy_before: from, policy_after: to, demand, fleet } = await post("/v1/what-if", change);
+  const answer = await post("/v1/what-if", change);
+  return [summary(answer), answer.rejections];
+}
+
+function summary({ before, after, moves, moved_per_s: movedPerS, policy_before: from, policy_after: to, demand, fleet,
+  conditions_before: old, conditions_after: now, rejections }) {
   const refused = (totals) => Object.values(totals.refused_per_s).reduce((sum, each) => sum + each, 0);
   const pair = (unit, value) => `${unit(value(before))} → ${unit(value(after))}`;
   const regions = Object.keys({ ...before.load, ...after.load }).sort((a, b) => (after.load[b] ?? 0) - (after.load[a] ?? 0));
-  return h("div", { class: "preview" },
+  return h("div", { class: "preview" }, rejected(rejections),
     h("p", {}, h("strong", {}, `${rate(movedPerS)} of ${rate(before.requests_per_s)} would be served elsewhere.`)),
     facts({
       Refused: pair(rate, refused),
@@ -94,6 +109,8 @@ export async function consequences(change) {
       "Mean wait": pair(milliseconds, (totals) => totals.wait_ms),
       Policy: from === to ? null : `${shortDigest(from)} → ${shortDigest(to)}`,
       Basis: `demand: ${demand}; capacity: ${fleet}`,
+      "In effect before": old.join("; ") || "no override, window or loss",
+      "Ends with it": old.filter((each) => !now.includes(each)).join("; ") || null,
     }),
     table("Highest loads after it", ["region", "busy slots before", "busy slots after"],
       regions.slice(0, LEFT_OUT).map((name) => [name, percent(before.load[name] ?? 0), percent(after.load[name] ?? 0)])),
@@ -117,10 +134,12 @@ export function emptying(kind, region, caller) {
     fields: { For: hours },
     admin: caller.role === "admin",
     done: isDrain ? `${region} drains.` : `${region} is failed over.`,
-    preview: async () => [h("div", {},
-      h("p", {}, isDrain ? "The region receives no new traffic; its shares move at the policy's rate, and running requests complete."
-        : "The region receives no new traffic at once, as if it had failed. Running requests complete."),
-      await consequences({ lost: [region] }))],
+    preview: async () => {
+      const [node, rejections] = await consequences({ overrides: [{ kind, region, expires_in_s: seconds(hours) }] });
+      return [h("div", {},
+        h("p", {}, isDrain ? "The region receives no new traffic; its shares move at the policy's rate, and running requests complete."
+          : "The region receives no new traffic at once, as if it had failed. Running requests complete."), node), null, rejections[0]];
+    },
     act: (reason, _, force) => post("/v1/overrides", { kind, region, reason, expires_in_s: seconds(hours), ...(force ? { force } : {}) }),
   };
 }
@@ -131,8 +150,12 @@ export function undraining(region, status) {
     title: `Undrain ${region}`,
     confirm: "Undrain",
     done: `${region} returns by steps.`,
-    preview: async () => [h("div", { class: "preview" }, h("p", {}, "Traffic returns along the policy's failback ramp. These overrides would be lifted:"),
-      overrideTable(overridesOf(status(), region).filter(({ override, by_policy: byPolicy }) => !byPolicy && ["drain", "fail_over"].includes(override.kind))))],
+    preview: async () => {
+      const lifted = overridesOf(status(), region).filter(({ override, phase, by_policy: byPolicy }) => !byPolicy && phase === "active" && ["drain", "fail_over"].includes(override.kind));
+      const [node] = await consequences({ lift: lifted.map(({ override }) => override.id) });
+      return [h("div", { class: "preview" }, h("p", {}, "Traffic returns along the policy's failback ramp. These overrides would be lifted:"),
+        overrideTable(lifted), node)];
+    },
     act: (reason) => post(`/v1/regions/${encodeURIComponent(region)}/undrain`, { reason }),
   };
 }
@@ -146,8 +169,9 @@ export function lifting({ override }) {
     done: "Lifted.",
     preview: async () => {
       const { content, etag } = await getWithEtag(path);
-      return [h("div", { class: "preview" }, overrideTable([content]),
-        h("p", {}, override.kind === "freeze" ? "The planner may move shares again." : "Traffic returns along the policy's failback ramp.")), etag];
+      if (override.kind === "freeze") return [h("div", { class: "preview" }, overrideTable([content]), h("p", {}, "The planner may move shares again.")), etag];
+      const [node] = await consequences({ lift: [override.id] });
+      return [h("div", { class: "preview" }, overrideTable([content]), h("p", {}, "Traffic returns along the policy's failback ramp."), node), etag];
     },
     act: (reason, etag) => remove(`${path}?${new URLSearchParams({ reason })}`, undefined, { "if-match": etag }),
   };

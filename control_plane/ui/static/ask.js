@@ -31,7 +31,7 @@ export class AskView {
     this.whatIf.addEventListener("submit", (event) => (event.preventDefault(), this.#show(this.consequence, () => this.#evaluate())));
     this.element = h("div", {}, h("section", { class: "wide" }, h("h1", {}, "Ask")),
       section("Where would a request run, and why?", "Nothing is sent. The control plane calls the functions that agents decide with.", this.explainForm, this.answer),
-      section("What if?", "Regions fail, or another policy is in force: the same demand before and after, by the planner that serves the fleet. Nothing is changed.", this.whatIf, this.consequence));
+      section("What if?", "Regions fail, or another policy is in force: the same demand before and after, by the planner that serves the fleet, with the overrides and windows of now. Nothing is changed.", this.whatIf, this.consequence));
   }
 
   update(status) {
@@ -67,7 +67,8 @@ export class AskView {
     if (this.pasted.value.trim()) files["pasted.yaml"] = this.pasted.value;
     const hasPolicy = Object.keys(files).length > 0;
     if (!lost.length && !hasPolicy) return h("p", { class: "empty" }, "Choose at least one region, or give a policy.");
-    return consequences({ lost, ...(hasPolicy ? { files } : {}) });
+    const [node] = await consequences({ lost, ...(hasPolicy ? { files } : {}) });
+    return node;
   }
 
   async #explain() {

@@ -20,6 +20,8 @@ from control_plane.policy.folder import read_folder
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import ExplainResponse, WhatIfResponse
 from lab.geoip import SITES, write_geoip
+from penstock.fleet import snapshot
+from penstock.overrides.override_check import RejectedBy
 from penstock.policy.provenance import Provenance
 from penstock.routing.explain import RegionVerdict
 from penstock.routing.reasons import Reason
@@ -220,6 +222,64 @@ async def test_what_if_a_region_is_lost(control_plane: ControlPlane, http: httpx
     assert reported.policy_before == reported.policy_after
 
 
+EMPTY = {"kind": "fail_over", "expires_in_s": "none"}
+
+
+async def test_what_if_has_the_overrides_in_force_and_the_guard_rails(
+    control_plane: ControlPlane, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without reports, which would fade during the evaluations, every region counts as having the same capacity.
+    monkeypatch.setattr(snapshot, "SETTLE_S", 0.0)
+    await leading(control_plane)
+    row = {"origin": "eu-de", "tenant": "eu-personal", "model": MODEL, "requests_per_s": 30.0, "country": "DE"}
+    roomy = [{"region": region, "model": MODEL, "slots": 100, "service_s": 1.0} for region in REGIONS]
+    fixed: dict[str, Any] = {"demand": [row], "fleet": roomy}
+    free = await what_if(http, overrides=[{"kind": "drain", "region": "eu-de"}], **fixed)
+    assert (free.rejections, free.conditions_before) == ((), ())
+    assert {(move.source, move.target) for move in free.moves} == {("eu-de", "eu-es")}
+    set_ = await http.post("/v1/overrides", json=EMPTY | {"region": "eu-es", "reason": "a fire"})
+    assert set_.status_code == 201, set_.text
+    await until(lambda: bool(control_plane.overrides.seen.overrides))
+
+    reported = await what_if(http, overrides=[{"kind": "drain", "region": "eu-de"}], **fixed)
+    (condition,) = reported.conditions_before
+    assert condition.startswith("fail over ")
+    assert condition.endswith(" of eu-es: a fire")
+    assert reported.before.load["eu-es"] == 0.0
+    (rejection,) = reported.rejections
+    assert rejection.by is RejectedBy.GUARD_RAIL
+    assert rejection.objection is not None
+    assert {emptied.residency for emptied in rejection.objection.classes} == {"eu-de+eu-es"}
+    refused = await http.post("/v1/overrides", json=EMPTY | {"kind": "drain", "region": "eu-de", "reason": "x"})
+    assert refused.status_code == 409
+    assert refused.json()["detail"].startswith(rejection.detail), "the preview and the change have one rule"
+
+    again = await what_if(http, overrides=[{"kind": "fail_over", "region": "eu-es"}], **fixed)
+    assert [each.by for each in again.rejections] == [RejectedBy.DUPLICATE]
+    id_ = set_.json()["override"]["id"]
+    lifted = await what_if(http, lift=[id_], overrides=[{"kind": "drain", "region": "eu-de"}], **fixed)
+    assert lifted.rejections == ()
+    assert len(lifted.conditions_after) == 1
+    both = [{"kind": "drain", "region": region} for region in ("eu-de", "eu-es")]
+    twice = await what_if(http, lift=[id_], overrides=both, **fixed)
+    assert [each.by for each in twice.rejections] == [RejectedBy.GUARD_RAIL], "each is checked after the previous one"
+
+
+async def test_what_if_compares_given_bundles_and_capacity(
+    control_plane: ControlPlane, http: httpx.AsyncClient
+) -> None:
+    await fill(control_plane, http)
+    files = read_folder(PLANET)
+    row = {"origin": "eu-de", "tenant": "eu-personal", "model": MODEL, "requests_per_s": 30.0, "country": "DE"}
+    fleet = [{"region": region, "model": MODEL, "slots": 100, "service_s": 1.0} for region in REGIONS]
+    reported = await what_if(
+        http, files_before=files, files=files, fleet=fleet, demand=[row], lost_before=["eu-de"], lost=["us-east"]
+    )
+    assert (reported.fleet, reported.moved_per_s) == ("as given", 0.0)
+    assert reported.before.load.keys() == {"eu-es", "eu-gb", "us-east", "jp-tok"}
+    assert reported.conditions_after == ("eu-de has failed", "us-east has failed")
+
+
 async def test_what_if_the_policy_were_another(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
     await until(lambda: not control_plane.reporter.not_ready())
     files = read_folder(PLANET)
@@ -249,6 +309,10 @@ async def test_what_if_refuses_invalid_input(http: httpx.AsyncClient) -> None:
         ({"files": {"one.yaml": "kind: Nonsense"}}, "the bundle is invalid"),
         ({"demand": [{"tenant": "open", "model": MODEL, "requests_per_s": -1}]}, "body.demand[0].requests_per_s"),
         ({"policy": "other"}, "body.policy"),
+        ({"lost_before": ["eu-d"]}, "lost_before: there is no region"),
+        ({"overrides": [{"kind": "drain", "region": "mars"}]}, "overrides[0].region: the policy has no region mars"),
+        ({"overrides": [{"kind": "drain", "region": "eu-de", "expires_in_s": -1}]}, "overrides[0].expires_in_s"),
+        ({"fleet": [{"region": "mars", "model": "m", "slots": 1, "service_s": 1.0}]}, "fleet[0].region"),
     ]
     for body, message in bodies:
         response = await http.post("/v1/what-if", json=body)

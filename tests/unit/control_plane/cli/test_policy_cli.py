@@ -152,9 +152,12 @@ def test_what_if_reads_demand_and_fleet_from_files(opened: str, tmp_path: Path) 
     (move,) = found["moves"]
     assert (move["source"], move["target"], move["requests_per_s"]) == ("us-east", "jp-tok", 10.0)
     assert found["before"]["round_trip_ms"] > found["after"]["round_trip_ms"]
-    lost = msgspec.json.decode(run("policy", "simulate", *given, "--lost", "us-east").stdout)
+    lost = msgspec.json.decode(run("policy", "simulate", *given, "--already-lost", "us-east").stdout)
     assert lost["before"]["refused_per_s"] == {"none_ready": 20.0}
     assert lost["after"]["refused_per_s"] == {}
+    lost = msgspec.json.decode(run("policy", "simulate", *given, "--lost", "us-east").stdout)
+    assert lost["before"] == found["before"], "the region fails on the new side alone"
+    assert {move["target"] for move in lost["moves"]} == {"jp-tok"}
 
 
 def test_what_if_refuses_unreadable_files(opened: str) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from control_plane.evaluation import evaluation_jobs
-from control_plane.evaluation.evaluation_jobs import Refused, Validation, ValidationJob, WhatIfJob, run_job
+from control_plane.evaluation.evaluation_jobs import LiveFleet, Refused, Validation, ValidationJob, WhatIfJob, run_job
 from control_plane.evaluation.evaluation_process import MAX_MEMORY_BYTES
 from control_plane.evaluation.evaluator import MAX_EVALUATIONS, Busy, EvaluationFailed, Evaluator
 from control_plane.policy.compiler import compile_bundle
@@ -30,7 +30,7 @@ LARGE = ValidationJob(msgspec.json.encode(large_bundle()), is_tar=False, current
 
 
 def what_if(files: dict[str, str] | None, lost: list[str]) -> WhatIfJob:
-    return WhatIfJob(POLICY, msgspec.json.encode({"files": files, "lost": lost}), (), 0.0)
+    return WhatIfJob(POLICY, msgspec.json.encode({"files": files, "lost": lost}), LiveFleet(0.0))
 
 
 @asynccontextmanager

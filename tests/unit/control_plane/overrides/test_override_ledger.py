@@ -15,7 +15,7 @@ from adapters.store.config_store import Put, StoreError
 from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import UNAUTHENTIC
 from control_plane.audit.audit_log import AuditLog
-from control_plane.overrides.override_store import InvalidOverride, OverrideStore, TooManyOverrides
+from control_plane.overrides.override_store import OverrideRefused, OverrideStore
 from penstock.overrides.overrides import MAX_OVERRIDES, MAX_REASON, OverrideSet
 from tests.support import planet
 from tests.support.override_builders import drain, weight
@@ -48,7 +48,7 @@ async def test_overrides_fit_into_one_value_of_the_store(store: MemoryStore, led
     )
     assert len(encode(full)) < MAX_VALUE_BYTES
     await put(store, keys.OVERRIDES, encode(full))
-    with pytest.raises(TooManyOverrides, match="lift some"):
+    with pytest.raises(OverrideRefused, match="lift some"):
         await ledger.begin(DUTY, weight("eu-de", 0.9), POLICY, {})
 
 
@@ -75,6 +75,6 @@ async def test_overwritten_overrides_stay_in_force_and_are_restored(store: Memor
 
 
 async def test_invalid_changes_are_not_written(store: MemoryStore, ledger: OverrideStore) -> None:
-    with pytest.raises(InvalidOverride, match="no region mars"):
+    with pytest.raises(OverrideRefused, match="no region mars"):
         await ledger.begin(DUTY, drain("mars"), POLICY, {})
     assert (await store.list(keys.ROOT)).items == ()

@@ -1,0 +1,92 @@
+"""Options and inputs that `penstock what-if` and `penstock policy simulate` share: demand, capacity, lost regions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from control_plane.cli.api_client import ApiClient, ApiResponse
+from control_plane.cli.error_output import UsageFault
+
+if TYPE_CHECKING:
+    from penstock.what_if.outcomes import Capacity, DemandGroup
+
+TIMEOUT_S = 60.0
+"""Time limit (s) of an evaluation by a control plane."""
+
+DemandOption = Annotated[
+    Path | None, typer.Option("--demand", help="File of demand by kind of request: CSV or JSON lines.")
+]
+TraceOption = Annotated[
+    list[Path] | None, typer.Option("--trace", help="Agent's access log, as demand; may be repeated.")
+]
+FleetFileOption = Annotated[
+    Path | None, typer.Option("--fleet", help="File of the regions' capacity: CSV or JSON lines.")
+]
+LostOption = Annotated[
+    list[str] | None, typer.Option("--lost", help="Region that fails, on the new side; may be repeated.")
+]
+AlreadyLostOption = Annotated[
+    list[str] | None, typer.Option("--already-lost", help="Region that has failed on both sides; may be repeated.")
+]
+
+
+def given_demand(demand: Path | None, trace: list[Path] | None) -> list[DemandGroup] | None:
+    """Return the demand of the files; None without a file.
+
+    Raises:
+        UsageFault: both are given, or a file is invalid.
+    """
+    from control_plane.cli.demand_file import BadDemand, read_access_logs, read_demand
+
+    if demand is not None and trace:
+        raise UsageFault("--demand and --trace cannot be used together")
+    try:
+        if demand is not None:
+            return read_demand(demand)
+        return read_access_logs(trace) if trace else None
+    except BadDemand as error:
+        raise UsageFault(str(error)) from None
+
+
+def given_fleet(file: Path | None) -> list[Capacity] | None:
+    """Return the capacity in the file; None without a file.
+
+    Raises:
+        UsageFault: the file is invalid.
+    """
+    from control_plane.cli.demand_file import BadDemand, read_fleet
+
+    try:
+        return read_fleet(file) if file is not None else None
+    except BadDemand as error:
+        raise UsageFault(str(error)) from None
+
+
+def ask_control_plane(
+    api: ApiClient, demand: list[DemandGroup] | None, fleet: list[Capacity] | None, **change: Any
+) -> ApiResponse:
+    """Have a control plane compare both sides on the fleet as it is.
+
+    Args:
+        demand, fleet: replace what the regions report; None does not.
+        change: the other fields of the request.
+
+    Raises:
+        ApiError: the control plane rejects the request, or does not answer.
+    """
+    body = dict(change)
+    if demand is not None:
+        body["demand"] = [
+            {field: value for field, value in msgspec.to_builtins(group).items() if value is not None}
+            for group in demand
+        ]
+    if fleet is not None:
+        body["fleet"] = [
+            {field: getattr(pool, field) for field in ("region", "model", "slots", "service_s", "slots_per_endpoint")}
+            for pool in fleet
+        ]
+    return api.request("POST", "/v1/what-if", body=body)

@@ -1,0 +1,63 @@
+"""Compares two sides of a question about the fleet: policies, lost regions and overrides under one demand.
+
+`penstock what-if`, `penstock policy simulate` and the previews of the operators' page all call `compare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.overrides.interventions import Interventions
+from penstock.overrides.maintenance import windows
+from penstock.overrides.overrides import Override
+from penstock.policy.policy import Policy
+from penstock.what_if.evaluation import evaluate_demand
+from penstock.what_if.moved_demand import Move, moves
+from penstock.what_if.outcomes import Capacity, DemandGroup, Evaluation, Totals
+
+
+class Side(msgspec.Struct, frozen=True):
+    """A policy, and the state of the fleet in which it is evaluated."""
+
+    policy: Policy
+    lost: frozenset[str] = frozenset()
+    """Regions that have failed."""
+    overrides: tuple[Override, ...] = ()
+    """Overrides of operators; those that are in force have an effect."""
+
+    def in_force(self, now: float | None) -> tuple[Override, ...]:
+        """The overrides and maintenance windows of the policy that are in force; without a time, no windows."""
+        if now is None:
+            return self.overrides
+        return tuple(override for override in (*self.overrides, *windows(self.policy, now)) if override.holds(now))
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One demand under both sides."""
+
+    before: Totals
+    after: Totals
+    moves: tuple[Move, ...]
+    """Demand that another region serves, or that is refused, after the change; largest first."""
+
+
+def compare(
+    before: Side, after: Side, demand: Sequence[DemandGroup], fleet: Sequence[Capacity], now: float | None = None
+) -> Comparison:
+    """Evaluate a demand under both sides.
+
+    Args:
+        demand: the groups to evaluate, with rates in requests per second.
+        fleet: capacity by region and model, of both sides.
+        now: Unix time (s) at which maintenance windows and overrides are evaluated; None evaluates no windows.
+    """
+    old, new = (_evaluation(side, demand, fleet, now) for side in (before, after))
+    return Comparison(old.totals, new.totals, tuple(moves(demand, old, new)))
+
+
+def _evaluation(side: Side, demand: Sequence[DemandGroup], fleet: Sequence[Capacity], now: float | None) -> Evaluation:
+    # The final state is evaluated, so an override that has ended has no failback ramp.
+    interventions = Interventions(side.in_force(now), 0.0, 0.0 if now is None else now)
+    return evaluate_demand(side.policy, demand, fleet, side.lost, interventions)

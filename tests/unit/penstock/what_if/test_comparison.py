@@ -1,0 +1,69 @@
+"""Both sides of a what-if have the fleet as it is: overrides, maintenance windows, lost regions."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.folder import read_folder
+from penstock.overrides.overrides import Override
+from penstock.policy.policy import MaintenanceWindow, Recurrence
+from penstock.routing.reasons import Reason
+from penstock.what_if.comparison import Comparison, Side, compare
+from penstock.what_if.outcomes import Capacity, DemandGroup
+from tests.support.override_builders import drain, fail_over, weight
+from tests.support.paths import PLANET as PLANET_FOLDER
+
+PLANET = compile_bundle(read_folder(PLANET_FOLDER))
+SMALL = "llama-3.1-8b"
+ROOMY = [Capacity(name, SMALL, 100, 1.0) for name in PLANET.regions]
+AT_HOME = [DemandGroup("eu-de", "eu-personal", "DE", SMALL, 10.0)]
+NOW = 1000.0
+
+
+def compared(before: Side, after: Side, now: float | None = NOW) -> Comparison:
+    return compare(before, after, AT_HOME, ROOMY, now)
+
+
+def targets(found: Comparison) -> set[tuple[str, str]]:
+    return {(move.source, move.target) for move in found.moves}
+
+
+@pytest.mark.parametrize("override", [drain("eu-de"), fail_over("eu-de"), drain("eu-de", model=SMALL)])
+def test_an_override_in_force_empties_its_region(override: Override) -> None:
+    as_it_is = Side(PLANET, overrides=(override,))
+    assert targets(compared(Side(PLANET), as_it_is)) == {("eu-de", "eu-es")}
+    assert compared(as_it_is, as_it_is).before.load["eu-de"] == 0.0
+
+
+@pytest.mark.parametrize("override", [drain("eu-de", expires_at=NOW - 1.0), drain("eu-de", begins_at=NOW + 1.0)])
+def test_an_override_that_is_not_in_force_has_no_effect(override: Override) -> None:
+    assert compared(Side(PLANET), Side(PLANET, overrides=(override,))).moves == ()
+
+
+def test_a_weight_limits_the_share_of_its_region() -> None:
+    found = compared(Side(PLANET), Side(PLANET, overrides=(weight("eu-de", 0.25),)))
+    assert targets(found) == {("eu-de", "eu-es")}
+    assert found.moves[0].share == pytest.approx(0.75, abs=0.05)
+
+
+def test_the_loss_of_the_other_region_of_a_class_is_seen_under_a_drain() -> None:
+    drained = Side(PLANET, overrides=(fail_over("eu-es", last_resort=False),))
+    found = compared(drained, msgspec.structs.replace(drained, lost=frozenset({"eu-de"})))
+    assert found.after.refused_per_s == {Reason.NONE_READY: 10.0}
+    last_resort = Side(PLANET, frozenset({"eu-de"}), (fail_over("eu-es"),))
+    assert compared(Side(PLANET), last_resort).after.served_per_s == pytest.approx(10.0)
+
+
+def test_a_maintenance_window_is_in_force_under_the_policy_that_has_it() -> None:
+    window = MaintenanceWindow("racks", frozenset({"eu-de"}), NOW - 10.0, 3600.0, Recurrence.NEVER, 0.0)
+    serviced = msgspec.structs.replace(PLANET, maintenance=(window,))
+    assert targets(compared(Side(PLANET), Side(serviced))) == {("eu-de", "eu-es")}
+    assert compared(Side(serviced), Side(serviced)).moves == ()
+    assert compared(Side(PLANET), Side(serviced), now=None).moves == (), "an offline comparison has no time"
+
+
+def test_a_region_is_lost_on_one_side_alone() -> None:
+    assert targets(compared(Side(PLANET), Side(PLANET, frozenset({"eu-de"})))) == {("eu-de", "eu-es")}
+    assert targets(compared(Side(PLANET, frozenset({"eu-de"})), Side(PLANET))) == {("eu-es", "eu-de")}
