@@ -24,10 +24,10 @@ from tests.support.certificates import has_openssl_3, make_authority, make_certi
 from tests.support.chats import BODY, answers
 from tests.support.on_uvloop import on_uvloop
 from tests.support.planet import MODEL, plan, policy
-from tests.support.sockets import RawClient, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.tunnels import UPGRADE
 from tests.support.wait import PATIENCE_S, until
-from tests.support.websockets import WebSocketEngine, frame, read_frame, websocket_engine
+from tests.support.websockets import UPGRADED, WebSocketEngine, frame, read_frame, websocket_engine
 
 KEY = "sk-browser-1"
 OFFER = f"Sec-WebSocket-Protocol: realtime, openai-insecure-api-key.{KEY}, openai-beta.realtime-v1\r\n"
@@ -248,6 +248,21 @@ def test_the_close_code_of_an_engine_reaches_the_client(tmp_path: Path, over_tls
                 await until(lambda: server.held() == 0)
 
     test()
+
+
+@on_uvloop
+async def test_a_close_right_after_the_handshake_reaches_the_client(tmp_path: Path) -> None:
+    async def closes(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(UPGRADED + b"\r\n" + frame(b"\x0f\xa3no more", CLOSE, mask=b""))
+        writer.close()
+
+    async with engine(closes) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(UPGRADE + b"\r\n" + frame(b"sound", BINARY) * 1_000)
+        assert (await client.head())[0] == 101
+        assert await read_frame(client.reader) == (CLOSE, b"\x0f\xa3no more")
+        client.close()
+        await until(lambda: agent.held() == 0)
 
 
 async def test_an_idle_tunnel_is_closed_with_a_code(tmp_path: Path) -> None:
