@@ -6,8 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.routes.body_fields import BodyFields, Raw, flag_value, text_value
+from penstock.routes.body_fields import BodyFields
+from penstock.routes.body_values import flag_at, text_value
 from penstock.routes.json_pointer import parse_pointer
+from penstock.routes.raw_values import Raw
 from penstock.routes.route import BodyKind, CostFields, ModelLocation, ModelSource, Route, StreamKind
 
 _OPENAI_LOCATIONS: Final = frozenset(
@@ -20,6 +22,8 @@ _OPENAI_LOCATIONS: Final = frozenset(
 )
 _OPENAI_JSON: Final = (ModelLocation(ModelSource.JSON, "/model"),)
 _OPENAI_SESSION: Final = frozenset({"/prompt_cache_key", "/user"})
+_NUMBERS: Final = ("max_tokens", "count", "batches", "width", "height", "steps", "seconds")
+"""The fields of CostFields that are numbers."""
 _OPENAI_COST: Final = {
     "max_tokens": frozenset({"/max_tokens", "/max_completion_tokens"}),
     "count": frozenset({"/n"}),
@@ -32,7 +36,15 @@ _OPENAI_COST: Final = {
 class RouteReader:
     """Reads the requests of one route: the locations of the model's name, and the values in JSON bodies."""
 
-    __slots__ = ("_fields", "by_source", "fixed", "model_pointers", "object_parameter", "requires_json", "route")
+    __slots__ = (
+        "_fields",
+        "by_source",
+        "fixed",
+        "model_pointers",
+        "number_pointers",
+        "object_parameter",
+        "route",
+    )
 
     def __init__(self, route: Route) -> None:
         """Prepare to read the requests of `route`.
@@ -48,10 +60,11 @@ class RouteReader:
         self.fixed = self.by_source[ModelSource.FIXED]
         self.object_parameter = route.object_parameter
         """The route's `object_parameter`: the model of the object that it identifies is the model of the request."""
-        self.requires_json = self.model_pointers != () and len(self.model_pointers) == len(route.model)
-        """Whether only the body names the model, so that the body must be JSON."""
-        once = [*self.model_pointers, *([route.stream_field] if route.stream_field else ())]
-        self._fields = BodyFields([*pointers_of(route.cost), *route.session], once)
+        self.number_pointers = tuple(pointer for name in _NUMBERS for pointer in getattr(route.cost, name))
+        """JSON pointers to the numbers that determine the cost."""
+        objects = (place for place in (route.client_object, route.previous_object) if place.startswith("/"))
+        flags = (route.stream_field,) if route.stream_field else ()
+        self._fields = BodyFields([*self.model_pointers, *flags, *pointers_of(route.cost), *route.session, *objects])
 
     def read(self, body: bytes | bytearray) -> dict[str, Raw] | str:
         """The undecoded value at each pointer of the route that the body contains, or a description of its problem."""
@@ -62,13 +75,16 @@ class RouteReader:
 
         Args:
             values: undecoded values of the body, from `read`.
+
+        Raises:
+            FieldError: the value at the pointer of the flag is no flag.
         """
         route = self.route
         if route.stream is StreamKind.NONE:
             return False
         if not route.stream_field:
             return True
-        flag = flag_value(values.get(route.stream_field))
+        flag = flag_at(route.stream_field, values)
         return route.streams_by_default if flag is None else flag
 
     def models_in(self, values: dict[str, Raw]) -> set[str] | str:

@@ -12,8 +12,10 @@ from typing import Final
 import msgspec
 
 from penstock.policy.policy import CostUnit
-from penstock.routes.body_fields import BodyFields, Raw, number_value, text_value
+from penstock.routes.body_fields import BodyFields
+from penstock.routes.body_values import first_value, number_value, text_value
 from penstock.routes.json_pointer import MAX_ARRAY_INDEX
+from penstock.routes.raw_values import Raw
 from penstock.routes.route import CostFields
 from penstock.routing.usage import MAX_TOKENS
 from penstock.routing.work import CostInputs
@@ -39,7 +41,7 @@ MAX_ELEMENTS: Final = 1 << 32
 MAX_SHAPE_BYTES: Final = 256
 """Maximum length (bytes) of a shape in JSON; a longer shape is ignored."""
 
-_SHAPES: Final = BodyFields(f"/{index}/shape" for index in range(MAX_ARRAY_INDEX + 1))
+_SHAPES: Final = BodyFields([f"/{index}/shape" for index in range(MAX_ARRAY_INDEX + 1)])
 _shape: Final = msgspec.json.Decoder(list[int])
 
 
@@ -61,15 +63,15 @@ def cost_inputs(cost: CostFields, values: Mapping[str, Raw], unit: CostUnit, bod
             body_bytes, count=count, pixels=_pixels(cost, values), steps=_whole(cost.steps, values, MAX_STEPS)
         )
     if unit is CostUnit.AUDIO_SECOND:
-        seconds = number_value(_first(cost.seconds, values))
-        speech = _first(cost.speech, values)
+        seconds = _number(cost.seconds, values)
+        speech = first_value(cost.speech, values)
         return CostInputs(
             body_bytes,
-            text_bytes=len(memoryview(speech)) if speech is not None else None,
+            text_bytes=len(memoryview(speech)) or None,
             audio_s=min(seconds, MAX_AUDIO_S) if seconds is not None and seconds > 0 else None,
         )
     if unit is CostUnit.TENSOR_ELEMENT:
-        return CostInputs(body_bytes, elements=_elements(_first(cost.tensors, values)))
+        return CostInputs(body_bytes, elements=_elements(first_value(cost.tensors, values)))
     return CostInputs(body_bytes, count=count)
 
 
@@ -77,16 +79,16 @@ def _pixels(cost: CostFields, values: Mapping[str, Raw]) -> int | None:
     """The pixels of an image, from its width and height or from a size such as "1024x768"; None if not stated."""
     width, height = _whole(cost.width, values, MAX_SIDE), _whole(cost.height, values, MAX_SIDE)
     if width is None or height is None:
-        left, by, right = (text_value(_first(cost.size, values)) or "").partition("x")
+        left, by, right = (text_value(first_value(cost.size, values)) or "").partition("x")
         if not (by and left.isdecimal() and right.isdecimal() and len(left) < 6 and len(right) < 6):
             return None
         width, height = int(left), int(right)
     return min(width * height, MAX_PIXELS) or None
 
 
-def _elements(tensors: Raw | None) -> int | None:
+def _elements(tensors: Raw) -> int | None:
     """The elements of the first MAX_ARRAY_INDEX + 1 tensors, by their shapes; None if no shape is stated."""
-    shapes = {} if tensors is None else _SHAPES.read(tensors)
+    shapes = _SHAPES.read(tensors) if tensors else {}
     if isinstance(shapes, str):
         return None
     elements = 0
@@ -103,13 +105,15 @@ def _elements(tensors: Raw | None) -> int | None:
 
 
 def _whole(pointers: tuple[str, ...], values: Mapping[str, Raw], limit: int) -> int | None:
-    """The positive integer at the first pointer that the body contains, at most `limit`; None for any other value."""
-    number = number_value(_first(pointers, values))
+    """The positive integer at the first pointer at which the body has a number, at most `limit`; None for any other
+    value."""
+    number = _number(pointers, values)
     return int(min(number, limit)) if number is not None and number >= 1 else None
 
 
-def _first(pointers: tuple[str, ...], values: Mapping[str, Raw]) -> Raw | None:
+def _number(pointers: tuple[str, ...], values: Mapping[str, Raw]) -> float | None:
     for pointer in pointers:
-        if pointer in values:
-            return values[pointer]
+        number = number_value(values.get(pointer))
+        if number is not None:
+            return number
     return None

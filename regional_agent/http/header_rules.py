@@ -98,6 +98,7 @@ SINGLE_HEADERS: Final = (
     b"content-type",
     b"expect",
     b"host",
+    b"inference-header-content-length",
     b"traceparent",
     b"x-model",
     b"x-penstock-route",
@@ -106,9 +107,7 @@ SINGLE_HEADERS: Final = (
 )
 """Request headers that may occur only once, because servers differ in which of two values they use."""
 
-DECIDING_HEADERS: Final = NOT_FOR_ENGINES.union(
-    SINGLE_HEADERS, {b"inference-header-content-length", b"tracestate", b"x-session-id"}
-)
+DECIDING_HEADERS: Final = NOT_FOR_ENGINES.union(SINGLE_HEADERS, {b"tracestate", b"x-session-id"})
 """Request headers that this proxy reads, beside those that start with a prefix of DECIDING_PREFIXES. No other header
 field may stand for one: neither a name with `_` for `-`, nor its absence by the Connection header."""
 

@@ -18,9 +18,12 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum size of a request body, in bytes; 512 MiB. A larger body is refused with 413: before it is
     read if it has a Content-Length, else when it exceeds the limit."""
     kept_body_bytes: int = 16 * 1024 * 1024
-    """Part of a body that is kept in memory, in bytes; 16 MiB. A request whose whole body is kept can be sent again to
-    another endpoint. A larger body is forwarded as it arrives, and its request is not retried. A JSON body must name
-    its model within this part."""
+    """Part of a body other than JSON that is kept in memory, in bytes; 16 MiB. A request whose whole body is kept can
+    be sent again to another endpoint. A larger body is forwarded as it arrives, and its request is not retried."""
+    max_json_bytes: int = 64 * 1024 * 1024
+    """Maximum size of a JSON body, in bytes; 64 MiB. JSON is kept whole before its request is routed, since any part of
+    it may name the model, and reading it occupies the agent for about a millisecond per MiB. A larger body is refused
+    with 413; `max_body_bytes` and `max_kept_bytes` apply too."""
     max_kept_bytes: int = 1024 * 1024 * 1024
     """Memory for all kept bodies above 64 KiB together, in bytes; 1 GiB. When it is full, bodies of other tenants
     displace the largest bodies of the tenant that uses most of it: the requests of displaced bodies are refused with
@@ -76,3 +79,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_linger_s: float = 5.0
     """Time that an idle connection stays open while the agent drains, in seconds; 5, because a request may be in
     transit."""
+
+    @property
+    def json_bytes(self) -> int:
+        """Maximum size (bytes) of a JSON body, by all limits."""
+        return min(self.max_json_bytes, self.max_body_bytes, self.max_kept_bytes)

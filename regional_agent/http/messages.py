@@ -63,6 +63,7 @@ class Request:
         "kept_bytes",
         "length",
         "method",
+        "needs_whole",
         "pace",
         "path",
         "path_parameters",
@@ -133,6 +134,8 @@ class Request:
         """Set when the head of a request with a large body was admitted."""
         self.pace: tuple[float, int] | None = None
         """The last computed time (s) that the body may take, and its size (bytes) at that time; None before that."""
+        self.needs_whole = False
+        """Whether the request is handled only when its body is complete, however large."""
         self.whole = False
         """Whether the body is complete."""
         self.kept_bytes = 0

@@ -1,7 +1,7 @@
 """Limits of the requests of a client: the time for heads and bodies, and the size and memory of bodies.
 
-A body is collected before its request is handled. A large body is an exception: its request is handled as soon as the
-part that has arrived names its model, and the handler receives further parts as they arrive.
+A body is collected before its request is handled. A large body that is not JSON is an exception: its request is
+handled as soon as the part that has arrived names its model, and the handler receives further parts as they arrive.
 """
 
 from __future__ import annotations
@@ -89,6 +89,10 @@ class RequestReceiver(RequestSequence):
             self._end_with(admitted)
             return
         request.admitted = admitted
+        request.needs_whole = self._application.reads_whole(request)
+        if request.needs_whole and (request.length or 0) > self._limits.json_bytes:
+            self._refuse_large_json()
+            return
         if expected is not None and not request.http_1_0:
             if expected.lower() != b"100-continue":
                 self._refuse(Reason.BAD_REQUEST, "the only supported expectation is 100-continue")
@@ -107,12 +111,18 @@ class RequestReceiver(RequestSequence):
                 self._refuse(Reason.BAD_REQUEST, problem)
             elif self._serving is request and self._handler is not None:
                 self._handler.on_request_body(chunk)
+        elif request.needs_whole and request.received_bytes > self._limits.json_bytes:
+            self._refuse_large_json()
         elif not self.listener.bodies.make_room(request, len(chunk)):
             self._refuse(Reason.SATURATED, "too many large bodies at once")
         elif self._current is request and self._mode is REQUESTS:
             before = len(request.body)
             self.listener.bodies.keep(request, chunk, self)
             self._start_early(request, before)
+
+    def _refuse_large_json(self) -> None:
+        limit = self._limits.json_bytes
+        self._refuse(Reason.BODY_TOO_LARGE, f"the JSON body is larger than {limit} bytes (see max_json_bytes)")
 
     def _start_early(self, request: Request, before_bytes: int) -> None:
         """Handle a request before its body is complete, once the application can do so or no more may be kept.
@@ -122,7 +132,8 @@ class RequestReceiver(RequestSequence):
         size = len(request.body)
         full = size >= self._limits.kept_body_bytes
         doubled = before_bytes.bit_length() != size.bit_length()
-        if not request.queued and (full or (doubled and self._application.can_start_early(request))):
+        may_start = not request.queued and not request.needs_whole
+        if may_start and (full or (doubled and self._application.can_start_early(request))):
             request.queued, self._continue_due = True, False
             self._waiting.append(request)
             if self._serving is None:

@@ -78,8 +78,11 @@ class Application(Protocol):
             peer_ip: the address of the TCP peer.
         """
 
+    def reads_whole(self, request: Request) -> bool:
+        """Whether a request with a large body can be handled only when its body is complete."""
+
     def can_start_early(self, request: Request) -> bool:
-        """Whether a request with a large body can be handled with the part that has arrived."""
+        """Whether a request that does not need its whole body can be handled with the part that has arrived."""
 
     def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
         """Return status, header lines and body of a refusal before handling; `request` is None if none was parsed."""

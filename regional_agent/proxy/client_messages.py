@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from penstock.routes.body_fields import BodyFields, text_value
+from penstock.routes.body_fields import BodyFields
+from penstock.routes.body_values import is_null, text_value
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.websocket_frames import (
     BINARY,
@@ -165,13 +166,13 @@ class ClientMessages:
         if self._message == BINARY and _OTHER_JSON.match(payload):
             raise Violation(POLICY_VIOLATION, "the message is JSON in another encoding than UTF-8")
         if self._message != BINARY or _JSON.match(payload):
-            self._check = JsonCheck(b"")
+            self._check = JsonCheck()
             self._check_part(self._check, bytes(payload))
         forward.append(bytes(self._held))
         self._drop_held()
 
     def _check_part(self, check: JsonCheck, part: bytes) -> None:
-        if check.feed(part):
+        if check.finds_model(part):
             problem = f"a message above {MAX_MESSAGE_BYTES} bytes contains the string `model`; send it in a smaller one"
             raise Violation(TOO_BIG, problem)
 
@@ -206,7 +207,7 @@ class ClientMessages:
         if isinstance(values, str):
             return Refusal(Reason.BAD_REQUEST, values.replace("the request body", "the message"))
         for pointer, value in values.items():
-            if bytes(memoryview(value)) == b"null":
+            if is_null(value):
                 continue
             name = text_value(value)
             if name is None:
@@ -219,4 +220,4 @@ class ClientMessages:
 
 @lru_cache(maxsize=64)
 def _fields_at(pointers: tuple[str, ...]) -> BodyFields:
-    return BodyFields((), once=pointers)
+    return BodyFields(pointers)

@@ -1,7 +1,7 @@
-"""Checks of the part of a large body that arrives after its request was routed, before the part is forwarded.
+"""Checks of bodies: what their Content-Type declares, and forms of which a part arrives after the request was routed.
 
 An engine reads the model name after it has received the whole body. A request whose body could then name another model
-is refused.
+is refused before that part is forwarded.
 """
 
 from __future__ import annotations
@@ -13,13 +13,43 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.routing.multipart_form import FormScanner, form_boundary
 
-MODEL_STRING: Final = re.compile(
-    rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"',
+_MODEL_STRING: Final = re.compile(
+    rb'"(?:[mM]|\\u00[46][dD])(?:[oO]|\\u00[46][fF])(?:[dD]|\\u00[46]4)(?:[eE]|\\u00[46]5)(?:[lL]|\\u00[46][cC])(?:"|\\u0000)'
 )
-"""A JSON string with the value `model`, with or without escapes."""
+"""A JSON string with the value `model`, in any case, with or without escapes, or with a NUL after it."""
 
-MAX_STRING_BYTES: Final = 32
-"""Maximum length (bytes) of a match of MODEL_STRING."""
+_MAX_STRING_BYTES: Final = 40
+"""Maximum length (bytes) of a match of _MODEL_STRING."""
+
+_UTF_8: Final = frozenset({b"utf-8", b"utf8", b"us-ascii", b"ascii"})
+_CHARSET: Final = re.compile(rb"charset\*?\d*\*?[ \t]*=[ \t]*[\"']?([^\"';, \t]*)")
+_FORM_FIELD: Final = re.compile(rb"[&;][^&;=]{1,64}=")
+MAX_CACHED_TYPES: Final = 64
+_json_types: set[bytes] = {b"application/json"}
+"""Values of Content-Type with which a body can only be JSON in UTF-8, or no JSON. Clients use few."""
+
+
+def json_problem(request: Request) -> Refusal | None:
+    """The refusal of a body of JSON that is incomplete, or that its Content-Type lets engines read differently.
+
+    Engines decode by the charset of Content-Type, and read a form where it declares one.
+    """
+    if not request.whole:
+        return Refusal(Reason.BODY_TOO_LARGE, "the body is larger than agents read")
+    content_type = (request.by_name or request.index()).get(b"content-type")
+    if content_type is None or content_type in _json_types:
+        return None
+    lower = content_type.lower()
+    for charset in _CHARSET.findall(lower):
+        if charset not in _UTF_8:
+            return Refusal(Reason.BAD_REQUEST, "Content-Type declares another charset than UTF-8; JSON is UTF-8")
+    if lower.startswith(b"application/x-www-form-urlencoded"):
+        if _FORM_FIELD.search(request.body):
+            detail = "Content-Type declares a form, and the body is JSON; send `Content-Type: application/json`"
+            return Refusal(Reason.BAD_REQUEST, detail)
+    elif len(_json_types) < MAX_CACHED_TYPES and len(content_type) < 64:
+        _json_types.add(content_type)
+    return None
 
 
 class FormCheck:
@@ -56,24 +86,17 @@ class FormCheck:
 
 
 class JsonCheck:
-    """Checks that the body contains no further string `model`: of several values, parsers use the last or the first."""
+    """Searches JSON that is forwarded as it arrives for the string `model`, as a name or a value at any depth."""
 
-    def __init__(self, routed: bytes | bytearray) -> None:
-        """Check what follows the part `routed`, by which the request is routed."""
-        # A string that begins in the routed part can end in the next one. A complete string was counted already.
-        self._rest = MODEL_STRING.split(bytes(routed[-MAX_STRING_BYTES + 1 :]))[-1]
+    def __init__(self) -> None:
+        """Begin with the first part."""
+        self._rest = b""
 
-    def feed(self, chunk: bytes) -> str:
-        """Check a further part of the body; returns the problem, or an empty string."""
-        data = self._rest + chunk
-        self._rest = data[-MAX_STRING_BYTES + 1 :]
-        if MODEL_STRING.search(data):
-            return "the body contains the string `model` again; send `model` first, in a smaller body"
-        return ""
-
-    def finish(self) -> str:
-        """Accept the end of the body without a check, since every parser rejects incomplete JSON."""
-        return ""
+    def finds_model(self, part: bytes) -> bool:
+        """Whether the string ends in a further part."""
+        data = self._rest + part
+        self._rest = data[-_MAX_STRING_BYTES + 1 :]
+        return _MODEL_STRING.search(data) is not None
 
 
 def scan_form(request: Request, field: str = "model") -> FormCheck | Refusal:

@@ -2,88 +2,66 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Final
 
-import msgspec
-
+from penstock.routes.body_fields import BodyFields
+from penstock.routes.body_values import check_numbers, first_value, flag_at, text_value
+from penstock.routes.object_keys import FieldError
+from penstock.routes.raw_values import ABSENT, Raw
 from penstock.routing.reasons import Reason, Refusal
 
-if TYPE_CHECKING:
-    Raw = Any
-    """msgspec's stubs declare `Raw` as a subclass of bytes, which it is not; compiled code would check for bytes."""
-else:
-    Raw = msgspec.Raw
-
-ABSENT = msgspec.Raw(b"")
-
-MAX_MODEL = 256
+MAX_MODEL: Final = 256
 """Maximum length (characters) of a model name."""
 
-
-class RequestFields(msgspec.Struct):
-    """The fields of an OpenAI-style body that routing uses; msgspec skips the others.
-
-    Raw fields only improve a cost estimate, and a value of any type is accepted: engines validate them.
-    """
-
-    model: str
-    stream: bool | None = False
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: Raw = ABSENT
-    size: Raw = ABSENT
-    steps: Raw = ABSENT
-    num_inference_steps: Raw = ABSENT
-    input: Raw = ABSENT
-    prompt_cache_key: Raw = ABSENT
-    user: Raw = ABSENT
+_NO_VALUES: Final[dict[str, Raw]] = {}
 
 
-class RouteFields(RequestFields):
-    """The fields of a body that is not OpenAI-style, read at the JSON pointers of its route."""
+class RequestFields:
+    """The fields of a request that routing uses."""
 
-    values: dict[str, Any] = {}
-    """The undecoded value at each pointer that the body contains."""
+    __slots__ = ("model", "session", "stream", "values")
 
-
-class _Name(str):
-    """The type of a model name in a body: a custom type, for which msgspec calls `_on_name`."""
-
-    __slots__ = ()
-
-
-class _Body(RequestFields):
-    model: _Name
-
-
-_PLACEHOLDER = _Name()
-_names: list[str] = []
-"""The model names in the body that is being decoded."""
+    def __init__(
+        self, model: str, stream: bool = False, values: Mapping[str, Raw] = _NO_VALUES, session: Raw = ABSENT
+    ) -> None:
+        self.model = model
+        self.stream = stream
+        self.values = values
+        """The undecoded value at each JSON pointer that was read."""
+        self.session = session
+        """Name of the conversation."""
 
 
-def _on_name(wanted: type, value: Any) -> _Name:
-    if not isinstance(value, str):
-        raise TypeError("Expected `str`")
-    if len(value) > MAX_MODEL:
-        raise ValueError(f"Expected `str` of length <= {MAX_MODEL}")
-    if _names:
-        raise ValueError("the field is repeated; send it once")
-    _names.append(value)
-    return _PLACEHOLDER
+OPENAI_NUMBERS: Final = ("/max_tokens", "/max_completion_tokens", "/n", "/steps", "/num_inference_steps")
 
+_MODEL: Final = "/model"
+_STREAM: Final = "/stream"
+_SESSIONS: Final = ("/prompt_cache_key", "/user")
+_ONCE: Final = ("/input", "/messages", "/previous_response_id", "/prompt", "/size", "/stream_options")
+"""Further fields that the agent reads or replaces."""
 
-_decoder = msgspec.json.Decoder(_Body, dec_hook=_on_name)
+_fields: Final = BodyFields((_MODEL, _STREAM, *OPENAI_NUMBERS, *_SESSIONS, *_ONCE))
 
 
 def classify(body: bytes | bytearray) -> RequestFields | Refusal:
-    """Read the routing fields of a JSON body, or refuse it. A repeated `model` is refused: engines differ in which
-    value they use."""
-    _names.clear()
+    """Read the routing fields of an OpenAI-style JSON body, or refuse it.
+
+    A body is refused if another parser could read another value in it, and if a flag or a number has another type:
+    engines convert texts.
+    """
+    values = _fields.read(body)
+    if isinstance(values, str):
+        return Refusal(Reason.BAD_REQUEST, str(values))
+    model = text_value(values.get(_MODEL))
+    if model is None:
+        missing = "missing" if _MODEL not in values else "not a string"
+        return Refusal(Reason.BAD_REQUEST, f"the field `model` of the JSON body is {missing}")
+    if len(model) > MAX_MODEL:
+        return Refusal(Reason.BAD_REQUEST, f"the name of the model is longer than {MAX_MODEL} characters")
     try:
-        fields: RequestFields = _decoder.decode(body)
-    except msgspec.ValidationError as error:
+        stream = flag_at(_STREAM, values) is True
+        check_numbers(OPENAI_NUMBERS, values)
+    except FieldError as error:
         return Refusal(Reason.BAD_REQUEST, f"the request body is invalid: {error}")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Refusal(Reason.BAD_REQUEST, f"the request body is not valid JSON: {error}")
-    fields.model = _names[0]
-    return fields
+    return RequestFields(model, stream, values, first_value(_SESSIONS, values))

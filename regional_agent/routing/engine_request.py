@@ -142,17 +142,11 @@ def _rename_in_body(changed: Request, request: Request, name: str) -> bool:
 def _span(request: Request) -> Span | None:
     """Start and end of the model's name in the body; None if it cannot be replaced.
 
-    Admission refuses an incomplete body with an ambiguous name, and the body check refuses a further name.
+    The check of a form refuses a further name.
     """
-    body = request.body
-    if request.upgrade or (request.whole and not body):
+    if request.upgrade or (request.whole and not request.body):
         return _NOWHERE
-    if is_json(request):
-        span = model_span(body)
-        if span is None and body and not request.whole:
-            return _NOWHERE
-        return span
-    return _form_span(request)
+    return model_span(request.body) if is_json(request) else _form_span(request)
 
 
 def _form_span(request: Request) -> Span | None:

@@ -181,7 +181,7 @@ class FormScanner:
         self._value = None
         if name == b"_charset_":
             return "the form declares a charset; encode it as UTF-8"
-        if name.lower() != self._field.lower():
+        if name.lower().partition(b"[")[0] != self._field.lower():
             return ""
         if name != self._field or filename is not None or not _TEXT_TYPE.fullmatch(kind):
             return f"the field `{self._field.decode()}` is not plain text in UTF-8"

@@ -1,25 +1,26 @@
 """Reads the routing fields of a request whose route names its model in other places than OpenAI's API.
 
 All places of a request that name a model must name the same model: the engine could otherwise use another name than the
-agent. A JSON body that can name the model must not be larger than the part that agents keep.
+agent.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Final
-from urllib.parse import parse_qs
 
-from penstock.routes.body_fields import BodyFields, Raw, text_value
+from penstock.routes.body_fields import BodyFields
+from penstock.routes.body_values import check_numbers, first_value, text_value
+from penstock.routes.object_keys import FieldError
 from penstock.routes.path_template import PathTemplate
+from penstock.routes.raw_values import NotJson, Raw
 from penstock.routes.route import BodyKind, ModelSource
 from penstock.routes.route_reader import RouteReader
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
-from regional_agent.routing.body_checks import scan_form
-from regional_agent.routing.classify import ABSENT, MAX_MODEL, RequestFields, RouteFields
-
-MAX_QUERY_FIELDS: Final = 64
+from regional_agent.routing.body_checks import json_problem, scan_form
+from regional_agent.routing.classify import MAX_MODEL, RequestFields
+from regional_agent.routing.query_values import query_values
 
 _JSON, _UPLOAD = BodyKind.JSON, BodyKind.UPLOAD
 _PATH, _FORM, _HEADER, _QUERY = ModelSource.PATH, ModelSource.FORM, ModelSource.HEADER, ModelSource.QUERY
@@ -43,19 +44,14 @@ def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refus
         return names
     values: dict[str, Raw] = {}
     if has_json(request, reader) and not request.upgrade:
-        if request.whole:
-            read = _read_json(request, reader)
-            if isinstance(read, Refusal):
-                return read
-            values = read
-            in_body = reader.models_in(values)
-            if isinstance(in_body, str):
-                return _bad(in_body)
-            names |= in_body
-        elif reader.model_pointers:
-            # The rest of the body could name a model, but agents do not keep it.
-            detail = f"the body is larger than agents keep, and may name the model; its name is {reader.what_to_send()}"
-            return Refusal(Reason.BODY_TOO_LARGE, detail)
+        read = json_problem(request) or _read_json(request, reader)
+        if isinstance(read, Refusal):
+            return read
+        values = read
+        in_body = reader.models_in(values)
+        if isinstance(in_body, str):
+            return _bad(in_body)
+        names |= in_body
     elif reader.by_source[_FORM] and _is_form(request):
         form = _name_in_form(request, reader, names)
         if isinstance(form, Refusal):
@@ -73,11 +69,12 @@ def object_in(request: Request, place: str) -> str | None:
         place: a JSON pointer, `?name` for a query parameter, or the name of a path parameter.
     """
     if place.startswith("?"):
-        values = _query_values(request, place[1:])
-        return values[0] if values is not None and len(values) == 1 else None
+        values = query_values(request.target, place[1:])
+        return values[0] if isinstance(values, list) and values else None
     if not place.startswith("/"):
         return request.path_parameters.get(place)
-    if not request.whole or place.rpartition("/")[2].encode() not in request.body:
+    body = request.body
+    if not request.whole or (place.rpartition("/")[2].encode() not in body and b"\\u" not in body):
         return None
     values_in_body = _object_fields(place).read(request.body)
     return None if isinstance(values_in_body, str) else text_value(values_in_body.get(place))
@@ -95,11 +92,6 @@ def objects_of(request: Request) -> list[str]:
 @lru_cache(maxsize=64)
 def _object_fields(pointer: str) -> BodyFields:
     return BodyFields([pointer])
-
-
-def can_start_route_early(request: Request, reader: RouteReader) -> bool:
-    """Whether a request with a large body can be handled before its body is complete."""
-    return not has_json(request, reader) and not isinstance(route_fields(request, reader), Refusal)
 
 
 def can_replace_route_model(request: Request, reader: RouteReader) -> bool:
@@ -148,24 +140,12 @@ def _names_beside_body(request: Request, reader: RouteReader) -> set[str] | Refu
             names.add(request.path_parameters[name])
     for name in by_source[_HEADER]:
         names.update(value.decode("utf-8", "replace") for value in request.every(name.lower().encode()))
-    if by_source[_QUERY] and b"?" in request.target:
-        for name in by_source[_QUERY]:
-            values = _query_values(request, name)
-            if values is None:
-                return _bad(f"the query has more than {MAX_QUERY_FIELDS} parameters")
-            if len(values) > 1:
-                return _bad(f"the query parameter `{name}` is repeated")
-            names.update(values)
+    for name in by_source[_QUERY]:
+        values = query_values(request.target, name)
+        if isinstance(values, str):
+            return _bad(values)
+        names.update(values)
     return names
-
-
-def _query_values(request: Request, name: str) -> list[str] | None:
-    """The values of a query parameter; None for a query with too many parameters."""
-    query = request.target.partition(b"?")[2].decode("latin-1")
-    try:
-        return parse_qs(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS).get(name, [])
-    except ValueError:
-        return None
 
 
 def has_json(request: Request, reader: RouteReader) -> bool:
@@ -182,14 +162,18 @@ def _is_form(request: Request) -> bool:
 
 
 def _read_json(request: Request, reader: RouteReader) -> dict[str, Raw] | Refusal:
-    """The values in a complete body. A body without a place for the model is not validated: engines validate it."""
-    if reader.model_pointers:
-        values = reader.read(request.body)
-        return _bad(values) if isinstance(values, str) else values
-    length = request.header(_JSON_LENGTH)
-    body = request.body[: int(length)] if length is not None and length.isdigit() and len(length) < 10 else request.body
+    """The values in a complete body. A body without a place for the model or for the flag of streams may be anything:
+    engines validate it."""
+    body, anything = request.body, not reader.model_pointers and not reader.route.stream_field
+    length = request.header(_JSON_LENGTH) if anything else None
+    if length is not None:
+        if not length.isdigit() or len(length) > 9 or int(length) > len(body):
+            return _bad(f"{_JSON_LENGTH.decode()} is not the size of the JSON in the body")
+        body = body[: int(length)]
     values = reader.read(body)
-    return {} if isinstance(values, str) else values
+    if isinstance(values, str):
+        return {} if anything and isinstance(values, NotJson) else _bad(str(values))
+    return values
 
 
 def _name_in_form(request: Request, reader: RouteReader, names: set[str]) -> set[str] | Refusal:
@@ -210,17 +194,12 @@ def _ambiguous(reader: RouteReader, names: set[str]) -> Refusal:
 def _fields(reader: RouteReader, model: str, values: dict[str, Raw]) -> RequestFields | Refusal:
     if not 0 < len(model) <= MAX_MODEL:
         return _bad(f"the name of the model is empty, or longer than {MAX_MODEL} characters")
-    fields = RouteFields(model, stream=reader.is_streaming(values), values=values)
-    fields.prompt_cache_key = _first(reader.route.session, values)
-    return fields
-
-
-def _first(pointers: tuple[str, ...], values: dict[str, Raw]) -> Raw:
-    """The value at the first of several pointers that a body contains."""
-    for pointer in pointers:
-        if pointer in values:
-            return values[pointer]
-    return ABSENT
+    try:
+        check_numbers(reader.number_pointers, values)
+        stream = reader.is_streaming(values)
+    except FieldError as error:
+        return _bad(f"the request body is invalid: {error}")
+    return RequestFields(model, stream, values, first_value(reader.route.session, values))
 
 
 def _bad(detail: str) -> Refusal:

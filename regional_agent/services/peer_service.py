@@ -95,5 +95,5 @@ class PeerService(RoutedService):
         return context if isinstance(context, Refusal) else AdmittedHead(context.tenant)
 
     def can_start_early(self, request: Request) -> bool:
-        """Return True: routing needs only the signed route context, so the body is streamed."""
+        """Return True: for a body that is not JSON, routing needs only the signed route context."""
         return True

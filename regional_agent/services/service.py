@@ -17,6 +17,7 @@ from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.routing.admission import Admission
+from regional_agent.routing.model_name import reads_whole
 
 JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
@@ -64,8 +65,12 @@ class Service:
         """Return the refusal of a request whose body is arriving; None, the default, to continue reading the body."""
         return None
 
+    def reads_whole(self, request: Request) -> bool:
+        """Whether a request is handled only when its body is complete. By default True."""
+        return True
+
     def can_start_early(self, request: Request) -> bool:
-        """Whether a request may be handled before its body is complete. By default False."""
+        """Whether another request may be handled before its body is complete. By default False."""
         return False
 
     def refuse_route(self, request: Request) -> Refusal | None:
@@ -90,6 +95,10 @@ class RoutedService(Service):
         super().__init__(proxy)
         self._admission = admission
         self._config = config
+
+    def reads_whole(self, request: Request) -> bool:
+        """Whether the body is JSON."""
+        return reads_whole(request)
 
     def _look_up(self, request: Request, connection: RequestSequence, tenant: str, serve: Serve) -> ObjectLookup | None:
         """Look up the unknown objects that a request of `tenant` names; None if there are none or `tenant` is empty."""

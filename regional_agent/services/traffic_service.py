@@ -115,7 +115,7 @@ class TrafficService(RoutedService):
         return self.refuse_route(request) or self._admission.refuse_sender(request, peer_ip)
 
     def can_start_early(self, request: Request) -> bool:
-        """Whether the body can be streamed to the engine: the model is known, and the body is not JSON."""
+        """Whether a body that is not JSON can be streamed to the engine: the model is known."""
         return can_start_early(request)
 
     def _context(self, request: Request, connection: RequestSequence) -> RequestContext | Refusal:

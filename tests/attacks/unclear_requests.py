@@ -9,6 +9,59 @@ from tests.attacks.fleet import IMAGES, SMALL, Fleet, key_of, within
 from tests.attacks.suite import attack, expect
 from tests.support.sockets import RawClient
 
+CHATS = (
+    b'{"model":"%b","Model":"other","messages":[]}',
+    b'{"MODEL":"other","model":"%b","messages":[]}',
+    b'{"model":"%b","m\\u006fdel":"other","messages":[]}',
+    b'{"model":"%b","\\u004dodel":"other","messages":[]}',
+    b'{"model":"%b","model\\u0000":"other","messages":[]}',
+    b'{"model":"%b","messages":[],"stream":false,"Stream":true}',
+    b'{"model":"%b","messages":[],"\xc5\xbftream":true}',
+    b'{"model":"%b","messages":[],"max_tokens":1,"Max_Tokens":1000000}',
+    b'{"model":"%b","messages":[],"max_to\xe2\x84\xaaens":1000000}',
+    b'{"model":"%b","messages":[],"max_completion_tokens":1,"max_completion_tokens":1000000}',
+    b'{"model":"%b","messages":[],"user":"a","USER":"b"}',
+    b'{"model":"%b","messages":[],"N":100}',
+    b'{"model":"%b","messages":[],"max_tokens":"1000000"}',
+    b'{"model":"%b","messages":[],"stream":"true"}',
+    b'{"model":"%b","messages":[],"stream":1}',
+    b'{"model":"%b","messages":[],}',
+    b'{"model":"%b","messages":[]}{"model":"other"}',
+    b'{"model":"%b","messages":[]}\0',
+    b'\xef\xbb\xbf{"model":"%b","messages":[]}',
+    b'{"model":"%b","messages":["\xff"]}',
+    b'{"model":"%b","messages":[],"mode\xff\x6c":"other"}',
+)
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/images/edits")
+
+
+@attack("27")
+async def json_that_parsers_read_differently(fleet: Fleet) -> None:
+    """A tenant sends JSON whose model, limits or flags two parsers read differently, on several routes, of any size.
+
+    Each is refused with 400 and reaches no engine; the same JSON without the trick is served.
+    """
+    engine = fleet.engines["eu-de"]
+    engine.reset()
+
+    async def send(path: str, body: bytes, content_type: str = "application/json") -> int:
+        headers = key_of("attacker") | {"content-type": content_type}
+        answer = await fleet.http.post(f"http://{fleet.address('eu-de/a')}{path}", content=body, headers=headers)
+        return answer.status_code
+
+    for template in CHATS:
+        body = template.replace(b"%b", SMALL.encode())
+        long = body.replace(b'"messages":[]', b'"messages":["%b"]' % (b"x" * 200_000))
+        for path in PATHS:
+            expect(await send(path, body) == 400, f"{body!r} was not refused at {path}")
+        expect(await send(PATHS[0], long) == 400, f"{body!r} was not refused with a long prompt")
+    good = b'{"model":"%b","messages":[]}' % SMALL.encode()
+    expect(await send(PATHS[0], good, "application/json; charset=utf-16") == 400, "another charset was accepted")
+    form = "application/x-www-form-urlencoded"
+    expect(await send(PATHS[0], good[:-1] + b',"x":"&model=other&"}', form) == 400, "a form in JSON was accepted")
+    expect(not engine.started, "a request that was refused reached an engine")
+    expect(await send(PATHS[0], good) == 200, "a request without a trick was refused")
+
 
 @attack("28")
 async def decisions_by_headers_that_are_removed(fleet: Fleet) -> None:

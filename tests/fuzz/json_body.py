@@ -1,8 +1,9 @@
-"""Reads the routing fields of any JSON body, whole or still arriving.
+"""Reads the routing fields of any JSON body.
 
-The first byte selects the path. Property: the fields or a refusal; where Python's parser reads the body too, the model
-is the one it reads, from the whole body and from every part of it that names one; a replaced model is the only change;
-the estimated work is finite and positive, and usage of any size can be learned from.
+The first byte selects the path. Property: the fields or a refusal. Where there are fields, parsers that use the first
+or the last of repeated fields, and parsers that ignore the case of names or end a name at a NUL, all read the same in
+every field that the agent reads, and the agent reads the same. A replaced model is the only change; the estimated
+work is finite and positive, and usage of any size can be learned from.
 """
 
 from __future__ import annotations
@@ -17,15 +18,26 @@ from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.reasons import Refusal
 from penstock.routing.usage import Usage
 from regional_agent.http.messages import Request
-from regional_agent.routing.classify import MAX_MODEL, RequestFields, classify
-from regional_agent.routing.model_name import named_model, replace_model
+from regional_agent.routing.classify import MAX_MODEL, OPENAI_NUMBERS, RequestFields, classify
+from regional_agent.routing.model_name import model_span, replace_model
 from regional_agent.routing.work_estimate import work_estimate_of
 
 WORDS = (
     *(b'"model":"m"', b'"stream":true', b'"max_tokens":', b'"max_completion_tokens":', b'"n":', b'"size":"1024x1024"'),
     *(b'"steps":', b'"num_inference_steps":', b'"input":"', b'"prompt_cache_key":"', b'"user":null', b'"messages":['),
+    *(
+        b'"Model":"x"',
+        b'"STREAM":false',
+        b'"\xc5\xbftream":',
+        b'"max_to\xe2\x84\xaaens":',
+        b"\\u0000",
+        b'"n":"1"',
+        b'"user":',
+    ),
     *(b'"prompt":"', b"\\u006d", b"\\ud800", b"\\", b'"', b"{", b"}", b"[", b"]", b"9" * 40, b"1e999", b"NaN", b"\xff"),
 )
+
+READ = ("model", "stream", "user", "prompt_cache_key", *(pointer[1:] for pointer in OPENAI_NUMBERS))
 
 _ROUTES = {route.path.encode(): route for route in OPENAI_ROUTES if "POST" in route.methods}
 _PATHS = sorted(_ROUTES)
@@ -35,21 +47,36 @@ _COSTS = [Cost(unit, 1.0, 1.0) for unit in CostUnit]
 def check(data: bytes) -> None:
     """Raises AssertionError if the property does not hold."""
     path, body = _PATHS[data[0] % len(_PATHS)] if data else _PATHS[0], data[1:]
-    plain = plain_object(body)
     fields = classify(body)
-    if isinstance(fields, RequestFields):
-        assert 0 <= len(fields.model) <= MAX_MODEL
-        if plain is not None:
-            assert fields.model == plain["model"]
-        _estimate(path, body, fields)
-        _replace(path, body, plain)
-    else:
-        assert isinstance(fields, Refusal)
+    if isinstance(fields, Refusal):
         assert fields.detail
-    if plain is not None:
-        for end in range(0, len(body), max(1, len(body) // 16)):
-            part = named_model(_request(path, body[:end], whole=False))
-            assert part is None or isinstance(part, Refusal) or part == plain.get("model")
+        model_span(body)
+        return
+    assert 0 <= len(fields.model) <= MAX_MODEL
+    _same_for_every_parser(body, fields)
+    _estimate(path, body, fields)
+    _replace(path, body, plain_object(body))
+
+
+def _same_for_every_parser(body: bytes, fields: RequestFields) -> None:
+    try:
+        pairs = json.loads(body.decode(), object_pairs_hook=list)
+    except RecursionError:
+        return
+    for name in READ:
+        assert_one_spelling(pairs, name)
+    by_name = dict(pairs)
+    assert fields.model == by_name["model"]
+    assert by_name.get("stream") in (None, fields.stream)
+    for pointer in OPENAI_NUMBERS:
+        value = by_name.get(pointer[1:])
+        assert value is None or (isinstance(value, float | int) and not isinstance(value, bool))
+
+
+def assert_one_spelling(pairs: list[tuple[str, Any]], name: str) -> None:
+    """Asserts that no parser can take another field than `name` for it, and that it occurs at most once."""
+    alike = [key for key, _ in pairs if key.partition("\0")[0].upper().casefold() == name]
+    assert alike in ([], [name]), name
 
 
 def plain_object(body: bytes) -> dict[str, Any] | None:

@@ -77,6 +77,10 @@ class Relay:
     def release_head(self, admitted: AdmittedHead) -> None:
         """Holds nothing for a head."""
 
+    def reads_whole(self, request: Request) -> bool:
+        """Passes on what has arrived once no more may be kept."""
+        return False
+
     def can_start_early(self, request: Request) -> bool:
         """Waits for whole bodies."""
         return False

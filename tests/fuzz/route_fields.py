@@ -15,7 +15,7 @@ from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import MAX_MODEL
 from regional_agent.routing.model_name import can_start_early, replace_model, request_fields
-from tests.fuzz.json_body import plain_object
+from tests.fuzz.json_body import assert_one_spelling, plain_object
 
 WORDS = (
     *(b'"model":"m"', b'"Model":', b'"options":{', b'"stream":true', b'"steps":', b"%2F", b"%2e", b"..", b"?model=m"),
@@ -56,6 +56,8 @@ def check(data: bytes) -> None:
         assert in_body is None or fields.model == in_body
         if plain is not None or not request.reader.model_pointers:
             assert fields.model in {in_body, request.path_parameters.get("model")}
+        if request.reader.model_pointers:
+            _options_in_one_spelling(body)
     changed = replace_model(request, 'an"other')
     if changed is not None:
         assert changed.model == 'an"other'
@@ -66,6 +68,19 @@ def check(data: bytes) -> None:
     assert part is not None
     can_start_early(part)
     assert request_fields(part) is not None
+
+
+def _options_in_one_spelling(body: bytes) -> None:
+    try:
+        pairs = json.loads(body.decode(), object_pairs_hook=lambda pairs: pairs)
+    except RecursionError:
+        return
+    if not body.lstrip().startswith(b"{"):
+        return
+    assert_one_spelling(pairs, "options")
+    options = dict(pairs).get("options")
+    if isinstance(options, list) and all(isinstance(pair, tuple) for pair in options):
+        assert_one_spelling(options, "model")
 
 
 def _request(table: RouteTable, path: bytes, body: bytes, *, whole: bool = True) -> Request | None:

@@ -209,7 +209,7 @@ async def test_a_model_that_is_named_twice_is_refused(tmp_path: Path) -> None:
         body = b'{"model": "%b", "Model": "other", "messages": []}' % MODEL.encode()
         refused = await client.post("/api/chat", content=body)
         assert refused.status_code == 400
-        assert "repeated" in refused.json()["error"]
+        assert "ambiguous" in refused.json()["error"]
         assert not gpu.requests
 
 

@@ -15,7 +15,7 @@ from tests.support.agents import running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, chunk, code, is_busy, streams_forever
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, engine, post
-from tests.support.uploads import LIMITS, taker, upload_head
+from tests.support.uploads import LIMITS, TRANSCRIPTIONS, taker, upload_head
 from tests.support.wait import until
 
 ROOMY = Limits(idle_linger_s=0.0)
@@ -177,7 +177,7 @@ async def test_a_form_names_its_model_before_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [LIMITS, ROOMY])
 async def test_a_kept_body_can_be_retried_and_a_dropped_one_cannot(tmp_path: Path, kept: Limits) -> None:
-    body = json.dumps({"model": MODEL, "messages": ["x" * 600_000]}).encode()
+    body = b"x" * 600_000
     async with (
         engine(is_busy) as busy,
         engine(answers) as gpu,
@@ -186,7 +186,7 @@ async def test_a_kept_body_can_be_retried_and_a_dropped_one_cannot(tmp_path: Pat
         outcomes = set()
         for _ in range(12):
             client = await RawClient.connect(agent.traffic)
-            client.send(post(body))
+            client.send(post(body, "Content-Type: audio/wav", f"X-Model: {MODEL}", path=TRANSCRIPTIONS))
             status, _, answer = await client.answer()
             outcomes.add((status, code(answer) if status != 200 else ""))
             client.close()
@@ -198,16 +198,36 @@ async def test_a_kept_body_can_be_retried_and_a_dropped_one_cannot(tmp_path: Pat
         assert outcomes == (again if kept is ROOMY else again | {(502, "engine_failed")})
 
 
-async def test_a_large_body_that_names_no_model_in_time_is_refused(tmp_path: Path) -> None:
-    body = json.dumps({"messages": ["x" * 600_000], "model": MODEL}).encode()
-    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=LIMITS) as agent:
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_large_json_may_name_its_model_last(tmp_path: Path, chunked: bool) -> None:
+    body = json.dumps({"messages": ["x" * 20_000_000], "model": MODEL}).encode()
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(answers) as far,
+        running_agent(tmp_path / "es", [far.address], region="eu-es", limits=ROOMY) as server,
+        running_agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}, limits=ROOMY) as agent,
+    ):
         client = await RawClient.connect(agent.traffic)
-        client.send(post(body))
+        head = upload_head(None if chunked else len(body), path="/v1/chat/completions")
+        client.send(head + (b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body))
+        assert (await client.answer()).status == 200
+        assert far.requests[0].body == body
+        assert server.listener.state.bodies.bytes_kept == agent.listener.state.bodies.bytes_kept == 0
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_json_above_its_limit_is_refused_with_the_name_of_the_limit(tmp_path: Path, chunked: bool) -> None:
+    limits = Limits(max_json_bytes=300_000, idle_linger_s=0.0)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(upload_head(None if chunked else 300_001, path="/v1/chat/completions"))
+        if chunked:
+            client.send(b"%x\r\n" % 400_000 + b" " * 300_001)
         status, _, answer = await client.answer()
-        assert (status, code(answer)) == (400, "bad_request")
-        assert b"x-model" in answer
+        assert (status, code(answer)) == (413, "body_too_large")
+        assert b"max_json_bytes" in answer
         assert not gpu.requests
-        assert await client.closed()
+        assert agent.listener.state.bodies.bytes_kept == 0
 
 
 async def test_100_continue_is_sent_only_for_admitted_requests(tmp_path: Path) -> None:
@@ -263,10 +283,10 @@ async def test_concurrent_large_bodies_are_limited(tmp_path: Path) -> None:
     limits = Limits(max_kept_bytes=300_000, idle_linger_s=0.0)
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
         first = await RawClient.connect(agent.traffic)
-        first.send(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
+        first.send(upload_head(290_000, path="/v1/chat/completions") + b" " * 250_000)
         await until(lambda: agent.listener.state.bodies.bytes_kept > 100_000)
         second = await RawClient.connect(agent.traffic)
-        second.send(upload_head(500_000, path="/v1/chat/completions") + b" " * 250_000)
+        second.send(upload_head(290_000, path="/v1/chat/completions") + b" " * 250_000)
         status, headers, body = await second.answer()
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1

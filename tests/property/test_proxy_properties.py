@@ -83,6 +83,9 @@ class Repeater:
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
         return None
 
+    def reads_whole(self, request: Request) -> bool:
+        return False
+
     def can_start_early(self, request: Request) -> bool:
         return False
 

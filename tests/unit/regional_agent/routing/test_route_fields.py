@@ -16,7 +16,7 @@ from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.routing.engine_request import RequestRewrite, can_rename
-from regional_agent.routing.model_name import can_start_early, replace_model, request_fields
+from regional_agent.routing.model_name import can_start_early, reads_whole, replace_model, request_fields
 from regional_agent.routing.route_fields import object_in
 from regional_agent.routing.work_estimate import work_estimate_of
 
@@ -88,7 +88,8 @@ def test_all_places_have_to_agree() -> None:
     [
         (b'{"a": {"model": "x"}, "a": {"model": "y"}}', "repeated"),
         (b'{"a": {"model": "x", "mod\\u0065l": "y"}}', "repeated"),
-        (b'{"a": {"model": "x", "Model": "y"}}', "repeated"),
+        (b'{"a": {"model": "x", "Model": "y"}}', "could be read as 'model'"),
+        (b'{"a": {"model": "x"}, "A": {"model": "y"}}', "could be read as 'a'"),
         (b'{"a": {"model": 1}}', "not a string"),
         (b'{"a": {"model": ""}}', "empty"),
         (b'{"a": {}}', "send its name in the JSON body at /a/model"),
@@ -106,15 +107,17 @@ def test_a_body_that_need_not_name_the_model_may_be_anything() -> None:
     assert model(request("/m/a", (PATH, "model"), path="/m/{model}", body=b"{}tensor bytes")) == "a"
 
 
-def test_an_incomplete_body_that_can_name_the_model_is_too_large() -> None:
+def test_json_is_read_whole() -> None:
     part = request("/x", (JSON, "/a/model"), body=b'{"a": {"model": "m"', whole=False)
-    assert not can_start_early(part)
+    assert reads_whole(part)
+    assert reads_whole(request("/x", (FIXED, "m")))
     assert "larger" in refused(part, Reason.BODY_TOO_LARGE)
 
 
 def test_opaque_bodies_start_early_and_are_never_read() -> None:
     opaque = request("/x?m=a", (QUERY, "m"), body=b'{"m": "b"', body_kind=BodyKind.OPAQUE, whole=False)
     assert can_start_early(opaque)
+    assert not reads_whole(opaque)
     assert model(opaque) == "a"
 
 
@@ -130,6 +133,85 @@ def test_streams_are_recognised() -> None:
     assert streams({}, **flagged, streams_by_default=True)
     assert not streams({"options": {"stream": False}}, **flagged, streams_by_default=True)
     assert streams({}, stream=StreamKind.CHUNKED)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"stream": "true"},
+        {"stream": 1},
+        {"n": "2"},
+        {"n": True},
+        {"n": [2]},
+        {"n": int("9" * 400)},
+        {"Stream": True},
+        {"USER": "u"},
+        {"Max": 1},
+        {"Client": "c"},
+    ],
+)
+def test_flags_and_numbers_have_one_type_and_one_name(body: dict[str, Any]) -> None:
+    fields = {
+        "stream": StreamKind.SSE,
+        "stream_field": "/stream",
+        "cost": CostFields(max_tokens=("/max",), count=("/n",)),
+        "session": ("/user",),
+        "client_object": "/client",
+    }
+    good = {"stream": None, "n": 2e0, "max": None, "user": 7, "client": "c"}
+    assert model(request("/x", (FIXED, "m"), body=good, **fields)) == "m"
+    assert refused(request("/x", (FIXED, "m"), body=good | body, **fields))
+
+
+def test_a_body_with_the_flag_of_streams_is_json() -> None:
+    flagged = {"stream": StreamKind.SSE, "stream_field": "/stream"}
+    assert "not valid JSON" in refused(request("/x", (FIXED, "m"), body=b'{"stream": true,}', **flagged))
+
+
+@pytest.mark.parametrize("length", ["-1", "1_0", "99", "", "+2"])
+def test_the_length_of_the_json_before_binary_data_is_exact(length: str) -> None:
+    made = request("/x", (FIXED, "m"), body=b"{}data", headers={"inference-header-content-length": length})
+    assert "is not the size" in refused(made)
+
+
+@pytest.mark.parametrize(
+    "query", ["m=a&m=a", "m=a&M=b", "m=a;M=b", "a=1;m=a&m=b", "%6d=a&%4D=b", "m=a&m%00=b", "m=a&" + "x=1&" * 80]
+)
+def test_a_query_that_servers_read_differently_is_refused(query: str) -> None:
+    assert "query" in refused(request(f"/x?{query}", (QUERY, "m"), body={}))
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/json; charset=utf-16",
+        'application/json;charset="UTF-7"',
+        "application/json; x=1; charset = latin1",
+        "application/json; charset=utf-8; charset=shift_jis",
+        "application/json; charset*=utf-16",
+        "text/plain; charset=iso-8859-1",
+    ],
+)
+def test_json_is_utf_8(content_type: str) -> None:
+    for places in ([(JSON, "/model")], [(FIXED, "m")]):
+        made = request("/x", *places, body={"model": "m"}, headers={"content-type": content_type})
+        assert "charset" in refused(made)
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["application/json; charset=utf-8", 'text/json;charset="UTF-8"', "application/cloudevents+json", "", "text/plain"],
+)
+def test_other_types_of_json_are_accepted(content_type: str) -> None:
+    made = request("/x", (JSON, "/model"), body={"model": "m"}, headers={"content-type": content_type})
+    assert model(made) == "m"
+
+
+def test_json_that_is_a_form_too_is_refused() -> None:
+    form = {"content-type": "Application/X-WWW-Form-Urlencoded; charset=utf-8"}
+    body = {"model": "m", "x": "&model=n&"}
+    assert "declares a form" in refused(request("/x", (JSON, "/model"), body=body, headers=form))
+    assert model(request("/x", (JSON, "/model"), body={"model": "m", "x": "a & b; c"}, headers=form)) == "m"
 
 
 def test_quantities_are_read_at_the_pointers_of_the_route() -> None:
@@ -215,6 +297,8 @@ def test_the_earlier_object_is_read_from_complete_bodies_only() -> None:
         (b'{"model": "m"}', None),
         (b'"previous_response_id" no JSON', None),
         (b'{"previous_response_id": ["resp_1"]}', None),
+        (b'{"previous_response\\u005fid": "resp_1"}', "resp_1"),
+        (b'{"previous_response_id": "resp_1", "Previous_response_id": "resp_2"}', None),
     ):
         made.body = body
         assert object_in(made, "/previous_response_id") == expected
