@@ -36,6 +36,7 @@ from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_leases import LeaseFile
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.shared_objects import SharedObjects
@@ -347,7 +348,8 @@ class AgentRuntime:
             "groups": self.endpoints.groups.report(),
             "waiting": {model: self.queue.waiting_here(model) for model in self.endpoints.pools},
             "endpoints": [
-                endpoint.status(self.registrations.lease_left_s(endpoint.name)) for endpoint in self.endpoints.every()
+                endpoint_status(endpoint, self.registrations.lease_left_s(endpoint.name))
+                for endpoint in self.endpoints.every()
             ],
             "demand": self.demand.report(),
             "peers": self.peers.status(),

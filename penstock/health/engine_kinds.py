@@ -6,7 +6,7 @@ docs/user_guide/metrics.md, TGI docs/source/reference/metrics.md; the first four
 API inference extension's model server protocol. Health paths: vLLM, SGLang, TGI and trtllm-serve serve /health; Triton
 the KServe v2 paths (docs/protocol/README.md of triton-inference-server/server). trtllm-serve responds at /metrics with
 JSON about its last iterations; its metrics in Prometheus format have another path (examples/serve/prometheus_metrics.py
-of TensorRT-LLM).
+of TensorRT-LLM). Cog serves /health-check (docs/http.md of replicate/cog).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
+
+from penstock.health.health_check import ANSWERS_WHILE_BUSY, HealthCheck
 
 
 class EngineKind(StrEnum):
@@ -29,6 +31,8 @@ class EngineKind(StrEnum):
     TRTLLM = "trtllm"
     """trtllm-serve."""
     TGI = "tgi"
+    COG = "cog"
+    """Replicate's Cog, which runs one request at a time."""
     HTTP = "http"
     """Any HTTP server: healthy if its health path responds 200, and assumed to serve the configured models."""
 
@@ -56,7 +60,8 @@ class Gauge(NamedTuple):
 class Engine(msgspec.Struct, frozen=True):
     """The paths and metrics of one kind of engine."""
 
-    health_path: str = "/health"
+    health: HealthCheck = ANSWERS_WHILE_BUSY
+    """How it is probed."""
     models: ModelDiscovery = ModelDiscovery.LISTED
     metrics_path: str = "/metrics"
     metrics_port: int | None = None
@@ -76,7 +81,7 @@ class Engine(msgspec.Struct, frozen=True):
 
 
 ENGINES: dict[EngineKind, Engine] = {
-    EngineKind.AUTO: Engine(),
+    EngineKind.AUTO: Engine(health=HealthCheck()),
     EngineKind.VLLM: Engine(
         queued=(Gauge("vllm:num_requests_waiting"),),
         running=(Gauge("vllm:num_requests_running"),),
@@ -94,7 +99,7 @@ ENGINES: dict[EngineKind, Engine] = {
         extends_text=True,
     ),
     EngineKind.TRITON: Engine(
-        health_path="/v2/health/ready",
+        health=HealthCheck(path="/v2/health/ready", busy_s=0.0),
         models=ModelDiscovery.EACH,
         metrics_port=8002,
         queued=(
@@ -120,5 +125,6 @@ ENGINES: dict[EngineKind, Engine] = {
         queued=(Gauge("tgi_queue_size"),),
         running=(Gauge("tgi_batch_current_size"),),
     ),
-    EngineKind.HTTP: Engine(models=ModelDiscovery.NEVER),
+    EngineKind.COG: Engine(health=HealthCheck(path="/health-check"), models=ModelDiscovery.NEVER),
+    EngineKind.HTTP: Engine(health=HealthCheck(), models=ModelDiscovery.NEVER),
 }

@@ -8,7 +8,8 @@ probation by a single request (linkerd2-proxy, outbound/src/http/breaker/consecu
 default, a good health probe does not end an ejection, since the engine runs other code for probes than for requests.
 
 An endpoint whose requests make no progress (`penstock.health.progress`) is suspect. A suspect endpoint is treated as an
-ejected endpoint, within the same cap, and returns in the same way.
+ejected endpoint, and returns in the same way. The cap applies where the evidence is a comparison with other endpoints,
+and not where it is the endpoint's own history. Panic mode sends no requests to suspect endpoints.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ TRANSITIONS: dict[tuple[EjectionState, EjectionEvent], EjectionState] = {
     (_S.NONE, _E.INCONCLUSIVE): _S.NONE,
     (_S.NONE, _E.REQUEST_SENT): _S.NONE,
     (_S.NONE, _E.NO_PROGRESS): _S.SUSPECT,
-    # Requests reach a suspect endpoint only in panic mode.
+    # Outcomes of requests that were sent at the same time as the endpoint became suspect.
     (_S.SUSPECT, _E.SUCCESS): _S.NONE,
     (_S.SUSPECT, _E.FAILURE): _S.SUSPECT,
     (_S.SUSPECT, _E.INCONCLUSIVE): _S.SUSPECT,
@@ -174,6 +175,8 @@ class Ejection(msgspec.Struct, frozen=True):
     """Time (s) of the last ejection or return."""
     until: float = 0.0
     """Time (s) at which the ejection ends."""
+    is_stalled: bool = False
+    """Whether the endpoint was ejected for a lack of progress."""
 
     @property
     def accepts_requests(self) -> bool:
@@ -312,8 +315,8 @@ def _taken_out(ejection: Ejection, event: EjectionEvent, now: float, rules: Ejec
     forgiven = int((now - ejection.since) / rules.forgive_s) if ejection.ejections and not ejection.is_ejected else 0
     ejections = min(max(0, ejection.ejections - forgiven) + 1, ceil(rules.max_s / rules.base_s))
     for_s = min(rules.max_s, rules.base_s * ejections) * rng.uniform(0.8, 1.0)
-    state = TRANSITIONS[ejection.state, event]
-    return Ejection(state, ejections=ejections, since=now, until=now + for_s)
+    state, is_stalled = TRANSITIONS[ejection.state, event], event is EjectionEvent.NO_PROGRESS
+    return Ejection(state, ejections=ejections, since=now, until=now + for_s, is_stalled=is_stalled)
 
 
 def _returned(ejection: Ejection, now: float) -> Ejection:

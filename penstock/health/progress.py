@@ -3,7 +3,8 @@
 Health probes and failed requests do not reveal such a grey failure (Huang et al., "Gray failure: the Achilles' heel of
 cloud-scale systems", HotOS 2017): the server responds, and nothing fails before a timeout. The evidence is that a
 request waits for longer than its estimated work explains while no byte arrives from any request of the endpoint, and
-its siblings make progress; or that the engine reports no request although requests wait for a response.
+its siblings make progress; or for longer than the endpoint's own recent responses explain, whatever its siblings do; or
+that the engine reports no request although requests wait for a response.
 """
 
 from __future__ import annotations
@@ -26,6 +27,20 @@ SIBLING_SHARE: Final = 0.5
 suspect."""
 
 
+HISTORY_FACTOR: Final = 2.0
+"""A first byte or the next chunk is unusual after this multiple of the longest recent wait for one."""
+
+HISTORY_SHARE: Final = 0.5
+"""Part (0-1) of the time that makes an endpoint suspect, after which its silence suffices if its own history is the
+evidence: a comparison with its own responses is more certain than one with an estimate."""
+
+MIN_RESPONSES: Final = 3
+"""Number of responses from which an endpoint has a history."""
+
+WINDOW_RESPONSES: Final = 32
+"""The longest waits of the last one to two times this number of responses are remembered."""
+
+
 class StallReason(StrEnum):
     """The evidence that an endpoint makes no progress."""
 
@@ -33,6 +48,8 @@ class StallReason(StrEnum):
     """A request is overdue, and no byte has arrived from any request of the endpoint for too long."""
     IDLE = "idle"
     """A request is overdue, and the engine reports that no request runs or waits."""
+    UNUSUAL = "unusual"
+    """A request has waited for much longer than recent responses of the endpoint, and no byte has arrived from any."""
 
 
 class Stall(NamedTuple):
@@ -41,6 +58,11 @@ class Stall(NamedTuple):
     reason: StallReason
     detail: str
     """The numbers of the decision, for operators."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the evidence is the endpoint's own, so that it holds without siblings and beyond the ejection cap."""
+        return self.reason is not StallReason.SILENT
 
     def may_resend(self, *, repeatable: bool) -> bool:
         """Whether a request without a byte of a response may be sent to another endpoint.
@@ -63,39 +85,120 @@ class ProgressSample(NamedTuple):
     """When the oldest request with an overdue first byte was sent; inf if there is none."""
     idle_since: float = inf
     """When the first of the last IDLE_READINGS readings was taken, if none of them shows a request; inf otherwise."""
+    unusual_since: float = inf
+    """Since when the request has waited that the endpoint's history explains least; inf if the history explains all."""
 
     def silent_s(self, now: float) -> float:
         """Time (s) without progress on the endpoint while a request waits for its first byte; 0 if no request waits."""
         return max(0.0, now - max(self.progressed_at, self.waiting_since))
 
 
+class LongestWaits:
+    """The longest of an endpoint's recent waits."""
+
+    __slots__ = ("_before_s", "_now_s", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Number of waits."""
+        self._now_s = self._before_s = 0.0
+
+    @property
+    def longest_s(self) -> float:
+        """The longest wait (s) of the last WINDOW_RESPONSES to twice that number; 0 before the first."""
+        return max(self._now_s, self._before_s)
+
+    def add(self, wait_s: float) -> None:
+        """Add a wait (s)."""
+        if self.count and self.count % WINDOW_RESPONSES == 0:
+            self._before_s, self._now_s = self._now_s, 0.0
+        self.count += 1
+        if wait_s > self._now_s:
+            self._now_s = wait_s
+
+
 class ProgressTracker:
     """Collects the samples of one endpoint. `waits` is called for each waiting request between two samples."""
 
-    __slots__ = ("_has_run", "_idle_readings", "_overdue_since", "_waiting_since", "progressed_at")
+    __slots__ = (
+        "_answers",
+        "_first_chunks",
+        "_gaps",
+        "_has_run",
+        "_idle_readings",
+        "_overdue_since",
+        "_unusual_since",
+        "_waiting_since",
+        "progressed_at",
+    )
 
     def __init__(self) -> None:
         self.progressed_at = -inf
         """When a byte of a response last arrived (s)."""
+        self._answers = LongestWaits()
+        """Waits for responses that are not streamed."""
+        self._first_chunks = LongestWaits()
+        """Waits for the first bytes of streams."""
+        self._gaps = LongestWaits()
+        """Waits for later chunks of streams, as far as they were noticed."""
         self._waiting_since = inf
         self._overdue_since = inf
+        self._unusual_since = inf
         self._idle_readings: tuple[float, ...] = ()
         """Times (s) of the latest consecutive readings without a request."""
         self._has_run = False
         """Whether a reading has ever shown a request; a gauge that is always zero is not evidence of an idle engine."""
 
-    def waits(self, since: float, expected_s: float, now: float) -> None:
+    @property
+    def longest_s(self) -> float:
+        """The longest recent wait (s) for a response or a chunk; 0 before the first."""
+        return max(self._answers.longest_s, self._first_chunks.longest_s, self._gaps.longest_s)
+
+    def waits(self, since: float, expected_s: float, now: float, *, streaming: bool = True) -> None:
         """Record that a request waits for its first byte.
 
         Args:
             since: when the request was sent (s).
             expected_s: expected time (s) from then to its first byte.
             now: the present time (s), by the same clock.
+            streaming: whether the response is sent as it is generated.
         """
         if since < self._waiting_since:
             self._waiting_since = since
-        if since < self._overdue_since and now - since >= expected_s * DUE_FACTOR:
+        due_s, waited_s = expected_s * DUE_FACTOR, now - since
+        if waited_s < due_s:
+            return
+        if since < self._overdue_since:
             self._overdue_since = since
+        history = self._first_chunks if streaming else self._answers
+        if history.count >= MIN_RESPONSES and waited_s >= HISTORY_FACTOR * history.longest_s:
+            self._unusual_since = min(self._unusual_since, since)
+
+    def waits_for_chunk(self, since: float, expected_s: float, now: float) -> None:
+        """Record that a stream has been silent since `since` (s).
+
+        Args:
+            since: when the last chunk arrived (s).
+            expected_s: expected time (s) of the first chunk; some engines send a chunk before they begin.
+            now: the present time (s), by the same clock.
+        """
+        if since < self._waiting_since:
+            self._waiting_since = since
+        if now - since < expected_s * DUE_FACTOR:
+            return
+        if since < self._overdue_since:
+            self._overdue_since = since
+        usual_s = max(self._first_chunks.longest_s, self._gaps.longest_s)
+        if self._first_chunks.count >= MIN_RESPONSES and now - since >= HISTORY_FACTOR * usual_s:
+            self._unusual_since = min(self._unusual_since, since)
+
+    def began(self, waited_s: float, *, streaming: bool) -> None:
+        """Record a response without an error, whose first byte took `waited_s` (s)."""
+        (self._first_chunks if streaming else self._answers).add(waited_s)
+
+    def resumed(self, silent_s: float) -> None:
+        """Record a chunk of a stream after a noticeable silence (s)."""
+        self._gaps.add(silent_s)
 
     def read_load(self, requests: float, now: float) -> None:
         """Record a reading of the engine's metrics: the number of requests that the engine runs and queues at `now`
@@ -109,20 +212,22 @@ class ProgressTracker:
         """Return the sample, and start the next one."""
         readings = self._idle_readings
         idle_since = readings[0] if len(readings) == IDLE_READINGS else inf
-        sample = ProgressSample(self.progressed_at, self._waiting_since, self._overdue_since, idle_since)
-        self._waiting_since = self._overdue_since = inf
+        sample = ProgressSample(
+            self.progressed_at, self._waiting_since, self._overdue_since, idle_since, self._unusual_since
+        )
+        self._waiting_since = self._overdue_since = self._unusual_since = inf
         return sample
 
 
 def stall_of(
     sample: ProgressSample, siblings: Iterable[ProgressSample], now: float, suspect_after_s: float
 ) -> Stall | None:
-    """Return the evidence that an endpoint makes no progress while a sibling does; None without such evidence.
+    """Return the evidence that an endpoint makes no progress; None without such evidence.
 
     Args:
         sample: of the endpoint.
-        siblings: of the other endpoints of a pool that may take requests. If none of them progresses, the cause is
-            probably shared, and the endpoint does not become suspect.
+        siblings: of the other endpoints of a pool that may take requests. An estimate alone is evidence only if one of
+            them progresses; otherwise the cause is probably shared.
         now: the present time (s), by the clock of the samples.
         suspect_after_s: time (s) without progress that makes an endpoint suspect; 0 disables the check.
     """
@@ -131,10 +236,14 @@ def stall_of(
     since = max(sample.progressed_at, sample.overdue_since)
     if since <= sample.idle_since < inf:
         detail = f"{IDLE_READINGS} readings show no request; one has waited for {now - sample.overdue_since:.1f} s"
-        stall = Stall(StallReason.IDLE, detail)
-    elif now - since >= suspect_after_s:
-        stall = Stall(StallReason.SILENT, f"a request is overdue, and nothing has arrived for {now - since:.1f} s")
-    else:
+        return Stall(StallReason.IDLE, detail)
+    silent_s = now - max(sample.progressed_at, sample.unusual_since)
+    if silent_s >= suspect_after_s * HISTORY_SHARE:
+        detail = f"nothing has arrived for {silent_s:.1f} s, which recent responses do not explain"
+        return Stall(StallReason.UNUSUAL, detail)
+    if now - since < suspect_after_s:
         return None
     patience_s = suspect_after_s * SIBLING_SHARE
-    return stall if any(sibling.silent_s(now) < patience_s for sibling in siblings) else None
+    if all(sibling.silent_s(now) >= patience_s for sibling in siblings):
+        return None
+    return Stall(StallReason.SILENT, f"a request is overdue, and nothing has arrived for {now - since:.1f} s")

@@ -57,9 +57,9 @@ class PoolTotals(ABC):
         self.service_s = service_s
         """Mean time (s) a request holds its slot."""
 
-    def has_room_to_eject(self) -> bool:
-        """Whether outlier detection may eject one more endpoint of this pool."""
-        return room_to_eject(self.ejected, self.size, self.rules)
+    def has_room_to_eject(self, itself: int = 0) -> bool:
+        """Whether outlier detection may eject an endpoint of this pool; `itself` is 1 if that counts as ejected now."""
+        return room_to_eject(self.ejected - itself, self.size, self.rules)
 
     @abstractmethod
     def update_readiness(self) -> None:
@@ -92,7 +92,7 @@ class GroupAccount(PoolTotals):
         self.slots = 0
         """Requests that the ready endpoints run at once, of all models together."""
 
-    def has_room_to_eject(self) -> bool:
+    def has_room_to_eject(self, itself: int = 0) -> bool:
         """Always true, since groups do not limit ejections."""
         return True
 

@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable, Mapping
 from math import inf
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from penstock.health.concurrency_limit import ConcurrencyLimit
 from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
-from penstock.health.engine_kinds import EngineKind
+from penstock.health.engine_kinds import ENGINES, EngineKind
 from penstock.health.engine_signals import Readings, Signal, pressure, updated_readings
+from penstock.health.health_check import HealthCheck
+from penstock.health.occupation import Occupation
 from penstock.health.outlier_ejection import (
     AttemptOutcome,
     Ejection,
@@ -61,6 +63,7 @@ class OutlierDetection(NamedTuple):
     """Adds jitter to ejection times."""
 
 
+_NOT_ANSWERED: Final = (ProbeOutcome.SLOW, ProbeOutcome.UNREACHABLE)
 _NONE, _SERVED, _INCONCLUSIVE = EjectionState.NONE, AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
 _SUSPECT = EjectionState.SUSPECT
 _NOT_READY: Final = Reason.ENDPOINT_NOT_READY
@@ -88,11 +91,13 @@ class Endpoint(EndpointAccount):
         "kv_events",
         "load_header_read_at",
         "loaded",
+        "occupation",
         "probe_failure",
         "probe_now",
         "problem",
         "progress",
         "readings",
+        "releases",
         "rewrite",
         "sample",
         "signals_problem",
@@ -124,6 +129,10 @@ class Endpoint(EndpointAccount):
         """Follower of the engine's KV events; None if KV events are not read."""
         self.progress = ProgressTracker()
         """The progress of this agent's requests."""
+        self.occupation = Occupation()
+        """What its requests mean for its probes."""
+        self.releases = 0
+        """Requests of this agent that have ended."""
         self.sample = ProgressSample()
         """The progress as of the last tick."""
         self.stall: Stall | None = None
@@ -158,6 +167,11 @@ class Endpoint(EndpointAccount):
         self.probe_now = asyncio.Event()
         """Set to trigger an immediate probe."""
         self._apply_slots(spec)
+
+    @property
+    def health_check(self) -> HealthCheck:
+        """How the endpoint is probed: by its kind of engine and its entry."""
+        return self.spec.health.applied_to(ENGINES[self.kind].health)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -225,9 +239,45 @@ class Endpoint(EndpointAccount):
         self.view.draining = False
         self.health = EndpointHealth()
 
-    def probed(self, outcome: ProbeOutcome) -> None:
-        """Apply the outcome of a health probe."""
-        self._set_health(probed(self.health, outcome))
+    def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:
+        """Count one request of this agent fewer."""
+        super().give_back(prefill_us, decode_us)
+        self.releases += 1
+
+    def probed(self, outcome: ProbeOutcome, *, while_running: bool = False) -> None:
+        """Apply the outcome of a health probe.
+
+        Args:
+            while_running: one request ran on the endpoint from the beginning of the probe to its answer.
+        """
+        explained = False
+        if outcome in _NOT_ANSWERED:
+            explained = self.is_occupied(self.view.in_flight, refused=outcome is ProbeOutcome.UNREACHABLE)
+            self.occupation.not_answered(explained=explained)
+        else:
+            busy = outcome is ProbeOutcome.BUSY
+            self.occupation.answered(self._detection.clock(), busy=busy, while_running=while_running)
+            if busy:
+                self.mark_full()
+        self._set_health(probed(self.health, outcome, self.health_check.thresholds, explained=explained))
+
+    def is_occupied(self, in_flight: int, *, refused: bool) -> bool:
+        """Whether `in_flight` requests explain that the endpoint is late, or refuses the connection (`refused`)."""
+        busy_s, longest_s, progressed_at = (
+            self.health_check.busy_s,
+            self.progress.longest_s,
+            self.progress.progressed_at,
+        )
+        for pool in self.pools:
+            longest_s = max(longest_s, pool.service_s)
+        now = self._detection.clock()
+        return self.occupation.explains_silence(in_flight, progressed_at, busy_s, longest_s, now, refused=refused)
+
+    def is_engaged(self) -> bool:
+        """Whether its requests explain that it answers no probe, or answers that it is busy. It is not suspect then."""
+        if not self.occupation.is_engaged or not self.occupation.is_serial(self.health_check.busy_s):
+            return False
+        return self.is_occupied(self.view.in_flight, refused=False)
 
     def models_due(self) -> bool:
         """Whether to query the loaded models: periodically, and with every probe while not ready or without a model."""
@@ -284,11 +334,18 @@ class Endpoint(EndpointAccount):
         self.view.pressure = FULL
         self.view.update_score()
 
-    def connection_failed(self) -> None:
-        """Mark the endpoint down after a failed connection, until a probe succeeds. Triggers an immediate probe."""
+    def connection_failed(self) -> bool:
+        """Mark the endpoint as not ready after a failed connection, until a probe succeeds; probe at once.
+
+        Returns False, and marks it as full, if its other requests explain the failure.
+        """
+        self.probe_now.set()
+        if self.is_occupied(self.local_load.requests - 1, refused=True):
+            self.mark_full()
+            return False
         if self.health.state is not EndpointState.DOWN:
             self._set_health(connection_failed(self.health))
-            self.probe_now.set()
+        return True
 
     def ended(self, outcome: AttemptOutcome, started_at: float) -> bool:
         """Apply the outcome of a request that was sent at `started_at` (s); true if it ejects the endpoint."""
@@ -307,8 +364,9 @@ class Endpoint(EndpointAccount):
         return is_ejected
 
     def make_suspect(self, stall: Stall) -> bool:
-        """Make the endpoint suspect, unless one of its pools has too many ejected endpoints; returns whether it is."""
-        if not all(pool.has_room_to_eject() for pool in self.pools):
+        """Make the endpoint suspect, unless the evidence is weak and a pool has too many ejected; returns whether."""
+        itself = int(self.ejection.is_ejected)
+        if not stall.is_certain and not all(pool.has_room_to_eject(itself) for pool in self.pools):
             return False
         detection = self._detection
         self.stall = stall
@@ -324,56 +382,12 @@ class Endpoint(EndpointAccount):
         """Return the current time (s) of the outlier detection clock."""
         return self._detection.clock()
 
-    def status(self, lease_left_s: float | None) -> dict[str, Any]:
-        """Return the fields for the status page and the registration API.
-
-        Args:
-            lease_left_s: remaining time (s) of its lease; None if it is not registered.
-        """
-        spec, view, ejection, now = self.spec, self.view, self.ejection, self.now()
-        return {
-            "name": spec.name,
-            "url": f"{'https' if spec.address.tls else 'http'}://{spec.address}",
-            "engine": self.kind.value,
-            "version": spec.version or None,
-            "zone": spec.zone or None,
-            "accelerator": spec.accelerator or None,
-            "models": spec.models,
-            "loaded": None if self.loaded is None else sorted(self.loaded),
-            "adapters": sorted(self.adapters),
-            "slots": view.slots,
-            "learned_slots": None if self.concurrency_limit is None else self.concurrency_limit.status(),
-            "queue": spec.queue,
-            "kv_events": None if self.kv_events is None else self.kv_events.status(),
-            "in_flight": view.in_flight,
-            "ready": view.ready,
-            "draining": view.draining,
-            "health": self.health.state.value,
-            "ejection": ejection.state.value,
-            "ejected_for_s": round(max(0.0, ejection.until - now), 1)
-            if ejection.state in (EjectionState.EJECTED, EjectionState.SUSPECT)
-            else None,
-            "suspect_because": self.stall.detail if self.stall and ejection.state is EjectionState.SUSPECT else None,
-            "weight": view.weight,
-            "pressure": round(view.pressure, 3),
-            "signals": {
-                signal.value: {"value": reading.value, "age_s": round(now - reading.received_at, 1)}
-                for signal, reading in self.readings.items()
-            },
-            "signals_problem": self.signals_problem or None,
-            "base_path": spec.base_path or None,
-            "headers": [name for name, _ in spec.headers],
-            "engine_names": dict(spec.engine_names),
-            "credential_header": spec.credential_header if spec.credential_file else None,
-            "problem": self.problem or self.credential_rejected or None,
-            "lease_left_s": None if lease_left_s is None else round(lease_left_s, 1),
-        }
-
     def tick(self) -> None:
         """Update slots, progress, ejection, weight and pressure, which depend on time. The caller updates the pools."""
         now = self._detection.clock()
         if self.concurrency_limit is not None:
             self.set_slots(self.concurrency_limit.tick(self.view.in_flight, now), self.spec.queue)
+        self.occupation.tick(self.view.in_flight, now)
         self.sample = self.progress.take_sample()
         self.ejection = made_progress(at_time(self.ejection, now), self.sample.progressed_at)
         self.view.weight = self._weight(now)
@@ -382,9 +396,10 @@ class Endpoint(EndpointAccount):
         self.view.update_score()
 
     def update_readiness(self) -> None:
-        """Update the view's readiness: healthy, a model loaded, and either not ejected or in a pool that panics."""
-        alive = self.health.ready and bool(self.pools)
-        self.view.ready = alive and (self.ejection.accepts_requests or any(pool.panics for pool in self.pools))
+        """Update the view's readiness: healthy, a model loaded, and not ejected, or ejected in a pool that panics."""
+        alive, ejection = self.health.ready and bool(self.pools), self.ejection
+        panics = not ejection.is_stalled and any(pool.panics for pool in self.pools)
+        self.view.ready = alive and (ejection.accepts_requests or panics)
         self.view.unready_reason = _UNREADY.get(self.ejection.state, _NOT_READY) if alive else _NOT_READY
         self.view.trial = self.ejection.state is EjectionState.TRIAL
         self.view.update_score()

@@ -13,7 +13,9 @@ import msgspec
 
 from penstock.health.concurrency_limit import DEFAULT_MAX_SLOTS, LimitBounds
 from penstock.health.engine_kinds import EngineKind
+from penstock.health.health_check import HealthCheckOptions
 from regional_agent.endpoints import endpoint_options
+from regional_agent.endpoints.endpoint_health_fields import health_check_options
 from regional_agent.endpoints.endpoint_options import AUTHORIZATION, InvalidField, Pairs, text
 from regional_agent.routing.classify import MAX_MODEL
 from regional_agent.upstream.address import Address
@@ -28,7 +30,6 @@ AUTO = "auto"
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:@/-]{0,127}")
-_PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]{0,255}")
 
 
 class EndpointSpec(msgspec.Struct, frozen=True):
@@ -47,14 +48,14 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     engine: EngineKind = EngineKind.AUTO
     version: str = ""
     """Version of the engine, the weights, or both; for display."""
-    health_path: str = ""
-    """Path of the health check; empty for the default of the engine kind."""
+    health: HealthCheckOptions = HealthCheckOptions()
+    """Options of the health check; the kind of engine has the others."""
     metrics_port: int | None = None
     """Port of the metrics page; None for the default of the engine kind."""
     kv_events_port: int | None = None
     """Port of the engine's log of KV events; None if KV events are not read."""
     base_path: str = ""
-    """Prefix of the path of every request, except for a configured `health_path`; without a slash at its end."""
+    """Prefix of the path of every request, except for a configured health path; without a slash at its end."""
     headers: Pairs = ()
     """Header fields that every request has, names in lower case."""
     engine_names: Pairs = ()
@@ -149,13 +150,6 @@ def _engine(value: Any) -> EngineKind:
         raise InvalidField(f"{value[:80]!r} is not a kind of engine; use one of {', '.join(EngineKind)}") from None
 
 
-def _path(value: Any) -> str:
-    path = text(value)
-    if not _PATH.fullmatch(path):
-        raise InvalidField(f"{path[:80]!r} is not a path; write one such as /health")
-    return path
-
-
 def _whole_number(minimum: int, maximum: int, unit: str) -> Callable[[Any], int]:
 
     def check(value: Any) -> int:
@@ -207,7 +201,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "queue": ("queue", _whole_number(0, MAX_REQUESTS, "requests")),
     "engine": ("engine", _engine),
     "version": ("version", _version),
-    "health": ("health_path", _path),
+    "health": ("health", health_check_options),
     "metrics_port": ("metrics_port", _port),
     "kv_events_port": ("kv_events_port", _port),
     **endpoint_options.CHECKS,

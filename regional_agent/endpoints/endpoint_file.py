@@ -205,8 +205,8 @@ def _entry_problems(values: dict[str, Any]) -> list[str]:
 def _plain(node: yaml.Node) -> Any:
     """Convert a node to a JSON value; None for types that no field accepts.
 
-    Lists and mappings are truncated just above the maximum length, and nested lists and mappings are not converted,
-    because with aliases a small file can expand to a list larger than memory.
+    Lists and mappings are truncated just above the maximum length, and what is nested in them is not converted, except
+    for a list in a mapping, because with aliases a small file can expand to a list larger than memory.
 
     Raises:
         InvalidField: a mapping contains a key twice.
@@ -217,7 +217,7 @@ def _plain(node: yaml.Node) -> Any:
         if len(set(keys)) < len(keys):
             raise InvalidField("a name is given twice, or is not a text; correct it")
         return {
-            key: _plain(value) if isinstance(value, yaml.ScalarNode) else None
+            key: None if isinstance(value, yaml.MappingNode) else _plain(value)
             for key, (_, value) in zip(keys, pairs, strict=True)
         }
     if isinstance(node, yaml.SequenceNode):
@@ -226,6 +226,8 @@ def _plain(node: yaml.Node) -> Any:
         return node.value
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int" and _DECIMAL.fullmatch(node.value):
         return int(node.value)
+    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:float" and _FRACTION.fullmatch(node.value):
+        return float(node.value)
     return None
 
 
@@ -239,6 +241,7 @@ def _dns(value: Any) -> Address:
 
 
 _DECIMAL = re.compile(r"-?[0-9]{1,15}")
+_FRACTION = re.compile(r"-?[0-9]{1,15}\.[0-9]{1,15}")
 _CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     **CHECKS,
     **FILE_CHECKS,

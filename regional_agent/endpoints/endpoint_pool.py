@@ -56,14 +56,15 @@ class EndpointPool(PoolAccount[Endpoint]):
 
     def update_readiness(self) -> None:
         """Update which endpoints may receive requests, and the totals of this and all affected pools."""
-        available = ejected = 0
+        available = ejected = stalled = 0
         for endpoint in self.endpoints:
             if endpoint.ejection.is_ejected:
                 ejected += 1
+                stalled += endpoint.ejection.is_stalled
             elif endpoint.health.ready:
                 available += 1
         self.ejected = ejected
-        self.panics = ejected > 0 and panicking(available, len(self.endpoints), self.rules)
+        self.panics = ejected > stalled and panicking(available, len(self.endpoints), self.rules)
         changed: set[PoolTotals] = {self}
         for endpoint in self.endpoints:
             was_ready = endpoint.view.ready

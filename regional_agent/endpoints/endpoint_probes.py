@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from random import Random
 
 from penstock.health.endpoint_health import EndpointState, ProbeOutcome
 from penstock.health.engine_kinds import ENGINES
+from penstock.health.health_check import answer_outcome
 from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_models import (
@@ -20,14 +22,12 @@ from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 
-INTERVAL_S = 0.5
-"""Interval (s) between two probes of an endpoint whose state is settled."""
+FAST = 0.2
+"""Interval between two probes while the next one may change the state, as a part (0-1) of the usual one."""
 
-FAST_INTERVAL_S = 0.1
-"""Interval (s) between two probes while the next one may change the state."""
-
-TIMEOUT_S = 2.0
-"""Timeout (s) of a probe. A timeout does not mean that the engine is down: it may be overloaded."""
+MAX_LATE_S = 3600.0
+"""Maximum time (s) for which one probe waits for an endpoint whose requests explain the delay. A further probe would
+only occupy another place in the queue of connections of a server that runs one request at a time."""
 
 MAX_PER_S = 200
 """Maximum probes per second of one agent; with many endpoints, each is probed less often."""
@@ -44,15 +44,30 @@ async def keep_probing(endpoint: Endpoint, connections: UpstreamPool, siblings: 
     """
     while True:
         endpoint.probe_now.clear()
-        endpoint.probed(await probe(endpoint, connections))
+        await probe(endpoint, connections)
         wait_s = _next_in_s(endpoint, siblings()) * rng.uniform(0.8, 1.2)
-        await wait_for_event(endpoint.probe_now, at_least_s=min(wait_s, FAST_INTERVAL_S), at_most_s=wait_s)
+        at_least_s = min(wait_s, endpoint.health_check.interval_s * FAST)
+        await wait_for_event(endpoint.probe_now, at_least_s=at_least_s, at_most_s=wait_s)
 
 
-async def probe(endpoint: Endpoint, connections: UpstreamPool) -> ProbeOutcome:
-    """Probe once. Also queries the loaded models if that is due."""
-    outcome, endpoint.probe_failure = await _probe(endpoint, connections)
-    return outcome
+async def probe(endpoint: Endpoint, connections: UpstreamPool) -> None:
+    """Probe once, and apply the outcome. Also queries the loaded models if that is due.
+
+    A probe that is late because of the endpoint's requests counts as late after each timeout, and is not repeated.
+    """
+    timeout_s, releases, running = endpoint.health_check.timeout_s, endpoint.releases, endpoint.local_load.requests > 0
+    answer = asyncio.ensure_future(_probe(endpoint, connections))
+    try:
+        while not (await asyncio.wait((answer,), timeout=timeout_s))[0]:
+            running = False
+            endpoint.probe_failure = f"no answer to the health probe within {timeout_s:g} s"
+            endpoint.probed(ProbeOutcome.SLOW)
+            if not endpoint.is_engaged():
+                return
+        outcome, endpoint.probe_failure = await answer
+        endpoint.probed(outcome, while_running=running and endpoint.releases == releases)
+    finally:
+        answer.cancel()
 
 
 async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOutcome, str]:
@@ -60,17 +75,20 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
     if not endpoint.usable:
         return ProbeOutcome.UNREADY, "a file of its entry was never usable"
     engine, spec, rewrite = ENGINES[endpoint.kind], endpoint.spec, endpoint.rewrite or NO_REWRITE
-    target = spec.health_path or rewrite.target(engine.health_path)
+    check = endpoint.health_check
+    target = spec.health.path or rewrite.target(check.path)
     try:
         answer = await fetch(
             connections,
             endpoint.address,
             target,
             headers=rewrite.headers,
-            timeout_s=TIMEOUT_S,
+            timeout_s=MAX_LATE_S,
             limit_bytes=MAX_ANSWER_BYTES,
         )
-        if answer.status == 200 and endpoint.models_due():
+        has_retry_after = "retry-after" in answer.headers
+        outcome = answer_outcome(check, answer.status, answer.body, has_retry_after=has_retry_after)
+        if outcome is ProbeOutcome.GOOD and endpoint.models_due():
             listed = await fetch_loaded_models(spec, rewrite, engine.models, connections)
             endpoint.set_loaded_models(listed.models, listed.adapters)
     except CredentialRejected as error:
@@ -79,17 +97,17 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
     except NotReady as error:
         return ProbeOutcome.UNREADY, f"it does not list its models: {error}"
     except TimedOut:
-        return ProbeOutcome.SLOW, f"no answer to the health probe within {TIMEOUT_S:g} s"
+        return ProbeOutcome.SLOW, "no answer to the query of its models"
     except UpstreamError as error:
         return ProbeOutcome.UNREACHABLE, f"the health probe failed: {error}"
     if answer.status in UNAUTHORIZED and spec.credential_file:
         endpoint.reject_credential(f"GET {target} answers {answer.status}")
-    if answer.status == 200:
-        return ProbeOutcome.GOOD, ""
-    return ProbeOutcome.UNREADY, f"it answers the health probe with {answer.status}"
+    if outcome is ProbeOutcome.UNREADY:
+        return outcome, f"it answers the health probe with {answer.status}"
+    return outcome, "it is busy" if outcome is ProbeOutcome.BUSY else ""
 
 
 def _next_in_s(endpoint: Endpoint, siblings: int) -> float:
-    health = endpoint.health
+    health, interval_s = endpoint.health, endpoint.health_check.interval_s
     settled = health.state is EndpointState.READY or (health.state is EndpointState.DOWN and health.hits == 0)
-    return max(INTERVAL_S if settled else FAST_INTERVAL_S, siblings / MAX_PER_S)
+    return max(interval_s if settled else interval_s * FAST, siblings / MAX_PER_S)

@@ -48,7 +48,7 @@ class ProgressMonitor:
             return
         overdue = [endpoint for endpoint in endpoints if endpoint.sample.overdue_since < inf]
         for endpoint in sorted(overdue, key=lambda endpoint: -endpoint.sample.silent_s(now)):
-            if endpoint.ejection.can_become_suspect:
+            if endpoint.ejection.can_become_suspect and not endpoint.is_engaged():
                 self._judge(endpoint, now)
 
     def _judge(self, endpoint: Endpoint, now: float) -> None:

@@ -33,6 +33,7 @@ from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, slots
 from regional_agent.endpoints.endpoint_leases import Lease, LeaseFile
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, InvalidField, conflicts
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.proxy.error_formats import error_body
 
 PATH = b"/v1/endpoints"
@@ -197,7 +198,9 @@ class Registrations:
         return any(matches) and scheme.lower() == b"bearer"
 
     def _list(self) -> Reply:
-        endpoints = [endpoint.status(self.lease_left_s(endpoint.name)) for endpoint in self._endpoints.every()]
+        endpoints = [
+            endpoint_status(endpoint, self.lease_left_s(endpoint.name)) for endpoint in self._endpoints.every()
+        ]
         return Reply(200, msgspec.json.encode({"endpoints": endpoints}))
 
     def _put(self, name: str, body: bytes) -> Reply:

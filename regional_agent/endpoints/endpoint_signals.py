@@ -55,7 +55,8 @@ def metrics_address(spec: EndpointSpec) -> Address:
 
 async def read(endpoint: Endpoint, connections: UpstreamPool) -> float:
     """Read the page once and apply its signals or its problem. Returns the time (s) until the next read."""
-    if not endpoint.usable:
+    if not endpoint.usable or endpoint.is_engaged():
+        # An endpoint that answers no probe would not answer this query either.
         return INTERVAL_S
     address = metrics_address(endpoint.spec)
     # A metrics page on a separate port is another service, so the base path and the credential do not apply to it.

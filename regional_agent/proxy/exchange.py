@@ -329,6 +329,7 @@ class Exchange:
             and context.broken + 1 < MAX_BROKEN
             and context.attempts < MAX_ATTEMPTS
             and self._services.retry_budget.allows_one(now)
+            and self._services.router.has_other_target(context, now)
         )
 
     def _check_streaming(self, now: float) -> float:
@@ -346,7 +347,22 @@ class Exchange:
             self._fail_stream(Reason.STREAM_STALLED, f"no data for {stall_timeout_s:g} s")
         elif self._continuation is not None and self._current.peer_failed():
             self._fail_stream(Reason.ENGINE_FAILED, "the serving region has failed")
+        elif self._leaves_suspect(now):
+            self._fail_stream(Reason.STREAM_STALLED, "the endpoint makes no progress")
+        else:
+            self._current.waits_for_chunk(target.waits_since, now)
+            return now
         return min(self._context.deadline_at, now + min(stall_timeout_s / CHECKS_PER_STALL, MAX_CHECK_INTERVAL_S))
+
+    def _leaves_suspect(self, now: float) -> bool:
+        """Whether a stream's endpoint has become suspect, and another target can continue the stream."""
+        continuation = self._continuation
+        return (
+            continuation is not None
+            and self._current.stall() is not None
+            and continuation.is_possible
+            and self._services.router.has_other_target(self._context, now)
+        )
 
     def _check_tunnel(self, now: float) -> None:
         """End a tunnel that is idle or too old. Buffered data is dropped: a side that reads nothing would block it."""

@@ -106,6 +106,15 @@ class StreamContinuation:
         self._body = b""
         self.stream.give_up("the request body was not kept")
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether another target can continue the stream as far as it has arrived, or needs not."""
+        if self.stream.done:
+            return True
+        context = self._context
+        opted_in = _opted_in(self._services.router.readmission.policy, context.model)
+        return opted_in and not self.stream.problem and context.continuations < MAX_CONTINUATIONS
+
     def prepare(self, attempt: Attempt, failure: Refusal, now: float) -> bool:
         """Make the request continue the answer, or set `end` if the answer is complete; False if neither is possible.
 

@@ -40,6 +40,9 @@ _SERVED, _INCONCLUSIVE = AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
 _CREDENTIAL_REJECTED = AttemptOutcome.CREDENTIAL_REJECTED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
+_GIVEN_UP: Final = (None, AttemptOutcome.STALLED)
+"""Outcomes of incomplete responses that the agent, and not the endpoint, ended."""
+
 REASONS: Final = {reason.value.encode(): reason for reason in Reason}
 
 log = structlog.get_logger()
@@ -67,7 +70,17 @@ class LocalServices:
 class LocalAttempt(Placement[Endpoint]):
     """An attempt at an endpoint of this region, with a reservation on it."""
 
-    __slots__ = ("_judged_later", "_services", "address", "broken_before", "kind", "outcome", "region", "rewrite")
+    __slots__ = (
+        "_judged_later",
+        "_services",
+        "_silent_since",
+        "address",
+        "broken_before",
+        "kind",
+        "outcome",
+        "region",
+        "rewrite",
+    )
 
     from_peer: ClassVar[bool] = False
 
@@ -100,6 +113,8 @@ class LocalAttempt(Placement[Endpoint]):
         """The outcome for the health of the endpoint; None while it is undecided."""
         self.broken_before: RequestContext | None = None
         """The request, if it broke the connection of an earlier attempt."""
+        self._silent_since = 0.0
+        """Since when a stream has been silent (s); 0 if it is not."""
         self._judged_later = False
         """Whether `EndpointFailures.check` decides about the outcome."""
 
@@ -145,6 +160,8 @@ class LocalAttempt(Placement[Endpoint]):
     def on_first_byte(self, now: float) -> None:
         """Release the prefill of a response that has begun, and update the learned speed. `now` in s."""
         if self.first_byte(now):
+            if self.outcome is None:
+                self.endpoint.progress.began(now - self.since, streaming=True)
             self._services.shared_load.prefilled(self)
             try:
                 self._services.chooser.learn_first_byte(self, now)
@@ -154,6 +171,9 @@ class LocalAttempt(Placement[Endpoint]):
     def progressed(self, now: float) -> None:
         """Record that a byte of the response has arrived recently. `now` in s."""
         self.endpoint.progress.progressed_at = now
+        if self._silent_since:
+            self.endpoint.progress.resumed(now - self._silent_since)
+            self._silent_since = 0.0
         if self.broken_before is not None:
             self._services.endpoints.failures.began(self.broken_before)
             self.broken_before = None
@@ -165,16 +185,24 @@ class LocalAttempt(Placement[Endpoint]):
         """
         if self.prefill_is_due(now):
             self._services.shared_load.prefilled(self)
-        endpoint = self.endpoint
-        if not endpoint.ejection.is_ejected or self.since >= endpoint.ejection.since:
-            endpoint.progress.waits(self.since, self.expected_first_byte_s(), now)
+        if self._is_evidence():
+            streaming = self.estimate.streaming
+            self.endpoint.progress.waits(self.since, self.expected_first_byte_s(), now, streaming=streaming)
+
+    def waits_for_chunk(self, since: float, now: float) -> None:
+        """Record that no further byte of the response has arrived since `since` (s). Called a few times a second."""
+        self._silent_since = since
+        if self._is_evidence():
+            self.endpoint.progress.waits_for_chunk(since, self.expected_first_byte_s(), now)
+
+    def _is_evidence(self) -> bool:
+        """Whether the request was sent after the endpoint became suspect, if it is suspect."""
+        ejection = self.endpoint.ejection
+        return not ejection.is_ejected or self.since >= ejection.since
 
     def stall(self) -> Stall | None:
-        """Why the endpoint has become suspect; None if it has not, or if no other endpoint is ready."""
-        stall = self.endpoint.stall_at(self.since)
-        if stall is None or self._services.endpoints.pool(self.estimate.model).ready == 0:
-            return None
-        return stall
+        """Why the endpoint has become suspect; None if it has not."""
+        return self.endpoint.stall_at(self.since)
 
     def moved_away(self, context: RequestContext) -> None:
         """Record that the request leaves a suspect endpoint. The request itself may be the cause."""
@@ -197,8 +225,12 @@ class LocalAttempt(Placement[Endpoint]):
             if service_s is not None:
                 endpoint.completed(service_s)
                 if self.outcome is None:
+                    if not self.estimate.streaming:
+                        endpoint.progress.began(now - self.since, streaming=False)
                     services.chooser.learn_response(self, now, tail)
-            elif tail:
+            elif self.outcome in _GIVEN_UP and not self._judged_later:
+                endpoint.occupation.abandoned(now)
+            if service_s is None and tail:
                 services.chooser.learn_length(self.estimate, now, tail)
             if not self._judged_later:
                 outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
@@ -230,9 +262,13 @@ class LocalAttempt(Placement[Endpoint]):
         if broke:
             self._judged_later = True
             self._services.endpoints.failures.broke(self.endpoint, self.estimate.tenant, context, self.since)
-        else:
+        elif self.endpoint.connection_failed():
             self.outcome = AttemptOutcome.UNREACHABLE
-            self.endpoint.connection_failed()
+        else:
+            self.outcome = _INCONCLUSIVE
+            context.failed_because = Reason.SATURATED
+            context.busy_endpoints |= {self.endpoint.name}
+            context.rests_until = self.endpoint.now() + BUSY_REST_S
 
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
         """Record that the target rejected the request without starting it. `now` in s."""
@@ -291,6 +327,9 @@ class ForwardedAttempt:
         """Do nothing: the serving region evaluates the health of its endpoint."""
 
     def waits(self, now: float) -> None:
+        """Do nothing: this agent holds no reservation."""
+
+    def waits_for_chunk(self, since: float, now: float) -> None:
         """Do nothing: this agent holds no reservation."""
 
     def stall(self) -> Stall | None:

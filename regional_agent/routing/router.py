@@ -19,7 +19,13 @@ from penstock.routing.decision import decide
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object, why_not_at_endpoint
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
-from penstock.routing.region_selection import RegionChoice, RegionView, idle_region_exists, soonest_retry_s
+from penstock.routing.region_selection import (
+    RegionChoice,
+    RegionView,
+    another_region_serves,
+    idle_region_exists,
+    soonest_retry_s,
+)
 from penstock.routing.weighted_sampler import accepts_full_share
 from penstock.wire.route_context import RouteContext, content_digest, seal
 from regional_agent.config.active_config import ActiveConfig
@@ -171,6 +177,17 @@ class Router:
             return None
         attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, self.region, first.kind, self._local)
         return self._shared_load.reserve(attempt)
+
+    def has_other_target(self, context: RequestContext, now: float) -> bool:
+        """Whether a request that leaves its suspect endpoint has another target; without one, it stays there.
+
+        A forwarded request leaves in any case: its origin knows the other regions.
+        """
+        if context.route_context is not None or self._endpoints.pool(context.model).ready > 0:
+            return True
+        permitted = context.admitted.permitted
+        views = self.views(permitted.regions, context.model, now)
+        return another_region_serves(self.region, permitted, views, context.tried_regions)
 
     def wait(self, context: RequestContext, size_bytes: int, on_target: OnTarget, now: float) -> QueueEntry | Refusal:
         """Queue a request that no target has room for, or refuse it.
@@ -446,4 +463,9 @@ def _excluded(pool: EndpointPool, context: RequestContext) -> frozenset[str]:
         excluded |= pool.renaming
     if context.extends_text:
         excluded |= pool.unable_to_extend()
+    if context.broken:
+        # The request may be the cause of a failure, and its second failure would not move it again.
+        on_trial = frozenset(view.name for view in pool.views if view.trial)
+        if on_trial and any(view.ready and view.name not in excluded | on_trial for view in pool.views):
+            excluded |= on_trial
     return excluded

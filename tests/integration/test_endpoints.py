@@ -157,7 +157,8 @@ async def test_pool_numbers_follow_reservations_and_readiness(endpoints: Endpoin
     assert (pool.in_flight, first.view.in_flight, second.view.in_flight) == (3, 2, 1)
     endpoints.set_remote_loads({"gpu-0": Load(3, 0, 0), "gpu-9": Load(5, 0, 0)})
     assert (pool.in_flight, first.view.in_flight) == (6, 5)
-    first.connection_failed()
+    for _ in range(2):
+        first.probed(ProbeOutcome.UNREADY)
     assert pool.in_flight == 1
     first.give_back()
     await until(lambda: pool.ready == 2)

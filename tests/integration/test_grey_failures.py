@@ -7,12 +7,14 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from penstock.health.outlier_ejection import EjectionRules, EjectionState
+from penstock.health.progress import StallReason
+from penstock.health.region_health import RegionState
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
@@ -161,4 +163,105 @@ async def test_a_stall_of_all_engines_makes_none_suspect(tmp_path: Path) -> None
         assert running.endpoints.pool(MODEL).ejected == 0
         for task in asked:
             task.cancel()
+        await until(lambda: running.held() == 0)
+
+
+class Freezing:
+    """An engine that answers health probes at all times, and requests until it is frozen."""
+
+    def __init__(self) -> None:
+        self.is_frozen = False
+        self.asked_while_frozen = 0
+        self.beginning = b""
+        """What a frozen engine sends of a response."""
+
+    async def __call__(self, engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if self.is_frozen and received.head.startswith(b"POST"):
+            self.asked_while_frozen += 1
+            writer.write(self.beginning)
+            await stay_silent(engine, received, writer)
+        await answer_well(engine, received, writer)
+
+
+@asynccontextmanager
+async def frozen_after_a_history(directory: Path, siblings: int) -> AsyncIterator[tuple[Agent, Freezing]]:
+    """Run an agent whose first engine freezes after it has served, with siblings, or with another region if none."""
+    freezing = Freezing()
+    async with AsyncExitStack() as stack:
+        hung = await stack.enter_async_context(engine(freezing))
+        well = [await stack.enter_async_context(engine(answer_well)) for _ in range(max(1, siblings))]
+        peers = {}
+        if not siblings:
+            elsewhere = running_agent(directory / "elsewhere", [well[0].address], region="eu-es", limits=LIMITS)
+            peers["eu-es"] = (await stack.enter_async_context(elsewhere)).peer
+        here = [hung.address, *(engine.address for engine in well[:siblings])]
+        running = await stack.enter_async_context(running_agent(directory, here, limits=LIMITS, peers=peers))
+        running.endpoints.start()
+        stack.push_async_callback(running.endpoints.stop)
+        await until(lambda: running.endpoints.pool(MODEL).ready == len(here))
+        members = running.endpoints.pool(MODEL).endpoints
+        async with asyncio.timeout(PATIENCE_S):
+            while members[0].completions < 4:
+                assert (await ask(running)).status == 200
+        freezing.is_frozen = True
+        yield running, freezing
+
+
+@pytest.mark.parametrize("siblings", [0, 1, 2])
+async def test_a_request_at_a_frozen_engine_is_moved_and_so_is_each_trial(tmp_path: Path, siblings: int) -> None:
+    async with frozen_after_a_history(tmp_path, siblings) as (running, freezing):
+        frozen = running.endpoints.pool(MODEL).endpoints[0]
+        async with asyncio.timeout(PATIENCE_S):
+            while freezing.asked_while_frozen < 3:
+                assert (await ask(running)).status == 200
+        assert frozen.health.ready, "its health probes are good"
+        assert frozen.ejection.ejections >= 2
+        assert running.held() == 0
+        freezing.is_frozen = False
+        async with asyncio.timeout(PATIENCE_S):
+            while frozen.ejection.state is not EjectionState.NONE:
+                assert (await ask(running)).status == 200
+
+
+async def test_requests_leave_a_region_whose_only_engine_is_suspect(tmp_path: Path) -> None:
+    async with frozen_after_a_history(tmp_path, 0) as (running, freezing):
+        assert (await ask(running)).status == 200
+        frozen = running.endpoints.pool(MODEL).endpoints[0]
+        assert frozen.stall is not None
+        assert frozen.stall.reason is StallReason.UNUSUAL
+        await until(lambda: frozen.ejection.state is EjectionState.TRIAL)
+        trial = asyncio.create_task(ask(running))
+        await until(lambda: frozen.ejection.state is EjectionState.TRIAL_RUNNING)
+        assert running.endpoints.pool(MODEL).ready == 0, "panic mode does not use it"
+        assert (await ask(running)).status == 200
+        assert (await trial).status == 200
+        assert freezing.asked_while_frozen == 2
+
+
+async def test_a_request_without_another_target_stays_at_a_frozen_engine(tmp_path: Path) -> None:
+    async with frozen_after_a_history(tmp_path, 0) as (running, _):
+        running.peers.states["eu-es"] = RegionState.FAILED
+        asked = asyncio.create_task(ask(running))
+        frozen = running.endpoints.pool(MODEL).endpoints[0]
+        await until(lambda: frozen.ejection.state is EjectionState.TRIAL)
+        assert not asked.done()
+        running.peers.states["eu-es"] = RegionState.HEALTHY
+        asked.cancel()
+        await until(lambda: running.held() == 0)
+
+
+async def test_streams_that_stop_make_an_only_engine_suspect(tmp_path: Path) -> None:
+    async with frozen_after_a_history(tmp_path, 0) as (running, freezing):
+        freezing.beginning = (
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"9\r\ndata: x\n\n\r\n"
+        )
+        client = await RawClient.connect(running.traffic)
+        client.send(post(json.dumps({"model": MODEL, "messages": [], "stream": True}).encode()))
+        await client.head()
+        frozen = running.endpoints.pool(MODEL).endpoints[0]
+        await until(lambda: frozen.ejection.state is EjectionState.SUSPECT)
+        assert (await ask(running)).status == 200, "in the other region"
+        assert freezing.asked_while_frozen == 1
+        client.close()
         await until(lambda: running.held() == 0)

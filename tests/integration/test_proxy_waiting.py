@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from penstock.admission.queueing import MAX_WAIT_S
+from penstock.health.endpoint_health import ProbeOutcome
 from regional_agent.http.drain import drain_all
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
@@ -125,6 +126,8 @@ async def test_when_the_last_endpoint_of_the_fleet_fails_queued_requests_get_503
 async def test_a_request_whose_slot_failed_keeps_its_place(tmp_path: Path) -> None:
     async def breaks_the_second(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if len(e.requests) == 2:
+            for _ in range(2):
+                agent.endpoints.pool(MODEL).endpoints[0].probed(ProbeOutcome.UNREADY)
             writer.close()
         else:
             await streams_forever(e, received, writer)

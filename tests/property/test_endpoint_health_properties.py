@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.health.endpoint_health import (
-    RISE_AFTER,
+    DEFAULT_THRESHOLDS,
     EndpointHealth,
     EndpointState,
     ProbeOutcome,
@@ -27,7 +27,6 @@ from penstock.health.outlier_ejection import (
 )
 
 RULES = EjectionRules()
-MAX_RISE = max(RISE_AFTER.values())
 
 outcomes = st.sampled_from(AttemptOutcome)
 sends = st.sampled_from(["nothing", "request", "request that makes no progress", "progress"])
@@ -53,7 +52,7 @@ def test_from_any_history_enough_good_probes_make_an_endpoint_ready(history: lis
     health = EndpointHealth()
     for outcome in history:
         health = connection_failed(health) if outcome is None else probed(health, outcome)
-    for _ in range(MAX_RISE):
+    for _ in range(DEFAULT_THRESHOLDS.healthy):
         health = probed(health, ProbeOutcome.GOOD)
     assert health.state is EndpointState.READY
 

@@ -212,6 +212,7 @@ async def running_agent(
     redis_url: str | None = None,
     models: Sequence[str] = (MODEL,),
     config: ActiveConfig | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Agent]:
     """Run one agent of `region` in front of `engines`, which are ready, with the test fleet's policy in force.
 
@@ -220,9 +221,11 @@ async def running_agent(
         locator: None locates no client.
         redis_url: Redis through which agents of different names share load; None for the only agent.
         config: None for the test fleet's policy and `plan`.
+        options: further fields of each endpoint's entry.
     """
     connections = pool or UpstreamPool()
-    endpoints = EndpointSet(_endpoints_file(directory, engines, slots, queue, models), connections, Random(1))
+    fields = {"models": list(models), "slots": slots, "queue": queue, **(options or {})}
+    endpoints = EndpointSet(_endpoints_file(directory, engines, fields), connections, Random(1))
     for endpoint in endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
@@ -336,17 +339,11 @@ def _router(agent: Agent, region: str) -> Router:
     )
 
 
-def _endpoints_file(directory: Path, engines: Sequence[Address], slots: int, queue: int, models: Sequence[str]) -> Path:
+def _endpoints_file(directory: Path, engines: Sequence[Address], fields: Mapping[str, Any]) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "endpoints.yaml"
     specs = [
-        {
-            "name": f"gpu-{n}",
-            "url": f"{'https' if address.tls else 'http'}://{address}",
-            "models": list(models),
-            "slots": slots,
-            "queue": queue,
-        }
+        {"name": f"gpu-{n}", "url": f"{'https' if address.tls else 'http'}://{address}", **fields}
         for n, address in enumerate(engines)
     ]
     file.write_bytes(msgspec.yaml.encode(specs))

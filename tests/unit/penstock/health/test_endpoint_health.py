@@ -1,8 +1,15 @@
 import pytest
 
-from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
+from penstock.health.endpoint_health import (
+    EndpointHealth,
+    EndpointState,
+    HealthThresholds,
+    ProbeOutcome,
+    connection_failed,
+    probed,
+)
 
-GOOD, UNREADY, UNREACHABLE, SLOW = ProbeOutcome
+GOOD, UNREADY, UNREACHABLE, SLOW, BUSY = ProbeOutcome
 
 
 def after(*outcomes: ProbeOutcome, start: EndpointHealth | None = None) -> EndpointHealth:
@@ -29,6 +36,40 @@ def test_slow_answers_take_twice_as_many() -> None:
     assert after(GOOD, SLOW, SLOW, SLOW).ready
     assert not after(GOOD, SLOW, SLOW, SLOW, SLOW).ready
     assert not after(GOOD, SLOW, SLOW, UNREACHABLE).ready
+
+
+@pytest.mark.parametrize("outcome", [SLOW, UNREACHABLE])
+def test_a_probe_that_a_running_request_explains_changes_nothing(outcome: ProbeOutcome) -> None:
+    for health in (EndpointHealth(), after(GOOD), after(GOOD, UNREADY), after(UNREADY, UNREADY)):
+        explained = health
+        for _ in range(100):
+            explained = probed(explained, outcome, explained=True)
+        assert explained == health
+
+
+def test_an_answer_that_it_is_busy_is_no_failure() -> None:
+    assert after(GOOD, *[BUSY] * 100).state is EndpointState.READY
+    assert not after(BUSY).ready, "its state before the other request is unknown"
+
+
+@pytest.mark.parametrize("outcome", [UNREADY])
+def test_running_requests_do_not_explain_an_answer(outcome: ProbeOutcome) -> None:
+    health = probed(probed(after(GOOD), outcome, explained=True), outcome, explained=True)
+    assert health.state is EndpointState.DOWN
+
+
+@pytest.mark.parametrize(("unhealthy", "healthy"), [(1, 1), (3, 5)])
+def test_thresholds_are_those_of_the_endpoint(unhealthy: int, healthy: int) -> None:
+    thresholds, health = HealthThresholds(unhealthy, healthy), after(GOOD)
+    for _ in range(unhealthy - 1):
+        health = probed(health, UNREADY, thresholds)
+    assert health.ready
+    health = probed(health, UNREADY, thresholds)
+    assert health.state is EndpointState.DOWN
+    for _ in range(healthy - 1):
+        health = probed(health, GOOD, thresholds)
+    assert not health.ready
+    assert probed(health, GOOD, thresholds).ready
 
 
 def test_rises_at_the_second_good_probe_after_a_fall() -> None:

@@ -16,9 +16,14 @@ from penstock.health.outlier_ejection import (
 )
 from penstock.health.progress import (
     DUE_FACTOR,
+    HISTORY_FACTOR,
+    HISTORY_SHARE,
     IDLE_READINGS,
+    MIN_RESPONSES,
+    WINDOW_RESPONSES,
     ProgressSample,
     ProgressTracker,
+    Stall,
     StallReason,
     stall_of,
 )
@@ -99,6 +104,82 @@ def test_a_request_that_may_have_started_is_sent_again_only_if_its_route_permits
 
 def test_zero_disables() -> None:
     assert stall_of(overdue(0.0), [IDLE_SIBLING], 1e9, 0.0) is None
+
+
+def with_history(*waits_s: float, streaming: bool = True) -> ProgressTracker:
+    tracker = ProgressTracker()
+    for wait_s in waits_s:
+        tracker.began(wait_s, streaming=streaming)
+    return tracker
+
+
+def stall_at(tracker: ProgressTracker, now: float, expected_s: float = 0.1, *, streaming: bool = True) -> Stall | None:
+    """The evidence about an endpoint without siblings, whose only request was sent at 0."""
+    tracker.waits(0.0, expected_s, now, streaming=streaming)
+    return stall_of(tracker.take_sample(), [], now, AFTER_S)
+
+
+def test_an_endpoint_without_siblings_is_judged_by_its_own_responses() -> None:
+    tracker = with_history(0.2, 0.1, 0.3)
+    least_s = AFTER_S * HISTORY_SHARE
+    assert stall_at(tracker, least_s - 0.1) is None
+    stall = stall_at(tracker, least_s)
+    assert stall is not None
+    assert (stall.reason, stall.is_certain) == (StallReason.UNUSUAL, True)
+    assert not stall.may_resend(repeatable=False)
+
+
+def test_what_its_own_responses_explain_is_no_stall() -> None:
+    tracker = with_history(60.0, 1.0, 2.0)
+    assert stall_at(tracker, 60.0 * HISTORY_FACTOR - 0.1) is None
+    assert stall_at(tracker, 60.0 * HISTORY_FACTOR) is not None
+    assert stall_at(with_history(0.1, 0.1, 0.1), 79.0, expected_s=20.0) is None, "a request with much work"
+
+
+def test_too_few_responses_are_no_history() -> None:
+    assert stall_at(with_history(*[0.1] * (MIN_RESPONSES - 1)), 1000.0) is None
+
+
+def test_whole_responses_are_compared_with_whole_responses() -> None:
+    assert stall_at(with_history(0.1, 0.1, 0.1), 1000.0, streaming=False) is None
+    assert stall_at(with_history(0.1, 0.1, 0.1, streaming=False), 6.0, streaming=False) is not None
+
+
+def test_old_waits_are_forgotten() -> None:
+    tracker = with_history(60.0, *[0.1] * (2 * WINDOW_RESPONSES))
+    assert tracker.longest_s == 0.1
+    assert with_history(60.0, *[0.1] * (WINDOW_RESPONSES - 1)).longest_s == 60.0
+
+
+def test_a_stream_that_stops_is_a_stall_unless_its_gaps_were_as_long() -> None:
+    tracker = with_history(0.1, 0.1, 0.1)
+    tracker.progressed_at = 0.0
+    tracker.waits_for_chunk(0.0, 0.1, 5.0)
+    stall = stall_of(tracker.take_sample(), [], 5.0, AFTER_S)
+    assert stall is not None
+    assert stall.reason is StallReason.UNUSUAL
+    tracker.resumed(8.0)
+    tracker.waits_for_chunk(0.0, 0.1, 15.9)
+    assert stall_of(tracker.take_sample(), [], 15.9, AFTER_S) is None
+    tracker.waits_for_chunk(0.0, 0.1, 16.0)
+    assert stall_of(tracker.take_sample(), [], 16.0, AFTER_S) is not None
+
+
+def test_a_stream_that_stops_is_a_stall_if_a_sibling_goes_on() -> None:
+    tracker = ProgressTracker()
+    tracker.progressed_at = 0.0
+    tracker.waits_for_chunk(0.0, 0.1, AFTER_S)
+    stall = stall_of(tracker.take_sample(), [IDLE_SIBLING], AFTER_S, AFTER_S)
+    assert stall is not None
+    assert (stall.reason, stall.is_certain) == (StallReason.SILENT, False)
+
+
+def test_an_idle_engine_needs_no_sibling() -> None:
+    tracker = ProgressTracker()
+    read(tracker, (0.0, 2.0), *((5.0 + n, 0.0) for n in range(IDLE_READINGS)))
+    stall = stall_at(tracker, 8.0)
+    assert stall is not None
+    assert (stall.reason, stall.is_certain) == (StallReason.IDLE, True)
 
 
 RULES = EjectionRules(base_s=10.0, max_s=35.0)

@@ -15,6 +15,7 @@ from penstock.routing.work import CostInputs, Work
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
+from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.upstream.address import Address
 
 RULES = EjectionRules(consecutive_failures=2, base_s=10.0)
@@ -230,11 +231,11 @@ def test_learned_slots_are_applied_and_reported(clock: Clock) -> None:
 
     assert gpu.view.slots == pool.slots == 40
     assert gpu.view.limit == 42
-    status = gpu.status(None)
+    status = endpoint_status(gpu, None)
     assert status["slots"] == 40
     assert status["learned_slots"]["min_slots"] == 2
     gpu.resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 4))
-    assert (gpu.view.slots, gpu.view.limit, gpu.status(None)["learned_slots"]) == (4, 4, None)
+    assert (gpu.view.slots, gpu.view.limit, endpoint_status(gpu, None)["learned_slots"]) == (4, 4, None)
 
 
 def test_a_change_of_learned_slots_changes_all_totals_at_once(clock: Clock) -> None:

@@ -53,7 +53,7 @@ def test_reads_optional_fields_and_dns_entries() -> None:
     text = text.replace("version: 25.1", "version: '25.1'") + DNS
     first, _, gpus = parse(text)
     assert isinstance(first, EndpointSpec)
-    assert (first.engine, first.version, first.health_path, first.metrics_port) == (
+    assert (first.engine, first.version, first.health.path, first.metrics_port) == (
         EngineKind.TRITON,
         "25.1",
         "/ok",

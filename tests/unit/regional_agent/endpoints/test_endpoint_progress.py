@@ -14,6 +14,7 @@ from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_progress import MAX_LATE_S, ProgressMonitor
+from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.telemetry.endpoint_reports import endpoint_report
 from regional_agent.upstream.address import Address
 
@@ -79,7 +80,7 @@ def test_a_silent_endpoint_receives_no_requests_and_its_waiting_ones_may_leave(r
     assert first.stall_at(region.waiting[0]) is first.stall is not None
     assert first.stall_at(region.now) is None, "sent to it since, in panic mode"
     assert endpoint_report(first).condition is EndpointCondition.SUSPECT
-    assert "nothing has arrived" in first.status(None)["suspect_because"]
+    assert "nothing has arrived" in endpoint_status(first, None)["suspect_because"]
     assert first.view.unready_reason is Reason.ENDPOINT_SUSPECT
     for _ in range(5):
         first.probed(ProbeOutcome.UNREADY)

@@ -1,0 +1,61 @@
+"""What the answers to health probes mean."""
+
+import pytest
+
+from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.engine_kinds import ENGINES, EngineKind
+from penstock.health.health_check import HealthCheck, HealthCheckOptions, answer_outcome
+
+GOOD, UNREADY, BUSY = ProbeOutcome.GOOD, ProbeOutcome.UNREADY, ProbeOutcome.BUSY
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "has_retry_after", "outcome"),
+    [
+        (200, b"", False, GOOD),
+        (200, b"OK", False, GOOD),
+        (200, b'{"status": "ok"}', False, GOOD),
+        (200, b'{"status": "READY"}', False, GOOD),
+        (200, b'{"status": "BUSY"}', False, BUSY),
+        (200, b"BUSY\n", False, BUSY),
+        (200, b"busy", False, BUSY),
+        (200, b'{"status": "SETUP_FAILED"}', False, UNREADY),
+        (200, b'{"status": "STARTING"}', False, UNREADY),
+        (200, b"FAILED", False, UNREADY),
+        (200, b"the model FAILED at something once", False, GOOD),
+        (200, b'{"status": {"busy": true}}', False, GOOD),
+        (200, b'{"status": "BUSY"', False, GOOD),
+        (200, b"[" * 5000, False, GOOD),
+        (200, b"\xff\xfe", False, GOOD),
+        (429, b"", False, BUSY),
+        (529, b"", False, BUSY),
+        (503, b"", False, UNREADY),
+        (503, b"", True, BUSY),
+        (503, b"server busy", False, BUSY),
+        (503, b'{"status": "BUSY"}', False, BUSY),
+        (503, b'{"error": {"message": "no slot available"}}', False, BUSY),
+        (503, b'{"error": {"message": "Loading model"}}', False, UNREADY),
+        (503, b"business is closed", False, UNREADY),
+        (500, b"busy", False, UNREADY),
+        (404, b"", False, UNREADY),
+        (204, b"", False, UNREADY),
+    ],
+)
+def test_answers(status: int, body: bytes, has_retry_after: bool, outcome: ProbeOutcome) -> None:
+    assert answer_outcome(HealthCheck(), status, body, has_retry_after=has_retry_after) is outcome
+
+
+def test_a_status_and_a_text_may_be_expected() -> None:
+    check = HealthCheck(status=(200, 204), body='"loaded": true', busy_body="one moment")
+    assert answer_outcome(check, 204, b'{"loaded": true}', has_retry_after=False) is GOOD
+    assert answer_outcome(check, 200, b'{"loaded": false}', has_retry_after=False) is UNREADY
+    assert answer_outcome(check, 500, b"one moment, please", has_retry_after=False) is BUSY
+    busy_is_good = HealthCheck(body="BUSY")
+    assert answer_outcome(busy_is_good, 200, b"BUSY", has_retry_after=False) is GOOD
+
+
+def test_an_entry_overrides_single_options_of_its_kind() -> None:
+    cog = ENGINES[EngineKind.COG].health
+    own = HealthCheckOptions(timeout_s=9.0).applied_to(cog)
+    assert (own.path, own.timeout_s, own.busy_s) == ("/health-check", 9.0, cog.busy_s)
+    assert HealthCheckOptions().applied_to(cog) is cog
