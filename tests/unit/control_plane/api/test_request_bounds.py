@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,10 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import structlog
 from fastapi import APIRouter, FastAPI
+from starlette.types import Message
+from structlog.testing import LogCapture
 
 from adapters.access.api_keys import ApiKeys
 from adapters.access.callers import Role
@@ -63,6 +66,16 @@ def app(control_plane: ControlPlane, tmp_path: Path) -> FastAPI:
     ]
     (tmp_path / "keys.yaml").write_bytes(msgspec.json.encode(keys))
     return served(control_plane, Access(TOKEN, ApiKeys(tmp_path / "keys.yaml")))
+
+
+@pytest.fixture
+def log() -> Iterator[LogCapture]:
+    """Entries of the log."""
+    capture = LogCapture()
+    before = structlog.get_config()["processors"]
+    structlog.configure(processors=[capture])
+    yield capture
+    structlog.configure(processors=before)
 
 
 @pytest.fixture
@@ -174,6 +187,26 @@ async def test_queries_are_bounded(http: httpx.AsyncClient) -> None:
 async def test_a_malformed_body_is_a_problem(http: httpx.AsyncClient, body: bytes, status: int, detail: str) -> None:
     answer = await http.post("/v1/rollouts/current/halt", content=body, headers=bearer(Role.ADMIN))
     assert (answer.status_code, answer.json()["detail"]) == (status, detail)
+
+
+async def test_a_client_that_leaves_during_its_upload_is_no_error(app: FastAPI, log: LogCapture) -> None:
+    uploads = [(method, path) for method, path, described in operations(app) if "requestBody" in described]
+    for method, path in [*uploads, ("POST", "/v1/reports"), ("POST", "/v1/policies/webhook")]:
+        for more in ({}, {"idempotency-key": "k"}):
+            received = iter(
+                [{"type": "http.request", "body": b'{"reason"', "more_body": True}, {"type": "http.disconnect"}]
+            )
+
+            async def receive(received: Iterator[Message] = received) -> Message:
+                return next(received)
+
+            async def send(message: Message) -> None:
+                assert message.get("status", 0) < 500
+
+            headers = [(name.encode(), value.encode()) for name, value in {**bearer(Role.ADMIN), **more}.items()]
+            head = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b""}
+            await app({**head, "scheme": "http", "client": ("127.0.0.1", 1), "server": ("north", 80)}, receive, send)
+    assert [entry for entry in log.entries if entry["log_level"] in ("warning", "error", "critical")] == []
 
 
 async def test_a_body_parameter_of_fastapi_stops_the_start(
