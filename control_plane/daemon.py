@@ -79,6 +79,7 @@ from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
 from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions
+from control_plane.ui.session_revocations import SessionRevocations
 from penstock.wire.session import Sessions
 
 REGISTRATION_TTL_S = 5
@@ -170,6 +171,7 @@ class ControlPlane:
         self._intake = ReportIntake(
             sessions, fleet, policy=lambda: self.view.policy, leading=self._receipt, metrics=self.metrics, clock=clock
         )
+        self._revocations = SessionRevocations(store, self.audit, rng=rng)
         self._evaluator = Evaluator()
         self.events = EventLog(clock)
         self._history = PlanHistory()
@@ -264,9 +266,10 @@ class ControlPlane:
                 drills_routes.routes(self._drills, view),
                 policies_routes.routes(actions, self._revisions, view, self._evaluator),
                 rollouts_routes.routes(actions, self.rollouts, view),
-                ui_routes.session_routes(browsers),
+                ui_routes.session_routes(browsers, self._revocations),
             ),
             browsers=browsers,
+            is_revoked=self._revocations.is_revoked,
             access=access,
             idempotency_store=self._idempotency_store,
             elector=self.elector,
@@ -277,7 +280,8 @@ class ControlPlane:
 
     @property
     def _informers(self) -> tuple[Informer, ...]:
-        return (*self._mirrors.informers, self.overrides.mirror.informer, self._journal.informer)
+        own = (self.overrides.mirror.informer, self._journal.informer, self._revocations.informer)
+        return (*self._mirrors.informers, *own)
 
     async def _detect_changes(self) -> None:
         if self._journal.informer.synced and self._mirrors.plans.informer.synced:

@@ -6,8 +6,8 @@ provider authenticated. Later requests carry the cookie and the header `x-pensto
 cannot send without a preflight that is refused; the cookie is also SameSite=Strict. Both together prevent cross-site
 request forgery (OWASP, "Cross-Site Request Forgery Prevention Cheat Sheet": custom request headers).
 
-The control plane stores no session: a session survives a restart of the control plane, and ends when it expires, the
-credential is revoked, or the key of the control plane's certificate is replaced.
+The control plane stores no session: a session survives a restart of the control plane. It ends when it expires, the
+session (`session_revocations`) or the credential is revoked, or the key of the control plane's certificate is replaced.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ SECURE_PREFIX = "__Host-"
 
 HEADER = b"x-penstock-ui"
 
+SESSION_STATE = "browser_session"
+"""Name of the session in the state of a request."""
+
 LIFETIME_S = 12 * 3600
 """Lifetime (s) of the session of a credential: a working day."""
 
-CALLER_LIFETIME_S = 3600
+CALLER_LIFETIME_S = 900
 """Lifetime (s) of a session of the identity provider. The page then signs in at the provider again, because the
 person's groups or account may have changed."""
 
@@ -53,11 +56,26 @@ MAX_COOKIE_CHARS = 4096 - len(SECURE_PREFIX + COOKIE)
 """Maximum length (characters) of a cookie's value; browsers ignore a cookie whose name and value are longer than 4096
 bytes together (RFC 6265bis, 5.6)."""
 
+ID_BYTES = 12
+"""Number of random bytes of the identifier of a session."""
+
 _NONCE_BYTES = 12
 _PURPOSE = b"penstock/ui-session"
 _PENDING_PURPOSE = b"penstock/ui-sign-in"
 
 _T = TypeVar("_T")
+
+
+class Session(msgspec.Struct, frozen=True, array_like=True):
+    """A session, as its cookie states it."""
+
+    id: str
+    caller: str
+    """Name of the caller."""
+    began_at: float
+    """Unix time (s)."""
+    content: str | Caller
+    """The credential of the caller, or the caller that the identity provider authenticated."""
 
 
 class BrowserSessions:
@@ -73,33 +91,40 @@ class BrowserSessions:
         self._cipher = AESGCM(HKDF(SHA256(), 32, None, _PURPOSE).derive(secret))
         self._clock = clock
 
-    def seal(self, credential: str) -> str:
-        """Return the cookie value of a session with a credential.
+    def seal(self, credential: str, caller: str) -> str:
+        """Return the cookie value of a new session with a credential.
+
+        Args:
+            credential: the credential.
+            caller: name of the caller that the credential authenticates.
 
         Raises:
             ValueError: the credential is too long for a cookie.
         """
-        return self._seal(_PURPOSE, LIFETIME_S, credential)
+        return self._seal(_PURPOSE, LIFETIME_S, self._begin(caller, credential))
 
     def seal_caller(self, caller: Caller) -> str:
-        """Return the cookie value of a session of a caller that the identity provider authenticated.
+        """Return the cookie value of a new session of a caller that the identity provider authenticated.
 
         Raises:
             ValueError: the caller has too many regions for a cookie.
         """
-        return self._seal(_PURPOSE, CALLER_LIFETIME_S, caller)
+        return self._seal(_PURPOSE, CALLER_LIFETIME_S, self._begin(caller.name, caller))
 
     def seal_pending(self, pending: PendingSignIn) -> str:
         """Return the cookie value of a pending sign-in."""
         return self._seal(_PENDING_PURPOSE, PENDING_LIFETIME_S, pending)
 
-    def open(self, value: str) -> str | Caller | None:
-        """Return the credential or caller of a session; None if it has expired or another control plane sealed it."""
-        return self._open(_PURPOSE, value, tuple[int, str | Caller])
+    def open(self, value: str) -> Session | None:
+        """Return the session of a cookie value; None if it has expired or another control plane sealed it."""
+        return self._open(_PURPOSE, value, tuple[int, Session])
 
     def open_pending(self, value: str) -> PendingSignIn | None:
         """Return the pending sign-in of a cookie value; None as for `open`."""
         return self._open(_PENDING_PURPOSE, value, tuple[int, PendingSignIn])
+
+    def _begin(self, caller: str, content: str | Caller) -> Session:
+        return Session(base64.urlsafe_b64encode(os.urandom(ID_BYTES)).decode(), caller, self._clock(), content)
 
     def _seal(self, purpose: bytes, lifetime_s: int, content: object) -> str:
         nonce = os.urandom(_NONCE_BYTES)
@@ -122,11 +147,18 @@ class BrowserSessions:
 
 
 class SessionCookies:
-    """ASGI middleware that adds the credential or the caller of the session to a request of the page."""
+    """ASGI middleware that adds the credential or the caller of the session to a request of the page.
 
-    def __init__(self, app: ASGIApp, sessions: BrowserSessions) -> None:
+    Args:
+        app: the application.
+        sessions: opens the cookies.
+        is_revoked: whether a session is revoked.
+    """
+
+    def __init__(self, app: ASGIApp, sessions: BrowserSessions, is_revoked: Callable[[Session], bool]) -> None:
         self._app = app
         self._sessions = sessions
+        self._is_revoked = is_revoked
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -140,11 +172,13 @@ class SessionCookies:
             return scope
         value = cookie(scope, COOKIE)
         session = self._sessions.open(value) if value is not None else None
-        if isinstance(session, Caller):
-            return {**scope, "state": {**scope.get("state", {}), "caller": session}}
-        if session is not None:
-            return {**scope, "headers": [*scope["headers"], (b"authorization", f"Bearer {session}".encode())]}
-        return scope
+        if session is None or self._is_revoked(session):
+            return scope
+        state = {**scope.get("state", {}), SESSION_STATE: session}
+        if isinstance(session.content, Caller):
+            return {**scope, "state": {**state, "caller": session.content}}
+        credential = f"Bearer {session.content}".encode()
+        return {**scope, "state": state, "headers": [*scope["headers"], (b"authorization", credential)]}
 
 
 def cookie(scope: Scope, name: str) -> str | None:
