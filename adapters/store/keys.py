@@ -26,6 +26,10 @@ POLICIES = ROOT + "policies/"
 PLANS = ROOT + "plans/"
 OVERRIDES = ROOT + "overrides"
 """All overrides, under one key, so that concurrent changes conflict instead of overwriting each other."""
+REVOKED_KEYS = ROOT + "revoked-keys"
+"""The revoked API keys of tenants, by digest, under one key. Agents combine it with what they know: removing the key
+makes no API key valid."""
+
 ROLLOUT = ROOT + "newest-rollout"
 """The newest rollout of a policy, in progress or ended."""
 
@@ -62,7 +66,7 @@ def key_prefix(text: str) -> str:
     return text
 
 
-_REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, ROLLOUT, DRILL, AUDIT_HEAD))
+_REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, REVOKED_KEYS, ROLLOUT, DRILL, AUDIT_HEAD))
 
 
 def is_replaceable(key: str) -> bool:
