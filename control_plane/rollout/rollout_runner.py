@@ -20,6 +20,7 @@ from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout
 from penstock.fleet.snapshot import Snapshot
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
+from penstock.policy.removals import REMEDY, unaccepted_removals
 from penstock.rollout.evidence import Evidence, observations, observe
 from penstock.rollout.shadow import Shadow
 from penstock.rollout.state_machine import (
@@ -97,6 +98,7 @@ class RolloutRunner:
     def reset(self) -> None:
         """Discard all state at a change of leadership, and mark the last read of the source as stale."""
         self.active = self.shadow = None
+        self._source.withhold(())
         self._source.mark_stale()
 
     async def adopt(self) -> None:
@@ -120,10 +122,10 @@ class RolloutRunner:
             Fenced: another control plane leads.
             StoreError: the store refuses or cannot be reached.
         """
-        await self._revisions.record(self._source.results, epoch)
         for _ in range(MAX_TRIES):
             stored = await self._records.newest()
             states = await self._with_source(stored, now)
+            await self._revisions.record(self._source.results, epoch)
             states[-1] = await self._with_evidence(states[-1], now, snapshot, receiving_since)
             newest = states[-1]
             if len(states) == 1 and newest == stored.rollout:
@@ -155,10 +157,20 @@ class RolloutRunner:
         if source is None:
             return [newest]
         if newest.is_over and source.digest == newest.stable and source.provenance != newest.stable_provenance:
+            self._source.withhold(())
             # A newer commit with the same content: nothing is rolled out, but plans name the newer commit.
             of_candidate = source.provenance if newest.candidate == newest.stable else newest.provenance
             return [msgspec.structs.replace(newest, provenance=of_candidate, stable_provenance=source.provenance)]
         after, may_begin = on_source_policy(newest, source.digest, now)
+        stable = await self._policy(after.stable)
+        assert stable is not None
+        removed = unaccepted_removals(stable, source.policy, self._source.accepted_removals) if may_begin else ()
+        remedy = f"{REMEDY}, or use `penstock policy apply {source.digest[:12]} --allow-removal`"
+        self._source.withhold(tuple(f"would remove the {removal}; {remedy}" for removal in removed))
+        if removed:
+            # Stored, so that an operator can apply it.
+            await self._publisher.store_policy(source.policy)
+            return [newest]
         if not may_begin:
             return [after]
         await self._publisher.store_policy(source.policy)
