@@ -25,7 +25,9 @@ class ClientTransport:
     __slots__ = (
         "_closes_orderly",
         "_limits",
+        "_linger_s",
         "_linger_until",
+        "_lingers_since",
         "_paused_at",
         "_reading",
         "_since",
@@ -53,6 +55,9 @@ class ClientTransport:
         self._write_stalled_since: float | None = None
         """Time (s) since which the write buffer is above its high-water mark; None while it is not."""
         self._linger_until: float | None = None
+        self._linger_s = 0.0
+        """Time (s) after data that is dropped until the connection is closed; 0 where none is read."""
+        self._lingers_since = 0.0
         self.peer_ip = ""
         self.scheme = b"http"
 
@@ -131,10 +136,17 @@ class ClientTransport:
         """Close after all data has been sent, but no later than after `Limits.write_stall_timeout_s`."""
         if self._transport is not None:
             self._linger_until = self.listener.clock() + self._limits.write_stall_timeout_s
+            self._linger_s = 0.0
             if not self._closes_orderly:
                 self._set_linger(_ORDERLY_CLOSE)
             self.listener.batcher.flush()
             self._transport.close()
+
+    def _linger_on(self) -> None:
+        """Postpone the end of `_linger` after data has arrived, but not beyond `Limits.body_timeout_s` in all."""
+        if self._linger_s:
+            end = self._lingers_since + max(self._linger_s, self._limits.body_timeout_s)
+            self._linger_until = min(self.listener.clock() + self._linger_s, end)
 
     def _set_linger(self, linger: bytes) -> None:
         transport = self._transport
@@ -146,9 +158,11 @@ class ClientTransport:
                     connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
     def _linger(self, linger_s: float) -> None:
-        """Half-close, and read for `linger_s` (s), so that the client can read the response before a reset."""
+        """Half-close, and read until nothing has arrived for `linger_s` (s), so that the client can read the response
+        before a reset: many clients read only when they have sent all of their request."""
         if self._transport is not None:
-            self._linger_until = self.listener.clock() + linger_s
+            self._linger_s, self._lingers_since = linger_s, self.listener.clock()
+            self._linger_until = self._lingers_since + linger_s
             self.resume_reading()
             self.listener.batcher.flush()
             if self._transport.can_write_eof():
