@@ -23,7 +23,7 @@ class ClientTransport:
     """
 
     __slots__ = (
-        "_closes_orderly",
+        "_ends_at_close",
         "_limits",
         "_linger_s",
         "_linger_until",
@@ -44,8 +44,8 @@ class ClientTransport:
         self.listener = listener
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None
-        self._closes_orderly = True
-        """Whether the end of this process closes the connection in an orderly way."""
+        self._ends_at_close = False
+        """Whether the close of the connection is the end of a response."""
         self._reading = True
         self._paused_at = 0.0
         self._watched = -1
@@ -84,20 +84,23 @@ class ClientTransport:
             self.listener.batcher.write_eof(self._transport)
 
     def abort(self) -> None:
-        """Reset the connection, so that the client detects that the response is truncated.
+        """Close the connection at once, so that the client detects that the response is truncated.
 
-        An orderly close, with or without close_notify of TLS, would be a valid end of a response without a length.
+        The connection is reset only after `end_at_close`: a reset may destroy data that the client has not read yet,
+        and other responses are incomplete without their last chunk, or the rest of their length.
         """
         if self._transport is not None:
-            self._set_linger(_RESET_ON_CLOSE)
+            if self._ends_at_close:
+                self._set_linger(_RESET_ON_CLOSE)
             self._transport.abort()
 
     def end_at_close(self) -> None:
         """Reset the connection whenever it ends without `_close`, because its close is the end of a response.
 
-        The kernel also resets the connection if this process is killed.
+        An orderly close would be a valid end, with and without close_notify of TLS. The kernel also resets the
+        connection if this process is killed.
         """
-        self._closes_orderly = False
+        self._ends_at_close = True
         self._set_linger(_RESET_ON_CLOSE)
 
     @property
@@ -137,7 +140,7 @@ class ClientTransport:
         if self._transport is not None:
             self._linger_until = self.listener.clock() + self._limits.write_stall_timeout_s
             self._linger_s = 0.0
-            if not self._closes_orderly:
+            if self._ends_at_close:
                 self._set_linger(_ORDERLY_CLOSE)
             self.listener.batcher.flush()
             self._transport.close()
