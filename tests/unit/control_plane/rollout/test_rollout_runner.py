@@ -253,6 +253,32 @@ async def test_a_newer_revision_replaces_one_in_progress(world: World) -> None:
     assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEWER})
 
 
+async def test_a_revision_waits_for_the_watch_of_the_last_one_and_a_rolled_back_one_for_an_operator(
+    world: World,
+) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(9.5)
+    assert await world.is_in(Phase.WATCH)
+    world.source.offer(NEWER)
+    await world.pass_s(1.0)
+    assert world.rollouts.outlook is not None
+    assert [condition.is_met for condition in world.rollouts.outlook.conditions] == [False]
+    waiting = world.rollouts.outlook.waiting
+    assert waiting is not None
+    assert (waiting.digest, waiting.place) == (NEWER.digest(), 1)
+    assert waiting.begins_in_s == world.rollouts.outlook.ends_in_s
+    await world.pass_s(6.0)
+    assert (await world.rollout()).candidate == NEWER.digest()
+    assert world.rollouts.outlook.waiting is None
+    world.refuses = dict.fromkeys(REGIONS, NEWER.digest())
+    await world.pass_s(8.0)
+    assert await world.is_in(Phase.ROLLED_BACK)
+    assert (await world.rollout()).in_force == NEW.digest()
+    waiting = world.rollouts.outlook.waiting
+    assert waiting is not None
+    assert (waiting.digest, waiting.place) == (NEWER.digest(), None)
+
+
 async def test_a_source_that_reverts_ends_the_rollout(world: World) -> None:
     world.source.offer(NEW)
     await world.pass_s(4.0)
