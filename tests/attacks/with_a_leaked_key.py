@@ -36,7 +36,7 @@ async def statuses(fleet: Fleet, tenant: str = "revoked") -> set[int]:
     return {(await fleet.chat(agent, tenant)).status_code for agent in fleet.agents}
 
 
-@attack("19")
+@attack("41")
 async def open_requests_outlive_a_revocation(fleet: Fleet) -> None:
     """Streams, a forwarded stream, a tunnel, an upload and a queued request are open while their key is revoked.
 
