@@ -15,9 +15,9 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 import time
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, TypeVar
 
 import msgspec
@@ -55,6 +55,12 @@ PENDING_LIFETIME_S = 600
 MAX_COOKIE_CHARS = 4096 - len(SECURE_PREFIX + COOKIE)
 """Maximum length (characters) of a cookie's value; browsers ignore a cookie whose name and value are longer than 4096
 bytes together (RFC 6265bis, 5.6)."""
+
+MAX_COOKIES_BYTES = 16 * 1024
+"""Maximum size (bytes) of the header with all cookies of a request; a larger one is ignored."""
+
+_VALUE = re.compile(r'"?([A-Za-z0-9_=-]+)"?')
+"""The value of a cookie of this module: base64, in quotes or not."""
 
 ID_BYTES = 12
 """Number of random bytes of the identifier of a session."""
@@ -149,6 +155,9 @@ class BrowserSessions:
 class SessionCookies:
     """ASGI middleware that adds the credential or the caller of the session to a request of the page.
 
+    Of the cookies, only the two of this module reach the application: the parsers of Python's standard library, which
+    Starlette uses, take seconds for some cookies of the size that a request may have (CVE-2024-7592).
+
     Args:
         app: the application.
         sessions: opens the cookies.
@@ -163,7 +172,7 @@ class SessionCookies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] == "http":
-            scope = self._with_session(scope)
+            scope = self._with_session(_with_own_cookies(scope))
         await self._app(scope, receive, send)
 
     def _with_session(self, scope: Scope) -> Scope:
@@ -182,16 +191,32 @@ class SessionCookies:
 
 
 def cookie(scope: Scope, name: str) -> str | None:
-    """Return the value of a cookie of a request; None if the request has no such cookie."""
-    sent = next((value for header, value in scope["headers"] if header == b"cookie"), None)
-    if sent is None:
-        return None
-    try:
-        cookies = SimpleCookie(sent.decode("latin-1"))
-    except CookieError:
-        return None
-    morsel = cookies.get(cookie_name(name, scope["scheme"] == "https"))
-    return None if morsel is None else morsel.value
+    """Return the value of one of the cookies of this module; None if the request has no such cookie."""
+    return _own_cookies(scope).get(cookie_name(name, scope["scheme"] == "https"))
+
+
+def _own_cookies(scope: Scope) -> dict[str, str]:
+    """Return the cookies of this module that a request has."""
+    sent = next((value for header, value in scope["headers"] if header == b"cookie"), b"")
+    if len(sent) > MAX_COOKIES_BYTES:
+        return {}
+    found: dict[str, str] = {}
+    own = {cookie_name(name, scope["scheme"] == "https") for name in (COOKIE, PENDING_COOKIE)}
+    for part in sent.decode("latin-1").split(";"):
+        name, _, value = part.strip().partition("=")
+        # Starlette quotes a value with `=`, and browsers return the quotes.
+        if name in own and (match := _VALUE.fullmatch(value)):
+            found.setdefault(name, match[1])
+    return found
+
+
+def _with_own_cookies(scope: Scope) -> Scope:
+    """Return a scope without other cookies."""
+    if all(name != b"cookie" for name, _ in scope["headers"]):
+        return scope
+    own = "; ".join(f"{name}={value}" for name, value in _own_cookies(scope).items())
+    kept = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
+    return {**scope, "headers": [*kept, (b"cookie", own.encode())] if own else kept}
 
 
 def set_cookie(response: Response, request: Request, name: str, value: str, max_age_s: int, samesite: Any) -> None:

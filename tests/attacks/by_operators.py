@@ -124,6 +124,22 @@ async def megabytes_of_unknown_fields(fleet: Fleet) -> None:
     expect(status["epoch"] == epoch, "the leader was deposed")
 
 
+@attack("14.2")
+async def cookies_of_a_stranger(fleet: Fleet) -> None:
+    """A stranger sends cookies that Python's parsers take seconds for.
+
+    Other callers are answered meanwhile.
+    """
+    hostile = {"cookie": 'a="' + "\\" * 60_000 + '"', "x-penstock-ui": "1"}
+    for server in fleet.control_planes:
+        sending = [asyncio.create_task(fleet.http.get(f"{server.url}/livez", headers=hostile)) for _ in range(5)]
+        asked = time.monotonic()
+        await fleet.http.get(f"{server.url}/v1/whoami", headers=viewer(1))
+        took_s = time.monotonic() - asked
+        await asyncio.gather(*sending)
+        expect(took_s < SLOWEST_S, f"a viewer waited {took_s:.1f} s")
+
+
 @attack("15.3")
 async def idempotency_keys_of_a_viewer(fleet: Fleet) -> None:
     """A viewer repeats a change that it may not make, with a new Idempotency-Key each time.

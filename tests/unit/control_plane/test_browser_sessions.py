@@ -11,7 +11,14 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, SECURE_PREFIX, BrowserSessions, SessionCookies
+from control_plane.ui.browser_sessions import (
+    COOKIE,
+    LIFETIME_S,
+    MAX_COOKIES_BYTES,
+    SECURE_PREFIX,
+    BrowserSessions,
+    SessionCookies,
+)
 from control_plane.ui.ui_routes import public_routes
 
 SECRET = b"private key of a control plane"
@@ -26,6 +33,7 @@ class Clock:
 
 
 def authorization(request: Request) -> Response:
+    assert set(request.cookies) <= {COOKIE, SECURE_PREFIX + COOKIE}
     return PlainTextResponse(request.headers.get("authorization", "none"))
 
 
@@ -62,6 +70,8 @@ async def test_a_cookie_gives_its_credential_to_requests_of_the_page_alone(
         ({**page, "cookie": f"{SECURE_PREFIX}{COOKIE}={value}"}, "none"),
         ({**page, "cookie": f"{COOKIE}={value}", "authorization": "Bearer other"}, "Bearer other"),
         ({**page, "cookie": f"{COOKIE}={sessions.seal('a-key', 'eve')}"}, "none"),
+        ({**page, "cookie": f'a="\\073; {COOKIE}="{value}"; b'}, "Bearer a-key"),
+        ({**page, "cookie": f"{COOKIE}={value}; a={'x' * MAX_COOKIES_BYTES}"}, "none"),
     ):
         async with client(app) as http:
             assert (await http.get("/v1/status", headers=headers)).text == expected, headers

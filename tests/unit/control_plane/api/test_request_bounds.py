@@ -19,6 +19,7 @@ from adapters.access.api_keys import ApiKeys
 from adapters.access.callers import Role
 from control_plane import daemon
 from control_plane.api.app import UnguardedRoute
+from control_plane.api.client_connections import MAX_HEAD_BYTES
 from control_plane.api.json_bodies import INLINE_BYTES, MAX_BODY, MAX_BODY_BYTES
 from control_plane.api.openapi import REQUIRED_ROLE
 from control_plane.api.request_limits import MAX_QUERY_BYTES
@@ -157,6 +158,40 @@ async def test_no_body_at_its_limit_stalls_the_loop_or_has_a_long_answer(app: Fa
                 assert len(answer.content) < MAX_ANSWER_BYTES, f"{path}: {shape}"
                 assert len(answer.json().get("errors", ())) <= MAX_ERRORS
                 assert longest_s < MAX_TURN_S, f"{method} {path}: {shape}: {longest_s * 1e3:.0f} ms"
+
+
+async def test_no_head_at_its_limit_stalls_the_loop(app: FastAPI, http: httpx.AsyncClient) -> None:
+    size = MAX_HEAD_BYTES - 2048
+    heads = [
+        {name: value}
+        for name in (
+            *("accept", "authorization", "content-type", "cookie", "forwarded", "host", "idempotency-key", "if-match"),
+            *("if-none-match", "last-event-id", "x-forwarded-for", "x-penstock-caller", "x-penstock-certificate"),
+        )
+        for value in (
+            '"' + "\\" * (size - 2) + '"',
+            "a=" + '"' + "\\0" * (size // 2 - 2),
+            "a;" * (size // 2),
+            '"a",' * (size // 4),
+            "1.1.1.1," * (size // 8),
+            "Bearer " + "." * (size - 7),
+            "Bearer " + ("ey" * 8000) + ".a.b",
+            "A" * size,
+        )
+    ]
+    page = {"x-penstock-ui": "1"}
+    paths = ["/livez", "/ui/", "/v1/status", "/v1/overrides/" + "x" * 200, "/none/" + "/x" * (size // 2)]
+    async with measured_turns() as turns:
+        for path in paths:
+            for number, head in enumerate([{}, *heads]):
+                await turns.reset()
+                answer = await http.get(path, headers={**page, **head})
+                longest_s = await turns.longest()
+                assert answer.status_code < 500
+                # The first request of a route includes work that is done once.
+                assert longest_s < MAX_TURN_S or number == 0, f"{path}: {str(head)[:60]}: {longest_s * 1e3:.0f} ms"
+    methods = await http.request("PUT", "/v1/overrides/" + "x" * size, headers=OPERATOR)
+    assert methods.status_code == 405
 
 
 async def test_queries_are_bounded(http: httpx.AsyncClient) -> None:
