@@ -168,6 +168,12 @@ def _check_shape(document: Document, shape: RouteDocument, references: Reference
     errors = references.errors
     for index, pointer in enumerate(shape.session):
         _check_pointer(document, ("session", index), pointer, shape, references)
+    for field, pointers in shape.usage.model_dump().items():
+        for index, pointer in enumerate(pointers if isinstance(pointers, list) else ()):
+            if pointer or field != "objects":
+                _check_syntax(document, ("usage", field, index), pointer, references)
+    if shape.usage.request:
+        _check_pointer(document, ("usage", "request"), shape.usage.request, shape, references)
     for field, pointers in shape.cost.model_dump().items():
         for index, pointer in enumerate(pointers if isinstance(pointers, list) else ()):
             _check_pointer(document, ("cost", field, index), pointer, shape, references)
@@ -278,20 +284,21 @@ def _first_overlap(routes: Iterable[Route], others: list[Route]) -> tuple[Route,
 
 def _route(document: Document, shape: RouteDocument) -> Route:
     values: dict[str, Any] = shape.model_dump(exclude={"api_version", "kind", "description"})
-    cost: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values["cost"].items()
-    }
     values |= {
         "methods": frozenset(shape.methods),
         "model": tuple(ModelLocation(ModelSource(place.source), place.name) for place in shape.model),
         "body": BodyKind(shape.body),
         "stream": StreamKind(shape.stream),
         "timeouts": timeouts_of(shape.timeouts),
-        "cost": CostFields(**cost),
-        "usage": UsageFields(**values["usage"]),
+        "cost": CostFields(**_with_tuples(values["cost"])),
+        "usage": UsageFields(**_with_tuples(values["usage"])),
         "errors": ErrorFormat(shape.errors),
         "session": tuple(shape.session),
         "message_model": tuple(shape.message_model),
         "source": f"{document.file}:{document.line_of(('name',))}",
     }
     return Route(**values)
+
+
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

@@ -48,22 +48,22 @@ TENANTS = Board(
                 lines(
                     Prose(
                         "Who receives long answers?",
-                        "Generated tokens per second by tenant, as responses state them.",
-                        "Less than expected: streams state no usage unless clients ask for it; see the next panel.",
+                        "Generated tokens per second by tenant, as engines report them, else as agents count them.",
+                        "Unlike the engines' own counters: see the next panel.",
                     ),
                     [Query(f"sum by (tenant) ({TOKENS_OUT.record}{{{WHO}}})", "{{tenant}}")],
                     "short",
                 ),
                 lines(
                     Prose(
-                        "How many responses state no usage?",
-                        "Complete responses per second whose tokens are not counted, by tenant.",
-                        "Ask the tenant to set `stream_options.include_usage`; until then, GPU seconds are the"
-                        " measure.",
+                        "How many requests have estimated usage?",
+                        "Requests per second whose tokens the agent counted, at least in part, by tenant.",
+                        "Clients that leave streams have it. Otherwise, the engine reports no usage: see"
+                        " `usage` of the route.",
                     ),
                     [
                         Query(
-                            f"sum by (tenant) (rate(penstock_agent_responses_without_usage_total{{{WHO}}}[5m]))",
+                            f"sum by (tenant) (rate(penstock_agent_estimated_usage_total{{{WHO}}}[5m]))",
                             "{{tenant}}",
                         )
                     ],

@@ -14,6 +14,7 @@ from lab.simulate.baselines.balancer import Arrival, EngineReport
 from lab.simulate.clock import Action, VirtualClock
 from lab.simulate.simulated_engine import SimulatedEngine
 from lab.traces.trace import BLOCK_TOKENS, TraceRequest
+from penstock.answers.usage import Usage
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.affinity import BLOCK_BYTES, MAX_BLOCKS
 from penstock.routing.cost_estimate import OVERHEAD_BYTES
@@ -63,8 +64,8 @@ class EngineFleet(Protocol[Read]):
     def prefix_keys(self, request: Read) -> list[int]:
         """Return the affinity keys of the leading blocks of the prompt."""
 
-    def usage(self, request: Read) -> bytes:
-        """Return the last bytes of the response, which contain the token usage."""
+    def usage(self, request: Read) -> Usage | None:
+        """Return the usage that the engine reports; None without one."""
 
     def arrival(self, request: Read) -> Arrival:
         """Return the properties of a request that a baseline reads."""
@@ -114,12 +115,9 @@ class ChatFleet:
         keys = [span * BLOCKS_PER_SPAN + part for span in spans for part in range(BLOCKS_PER_SPAN)]
         return keys[:MAX_BLOCKS]
 
-    def usage(self, request: TraceRequest) -> bytes:
+    def usage(self, request: TraceRequest) -> Usage | None:
         """As `EngineFleet.usage`."""
-        return b'{"usage":{"prompt_tokens":%d,"completion_tokens":%d}}' % (
-            request.prompt_tokens,
-            max(1, request.output_tokens),
-        )
+        return Usage(request.prompt_tokens, max(1, request.output_tokens))
 
     def arrival(self, request: TraceRequest) -> Arrival:
         """As `EngineFleet.arrival`."""
@@ -167,9 +165,9 @@ class ImageFleet:
         """As `EngineFleet.prefix_keys`; image jobs have no prefix."""
         return []
 
-    def usage(self, request: ImageJob) -> bytes:
+    def usage(self, request: ImageJob) -> Usage | None:
         """As `EngineFleet.usage`; image responses contain no usage."""
-        return b""
+        return None
 
     def arrival(self, request: ImageJob) -> Arrival:
         """As `EngineFleet.arrival`."""

@@ -216,7 +216,7 @@ class PenstockAgent(Generic[Request]):
             placement.release()
             self._changed()
             endpoint.completed(clock.now - placement.since)
-            self._chooser.learn_response(placement, clock.now, (self._region.fleet.usage(request),))
+            self._chooser.learn_response(placement, clock.now, self._region.fleet.usage(request))
             if len(self.queue):
                 self._update(clock.now)
                 self._serve()

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.answers.event_splitter import EventSplitter
 from penstock.continuation.answer_transcript import AnswerTranscript
 from penstock.continuation.continuable_request import ContinuableRequest, continuation_body
 from penstock.continuation.stream_events import (
     DONE_DATA,
     DONE_EVENT,
     Chunk,
-    EventSplitter,
     decode_chunk,
     encode_event,
     engine_failure,
@@ -104,6 +104,11 @@ class ContinuedStream:
         if request.max_tokens is not None and transcript.generated_tokens >= request.max_tokens:
             return None
         return continuation_body(request, body, transcript.text, transcript.generated_tokens)
+
+    @property
+    def generated_tokens(self) -> int:
+        """Approximate number of tokens that the client has received."""
+        return self._transcript.base_tokens + self._transcript.stream_tokens
 
     @property
     def has_text(self) -> bool:

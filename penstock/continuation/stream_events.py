@@ -1,7 +1,6 @@
-"""The server-sent events of a completion stream: their boundaries, and the chunks that they contain.
+"""The server-sent events of a completion stream: the chunks that they contain.
 
-Format of the events: https://html.spec.whatwg.org/multipage/server-sent-events.html; of the chunks:
-https://platform.openai.com/docs/api-reference/chat/streaming.
+Format of the chunks: https://platform.openai.com/docs/api-reference/chat/streaming.
 """
 
 from __future__ import annotations
@@ -11,53 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-MAX_EVENT_BYTES: Final = 256 * 1024
-"""Maximum size (bytes) of an incomplete event that is held."""
-
 DONE_DATA: Final = b"[DONE]"
 DONE_EVENT: Final = b"data: [DONE]\n\n"
 
 _DATA: Final = b"data: "
 _EVENT_END: Final = b"\n\n"
-_BOUNDARY: Final = re.compile(rb"\r?\n\r?\n")
-_MAX_BOUNDARY_BYTES: Final = 4
 _CLIENT_ERROR: Final = re.compile("4[0-9]{2}")
 _REPORTED_FAILURES: Final = frozenset({"engine_failed", "shutting_down", "stream_stalled"})
 """Codes with which the agent of a serving region reports that its engine failed, or that the agent itself stops."""
-
-
-class EventSplitter:
-    """Splits a stream into complete events, regardless of the boundaries of its chunks."""
-
-    __slots__ = ("rest",)
-
-    def __init__(self) -> None:
-        self.rest = b""
-        """The incomplete event at the end of the received stream; empty without one."""
-
-    @property
-    def overflows(self) -> bool:
-        """Whether the incomplete event is too long to be held."""
-        return len(self.rest) > MAX_EVENT_BYTES
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the events that `chunk` completes, each with the empty line that ends the event."""
-        if not self.rest and chunk.endswith(_EVENT_END) and chunk.find(_EVENT_END) == len(chunk) - len(_EVENT_END):
-            # Most engines send one event at a time, so the search below is rarely needed.
-            return [chunk]
-        searched = max(0, len(self.rest) - _MAX_BOUNDARY_BYTES)
-        data = self.rest + chunk
-        events, start = [], 0
-        while (boundary := _BOUNDARY.search(data, max(start, searched))) is not None:
-            events.append(data[start : boundary.end()])
-            start = boundary.end()
-        self.rest = data[start:]
-        return events
-
-    def take_rest(self) -> bytes:
-        """Return the incomplete event, and discard it."""
-        rest, self.rest = self.rest, b""
-        return rest
 
 
 class Delta(msgspec.Struct):

@@ -122,14 +122,20 @@ class CostFields(RouteStruct, frozen=True):
 
 
 class UsageFields(RouteStruct, frozen=True):
-    """Names of the fields in which a response states its usage."""
+    """Where a response states its usage, as JSON pointers."""
 
-    object: str = "usage"
-    """Name of the object that contains the fields; empty if the fields are at the top level of the response."""
-    prompt_tokens: str = "prompt_tokens"
-    answer_tokens: str = "completion_tokens"
-    cached_tokens: str = "cached_tokens"
-    """Name of the field with the prompt tokens read from a cache; at any depth within the object."""
+    objects: tuple[str, ...] = ("/usage",)
+    """Pointers to the objects with the numbers, in the response or in the data of an event; an empty pointer is the
+    response itself. Of several statements of one number, the last counts."""
+    prompt_tokens: tuple[str, ...] = ("/prompt_tokens",)
+    """Pointers to the numbers of prompt tokens below an object. Their sum counts, cached tokens included."""
+    answer_tokens: tuple[str, ...] = ("/completion_tokens",)
+    """Pointers to the numbers of generated tokens below an object; their sum counts."""
+    cached_tokens: tuple[str, ...] = ("/prompt_tokens_details/cached_tokens",)
+    """Pointers to the numbers of prompt tokens below an object that were read from a cache; their sum counts."""
+    request: str = ""
+    """Pointer to the flag by which a request asks for the usage of a stream; empty if streams need none. The agent sets
+    the flag where the client does not, and hides the event that only states the usage."""
 
 
 class Route(RouteStruct, frozen=True):

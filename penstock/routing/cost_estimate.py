@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
+from penstock.answers.usage import MAX_TOKENS, Usage
 from penstock.media.media_parts import MediaParts
 from penstock.media.media_tokens import MediaTokens
 from penstock.policy.policy import Cost, CostUnit
-from penstock.routing.usage import MAX_TOKENS, Usage
 from penstock.routing.work import CostInputs, Work
 
 Key = TypeVar("Key")

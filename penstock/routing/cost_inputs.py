@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
+from penstock.answers.usage import MAX_TOKENS
 from penstock.policy.policy import CostUnit
 from penstock.routes.body_fields import BodyFields
 from penstock.routes.body_values import first_value, number_value, text_value
 from penstock.routes.json_pointer import MAX_ARRAY_INDEX
 from penstock.routes.raw_values import Raw
 from penstock.routes.route import CostFields
-from penstock.routing.usage import MAX_TOKENS
 from penstock.routing.work import CostInputs
 
 MAX_AT_ONCE: Final = 128

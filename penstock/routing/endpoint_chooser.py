@@ -6,10 +6,11 @@ of each endpoint, the lengths of answers, and the speed of each endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from random import Random
 from typing import Final
 
+from penstock.answers.usage import Usage
 from penstock.policy.policy import CostUnit, Model
 from penstock.routing.affinity import (
     BLOCK_BYTES,
@@ -25,7 +26,6 @@ from penstock.routing.endpoint_selection import NOTHING_HELD, choose_endpoint, c
 from penstock.routing.placement import Member, Placement, WorkEstimate
 from penstock.routing.pool_accounting import PoolAccount
 from penstock.routing.reasons import ConsideredEndpoint, Reason
-from penstock.routing.usage import read_usage
 from penstock.routing.work import CostInputs
 
 _TOKEN: Final = CostUnit.TOKEN
@@ -96,12 +96,11 @@ class EndpointChooser:
         if placement.ahead_s > 0.0 and not placement.queued and learner.is_first_byte_due(now):
             learner.saw_first_byte(placement.ahead_s, now - placement.since, now)
 
-    def learn_response(self, placement: Placement[Member], now: float, tail: Iterable[bytes]) -> None:
+    def learn_response(self, placement: Placement[Member], now: float, usage: Usage | None) -> None:
         """Update answer length, decode speed and concurrency limit from a complete response.
 
         Args:
-            tail: the last bytes of the response, in parts, which may contain the usage, and the first bytes if its
-                format may state usage there.
+            usage: the usage that the engine reported; None without a report.
         """
         estimate, learner = placement.estimate, placement.endpoint.learner
         length_due = estimate.cost.unit is _TOKEN and self.expectations.is_due(estimate.tenant, estimate.model, now)
@@ -109,9 +108,6 @@ class EndpointChooser:
         limit = placement.endpoint.concurrency_limit
         if not length_due and not speed_due and limit is None:
             return
-        usage = None
-        if estimate.cost.unit is _TOKEN:
-            usage = read_usage(b"".join(tail), estimate.usage_fields)
         if usage is not None and length_due:
             self.expectations.observe(estimate.tenant, estimate.model, estimate.ask, usage, now)
         if limit is not None:
@@ -126,16 +122,9 @@ class EndpointChooser:
             decode_s = actual_work(estimate.cost, usage).decode_s if usage is not None else estimate.work.decode_s
             learner.saw_end(decode_s, now - begun_at, placement.mean_streams(), now)
 
-    def learn_length(self, estimate: WorkEstimate, now: float, tail: Iterable[bytes]) -> None:
-        """Update answer length from a response that several endpoints generated.
-
-        Args:
-            tail: the last bytes of the response, in parts, which may contain the usage.
-        """
-        if estimate.cost.unit is not _TOKEN or not self.expectations.is_due(estimate.tenant, estimate.model, now):
-            return
-        usage = read_usage(b"".join(tail), estimate.usage_fields)
-        if usage is not None:
+    def learn_length(self, estimate: WorkEstimate, now: float, usage: Usage) -> None:
+        """Update answer length from the usage of a response that several endpoints generated."""
+        if estimate.cost.unit is _TOKEN and self.expectations.is_due(estimate.tenant, estimate.model, now):
             self.expectations.observe(estimate.tenant, estimate.model, estimate.ask, usage, now)
 
     def _held(

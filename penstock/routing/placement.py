@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from penstock.policy.policy import Cost
-from penstock.routes.route import UsageFields
 from penstock.routing.pool_accounting import EndpointAccount
 from penstock.routing.speed_learning import MICROSECONDS, microseconds
 from penstock.routing.work import CostInputs, Work
@@ -19,7 +18,7 @@ Member = TypeVar("Member", bound=EndpointAccount)
 class WorkEstimate:
     """The estimated cost of one request, and the cache keys that it shares with earlier requests."""
 
-    __slots__ = ("adapter", "ask", "cost", "model", "prefix", "session", "streaming", "tenant", "usage_fields", "work")
+    __slots__ = ("adapter", "ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
 
     def __init__(self, tenant: str, model: str, cost: Cost, ask: CostInputs, work: Work, streaming: bool) -> None:
         """Create an estimate without cache keys.
@@ -41,8 +40,6 @@ class WorkEstimate:
         """Keys of the leading blocks of the prompt."""
         self.session: int | None = None
         """Key of the conversation; None without a session name."""
-        self.usage_fields: UsageFields | None = None
-        """Names of the usage fields of the response; None for the names in OpenAI's API."""
 
 
 class Reservation(Generic[Member]):

@@ -48,7 +48,7 @@ LOAD_HEADER_INTERVAL_S: Final = 0.1
 
 RETRY_AFTER: Final = b"retry-after"
 
-BUSY_STATUSES: Final = (429, 503)
+BUSY_STATUSES: Final = (429, 503, 529)
 """The statuses of an engine that is full but healthy."""
 
 log = structlog.get_logger()
@@ -191,6 +191,11 @@ class EndpointSet:
         if status in BUSY_STATUSES and outcome is AttemptOutcome.INCONCLUSIVE:
             endpoint.mark_full()
         return outcome
+
+    def engine_error(self) -> AttemptOutcome:
+        """The outcome of an error that the engine reported in a response with status 200, as of one with status 500."""
+        outcome = outcome_of(500, has_retry_after=False, has_room=True, rules=self._outlier_detection.rules)
+        return outcome or AttemptOutcome.SERVER_ERROR
 
     def preempt(self, name: str, for_s: float) -> Endpoint | None:
         """Drain an endpoint at once, because its node is about to be removed. Returns the endpoint; None if unknown.

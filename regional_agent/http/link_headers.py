@@ -11,7 +11,7 @@ from typing import Final
 
 from regional_agent.http.header_rules import Header
 
-LINK_HEADERS: Final = frozenset({b"content-location", b"link", b"location", b"operation-location", b"refresh"})
+LINK_HEADERS: Final = frozenset({b"content-location", b"link", b"location", b"refresh"})
 
 _AUTHORITY: Final = re.compile(
     rb"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2,}|https?:[/\\]*|[/\\]{2,})([^/\\?#]*)", re.IGNORECASE
@@ -65,8 +65,7 @@ def _rewritten(name: bytes, value: bytes, own: bytes, base_path: bytes) -> bytes
 
 
 def _reference(reference: bytes, own: bytes, base_path: bytes) -> bytes:
-    # Browsers ignore tabs within a URL.
-    reference = reference.translate(None, b"\t").strip()
+    reference = reference.strip()
     site = _PUBLIC_SITE.match(reference)
     if site is not None and site[1].lower() != own and site[2].lower() not in _PRIVATE_DOMAINS:
         return reference

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.answers.answer_parser import AnswerParser
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason
-from penstock.routing.usage import TAIL_BYTES
 from regional_agent.http.header_rules import NO_BODY_STATUSES, REFUSAL_HEADER
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import KEEP_ALIVE_1_0, RequestSequence
@@ -23,6 +23,7 @@ class ClientResponse:
         "_chunked",
         "_client",
         "_head",
+        "_last",
         "_relay",
         "_unsent",
         "ends_at_close",
@@ -30,7 +31,6 @@ class ClientResponse:
         "has_news",
         "keep_alive",
         "sent_bytes",
-        "tail",
     )
 
     def __init__(self, client: RequestSequence) -> None:
@@ -41,6 +41,8 @@ class ClientResponse:
         self._chunked = False
         self._head: ResponseHead | None = None
         """The head of the response; None if no error can be appended to the response."""
+        self._last = b""
+        """The last write, by which the end of a failed stream is separated from an incomplete event."""
         self.gaps: StreamGaps | None = None
         """Measures the response if it is a sampled stream; set before `start`."""
         self.ends_at_close = False
@@ -48,8 +50,6 @@ class ClientResponse:
         self.keep_alive = False
         """Whether the client connection can be used for another request."""
         self.sent_bytes = 0
-        self.tail = (b"", b"")
-        """The last two writes: engines report token usage at the end of a response."""
         self.has_news = False
         """Whether data has arrived since the owner last reset this flag."""
 
@@ -59,11 +59,13 @@ class ClientResponse:
         upstream: UpstreamConnection | None,
         lines: bytes,
         request: Request,
+        parser: AnswerParser | None,
     ) -> None:
         """Add the head.
 
         Args:
             upstream: the connection whose chunks may be relayed; None if every part of the body goes through `add`.
+            parser: reads the chunks that are relayed; None if they are not read.
             lines: the status line, and the header lines except for those of the framing.
         """
         length = head.by_name.get(b"content-length")
@@ -79,7 +81,8 @@ class ClientResponse:
                 self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
                 self._head = head
                 if upstream is not None:
-                    self._relay = ChunkRelay(self._client.listener.batcher, self._client.transport, self.gaps)
+                    batcher, transport = self._client.listener.batcher, self._client.transport
+                    self._relay = ChunkRelay(batcher, transport, self.gaps, parser)
                     upstream.relay_to(self._relay)
         self.keep_alive = delimited and self._client.may_keep_alive(request)
         self._unsent.append(
@@ -115,7 +118,7 @@ class ClientResponse:
         self.count_relayed()
         self.flush()
         body = error_body(error_format, STATUS[reason], reason.value, detail, request_id=request_id)
-        error = stream_error(error_format, head.by_name.get(b"content-type", b""), body, self.tail[1])
+        error = stream_error(error_format, head.by_name.get(b"content-type", b""), body, self._last)
         if error is None:
             return False
         trailer = b"%b: %b\r\n" % (REFUSAL_HEADER, reason.encode()) if to_peer else b""
@@ -136,7 +139,7 @@ class ClientResponse:
             self.gaps.wrote()
         self.has_news = True
         self.sent_bytes += size_bytes
-        self.tail = (self.tail[1], data if size_bytes <= TAIL_BYTES else data[-TAIL_BYTES:])
+        self._last = data
         self._client.write(data)
         return True
 
@@ -146,5 +149,5 @@ class ClientResponse:
         if relay is not None and relay.sent_bytes:
             self.has_news = True
             self.sent_bytes += relay.sent_bytes
-            self.tail = (relay.before_last or self.tail[1], relay.last)
-            relay.sent_bytes, relay.last, relay.before_last = 0, b"", b""
+            self._last = relay.last
+            relay.sent_bytes, relay.last = 0, b""

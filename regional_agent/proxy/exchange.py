@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome, outcome_of_failure, outcome_of_refusal, outcome_of_status
 from penstock.admission.queueing import MIN_RETRY_S, QueuedRequest
+from penstock.answers.answer_errors import AnswerError, ErrorCause
+from penstock.answers.usage_request import REFUSING_STATUSES, UsageFlag, ask_for_usage
 from penstock.continuation.continuable_request import ContinuableRequest
 from penstock.health.progress import Stall
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.usage import TAIL_BYTES
 from regional_agent.http.header_rules import Header
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.http.websocket_frames import GOING_AWAY, POLICY_VIOLATION
-from regional_agent.objects.object_ids import ObjectIdWatcher, keep_client_object, watch_object_id
+from regional_agent.objects.object_ids import keep_client_object, keep_created_object
+from regional_agent.proxy.answer_intake import HOLD_S, AnswerIntake, intake_of
 from regional_agent.proxy.client_messages import ClientMessages, Violation
 from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.error_responses import error_format_of, message_error, refusal_response
@@ -53,14 +56,16 @@ from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut
 MAX_CHECK_INTERVAL_S: Final = 3.0
 """Maximum time (s) between two checks of a stream: the progress of a stream shows that its endpoint is not stalled."""
 
-NO_USAGE: Final[tuple[bytes, ...]] = ()
-"""The usage parts of an incomplete response."""
-
 REJECTION_READ_S: Final = 1.0
 """Maximum time (s) of reading the body of a rejection to reuse its connection; then the connection is closed."""
 
 CHECKS_PER_STALL: Final = 20
 """Checks of a stream within the stall timeout. A stall is detected at most one interval between checks late."""
+
+_USAGE_REFUSED: Final = Reason.BAD_REQUEST
+_MODEL_MISSING: Final = Reason.MODEL_NOT_READY
+"""Why a target's response is read and dropped, besides the reasons of `Attempt.on_head`: the engine refused the flag
+that the agent set; the engine lacks the model."""
 
 _SECOND_WON: Final = "second_attempt_won"
 """Reason with which the span of the first attempt ends when the second attempt wins."""
@@ -83,7 +88,9 @@ class Exchange:
         "_first_byte_at",
         "_head",
         "_hedge",
-        "_object_ids",
+        "_intake",
+        "_lacking",
+        "_left_error",
         "_queue_entry",
         "_rejected_because",
         "_request",
@@ -93,7 +100,9 @@ class Exchange:
         "_status",
         "_target",
         "_tunnel",
-        "_usage_start",
+        "_usage_flag",
+        "_usage_was_refused",
+        "_wants_id",
         "slot",
     )
 
@@ -120,10 +129,18 @@ class Exchange:
         """Set if the response may be a stream that another target could continue."""
         self._continuation: StreamContinuation | None = None
         """Set while a response is streamed that another target could continue."""
-        self._object_ids: ObjectIdWatcher | None = None
-        """Set until the identifier of the object that the response creates has arrived."""
-        self._usage_start = b""
-        """The first part of a stream that may report usage there, as Anthropic's do; empty for other streams."""
+        self._intake: AnswerIntake | None = None
+        """Reads the response; None if the response is not read."""
+        self._left_error: AnswerError | None = None
+        """The error in a response with status 200, because of which the request was sent elsewhere."""
+        self._lacking: LocalAttempt | None = None
+        """The attempt at an endpoint that responded as if it lacked the model."""
+        self._usage_flag: UsageFlag | None = None
+        """Set if the agent asks for the usage of the stream and the client does not."""
+        self._usage_was_refused = False
+        """Whether an engine refused the request with that flag."""
+        self._wants_id = False
+        """Whether the response creates an object whose identifier has not arrived yet."""
         self._first_byte_at: float | None = None
         self._client_stalled = False
         """Whether the client's write buffer is above its high-water mark."""
@@ -163,8 +180,12 @@ class Exchange:
             self._client.pause_reading()
         if self._continuable is None and self._context.estimate.streaming:
             self._continuable = request_chunk_usage(self._context, request)
+            if self._continuable is None and self._usage_flag is None and not self._usage_was_refused:
+                self._ask_for_usage(now)
         target = select_target(self._services, self._context, request, self._on_turn, now)
         if isinstance(target, Refusal):
+            if target.reason is Reason.NONE_READY and self._left_error is not None:
+                target = Refusal(Reason.ENGINE_FAILED, f"the engine reported an error: {self._left_error.message}")
             self._refuse(target)
         elif isinstance(target, QueuedRequest):
             self._enter(QUEUED)
@@ -175,6 +196,19 @@ class Exchange:
                 self._client.resume_reading()
         else:
             self._go_to(target, now)
+
+    def _ask_for_usage(self, now: float) -> None:
+        """Ask the engine for the usage of the stream, if the client does not and the route has a flag for it."""
+        request, route = self._request, self._request.route
+        flag = self._services.answer_formats.of(route).request_flag
+        if not flag or not request.whole or request.body_dropped or request.upgrade or request.http_1_0:
+            return
+        if not self._services.usage_requests.may_ask(self._context.model, now):
+            return
+        asked = ask_for_usage(request.body, flag)
+        if asked is not None:
+            request.body, self._usage_flag = asked
+            request.length = len(request.body)
 
     def _on_turn(self, target: Attempt | Refusal) -> None:
         """Process the target or the refusal that the admission queue returned."""
@@ -223,11 +257,26 @@ class Exchange:
     def _after_rejection(self) -> None:
         """Try another target after a rejection was read, unless a peer reports that its engine may have started."""
         attempt, reason = self._current, self._rejected_because
-        if reason is Reason.ENGINE_TIMEOUT:
+        if reason is _USAGE_REFUSED:
+            self._send_unasked()
+        elif reason is Reason.ENGINE_TIMEOUT:
             self._refuse(Refusal(reason, f"the engine in {attempt.region} did not begin in time"))
         else:
             attempt.rejected(self._context, reason, self._services.clock())
-            self._retry(attempt.retry_reason)
+            self._retry(RetryReason.MODEL_MISSING if reason is _MODEL_MISSING else attempt.retry_reason)
+
+    def _send_unasked(self) -> None:
+        """Send the client's own request, after an engine refused it with a flag that the client did not set."""
+        request, now = self._request, self._services.clock()
+        assert self._usage_flag is not None
+        request.body = self._usage_flag.removed_from(request.body)
+        request.length = len(request.body)
+        self._usage_flag, self._usage_was_refused = None, True
+        self._current.settle(now)
+        self._attempt = None
+        self._context.attempt_failed(RetryReason.USAGE_REFUSED.value, now)
+        self._services.recorder.metrics.retried(RetryReason.USAGE_REFUSED)
+        self.select(now)
 
     def _lose(self, error: UpstreamError) -> None:
         """Process a failed attempt: retry if the client has received nothing, else end the response with an error."""
@@ -252,7 +301,7 @@ class Exchange:
                 return
             self._hedge.cancel()
         services, now = self._services, self._services.clock()
-        self._current.settle(now)
+        self._give_back(self._current, now)
         self._attempt = None
         self._context.attempt_failed(why.value, now)
         if self._request.body_dropped:
@@ -266,6 +315,13 @@ class Exchange:
             services.recorder.metrics.retried(why)
             self.select(now)
 
+    def _give_back(self, attempt: Attempt, now: float) -> None:
+        """Settle an attempt that does not serve the request: its GPU time is overhead of the fleet."""
+        if isinstance(attempt, LocalAttempt):
+            usage = self._services.recorder.metrics.usage
+            usage.overhead(attempt.estimate, now - attempt.since, attempt.mean_streams())
+        attempt.settle(now)
+
     # the second attempt
 
     def waiting_attempt(self) -> LocalAttempt | None:
@@ -278,8 +334,10 @@ class Exchange:
         self._enter(AWAITING)
         now = self._services.clock()
         self._target.drop()
-        self._current.settle(now)
+        self._give_back(self._current, now)
         self._attempt, self._target, self._head = attempt, target, head
+        if head is not None:
+            self._read_answer(head)
         self._context.attempt_failed(_SECOND_WON, now)
         if self._context.trace is not None:
             self._trace_attempt(attempt)
@@ -306,7 +364,11 @@ class Exchange:
 
     def _check_awaiting(self, now: float) -> None:
         """Retry if the target failed or is suspect. Refuse if the target is overdue, since it may have started."""
-        attempt = self._current
+        attempt, intake = self._current, self._intake
+        if intake is not None and intake.held and self._may_forward_comments(intake, now):
+            self._commit(intake.take_held())
+            self.on_pause()
+            return
         if self._request.whole:
             attempt.waits(now)
         if attempt.peer_failed():
@@ -448,7 +510,10 @@ class Exchange:
     def on_client_gone(self) -> None:
         """The client disconnected: cancel the request upstream."""
         if self._state is not DONE:
-            outcome = _OK if self._state is TUNNEL else Outcome.CLIENT_LEFT
+            outcome = Outcome.CLIENT_LEFT
+            if self._state is TUNNEL or (self._state is STREAMING and self._has_whole_answer()):
+                # Some clients close the connection at the end of the answer, before the end of the response.
+                outcome = self._outcome_of_answer() if self._state is STREAMING else _OK
             self._target.drop()
             self._settle(outcome)
 
@@ -494,23 +559,48 @@ class Exchange:
 
     def on_head(self, head: ResponseHead) -> None:
         """Hold the head, and detect a rejection."""
-        self._head = head
-        reason = self._current.on_head(head.status, head.by_name, head.headers)
+        self._head, self._intake = head, None
+        attempt = self._current
+        reason = attempt.on_head(head.status, head.by_name, head.headers)
+        if reason is None and head.status >= 400:
+            if self._usage_flag is not None and head.status in REFUSING_STATUSES:
+                reason = _USAGE_REFUSED
+            elif (
+                isinstance(attempt, LocalAttempt)
+                and not self._request.body_dropped
+                and attempt.lacks_model(head.status, self._context)
+            ):
+                self._lacking, reason = attempt, _MODEL_MISSING
+        else:
+            self._read_answer(head)
         if reason is not None:
             self._enter(REJECTED)
             self._rejected_because, self._target.waits_since = reason, self._services.clock()
 
     def on_body(self, chunk: bytes) -> None:
-        """Forward a part of the body; the first part commits the exchange to its target."""
-        if self._state is AWAITING:
-            self._commit(chunk)
-        elif self._object_ids is not None and not self._object_ids.feed(chunk, self._services.clock()):
-            self._object_ids = None
+        """Forward a part of the body; the first part that is no error commits the exchange to its target."""
+        intake = self._intake
         if self._state is STREAMING:
-            if self._continuation is None:
-                self._response.add(chunk)
-            else:
+            if self._continuation is not None:
                 self._add_events(self._continuation, chunk)
+                return
+            if intake is not None:
+                chunk = intake.parser.feed(chunk)
+                if self._wants_id:
+                    self._keep_object(self._services.clock())
+            if chunk:
+                self._response.add(chunk)
+        elif self._state is AWAITING:
+            if intake is None:
+                self._commit(chunk)
+            elif not (intake.begin(chunk) or self._may_forward_comments(intake, self._services.clock())):
+                return
+            elif intake.error is None or not self._leave(intake.error):
+                self._commit(intake.take_held())
+
+    def _may_forward_comments(self, intake: AnswerIntake, now: float) -> bool:
+        """Whether comments, by which the engine keeps the stream open, are forwarded before the first event."""
+        return intake.parser.between_records and now - self._target.sent_at > HOLD_S
 
     def on_pause(self) -> None:
         """Write the data of one read of the upstream connection to the client."""
@@ -523,8 +613,19 @@ class Exchange:
         if self._state is REJECTED:
             self._after_rejection()
             return
+        intake, rest = self._intake, b""
+        if intake is not None and self._continuation is None:
+            rest = intake.end()
+            if self._state is AWAITING:
+                if intake.error is not None and self._leave(intake.error):
+                    return
+                rest = intake.take_held() + rest
         if self._state is AWAITING:
-            self._commit()
+            self._commit(rest)
+        elif rest:
+            self._response.add(rest)
+        if self._wants_id:
+            self._keep_object(self._services.clock())
         if self._state is STREAMING and self._continuation is not None:
             self._add_events(self._continuation, None)
         if self._state is STREAMING:
@@ -535,7 +636,7 @@ class Exchange:
                 reason = REASONS.get(trailer, Reason.ENGINE_FAILED)
                 self._settle(self._outcome_of_failure(reason), reason.value)
             else:
-                self._settle(outcome_of_status(self._status))
+                self._settle(self._outcome_of_answer())
             if trailer and self._response.ends_at_close:
                 self._client.abort()
             else:
@@ -581,11 +682,67 @@ class Exchange:
 
     # the response
 
-    def _commit(self, chunk: bytes = b"") -> None:
+    def _read_answer(self, head: ResponseHead) -> None:
+        """Begin to read the response."""
+        if self._continuation is not None:
+            return
+        hides, route = self._usage_flag is not None, self._request.route
+        streaming = self._context.estimate.streaming
+        formats = self._services.answer_formats
+        self._intake = intake_of(formats, route, head, streaming=streaming, hides_usage=hides)
+
+    def _leave(self, error: AnswerError) -> bool:
+        """Send the request elsewhere, because its response is an error; False if the client receives the error."""
+        attempt, request, context = self._current, self._request, self._context
+        route = request.route
+        if error.cause is ErrorCause.REQUEST or attempt.from_peer or request.body_dropped or request.upgrade:
+            return False
+        if not request.whole or (route is not None and not route.repeatable) or context.is_for_object:
+            return False
+        if context.attempts >= MAX_ATTEMPTS or context.broken + 1 >= MAX_BROKEN:
+            return False
+        assert isinstance(attempt, LocalAttempt)
+        attempt.erred(error)
+        self._left_error = error
+        self._target.drop()
+        if error.cause is ErrorCause.BUSY:
+            attempt.rejected(context, _SATURATED, self._services.clock())
+            self._retry(RetryReason.ENGINE_BUSY)
+        else:
+            attempt.failed_first(context)
+            self._retry(RetryReason.ENGINE_ERROR)
+        return True
+
+    def _outcome_of_answer(self) -> Outcome:
+        """The outcome of an answer that the client received as a whole; charges the endpoint for an error in it."""
+        intake = self._intake
+        if intake is None or intake.error is None or self._continuation is not None:
+            return outcome_of_status(self._status)
+        self._current.erred(intake.error)
+        return Outcome.CLIENT_ERROR if intake.error.cause is ErrorCause.REQUEST else Outcome.ENGINE_ERROR
+
+    def _has_whole_answer(self) -> bool:
+        """Whether the client, which has disconnected, has received the end of the answer."""
+        if self._continuation is not None:
+            return self._continuation.stream.done
+        if self._intake is None:
+            return False
+        self._intake.parser.finish(complete=False)
+        return self._intake.is_finished
+
+    def _keep_object(self, now: float) -> None:
+        """Record the location of the object that the response creates, once its identifier has arrived."""
+        intake = self._intake
+        if intake is not None and intake.parser.object_id:
+            objects = self._services.router.admission.objects
+            keep_created_object(self._context, self._current, intake.parser.object_id, objects, now)
+            self._wants_id = False
+
+    def _commit(self, chunk: bytes) -> None:
         """Start the client's response: the exchange is bound to its target from here on.
 
         Args:
-            chunk: the first part of the body, which the caller adds to the response.
+            chunk: the first part of the body; empty without one.
         """
         attempt, request, head = self._current, self._request, self._head
         assert head is not None
@@ -601,17 +758,19 @@ class Exchange:
         if self._continuation is not None:
             if refused := self._continuation.resume(head):
                 self._refuse(refused)
+            elif chunk:
+                self._add_events(self._continuation, chunk)
             return
         self._status, self._first_byte_at = head.status, now
-        if streaming and self._context.estimate.usage_fields is not None:
-            self._usage_start = chunk[:TAIL_BYTES]
+        if self._usage_was_refused and head.status < 300:
+            self._services.usage_requests.refused(self._context.model, now)
         if streaming and self._context.route_context is None:
             self._response.gaps = self._services.recorder.metrics.sample_stream(self._context.model)
         if self._continuable is not None:
             self._continuation = continuation_of(self._services, self._context, request, head, self._continuable)
         if self._continuation is not None:
             # A stream that may be continued is not relayed, since relayed parts do not pass through `on_body`.
-            upstream = None
+            upstream = self._intake = None
         else:
             # The body is freed, since no retry is possible and the response may take minutes.
             request.body = b""
@@ -622,12 +781,16 @@ class Exchange:
             objects = self._services.router.admission.objects
             if self._context.client_object and 200 <= head.status < 300:
                 keep_client_object(self._context, attempt, objects, now)
-            watcher = watch_object_id(self._context, attempt, head, objects)
-            if watcher is not None and watcher.feed(chunk, now):
-                self._object_ids, upstream = watcher, None
+            if route.creates_objects and self._intake is not None:
+                self._wants_id, upstream = True, None
+                self._keep_object(now)
         lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
         lines += self._services.response_headers.lines(self._context, attempt.endpoint_name) + request.cors_lines
-        self._response.start(head, upstream, lines, request)
+        self._response.start(head, upstream, lines, request, self._intake.parser if self._intake is not None else None)
+        if chunk and self._continuation is not None:
+            self._add_events(self._continuation, chunk)
+        elif chunk:
+            self._response.add(chunk)
 
     def _add_events(self, continuation: StreamContinuation, chunk: bytes | None) -> None:
         """Forward the complete events of a stream; `chunk` is None at the end of the stream."""
@@ -717,7 +880,7 @@ class Exchange:
         # All resources are released before the outcome is recorded, so that a failed recording cannot leak a slot.
         services.active.remove(self)
         now = services.clock()
-        usage_parts = self._usage_parts() if outcome is _OK else NO_USAGE
+        account = self._account(outcome, reason, now)
         try:
             if self._queue_entry is not None:
                 context.queued_s += now - self._queue_entry.since
@@ -729,7 +892,7 @@ class Exchange:
                     if self._continuation is not None and self._continuation.end is not None:
                         measured = False  # the stream stalled or broke off after the answer was complete
                     service_s = now - self._target.sent_at if measured else None
-                    attempt.settle(now, service_s, usage_parts)
+                    attempt.settle(now, service_s, account.measured_usage if outcome is _OK else None)
             finally:
                 try:
                     if self._hedge is not None:
@@ -737,30 +900,26 @@ class Exchange:
                 finally:
                     if context.counted:
                         services.router.release_quota(context)
-        tunnel = self._tunnel
-        received_bytes = self._request.received_bytes if tunnel is None else tunnel.received_bytes
-        sent_bytes = response.sent_bytes if tunnel is None else tunnel.sent_bytes
-        services.recorder.record(
-            context,
-            attempt,
-            outcome,
-            self._status,
-            received_bytes,
-            sent_bytes,
-            self._first_byte_at,
-            now,
-            reason,
-            usage_parts,
-        )
+        if outcome is _OK and self._lacking is not None and self._lacking is not attempt:
+            self._lacking.charge_missing_model()
+        services.recorder.record(context, attempt, account)
         if outcome is _REVOKED:
             services.recorder.metrics.revoked(state.name, reason)
 
-    def _usage_parts(self) -> tuple[bytes, ...]:
-        """The parts of a complete response that report its usage, including usage that the client did not request."""
+    def _account(self, outcome: Outcome, reason: str, now: float) -> Account:
+        """The account of the request, which ends at `now` (s)."""
+        account = Account(outcome, reason, self._status, self._first_byte_at, now)
+        tunnel, intake, estimate = self._tunnel, self._intake, self._context.estimate
+        account.received_bytes = self._request.received_bytes if tunnel is None else tunnel.received_bytes
+        account.sent_bytes = self._response.sent_bytes if tunnel is None else tunnel.sent_bytes
+        if self._first_byte_at is None or not 200 <= self._status < 300:
+            return account
         if self._continuation is not None:
-            return (self._continuation.stream.usage_event,)
-        tail = self._response.tail
-        return (self._usage_start, b"\n", *tail) if self._usage_start else tail
+            self._continuation.settle(account, estimate)
+        elif intake is not None:
+            intake.parser.finish(complete=outcome is _OK)
+            intake.settle(account, estimate, complete=outcome is _OK)
+        return account
 
 
 _FAILURES: Final = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY, RetryReason.CREDENTIAL_REJECTED})

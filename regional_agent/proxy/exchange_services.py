@@ -8,6 +8,8 @@ from typing import Protocol
 
 from penstock.admission.hedging import Hedging
 from penstock.admission.retry_budget import RetryBudget
+from penstock.answers.answer_format import AnswerFormats
+from penstock.answers.usage_request import UsageRequests
 from penstock.routes.timeouts import TimeLimits
 from penstock.routing.reasons import Refusal
 from regional_agent.http.limits import Limits
@@ -41,6 +43,7 @@ class ExchangeServices:
 
     __slots__ = (
         "active",
+        "answer_formats",
         "clock",
         "endpoint_pool",
         "hedging",
@@ -52,6 +55,7 @@ class ExchangeServices:
         "rng",
         "router",
         "time_limits",
+        "usage_requests",
         "via",
     )
 
@@ -90,6 +94,9 @@ class ExchangeServices:
         self.via = via
         self.rng = rng
         self.clock = clock
+        self.answer_formats = AnswerFormats()
+        self.usage_requests = UsageRequests()
+        """The models whose engines refuse to report the usage of a stream on request."""
         self.retry_budget = RetryBudget(clock())
         self.hedging = Hedging()
         self.response_headers = ResponseHeaders(router.region)

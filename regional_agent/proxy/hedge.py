@@ -179,7 +179,10 @@ class Hedge:
         self._enter(OVER)
         self._target.drop()
         if self._attempt is not None:
-            self._attempt.settle(self._services.clock())
+            attempt, now = self._attempt, self._services.clock()
+            usage = self._services.recorder.metrics.usage
+            usage.overhead(attempt.estimate, now - attempt.since, attempt.mean_streams())
+            attempt.settle(now)
         self._count(outcome)
 
     def _count(self, outcome: HedgeOutcome) -> None:

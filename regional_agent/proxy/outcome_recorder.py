@@ -6,11 +6,11 @@ import time
 
 import structlog
 
+from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome
 from penstock.policy.residency import SHORTENED
 from penstock.routing.reasons import Refusal
 from penstock.routing.region_selection import NOTHING_TRIED
-from penstock.routing.usage import Usage
 from regional_agent.http.messages import Request
 from regional_agent.proxy.error_responses import STATUS
 from regional_agent.routing.attempt import Attempt, LocalAttempt
@@ -46,48 +46,36 @@ class OutcomeRecorder:
         self._access_log = access_log
         self._tracer = tracer
 
-    def record(
-        self,
-        context: RequestContext,
-        attempt: Attempt | None,
-        outcome: Outcome,
-        status: int,
-        received_bytes: int,
-        sent_bytes: int,
-        first_byte_at: float | None,
-        now: float,
-        reason: str = "",
-        usage_parts: tuple[bytes, ...] = (),
-    ) -> None:
+    def record(self, context: RequestContext, attempt: Attempt | None, account: Account) -> None:
         """Record a finished request. A failure is logged and not raised: the request itself has succeeded or failed.
 
         Args:
             attempt: the last attempt; None if there was no attempt.
-            status: status of the response; 0 if nothing was sent to the client.
-            first_byte_at: time (s) at which the response began, by the clock of `now`; None if no response began.
-            now: time (s) at which the request ended, by the agent's monotonic clock.
-            reason: why the request was refused or its response ended early; empty otherwise.
-            usage_parts: the parts of a complete response that may state its usage.
         """
+        outcome, now = account.outcome, account.ended_at
         try:
             server = NO_SERVER
             kind: str = _HOME if context.route_context is None else _FORWARDED
             if attempt is not None:
                 server, kind = attempt.region, attempt.kind
             total_s = now - context.received_at
+            first_byte_at = account.first_byte_at
             ttft_s = None if first_byte_at is None else first_byte_at - context.received_at
             if context.route_context is None:
                 self._tally.ended(context.model, outcome, ttft_s, total_s)
             self.metrics.request_done(context.model, server, kind, outcome, ttft_s, total_s)
             route = context.request.route
-            usage: Usage | None = None
             if isinstance(attempt, LocalAttempt) and (route is None or route.occupies_slot):
-                usage = self._record_usage(attempt, outcome, first_byte_at, now, usage_parts)
+                streamed_s = None
+                if attempt.estimate.streaming and first_byte_at is not None:
+                    streamed_s = now - first_byte_at
+                held_s, streams = now - attempt.since, attempt.mean_streams()
+                self.metrics.usage.ended(attempt.estimate, account, held_s, streams, streamed_s)
             if self._tracer is not None:
-                unix_now = self.wall_clock()
-                self._tracer.ended(context, attempt, outcome, status, first_byte_at, now, unix_now, reason, usage_parts)
+                self._tracer.ended(context, attempt, account, self.wall_clock())
             if self._access_log is None or not self._access_log.samples(outcome is _OK):
                 return
+            usage = account.usage
             location, work = context.facts.location, context.estimate.work
             permitted = context.admitted.permitted
             self._access_log.add(
@@ -102,16 +90,16 @@ class OutcomeRecorder:
                     server,
                     attempt.endpoint_name if attempt is not None else "",
                     outcome,
-                    status,
+                    account.status,
                     context.attempts,
-                    received_bytes,
-                    sent_bytes,
+                    account.received_bytes,
+                    account.sent_bytes,
                     total_s * 1000,
                     None if ttft_s is None else ttft_s * 1000,
                     context.route_context.origin if context.route_context is not None else self._region,
                     location.country or "",
                     location.subdivision or "",
-                    reason,
+                    account.reason,
                     context.continuations,
                     work.prefill_s + work.decode_s,
                     context.policy_digest,
@@ -123,26 +111,11 @@ class OutcomeRecorder:
                     context.queued_s * 1000 if context.queued_s > 0.0 else None,
                     None if usage is None else usage.prompt_tokens,
                     None if usage is None else usage.answer_tokens,
+                    account.is_estimated,
                 )
             )
         except Exception:
             log.exception("recording a finished request failed", model=context.model, outcome=outcome)
-
-    def _record_usage(
-        self,
-        attempt: LocalAttempt,
-        outcome: Outcome,
-        first_byte_at: float | None,
-        now: float,
-        usage_parts: tuple[bytes, ...],
-    ) -> Usage | None:
-        """Count the use of an endpoint of this region by a request; returns the usage that the response reports."""
-        estimate, usage = attempt.estimate, self.metrics.usage
-        series = usage.ended(estimate, now - attempt.since, attempt.mean_streams())
-        if series is not None and outcome is _OK:
-            streamed_s = now - first_byte_at if estimate.streaming and first_byte_at is not None else None
-            return usage.completed(series, estimate, usage_parts, streamed_s, now)
-        return None
 
     def record_rejected(self, request: Request, refusal: Refusal, request_id: str) -> None:
         """Record a request that was refused before an exchange began."""

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.accounts.account import Account
+from penstock.accounts.outcomes import Outcome
 from penstock.admission.queueing import MAX_WAIT_S
+from penstock.answers.event_splitter import event_fields
+from penstock.answers.usage_report import ReportedUsage, UsagePlaces, members_of
 from penstock.continuation.continuable_request import ContinuableRequest, body_with_usage, continuable_request
 from penstock.continuation.continued_stream import ContinuedStream
 from penstock.policy.policy import Policy
+from penstock.routes.route import UsageFields
+from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.proxy.exchange_services import ExchangeServices
@@ -24,6 +30,8 @@ MAX_CONTINUATIONS: Final = 2
 """Maximum number of continuations of one answer."""
 
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
+_OK: Final = Outcome.OK
+_PLACES: Final = UsagePlaces(UsageFields())
 _OF_CAPACITY: Final = frozenset({Reason.ENGINE_FAILED, Reason.NONE_READY, Reason.SATURATED})
 """Reasons that report only that no target continues the answer: the client receives the failure of the stream."""
 
@@ -100,6 +108,16 @@ class StreamContinuation:
         """The last bytes of an answer that is complete; None while a target has to continue the answer."""
         self.detail = ""
         """How the stream failed, and why it was not continued, for the client."""
+
+    def settle(self, account: Account, estimate: WorkEstimate) -> None:
+        """Set the usage in the account of the request."""
+        reported = ReportedUsage(_PLACES)
+        _, data = event_fields(self.stream.usage_event)
+        fields = members_of(data) if data is not None else None
+        if fields is not None:
+            reported.read(fields)
+        is_final = self.stream.done or account.outcome is _OK
+        account.use_tokens(estimate, reported.usage, self.stream.generated_tokens, is_final=is_final)
 
     def forget_body(self) -> None:
         """Release the body, whose memory another tenant needs; the answer cannot be continued afterwards."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 
+from penstock.answers.answer_errors import AnswerError, ErrorCause
+from penstock.answers.usage import Usage
 from penstock.health import orca, preemption
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.progress import Stall
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
     from regional_agent.peers.peer_prober import PeerProber
     from regional_agent.shared_load.shared_load import SharedLoad
 
-BUSY_STATUSES: Final = frozenset({429, 503})
-"""Statuses with which vLLM, TGI and Triton reject a request that they have not started."""
+BUSY_STATUSES: Final = frozenset({429, 503, 529})
+"""Statuses with which engines reject a request that they have not started; 529 is that of Anthropic's API."""
 
 BUSY_REST_S: Final = 0.5
 """Time (s) for which the queue offers a request to no target after an endpoint rejected the request as busy. Other
@@ -210,13 +212,13 @@ class LocalAttempt(Placement[Endpoint]):
         context.broken += 1
         context.tried_endpoints |= {self.endpoint.name}
 
-    def settle(self, now: float, service_s: float | None = None, tail: Sequence[bytes] = ()) -> None:
+    def settle(self, now: float, service_s: float | None = None, usage: Usage | None = None) -> None:
         """Release the reservation, and learn from the outcome. Called exactly once.
 
         Args:
             now: by the agent's clock (s).
             service_s: service time (s) of a complete response of this attempt; None for any other outcome.
-            tail: the end of a complete response, in parts; this attempt may only have continued the response.
+            usage: the usage that the engine reported for a complete response; this attempt may only have continued it.
         """
         services, endpoint = self._services, self.endpoint
         services.shared_load.release(self)
@@ -227,11 +229,11 @@ class LocalAttempt(Placement[Endpoint]):
                 if self.outcome is None:
                     if not self.estimate.streaming:
                         endpoint.progress.began(now - self.since, streaming=False)
-                    services.chooser.learn_response(self, now, tail)
+                    services.chooser.learn_response(self, now, usage)
             elif self.outcome in _GIVEN_UP and not self._judged_later:
                 endpoint.occupation.abandoned(now)
-            if service_s is None and tail:
-                services.chooser.learn_length(self.estimate, now, tail)
+            if service_s is None and usage is not None:
+                services.chooser.learn_length(self.estimate, now, usage)
             if not self._judged_later:
                 outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
                 services.endpoints.failures.ended(endpoint, self.estimate.tenant, outcome, self.since)
@@ -242,6 +244,34 @@ class LocalAttempt(Placement[Endpoint]):
     def broke_off(self) -> None:
         """Record that the response broke off: the connection closed, or the data was malformed."""
         self.outcome = AttemptOutcome.BROKEN_OFF
+
+    def erred(self, error: AnswerError) -> None:
+        """Record an error that the engine reported in a response with status 200."""
+        if error.cause is ErrorCause.ENGINE:
+            self.outcome = self._services.endpoints.engine_error()
+        else:
+            self.outcome = _INCONCLUSIVE
+            if error.cause is ErrorCause.BUSY:
+                self.endpoint.mark_full()
+
+    def failed_first(self, context: RequestContext) -> None:
+        """Record that the request leaves the endpoint, whose response was an error from its first byte on."""
+        context.failed_because = Reason.ENGINE_FAILED
+        context.broken += 1
+        context.tried_endpoints |= {self.endpoint.name}
+
+    def lacks_model(self, status: int, context: RequestContext) -> bool:
+        """Whether the status may report that the engine lacks the model, and another endpoint of the pool is ready."""
+        if status != 404 or context.is_for_object:
+            return False
+        tried = context.tried_endpoints
+        others = self._services.endpoints.pool(self.estimate.model).endpoints
+        return any(other.view.ready and other is not self.endpoint and other.name not in tried for other in others)
+
+    def charge_missing_model(self) -> None:
+        """Record, after another endpoint served the request, that this endpoint lacks the model that it lists."""
+        endpoints = self._services.endpoints
+        endpoints.failures.ended(self.endpoint, self.estimate.tenant, endpoints.engine_error(), self.since)
 
     def stalled(self) -> None:
         """Record the expiry of a timeout of this agent. A client's deadline does not count: clients must not eject
@@ -339,11 +369,18 @@ class ForwardedAttempt:
     def moved_away(self, context: RequestContext) -> None:
         """Not called, since `stall` returns None."""
 
-    def settle(self, now: float, service_s: float | None = None, tail: Sequence[bytes] = ()) -> None:
+    def settle(self, now: float, service_s: float | None = None, usage: Usage | None = None) -> None:
         """Do nothing: this agent holds no reservation."""
 
     def broke_off(self) -> None:
         """Do nothing: the serving region evaluates the health of its endpoint."""
+
+    def erred(self, error: AnswerError) -> None:
+        """Do nothing: the serving region evaluates the health of its endpoint."""
+
+    def lacks_model(self, status: int, context: RequestContext) -> bool:
+        """Return False: the serving region itself sends the request to another of its endpoints."""
+        return False
 
     def stalled(self) -> None:
         """Report the expiry of a timeout of this agent to the prober, as a failed request."""

@@ -13,7 +13,6 @@ from penstock.routing.affinity import BLOCK_BYTES, prefix_keys, session_key
 from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.cost_inputs import cost_inputs
 from penstock.routing.placement import WorkEstimate
-from penstock.routing.usage import OPENAI_USAGE
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import RequestFields
 
@@ -47,8 +46,6 @@ def work_estimate_of(
     estimate = WorkEstimate(
         tenant, model, cost, inputs, expectations.estimate(cost, tenant, model, inputs), fields.stream
     )
-    if route is not None and route.usage is not OPENAI_USAGE:
-        estimate.usage_fields = route.usage
     if len(request.body) > BLOCK_BYTES and cost.unit is _TOKEN:
         estimate.prefix = prefix_keys(_scope(estimate), prompt_of(request.body))
     session = session_of(request, fields)

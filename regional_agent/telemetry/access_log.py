@@ -94,10 +94,11 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
     queue_ms: float | None = None
     """Time (ms) in the admission queue of this agent; absent if the request did not wait."""
     input_tokens: int | None = None
-    """Tokens of the prompt as the engine reports them, in the serving region. Absent if the engine reports none; at
-    most one response per 2 ms is read."""
+    """Tokens of the prompt, as the engine reports them; absent if no response began, and for other units of cost."""
     output_tokens: int | None = None
     """Tokens of the response, like `input_tokens`."""
+    usage_estimated: bool = False
+    """Whether the agent counted a part of the tokens, because the engine did not report it; absent if it did not."""
 
 
 class AccessLog:

@@ -19,30 +19,38 @@ def usage_counters(meter: UsageMeter) -> list[CounterFamily]:
             lambda series: series.gpu_s,
         ),
         _of_usage(
+            "overhead_gpu_seconds",
+            "GPU seconds, counted like gpu_seconds, that no tenant is charged for: attempts that were retried or lost"
+            " to a second attempt, and responses that failed by a fault of the fleet.",
+            meter,
+            lambda series: series.overhead_gpu_s,
+        ),
+        _of_usage(
             "input_tokens",
-            "Prompt tokens of complete responses from endpoints of this region, cached ones included, as the"
-            " responses state them.",
+            "Prompt tokens of requests that endpoints of this region served, cached ones included, as the engines"
+            " report them; estimated where an engine reports none.",
             meter,
             lambda series: series.input_tokens,
         ),
         _of_usage(
             "cached_input_tokens",
-            "Prompt tokens of these responses that the engine's prefix cache had.",
+            "Prompt tokens of these requests that the engine's prefix cache had.",
             meter,
             lambda series: series.cached_input_tokens,
         ),
         _of_usage(
             "output_tokens",
-            "Generated tokens of complete responses from endpoints of this region, as the responses state them.",
+            "Generated tokens of requests that endpoints of this region served, as the engines report them; where an"
+            " engine reports none, and where the client left, the number that the client received.",
             meter,
             lambda series: series.output_tokens,
         ),
         _of_usage(
-            "responses_without_usage",
-            "Complete responses of models whose unit is the token that state no usage; their tokens are not"
-            " counted. Streams state it where the client sets `stream_options.include_usage`.",
+            "estimated_usage",
+            "Requests whose tokens are estimated, at least in part: the engine reported no usage, or the response did"
+            " not reach its end.",
             meter,
-            lambda series: series.without_usage,
+            lambda series: series.estimated,
         ),
     ]
 

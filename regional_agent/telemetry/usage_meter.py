@@ -1,28 +1,20 @@
-"""Tokens, GPU time and time per output token of the requests that this region's endpoints served.
-
-Each request adds to plain numbers. The usage that a response states is read from at most one response per READ_EVERY_S,
-and is counted again for each preceding unread response of the same tenant and model. While responses end at least
-READ_EVERY_S apart (at most 500 per second), every response is read and the counters are exact.
-"""
+"""Tokens, GPU time and time per output token of the requests that this region's endpoints served, by their accounts."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from penstock.policy.policy import CostUnit
+from penstock.accounts.account import Account
+from penstock.accounts.outcomes import Outcome
 from penstock.routing.placement import WorkEstimate
-from penstock.routing.usage import Usage, read_usage
 from regional_agent.telemetry.request_metrics import DurationHistogram, DurationHistograms
+
+_OK: Final = Outcome.OK
+"""A module constant, since in Python 3.11 access to an enum member through its class is a function call."""
 
 OTHER_TENANTS: Final = "other"
 """The label of tenants without separate series."""
-
-READ_EVERY_S: Final = 0.002
-"""Minimum time (s) between two responses whose usage is read."""
-
-_TOKEN: Final = CostUnit.TOKEN
-"""A module constant, since in Python 3.11 access to an enum member through its class is a function call."""
 
 
 class UsageSeries:
@@ -30,13 +22,13 @@ class UsageSeries:
 
     __slots__ = (
         "cached_input_tokens",
+        "estimated",
         "gpu_s",
         "gpus",
         "input_tokens",
         "output_tokens",
+        "overhead_gpu_s",
         "per_token",
-        "unread",
-        "without_usage",
     )
 
     def __init__(self, gpus: float, per_token: DurationHistogram) -> None:
@@ -44,11 +36,11 @@ class UsageSeries:
         self.gpus = gpus
         self.per_token = per_token
         self.gpu_s = 0.0
+        self.overhead_gpu_s = 0.0
+        """GPU time (s) of attempts and responses that are overhead of the fleet, and not the tenant's usage."""
         self.input_tokens = self.cached_input_tokens = self.output_tokens = 0
-        self.without_usage = 0
-        """Complete responses that state no usage."""
-        self.unread = 0
-        """Complete responses since the last response whose usage was read."""
+        self.estimated = 0
+        """Requests with tokens that the agent counted, because the engine did not report them."""
 
 
 class UsageMeter:
@@ -60,7 +52,6 @@ class UsageMeter:
         self._gpus: Mapping[str, float] = {}
         self._named: dict[str, dict[str, UsageSeries]] = {}
         self._others: dict[str, UsageSeries] = {}
-        self._read_at = 0.0
 
     def use_names(self, tenants: Collection[str], gpus: Mapping[str, float]) -> None:
         """Use the names of a newly accepted policy, and drop the series of removed names.
@@ -74,13 +65,43 @@ class UsageMeter:
         self._named = {tenant: self._kept(series) for tenant, series in by_model.items()}
         self._others = self._kept(self._others)
 
-    def ended(self, estimate: WorkEstimate, held_s: float, streams: float) -> UsageSeries | None:
-        """Count the GPU time of a request that ended on an endpoint; returns its series, None for a removed model.
+    def ended(
+        self, estimate: WorkEstimate, account: Account, held_s: float, streams: float, streamed_s: float | None
+    ) -> None:
+        """Count the use of an endpoint by a request that ended; nothing for a removed model.
 
         Args:
+            account: of the request.
             held_s: time (s) for which the request held its slot.
             streams: mean number of requests that shared the GPUs of the endpoint in that time, this request included.
+            streamed_s: time (s) from the first byte to the end of the response; None if it is not streamed.
         """
+        series = self._series_of(estimate)
+        if series is None:
+            return
+        gpu_s = series.gpus * held_s / streams
+        if not account.charges_tenant:
+            series.overhead_gpu_s += gpu_s
+            return
+        series.gpu_s += gpu_s
+        usage = account.usage
+        if usage is None:
+            return
+        series.input_tokens += usage.prompt_tokens
+        series.cached_input_tokens += usage.cached_tokens
+        series.output_tokens += usage.answer_tokens
+        if account.is_estimated:
+            series.estimated += 1
+        elif streamed_s is not None and usage.answer_tokens > 1 and account.outcome is _OK:
+            series.per_token.observe(streamed_s / (usage.answer_tokens - 1))
+
+    def overhead(self, estimate: WorkEstimate, held_s: float, streams: float) -> None:
+        """Count an attempt that did not serve its request: it was retried elsewhere, or lost to a second attempt."""
+        series = self._series_of(estimate)
+        if series is not None:
+            series.overhead_gpu_s += series.gpus * held_s / streams
+
+    def _series_of(self, estimate: WorkEstimate) -> UsageSeries | None:
         by_model = self._named.get(estimate.tenant, self._others)
         series = by_model.get(estimate.model)
         if series is None:
@@ -88,41 +109,7 @@ class UsageMeter:
             if gpus is None:
                 return None
             series = by_model[estimate.model] = UsageSeries(gpus, self._per_token.of(estimate.model))
-        series.gpu_s += series.gpus * held_s / streams
         return series
-
-    def completed(
-        self,
-        series: UsageSeries,
-        estimate: WorkEstimate,
-        usage_parts: tuple[bytes, ...],
-        streamed_s: float | None,
-        now: float,
-    ) -> Usage | None:
-        """Count the tokens of a complete response; returns its usage, None if the usage is missing or was not read.
-
-        Args:
-            usage_parts: the parts of the response that may state its usage.
-            streamed_s: time (s) from the first byte to the end of the response; None if it is not streamed.
-            now: monotonic, in seconds.
-        """
-        if estimate.cost.unit is not _TOKEN:
-            return None
-        series.unread += 1
-        if now < self._read_at:
-            return None
-        self._read_at = now + READ_EVERY_S
-        stands_for, series.unread = series.unread, 0
-        usage = read_usage(b"".join(usage_parts), estimate.usage_fields)
-        if usage is None:
-            series.without_usage += stands_for
-            return None
-        series.input_tokens += stands_for * usage.prompt_tokens
-        series.cached_input_tokens += stands_for * usage.cached_tokens
-        series.output_tokens += stands_for * usage.answer_tokens
-        if streamed_s is not None and usage.answer_tokens > 1:
-            series.per_token.observe(streamed_s / (usage.answer_tokens - 1))
-        return usage
 
     def series(self) -> list[tuple[str, str, UsageSeries]]:
         """Return every series with its tenant and model."""

@@ -12,11 +12,11 @@ import json
 from math import isfinite
 from typing import Any
 
+from penstock.answers.usage import Usage
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.reasons import Refusal
-from penstock.routing.usage import Usage
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import MAX_MODEL, OPENAI_NUMBERS, RequestFields, classify
 from regional_agent.routing.model_name import model_span, replace_model

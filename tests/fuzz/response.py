@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 import h11
 
+from penstock.answers.answer_format import AnswerFormats
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.messages import AdmittedHead, Request
+from regional_agent.proxy.answer_intake import intake_of
 from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.upstream.address import Address
@@ -35,6 +37,8 @@ WORDS = (
     *(b"connection: close\r\n", b"upgrade: websocket\r\n", b"101 Switching Protocols", b"x-penstock-refusal: a\r\n"),
     *(b"data: {}\n\n", b"5\r\nhello\r\n", b"0\r\n\r\n", b"0\r\n", b"\n", b"\r", b"\x00", b";a=b", b"identity", b"gzip"),
 )
+
+FORMATS = AnswerFormats()
 
 REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -143,7 +147,8 @@ class Relay:
             assert self.head is not None
             self._started = True
             lines = self.head.lines_to_client("engine", b"", from_peer=self.from_peer)
-            self.response.start(self.head, upstream, lines, self.request)
+            intake = intake_of(FORMATS, None, self.head, streaming=True, hides_usage=False)
+            self.response.start(self.head, upstream, lines, self.request, intake.parser if intake else None)
 
 
 _LOOP = asyncio.new_event_loop()

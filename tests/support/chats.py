@@ -15,7 +15,8 @@ from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, Script, ScriptedEngine, post
 from tests.support.wait import until
 
-BODY = json.dumps({"model": MODEL, "stream": True, "messages": []}).encode()
+USAGE_ASKED = {"include_usage": True}
+BODY = json.dumps({"model": MODEL, "stream": True, "stream_options": USAGE_ASKED, "messages": []}).encode()
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
 """The start of a request head."""
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

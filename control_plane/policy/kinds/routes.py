@@ -81,16 +81,20 @@ class CostFieldsSpec(StrictModel):
 
 
 class UsageFieldsSpec(StrictModel):
-    """Names of the fields in which a response states its usage."""
+    """JSON pointers to the usage that a response states."""
 
-    object: Annotated[str, Field(max_length=64)] = "usage"
-    """The object that contains the fields; empty if they are at the top level of the response."""
-    prompt_tokens: Annotated[str, Field(max_length=64)] = "prompt_tokens"
-    """Number of prompt tokens."""
-    answer_tokens: Annotated[str, Field(max_length=64)] = "completion_tokens"
-    """Number of generated tokens."""
-    cached_tokens: Annotated[str, Field(max_length=64)] = "cached_tokens"
-    """Number of prompt tokens that were served from a cache."""
+    objects: UniqueList[Annotated[str, Field(max_length=256)]] = Field(default_factory=lambda: ["/usage"])
+    """The objects with the numbers, in the response or in the data of an event; `""` is the response itself. Of several
+    statements of one number in a stream, the last counts."""
+    prompt_tokens: UniqueList[Pointer] = Field(default_factory=lambda: ["/prompt_tokens"])
+    """Numbers of prompt tokens below an object; their sum counts, cached tokens included."""
+    answer_tokens: UniqueList[Pointer] = Field(default_factory=lambda: ["/completion_tokens"])
+    """Numbers of generated tokens below an object; their sum counts."""
+    cached_tokens: UniqueList[Pointer] = Field(default_factory=lambda: ["/prompt_tokens_details/cached_tokens"])
+    """Numbers of prompt tokens below an object that were read from a cache; their sum counts."""
+    request: Annotated[str, Field(max_length=256)] = ""
+    """The flag by which a request asks for the usage of a stream; empty if streams need none. The agent sets the flag
+    where the client does not, and hides the event that only states the usage."""
 
 
 class RouteDocument(PolicyDocument):

@@ -24,7 +24,10 @@ ANTHROPIC_ROUTES: Final = (
         stream_field="/stream",
         cost=CostFields(prompt=("/messages",), max_tokens=("/max_tokens",)),
         usage=UsageFields(
-            prompt_tokens="input_tokens", answer_tokens="output_tokens", cached_tokens="cache_read_input_tokens"
+            objects=("/usage", "/message/usage"),
+            prompt_tokens=("/input_tokens", "/cache_creation_input_tokens", "/cache_read_input_tokens"),
+            answer_tokens=("/output_tokens",),
+            cached_tokens=("/cache_read_input_tokens",),
         ),
         errors=ErrorFormat.ANTHROPIC,
         api_key_header=API_KEY_HEADER,

@@ -19,6 +19,7 @@ from penstock.routes.route import (
 
 _SESSION: Final = ("/prompt_cache_key", "/user")
 _MAX_TOKENS: Final = ("/max_completion_tokens", "/max_tokens")
+_USAGE_ON_REQUEST: Final = UsageFields(request="/stream_options/include_usage")
 _STEPS: Final = ("/steps", "/num_inference_steps")
 
 _IN_BODY: Final = (ModelLocation(ModelSource.JSON, "/model"),)
@@ -34,6 +35,7 @@ OPENAI_ROUTES: Final = (
         stream=StreamKind.SSE,
         stream_field="/stream",
         cost=CostFields(prompt=("/messages",), max_tokens=_MAX_TOKENS, count=("/n",)),
+        usage=_USAGE_ON_REQUEST,
         session=_SESSION,
     ),
     Route(
@@ -43,6 +45,7 @@ OPENAI_ROUTES: Final = (
         stream=StreamKind.SSE,
         stream_field="/stream",
         cost=CostFields(prompt=("/prompt",), max_tokens=_MAX_TOKENS, count=("/n",)),
+        usage=_USAGE_ON_REQUEST,
         session=_SESSION,
     ),
     Route(
@@ -52,7 +55,12 @@ OPENAI_ROUTES: Final = (
         stream=StreamKind.SSE,
         stream_field="/stream",
         cost=CostFields(prompt=("/input",), max_tokens=_MAX_TOKENS),
-        usage=UsageFields(prompt_tokens="input_tokens", answer_tokens="output_tokens"),
+        usage=UsageFields(
+            objects=("/usage", "/response/usage"),
+            prompt_tokens=("/input_tokens",),
+            answer_tokens=("/output_tokens",),
+            cached_tokens=("/input_tokens_details/cached_tokens",),
+        ),
         session=_SESSION,
         object_id="/id",
         previous_object="/previous_response_id",

@@ -15,13 +15,17 @@ from penstock.routes.route import BodyKind, CostFields, ErrorFormat, Route, Stre
 _TGI_COST: Final = CostFields(
     prompt=("/inputs",), max_tokens=("/parameters/max_new_tokens",), count=("/parameters/best_of",)
 )
-_TGI_USAGE: Final = UsageFields("details", prompt_tokens="input_length", answer_tokens="generated_tokens")
+_TGI_USAGE: Final = UsageFields(
+    ("/details",), prompt_tokens=("/input_length",), answer_tokens=("/generated_tokens",), cached_tokens=()
+)
 
 _SGLANG_COST: Final = CostFields(
     prompt=("/text", "/input_ids"), max_tokens=("/sampling_params/max_new_tokens",), count=("/sampling_params/n",)
 )
 
-_OLLAMA_USAGE: Final = UsageFields("", prompt_tokens="prompt_eval_count", answer_tokens="eval_count")
+_OLLAMA_USAGE: Final = UsageFields(
+    ("",), prompt_tokens=("/prompt_eval_count",), answer_tokens=("/eval_count",), cached_tokens=()
+)
 _OLLAMA_LIMIT: Final = ("/options/num_predict",)
 
 
@@ -69,7 +73,7 @@ def sglang_routes(model: str | None) -> tuple[Route, ...]:
             stream=StreamKind.SSE,
             stream_field="/stream",
             cost=_SGLANG_COST,
-            usage=UsageFields("meta_info"),
+            usage=UsageFields(("/meta_info",), cached_tokens=("/cached_tokens",)),
             session=session,
         ),
         Route("sglang-encode", "/encode", frozenset({"POST", "PUT"}), places, cost=no_tokens),

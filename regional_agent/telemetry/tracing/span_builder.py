@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.routing.usage import Usage
+from penstock.answers.usage import Usage
 from regional_agent.telemetry.tracing.request_trace import AttemptFacts, Mark, Phase, RequestTrace
 
 INTERNAL: Final = 1

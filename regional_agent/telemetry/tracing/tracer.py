@@ -6,9 +6,9 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome
 from penstock.routing.reasons import Refusal
-from penstock.routing.usage import read_usage
 from penstock.wire.trace_context import continue_trace
 from regional_agent.http.messages import Request
 from regional_agent.routing.attempt import Attempt
@@ -81,18 +81,19 @@ class Tracer:
         self,
         context: RequestContext,
         attempt: Attempt | None,
-        outcome: Outcome,
-        status: int,
-        first_byte_at: float | None,
-        now: float,
+        account: Account,
         unix_now: float,
-        reason: str,
-        usage_parts: tuple[bytes, ...],
     ) -> None:
-        """Export the spans of a request that has ended, if they are kept. Arguments: `OutcomeRecorder.record`."""
+        """Export the spans of a request that has ended, if they are kept.
+
+        Args:
+            attempt: the last attempt; None if there was no attempt.
+            unix_now: Unix time (s) of the end of the request.
+        """
         trace = context.trace
         if trace is None:
             return
+        outcome, status, first_byte_at, now = account.outcome, account.status, account.first_byte_at, account.ended_at
         failed = outcome in _FAILED or status >= 500
         slow = (now if first_byte_at is None else first_byte_at) - context.received_at > self._slow_s
         if not (trace.sampled or ((failed or slow) and self._may_keep(unix_now))):
@@ -117,14 +118,14 @@ class Tracer:
             "" if request.route is None else request.route.path,
             status,
             failed,
-            reason,
+            account.reason,
             context.received_at,
             now,
             first_byte_at,
             context.estimate.streaming,
             context.model,
             context.asked_for,
-            read_usage(b"".join(usage_parts), context.estimate.usage_fields),
+            account.usage,
             own,
         )
         self._exporter.add(spans_of(trace, ended, unix_now - now, self._new_span_id))

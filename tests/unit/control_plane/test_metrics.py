@@ -19,7 +19,9 @@ from control_plane.metrics import (
     RegionGauges,
     ReportOutcome,
 )
+from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome
+from penstock.answers.usage import Usage
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
@@ -87,7 +89,8 @@ AGENT_CONTRACT = {
     "input_tokens": ("counter", {"tenant", "model"}),
     "cached_input_tokens": ("counter", {"tenant", "model"}),
     "output_tokens": ("counter", {"tenant", "model"}),
-    "responses_without_usage": ("counter", {"tenant", "model"}),
+    "estimated_usage": ("counter", {"tenant", "model"}),
+    "overhead_gpu_seconds": ("counter", {"tenant", "model"}),
     "engine_prefix_hit_tokens": ("counter", {"endpoint"}),
     "engine_prefix_query_tokens": ("counter", {"endpoint"}),
 }
@@ -172,9 +175,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.endpoints.set_signals("gpu-1", {Signal.QUEUED: 3.0, Signal.PREFIX_HITS: 6.0, Signal.PREFIX_QUERIES: 8.0}, 0.5)
     agent.decided(0.00002)
     agent.usage.use_names(["acme"], {"llama": 8.0})
-    used = agent.usage.ended(estimate("acme"), 6.0, 2.0)
-    assert used is not None
-    agent.usage.completed(used, estimate("acme"), (b"", USAGE), 0.9, 1.0)
+    agent.usage.ended(estimate("acme"), account(USAGE), 6.0, 2.0, 0.9)
     gaps = agent.sample_stream("llama")
     assert gaps is not None
     gaps.wrote()
@@ -223,7 +224,13 @@ def estimate(tenant: str) -> WorkEstimate:
     return WorkEstimate(tenant, "llama", cost, CostInputs(400), Work(0.01, 2.0), streaming=True)
 
 
-USAGE = b'{"usage":{"prompt_tokens":100,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":64}}}'
+USAGE = Usage(100, 10, 64)
+
+
+def account(usage: Usage | None, outcome: Outcome = Outcome.OK, *, is_estimated: bool = False) -> Account:
+    found = Account(outcome, "", 200, 0.0, 1.0)
+    found.usage, found.is_estimated = usage, is_estimated
+    return found
 
 
 def found(registry: CollectorRegistry, prefix: str) -> dict[str, tuple[str, set[str]]]:
@@ -483,17 +490,25 @@ def test_usage_is_counted_by_tenant_and_model(agent: AgentMetrics) -> None:
     assert value(agent, "engine_prefix_hit_tokens_total", {"endpoint": "gpu-1"}) == 6
 
 
-def test_an_unread_response_is_counted_as_the_next_one_that_is_read(agent: AgentMetrics) -> None:
+def test_every_response_is_counted_at_any_rate(agent: AgentMetrics) -> None:
     usage = agent.usage
     usage.use_names(["acme"], {"llama": 1.0})
-    request = estimate("acme")
-    series = usage.ended(request, 1.0, 1.0)
-    assert series is not None
-    for now in (1.0, 1.0001, 1.0002, 1.1):
-        usage.completed(series, request, (b"", USAGE), None, now)
-    assert value(agent, "input_tokens_total", ACME) == 400
-    usage.completed(series, request, (b"", b"data: [DONE]"), None, 2.0)
-    assert value(agent, "responses_without_usage_total", ACME) == 1
+    for _ in range(1000):
+        usage.ended(estimate("acme"), account(USAGE), 1.0, 1.0, None)
+    assert value(agent, "input_tokens_total", ACME) == 100_000
+    assert value(agent, "estimated_usage_total", ACME) == 0
+    usage.ended(estimate("acme"), account(USAGE, Outcome.CLIENT_LEFT, is_estimated=True), 1.0, 1.0, 0.5)
+    assert value(agent, "input_tokens_total", ACME) == 100_100
+    assert value(agent, "estimated_usage_total", ACME) == 1
+
+
+def test_what_the_fleet_causes_is_overhead_and_not_the_tenants(agent: AgentMetrics) -> None:
+    usage = agent.usage
+    usage.use_names(["acme"], {"llama": 2.0})
+    usage.ended(estimate("acme"), account(USAGE, Outcome.ENGINE_CUT), 3.0, 1.0, None)
+    usage.overhead(estimate("acme"), 1.0, 2.0)
+    names = ("gpu_seconds_total", "input_tokens_total", "overhead_gpu_seconds_total")
+    assert [value(agent, name, ACME) for name in names] == [0.0, 0, 7.0]
 
 
 def test_directories_that_are_no_longer_named_have_no_series(agent: AgentMetrics) -> None:
@@ -510,12 +525,12 @@ def test_tenants_beyond_the_first_share_one_series_and_removed_models_have_none(
     policy = Policy(regions={}, models={"llama": Model("llama")}, tenants=tenants, residency=())
     agent.use_policy(policy)
     for tenant in tenants:
-        agent.usage.ended(estimate(tenant), 1.0, 1.0)
+        agent.usage.ended(estimate(tenant), account(None), 1.0, 1.0, None)
     labels = {tenant for tenant, _, _ in agent.usage.series()}
     assert labels == {"other", "t30", "t00", "t01"}
     assert value(agent, "gpu_seconds_total", {"tenant": "other", "model": "llama"}) == 28
     agent.use_policy(Policy(regions={}, models={}, tenants={}, residency=()))
-    assert agent.usage.ended(estimate("t30"), 1.0, 1.0) is None
+    agent.usage.ended(estimate("t30"), account(None), 1.0, 1.0, None)
     assert agent.usage.series() == []
 
 

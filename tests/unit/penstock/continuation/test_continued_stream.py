@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from penstock.answers.event_splitter import MAX_EVENT_BYTES
 from penstock.continuation.answer_transcript import MAX_TEXT_BYTES
 from penstock.continuation.continuable_request import ContinuableRequest
 from penstock.continuation.continued_stream import MAX_HELD_EVENTS, ContinuedStream
-from penstock.continuation.stream_events import MAX_EVENT_BYTES
 
 DONE = b"data: [DONE]\n\n"
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.answers.usage import MAX_TOKENS, Usage
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.cost_estimate import (
     ANSWER_TOKENS,
@@ -17,7 +18,6 @@ from penstock.routing.cost_estimate import (
     _magnitude,
     actual_work,
 )
-from penstock.routing.usage import MAX_TOKENS, Usage
 from penstock.routing.work import CostInputs
 
 CHAT = Cost(CostUnit.TOKEN, 0.001, 0.01)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.answers.usage import MAX_TOKENS
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import CostFields, Route
 from penstock.routes.route_reader import RouteReader
 from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.cost_inputs import MAX_AT_ONCE, MAX_AUDIO_S, MAX_ELEMENTS, MAX_PIXELS, MAX_STEPS, cost_inputs
-from penstock.routing.usage import MAX_TOKENS
 from penstock.routing.work import CostInputs
 
 ROUTES = {route.name: route for preset in PRESETS for route in preset_routes(preset)}

@@ -227,7 +227,7 @@ def test_learned_slots_are_applied_and_reported(clock: Clock) -> None:
             running.remove(placement)
             placement.release()
             gpu.completed(1.0)
-            chooser.learn_response(placement, clock.now, ())
+            chooser.learn_response(placement, clock.now, None)
 
     assert gpu.view.slots == pool.slots == 40
     assert gpu.view.limit == 42

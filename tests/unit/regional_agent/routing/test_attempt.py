@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from penstock.answers.usage import Usage
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_signals import Signal
 from penstock.policy.policy import Cost, CostUnit
@@ -22,7 +23,7 @@ from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 COST = Cost(CostUnit.TOKEN, 0.001, 0.01)
-USAGE = b'data: {"usage":{"prompt_tokens":100,"completion_tokens":50}}\n\ndata: [DONE]\n\n'
+USAGE = Usage(100, 50)
 
 
 class Here:
@@ -89,7 +90,7 @@ async def test_speeds_and_lengths_are_learned_from_answers(tmp_path: Path) -> No
     for n in range(30):
         placement = here.choose(chat(), now=n * 10.0)
         placement.on_first_byte(n * 10.0 + 0.3)
-        here.chooser.learn_response(placement, n * 10.0 + 1.8, (b"", USAGE))
+        here.chooser.learn_response(placement, n * 10.0 + 1.8, USAGE)
         here.shared_load.release(placement)
     assert here.chooser.expectations.answer_tokens("t", "m", None) == pytest.approx(50)
     assert here.chooser.expectations.tokens_per_byte("m") == pytest.approx(0.25)
@@ -116,7 +117,7 @@ async def test_a_lone_request_is_one_stream_whenever_it_is_released(tmp_path: Pa
     attempt.on_first_byte(0.3)
     if released_first:
         here.shared_load.release(attempt)
-    here.chooser.learn_response(attempt, 1.8, (USAGE,))
+    here.chooser.learn_response(attempt, 1.8, USAGE)
     assert learner.streams == [1.0]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.answers.usage import MAX_TOKENS, Usage
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.affinity import BLOCK_BYTES
@@ -14,7 +15,6 @@ from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.cost_inputs import MAX_AT_ONCE
 from penstock.routing.placement import WorkEstimate
 from penstock.routing.speed_learning import microseconds
-from penstock.routing.usage import MAX_TOKENS, Usage
 from regional_agent.http.messages import Request
 from regional_agent.routing.classify import RequestFields, classify
 from regional_agent.routing.work_estimate import work_estimate_of

@@ -1,1 +1,0 @@
-"""Tenants: the revocation of their API keys."""

@@ -1,0 +1,91 @@
+"""The account of a finished request, which meters, evidence, objectives, logs and traces read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.accounts.outcomes import RULES, Outcome
+from penstock.answers.usage import MAX_TOKENS, Usage
+from penstock.policy.policy import CostUnit
+from penstock.routing.placement import WorkEstimate
+
+_OK: Final = Outcome.OK
+_TOKEN: Final = CostUnit.TOKEN
+"""Module constants, since in Python 3.11 access to an enum member through its class is a function call."""
+
+
+class Account:
+    """What is true of one finished request. Times (s) are by the agent's monotonic clock."""
+
+    __slots__ = (
+        "charges_tenant",
+        "ended_at",
+        "first_byte_at",
+        "is_estimated",
+        "outcome",
+        "reason",
+        "received_bytes",
+        "sent_bytes",
+        "status",
+        "usage",
+    )
+
+    def __init__(
+        self, outcome: Outcome, reason: str, status: int, first_byte_at: float | None, ended_at: float
+    ) -> None:
+        """Create an account without usage.
+
+        Args:
+            reason: why the request was refused or its response ended early, a code of docs/errors.md; empty otherwise.
+            status: status of the response; 0 if nothing was sent to the client.
+            first_byte_at: when the response began; None if no response began.
+        """
+        self.outcome = outcome
+        self.reason = reason
+        self.status = status
+        self.first_byte_at = first_byte_at
+        self.ended_at = ended_at
+        self.charges_tenant = outcome is _OK or RULES[outcome].charges_tenant
+        """Whether the usage is the tenant's; otherwise it is overhead of the fleet."""
+        self.received_bytes = 0
+        """Bytes of the request body, or from the client through the tunnel."""
+        self.sent_bytes = 0
+        self.usage: Usage | None = None
+        """The tokens that the request used; None if no response began, and if its cost has another unit."""
+        self.is_estimated = False
+        """Whether the agent counted a part of `usage`, because the engine did not report it."""
+
+    @property
+    def measured_usage(self) -> Usage | None:
+        """The usage that the engine reported for the whole answer; None if it is estimated."""
+        return None if self.is_estimated else self.usage
+
+    def use_tokens(self, estimate: WorkEstimate, reported: Usage | None, delivered: int, *, is_final: bool) -> None:
+        """Set the usage of a request whose response began.
+
+        Args:
+            reported: the last report of the engine; None without one.
+            delivered: records with output that the client received, each of which counts as one token; negative if
+                the answer was not streamed, so that its expected length is used.
+            is_final: whether `reported` is the usage of the whole answer.
+        """
+        if estimate.cost.unit is not _TOKEN:
+            return
+        if reported is not None and is_final:
+            self.usage = reported
+            return
+        self.is_estimated = True
+        prompt_tokens, cached_tokens, answer_tokens = 0, 0, max(0, delivered)
+        if reported is not None:
+            prompt_tokens, cached_tokens = reported.prompt_tokens, reported.cached_tokens
+            answer_tokens = max(answer_tokens, reported.answer_tokens)
+        elif delivered < 0:
+            answer_tokens = _tokens(estimate.work.decode_s, estimate.cost.output_unit_s)
+        if not prompt_tokens:
+            prompt_tokens = _tokens(estimate.work.prefill_s, estimate.cost.input_unit_s)
+        self.usage = Usage(prompt_tokens, answer_tokens, cached_tokens)
+
+
+def _tokens(work_s: float, unit_s: float) -> int:
+    """The tokens of an amount of estimated work (s, reference)."""
+    return min(MAX_TOKENS, round(work_s / unit_s)) if unit_s > 0.0 else 0

@@ -1,0 +1,153 @@
+"""Errors in a response with status 200: where engines state them, and whose fault they are.
+
+An error is at a fixed place: the member `error` of the answer or event, or the answer or event itself by its `object`
+or `type`. What a model generates is at other places, and is never read as an error.
+
+Sources: https://platform.openai.com/docs/api-reference/responses-streaming (`error`, `response.failed`),
+https://platform.claude.com/docs/en/api/errors, vllm/entrypoints/openai/serving_engine.py,
+python/sglang/srt/entrypoints/openai/serving_base.py of SGLang, router/src/server.rs of Text Generation Inference,
+docs/api.md of Ollama.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from penstock.answers.usage_report import Fields, Raw, members_of
+
+MAX_MESSAGE_CHARS: Final = 200
+MAX_DEPTH: Final = 2
+"""Maximum depth of errors within errors."""
+
+
+class ErrorCause(StrEnum):
+    """Whose fault an error is."""
+
+    ENGINE = "engine"
+    BUSY = "busy"
+    """The engine is full."""
+    REQUEST = "request"
+    """The request is invalid, or too long; another engine would respond with the same error."""
+
+
+class AnswerError(msgspec.Struct, frozen=True):
+    """An error that an engine reported in a response with status 200."""
+
+    cause: ErrorCause
+    message: str
+
+
+_BUSY_CODES: Final = frozenset({429, 503, 529})
+
+_CAUSES: Final = {
+    **dict.fromkeys(
+        ("overloaded_error", "overloaded", "rate_limit_error", "rate_limit_exceeded", "server_overloaded", "saturated"),
+        ErrorCause.BUSY,
+    ),
+    **dict.fromkeys(
+        (
+            "BadRequestError",
+            "badrequesterror",
+            "bad_request",
+            "content_filter",
+            "context_length_exceeded",
+            "invalid_image",
+            "invalid_prompt",
+            "invalid_request_error",
+            "request_too_large",
+            "validation",
+            "validation_error",
+        ),
+        ErrorCause.REQUEST,
+    ),
+}
+"""Causes by the `type`, `error_type` or `code` of an error. All others are the engine's fault, except statuses 4xx."""
+
+_FAILED_TYPE: Final = b'"response.failed"'
+_ERROR: Final = b'"error"'
+_FAILED: Final = b'"failed"'
+_NULLS: Final = frozenset({b"null", b"false", b'""', b"{}", b"[]", b"0"})
+
+_CAUSE_MEMBERS: Final = ("code", "status_code", "status", "type", "error_type")
+
+_any: Final = msgspec.json.Decoder()
+
+
+def error_in(fields: Fields) -> AnswerError | None:
+    """The error that an answer, or the data of an event, reports; None if it reports none."""
+    kind = fields.get("type")
+    kind_text = bytes(kind) if kind is not None else b""
+    response = fields.get("response")
+    if kind_text == _FAILED_TYPE and response is not None:
+        return _error(response)
+    raw = fields.get("error")
+    if raw is not None and bytes(raw) not in _NULLS:
+        # An object of the Responses API states its error with the status `failed`.
+        return _error(raw)
+    status = fields.get("status")
+    if status is not None and bytes(status) == _FAILED and "output" in fields:
+        return AnswerError(ErrorCause.ENGINE, "the response failed")
+    about = fields.get("object")
+    if kind_text == _ERROR or (about is not None and bytes(about) == _ERROR):
+        return _from_members(dict(fields))
+    return None
+
+
+def named_error(data: bytes) -> AnswerError:
+    """The error in an event with the name `error` and data of any form."""
+    return _error(msgspec.Raw(data))
+
+
+def _error(raw: Raw, depth: int = 0) -> AnswerError:
+    members = members_of(raw)
+    if members is None:
+        text = _decoded(raw)
+        return AnswerError(
+            ErrorCause.ENGINE, _shown(text if isinstance(text, str) else bytes(raw).decode("utf-8", "replace"))
+        )
+    inner = members.get("error")
+    if inner is not None and bytes(inner) not in _NULLS and depth < MAX_DEPTH:
+        return _error(inner, depth + 1)
+    return _from_members(members)
+
+
+def _from_members(members: Fields) -> AnswerError:
+    values = {
+        name: _decoded(members[name])
+        for name in ("code", "type", "error_type", "status", "status_code")
+        if name in members
+    }
+    message = _decoded(members["message"]) if "message" in members else ""
+    return AnswerError(_cause(values), _shown(message if isinstance(message, str) else ""))
+
+
+def _cause(values: dict[str, Any]) -> ErrorCause:
+    for name in ("code", "status_code", "status"):
+        code = values.get(name)
+        if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) == 3:
+            code = int(code)
+        if isinstance(code, int) and 400 <= code <= 599:
+            if code in _BUSY_CODES:
+                return ErrorCause.BUSY
+            return ErrorCause.REQUEST if code < 500 and code not in (401, 403, 404, 408) else ErrorCause.ENGINE
+    for name in ("code", "type", "error_type"):
+        text = values.get(name)
+        if isinstance(text, str) and text in _CAUSES:
+            return _CAUSES[text]
+    return ErrorCause.ENGINE
+
+
+def _decoded(raw: Raw) -> Any:
+    if len(memoryview(raw)) > 16 * MAX_MESSAGE_CHARS:
+        return ""
+    try:
+        return _any.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def _shown(message: str) -> str:
+    return message[:MAX_MESSAGE_CHARS] or "the engine reported an error"

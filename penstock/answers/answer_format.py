@@ -1,0 +1,97 @@
+"""How the answers of one route are read: the places of its usage, and the byte strings that announce them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.answers.json_reducer import Wanted, wanted_members
+from penstock.answers.usage_report import UsagePlaces
+from penstock.routes.json_pointer import parse_pointer
+from penstock.routes.route import ErrorFormat, Route, UsageFields
+
+ERROR_MARK: Final = b'"error"'
+"""Occurs in every error (`answer_errors`). In a string that a model generates, the quotes would be escaped."""
+
+_END_MARKS: Final = (b"[DONE]",)
+_ANTHROPIC_END_MARKS: Final = (b'"message_stop"',)
+
+_ERRORS: Final = ("/error", "/object", "/type", "/status", "/response/error", "/response/status", "/output")
+_DELTA_MARKS: Final = {"/message/usage": b'"content_block_delta"', "/response/usage": b'.delta"'}
+"""The byte string that each event with output contains, in streams that have events without output, by a place of the
+usage that only such a stream has."""
+
+MAX_FORMATS: Final = 4096
+
+
+class AnswerFormat:
+    """The format of the answers of one route."""
+
+    __slots__ = (
+        "delta_mark",
+        "end_marks",
+        "id_paths",
+        "lines",
+        "places",
+        "request_flag",
+        "route",
+        "usage_marks",
+        "wanted",
+    )
+
+    def __init__(self, route: Route | None) -> None:
+        """Prepare to read the answers of `route`; None for the fields of OpenAI's API.
+
+        Raises:
+            ValueError: a JSON pointer of the route is malformed.
+        """
+        usage = route.usage if route is not None else UsageFields()
+        self.route = route
+        self.places = UsagePlaces(usage)
+        self.usage_marks = _usage_marks(self.places)
+        """Byte strings, one of which occurs in every record that reports usage."""
+        is_anthropic = route is not None and route.errors is ErrorFormat.ANTHROPIC
+        self.end_marks = _ANTHROPIC_END_MARKS if is_anthropic else _END_MARKS
+        """Byte strings, one of which occurs in the record that ends a stream, unless the record reports usage."""
+        self.delta_mark = next((mark for place, mark in _DELTA_MARKS.items() if place in usage.objects), b"")
+        """Byte string that occurs in every event with output; empty if every event has output."""
+        self.request_flag = parse_pointer(usage.request) if usage.request else ()
+        """Path of the flag by which a request asks for the usage of a stream; empty if there is none."""
+        pointers = [*usage.objects, *_ERRORS]
+        self.id_paths: tuple[tuple[str, ...], ...] = ()
+        """Paths of the identifier of the object that an answer creates; empty if it creates none."""
+        if route is not None and route.creates_objects:
+            path = parse_pointer(route.object_id)
+            self.id_paths = (path, ("response", *path))
+            pointers += [route.object_id, f"/response{route.object_id}"]
+        if () in self.places.objects:
+            pointers += list(self.places.numbers)
+        self.wanted: Wanted = wanted_members(pointers)
+        """The members of a long answer that are read."""
+
+
+class AnswerFormats:
+    """The formats of the routes of a policy, created when first used."""
+
+    __slots__ = ("_by_name", "_default")
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, AnswerFormat] = {}
+        self._default = AnswerFormat(None)
+
+    def of(self, route: Route | None) -> AnswerFormat:
+        """The format of the answers of `route`."""
+        if route is None:
+            return self._default
+        known = self._by_name.get(route.name)
+        if known is None or known.route is not route:
+            if len(self._by_name) >= MAX_FORMATS:
+                self._by_name.clear()
+            known = self._by_name[route.name] = AnswerFormat(route)
+        return known
+
+
+def _usage_marks(places: UsagePlaces) -> tuple[bytes, ...]:
+    marks = {b'"%b"' % tokens[-1].encode(): None for tokens in places.objects if tokens}
+    if () in places.objects:
+        marks |= {b'"%b"' % path[0].encode(): None for path in places.numbers.values()}
+    return tuple(marks)

@@ -1,0 +1,408 @@
+"""Reads one response as it arrives: usage, errors, end, the identifier of its object, and the amount of output.
+
+A response is a JSON text, a stream of server-sent events, or a stream of JSON lines. A part of a stream that contains
+none of the byte strings that announce something (`AnswerFormat`) is counted and not parsed. Memory is bounded whatever
+an engine sends: a record or answer that is too long to be held is reduced to the members that are read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.answers.answer_errors import AnswerError, error_in, named_error
+from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
+from penstock.answers.content_decoder import ContentDecoder
+from penstock.answers.event_splitter import EventSplitter, event_fields
+from penstock.answers.json_reducer import JsonReducer
+from penstock.answers.usage import Usage
+from penstock.answers.usage_report import Fields, ReportedUsage, members_of, value_at
+from penstock.answers.values import finish_reason_in, has_output, list_of, text_of
+
+JSON: Final = 0
+EVENTS: Final = 1
+LINES: Final = 2
+
+MAX_HELD_BYTES: Final = 512 * 1024
+"""Maximum size (bytes) of an answer that is held as a whole; of a longer one, only the members that are read."""
+
+MAX_UNDECIDED_BYTES: Final = 64 * 1024
+"""Maximum size (bytes) of the beginning of a response that can turn out to be an error before it is forwarded."""
+
+MIN_DECIDED_BYTES: Final = 64
+"""Minimum size (bytes) of the beginning of a JSON text by which it can be told from an error: errors begin with
+`{"error"`, `{"object":"error"` or `{"type":"error"`."""
+
+MAX_ID_RECORDS: Final = 16
+"""Maximum number of records of a stream that are parsed to find the identifier of its object."""
+
+MAX_ID_CHARS: Final = 256
+
+_DONE: Final = b"[DONE]"
+_ENDING_TYPES: Final = frozenset(
+    {b'"message_stop"', b'"response.completed"', b'"response.incomplete"', b'"response.failed"'}
+)
+_TRUE: Final = b"true"
+_NULL: Final = b"null"
+_LF_END, _CRLF_END, _LINE_END = b"\n\n", b"\r\n\r\n", b"\n"
+_CHUNK_END: Final = b"\r\n"
+
+
+class AnswerParser:
+    """The parser of one response."""
+
+    __slots__ = (
+        "_decoder",
+        "_end",
+        "_end_in_chunk",
+        "_format",
+        "_held_bytes",
+        "_hides_usage",
+        "_id_records",
+        "_kind",
+        "_last",
+        "_last_usage",
+        "_may_be_error",
+        "_parts",
+        "_records",
+        "_reducer",
+        "_reported",
+        "_splitter",
+        "begun",
+        "delivered",
+        "ended",
+        "error",
+        "finish_reason",
+        "object_id",
+        "usage_is_final",
+    )
+
+    def __init__(self, answer_format: AnswerFormat, kind: int, coding: bytes, hides_usage: bool) -> None:
+        """Read a response.
+
+        Args:
+            answer_format: the format of the route.
+            kind: JSON, EVENTS or LINES.
+            coding: the content coding of the response, in lower case; empty for none.
+            hides_usage: whether the agent, and not the client, asked for the usage of the stream: the event that only
+                reports the usage is not forwarded. An encoded stream is forwarded as it is.
+        """
+        self._format = answer_format
+        self._kind = kind
+        self._decoder = ContentDecoder(coding) if coding else None
+        self._hides_usage = hides_usage and kind == EVENTS and not coding
+        self._splitter = EventSplitter(lines=kind == LINES)
+        self._parts: list[bytes] = []
+        self._held_bytes = 0
+        self._may_be_error = False
+        """Whether the JSON text so far contains the mark of an error."""
+        self._reducer: JsonReducer | None = None
+        """Set while a record or an answer is read that is too long to be held."""
+        self._reported = ReportedUsage(answer_format.places)
+        self._last = b""
+        """The last part of a stream that was counted and not parsed; the last bytes of a JSON text."""
+        self._last_usage = b""
+        """The last record that reports usage and was not parsed, because an earlier record reported it too."""
+        self._records = 0
+        self._id_records = MAX_ID_RECORDS if answer_format.id_paths else 0
+        self._end = _LINE_END if kind == LINES else _LF_END
+        self._end_in_chunk = self._end + _CHUNK_END
+        self.begun = False
+        """Whether a record has arrived; comments and blank events are none."""
+        self.delivered = 0
+        """Records with output: approximately the number of generated tokens."""
+        self.ended = False
+        """Whether the end of the answer has arrived: its last record, or the end of its JSON text."""
+        self.error: AnswerError | None = None
+        """The first error that the answer reports."""
+        self.finish_reason = ""
+        self.object_id = ""
+        """Identifier of the object that the answer creates; empty until it has arrived."""
+        self.usage_is_final = False
+        """Whether the usage is that of the whole answer."""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the part of the response that has arrived may be the beginning of an error."""
+        if self.begun or self.error is not None or self._reducer is not None:
+            return False
+        if self._kind == JSON:
+            if self.ended or (self._decoder is not None and self._decoder.failed):
+                return False
+            size_bytes = self._held_bytes
+            return size_bytes < MIN_DECIDED_BYTES or (self._may_be_error and size_bytes <= MAX_UNDECIDED_BYTES)
+        return len(self._splitter.rest) <= MAX_UNDECIDED_BYTES
+
+    @property
+    def between_records(self) -> bool:
+        """Whether only comments and blank events have arrived, each of them complete."""
+        return self._kind != JSON and not self.begun and not self._splitter.rest
+
+    @property
+    def usage(self) -> Usage | None:
+        """The usage that the answer has reported; None without a report."""
+        return self._reported.usage
+
+    def skim_chunk(self, chunk: bytes) -> bool:
+        """Count a chunk, framing included, that consists of whole records with nothing to parse; False for any other.
+
+        `feed` must receive the body of any other chunk.
+        """
+        return chunk.endswith(self._end_in_chunk) and self._skim(chunk)
+
+    def feed(self, part: bytes) -> bytes:
+        """Read a further part of the body; returns what the client receives of the parts so far."""
+        decoder = self._decoder
+        if decoder is not None:
+            for decoded in decoder.feed(part):
+                self._read(decoded)
+            return part
+        return self._read(part)
+
+    def finish(self, *, complete: bool) -> bytes:
+        """Read what remains at the end of the response; returns what the client has yet to receive.
+
+        Args:
+            complete: whether the response is complete; otherwise it broke off, or its client left.
+        """
+        rest = b""
+        if self._kind == JSON:
+            self._finish_json()
+        else:
+            rest = self._splitter.take_rest()
+            if self._reducer is not None:
+                self._read_reduced()
+            elif rest and complete:
+                # A stream may end without an empty line after its last event.
+                self._read_event(rest)
+        if self._last_usage:
+            record, self._last_usage = self._last_usage, b""
+            self._read_record(record, counts=False)
+        if not self.finish_reason and self._last and self._kind == EVENTS:
+            self._read_finish(self._last)
+        return rest if self._hides_usage else b""
+
+    def _read(self, part: bytes) -> bytes:
+        if self._kind == JSON:
+            self._hold(part)
+            return part
+        if part.endswith(self._end) and self._skim(part):
+            return part
+        if self._reducer is not None:
+            part_of_record, rest = self._feed_reducer(part)
+            return part_of_record + (self._read(rest) if rest else b"")
+        events = self._splitter.feed(part)
+        forwarded = [event for event in events if not self._read_event(event)]
+        if self._splitter.overflows:
+            forwarded.append(self._begin_reducing())
+        return b"".join(forwarded) if self._hides_usage else part
+
+    def _skim(self, part: bytes) -> bool:
+        """Count a part that ends with a record; False if it must be parsed."""
+        if not self.begun or self._splitter.rest or self._id_records or self._reducer is not None:
+            return False
+        if ERROR_MARK in part:
+            return False
+        answer_format = self._format
+        for mark in answer_format.usage_marks:
+            if mark in part and not _is_null(part, mark):
+                return False
+        for mark in answer_format.end_marks:
+            if mark in part:
+                return False
+        self.delivered += part.count(answer_format.delta_mark or self._end)
+        self._last = part
+        return True
+
+    def _read_event(self, event: bytes) -> bool:
+        """Read a complete event or line; returns whether it only reports usage that the client did not ask for."""
+        if self._kind == LINES:
+            name, data = b"", event.strip() or None
+        else:
+            name, data = event_fields(event)
+            if event.endswith(_CRLF_END) and self._end is _LF_END:
+                self._end = _CRLF_END
+                self._end_in_chunk = _CRLF_END + _CHUNK_END
+        if data is None:
+            return False
+        if data == _DONE:
+            self.begun = self.ended = True
+            return False
+        first, self.begun = not self.begun, True
+        if name == b"error":
+            self._note_error(named_error(data))
+        if not (first or self._id_records or self._must_parse(data)):
+            self.delivered += not self._format.delta_mark or self._format.delta_mark in data
+            self._last = event
+            return False
+        if self._id_records:
+            self._id_records -= 1
+        return self._read_record(data, counts=True)
+
+    def _must_parse(self, data: bytes) -> bool:
+        if ERROR_MARK in data:
+            return True
+        if any(mark in data for mark in self._format.end_marks):
+            return True
+        for mark in self._format.usage_marks:
+            if mark in data and not _is_null(data, mark):
+                if self._hides_usage or self.usage is None or b'"choices"' not in data:
+                    return True
+                # Some engines report the usage with each token: only the last report is parsed, at the end.
+                self._last_usage = data
+                return False
+        return False
+
+    def _read_record(self, data: bytes, *, counts: bool) -> bool:
+        """Read the JSON text of a record; returns whether it only reports usage that the client did not ask for."""
+        fields = members_of(data)
+        if fields is None:
+            answers = list_of(data)
+            if answers is not None:
+                self._read_answers(answers)
+                return False
+            reducer = JsonReducer(self._format.wanted)
+            reducer.feed(data)
+            if self._kind == JSON:
+                self.ended = self.ended or reducer.complete
+            fields = members_of(reducer.result())
+            if fields is None:
+                return False
+        elif self._kind == JSON:
+            self.ended = True
+        return self._read_fields(fields, counts=counts)
+
+    def _read_answers(self, answers: list[bytes]) -> None:
+        """Read an array of answers, as SGLang sends for several prompts; their usage is added up."""
+        self.ended = self.ended or self._kind == JSON
+        total = ReportedUsage(self._format.places)
+        for answer in answers:
+            fields = members_of(answer)
+            if fields is not None:
+                one = ReportedUsage(self._format.places)
+                if one.read(fields):
+                    total.add(one)
+                if (error := error_in(fields)) is not None:
+                    self._note_error(error)
+        self._reported = total
+        self.usage_is_final = self._kind == JSON
+
+    def _read_fields(self, fields: Fields, *, counts: bool) -> bool:
+        if (error := error_in(fields)) is not None:
+            self._note_error(error)
+        reports = self._reported.read(fields)
+        if self._kind != JSON and (finish := finish_reason_in(fields)):
+            self.finish_reason = finish
+        kind, done = fields.get("type"), fields.get("done")
+        if kind is not None and bytes(kind) in _ENDING_TYPES:
+            self.ended = True
+        if done is not None and bytes(done) == _TRUE:
+            self.ended = True
+        if self._format.id_paths and not self.object_id:
+            self._find_id(fields)
+        choices = fields.get("choices")
+        is_usage_only = reports and choices is not None and bytes(choices) == b"[]"
+        if reports:
+            self._last_usage = b""
+            self.usage_is_final = self._kind == JSON or is_usage_only or self.ended or self.finish_reason != ""
+        if counts and has_output(fields):
+            self.delivered += 1
+        return is_usage_only and self._hides_usage
+
+    def _find_id(self, fields: Fields) -> None:
+        for path in self._format.id_paths:
+            raw = value_at(fields, path)
+            found = text_of(raw, MAX_ID_CHARS) if raw is not None else ""
+            if found:
+                self.object_id, self._id_records = found, 0
+                return
+
+    def _note_error(self, error: AnswerError) -> None:
+        if self.error is None:
+            self.error = error
+
+    def _read_finish(self, part: bytes) -> None:
+        """Read the finish reason in the last event before an end that has none, such as `[DONE]`."""
+        begin = part.rstrip().rfind(b"data:")
+        _, data = event_fields(part[begin:]) if begin >= 0 else (b"", None)
+        fields = members_of(data) if data is not None else None
+        if fields is not None:
+            self.finish_reason = finish_reason_in(fields)
+            if self.finish_reason and not has_output(fields):
+                self.delivered -= 1
+
+    # answers and records that are too long to be held
+
+    def _hold(self, part: bytes) -> None:
+        """Hold a part of a JSON answer, or reduce it once the answer is too long."""
+        if self._reducer is not None:
+            self._reducer.feed(part)
+            return
+        if not self._may_be_error:
+            joined = self._last + part
+            self._may_be_error = ERROR_MARK in joined
+            self._last = joined[-len(ERROR_MARK) + 1 :]
+        self._parts.append(part)
+        self._held_bytes += len(part)
+        if self._held_bytes > MAX_HELD_BYTES:
+            self._reducer = JsonReducer(self._format.wanted)
+            for held in self._parts:
+                self._reducer.feed(held)
+            self._parts.clear()
+
+    def _finish_json(self) -> None:
+        if self._reducer is not None:
+            self._read_reduced()
+        elif self._parts:
+            data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            self._parts.clear()
+            self._read_record(data, counts=False)
+
+    def _read_reduced(self) -> None:
+        reducer, self._reducer = self._reducer, None
+        assert reducer is not None
+        if self._kind == JSON:
+            self.ended = self.ended or reducer.complete
+        result = reducer.result()
+        fields = members_of(result)
+        if fields is not None:
+            self._read_fields(fields, counts=True)
+        elif (answers := list_of(result)) is not None:
+            self._read_answers(answers)
+
+    def _begin_reducing(self) -> bytes:
+        """Read the incomplete record, which is too long to be held, by a reducer; returns the record so far."""
+        rest = self._splitter.take_rest()
+        self.begun = True
+        self._reducer = JsonReducer(self._format.wanted)
+        at = 0
+        if self._kind == EVENTS:
+            begin = b"\n" + rest[:64]
+            at = max(0, begin.find(b"\ndata:") + len(b"data:"))
+        body = rest[at:]
+        # The end of a record may be split over two reads.
+        self._last = body[-len(_CRLF_END) :]
+        self._reducer.feed(body)
+        return rest
+
+    def _feed_reducer(self, part: bytes) -> tuple[bytes, bytes]:
+        """Feed a long record; returns its part, and the part after its end."""
+        assert self._reducer is not None
+        ends = (_LINE_END,) if self._kind == LINES else (_LF_END, _CRLF_END)
+        before = self._last[-len(_CRLF_END) + 1 :]
+        data = before + part
+        found = [at + len(end) for end in ends if (at := data.find(end)) >= 0 and at + len(end) > len(before)]
+        if not found:
+            self._last = data[-len(_CRLF_END) :]
+            self._reducer.feed(part)
+            return part, b""
+        end = min(found) - len(before)
+        self._reducer.feed(part[:end])
+        self._read_reduced()
+        self._last = b""
+        return part[:end], part[end:]
+
+
+def _is_null(part: bytes, mark: bytes) -> bool:
+    """Whether the only member whose name is `mark` in `part` is null, as in each event but the last of some engines."""
+    at = part.find(mark) + len(mark)
+    return part[at : at + 8].lstrip(b" \t:").startswith(_NULL) and part.find(mark, at) < 0

@@ -1,0 +1,78 @@
+"""Decodes the content coding of a response for reading; what the client receives is not changed.
+
+Decoders: gzip (RFC 1952), deflate (RFC 1950, RFC 1951) and br (RFC 7932).
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final
+
+MAX_PART_BYTES: Final = 64 * 1024
+"""Maximum size (bytes) of one decoded part."""
+
+MAX_DECODED_BYTES: Final = 64 * 1024 * 1024
+"""Maximum decoded size (bytes) of one response; a response that decodes to more is no longer read."""
+
+FREE_BYTES: Final = 1024 * 1024
+MAX_RATIO: Final = 200
+"""Maximum number of decoded bytes per encoded byte, after FREE_BYTES. JSON compresses to about a tenth of its size, a
+decompression bomb to a thousandth."""
+
+ZLIB_WINDOW: Final = 32 + zlib.MAX_WBITS
+"""Detects the headers of gzip and zlib."""
+
+
+class ContentDecoder:
+    """Decodes one response."""
+
+    __slots__ = ("_brotli", "_decoded_bytes", "_encoded_bytes", "_zlib", "failed")
+
+    def __init__(self, coding: bytes) -> None:
+        """Decode `coding`, a value of Content-Encoding in lower case; an unknown coding fails."""
+        self._zlib: Any = None
+        self._brotli: Any = None
+        self._encoded_bytes = self._decoded_bytes = 0
+        self.failed = False
+        """Whether the rest of the response cannot be decoded."""
+        if coding in (b"gzip", b"x-gzip", b"deflate"):
+            self._zlib = zlib.decompressobj(ZLIB_WINDOW)
+        elif coding == b"br":
+            self._brotli = _brotli_decompressor()
+        self.failed = self._zlib is None and self._brotli is None
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the decoded parts of `data`; none after a failure."""
+        parts: list[bytes] = []
+        self._encoded_bytes += len(data)
+        while not self.failed:
+            try:
+                part, data = self._decode(data)
+            except Exception:
+                # Whatever an engine sends only ends the reading: the response is forwarded as it is.
+                self.failed = True
+                break
+            self._decoded_bytes += len(part)
+            limit = min(MAX_DECODED_BYTES, FREE_BYTES + MAX_RATIO * self._encoded_bytes)
+            if self._decoded_bytes > limit:
+                self.failed = True
+            if part:
+                parts.append(part)
+            elif not data:
+                break
+        return parts
+
+    def _decode(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return one decoded part, and the data that remains."""
+        if self._zlib is not None:
+            part = self._zlib.decompress(data, MAX_PART_BYTES)
+            return part, self._zlib.unconsumed_tail
+        return self._brotli.process(data, output_buffer_limit=MAX_PART_BYTES), b""
+
+
+def _brotli_decompressor() -> Any:
+    try:
+        import brotli
+    except ImportError:
+        return None
+    return brotli.Decompressor()

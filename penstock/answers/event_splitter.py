@@ -1,0 +1,73 @@
+"""Splits a stream of server-sent events, or of lines, into complete records, regardless of the boundaries of its parts.
+
+Format of the events: https://html.spec.whatwg.org/multipage/server-sent-events.html.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAX_EVENT_BYTES: Final = 256 * 1024
+"""Maximum size (bytes) of an incomplete event that is held."""
+
+_EVENT_END: Final = b"\n\n"
+_LINE_END: Final = b"\n"
+_CRLF: Final = b"\r\n\r\n"
+_BOUNDARY: Final = re.compile(rb"\r?\n\r?\n|\r\r")
+_LINE_BOUNDARY: Final = re.compile(rb"\n")
+_MAX_BOUNDARY_BYTES: Final = 4
+_DATA: Final = b"data: "
+
+
+class EventSplitter:
+    """Splits one stream into server-sent events, or into lines."""
+
+    __slots__ = ("_boundary", "_end", "rest")
+
+    def __init__(self, *, lines: bool = False) -> None:
+        """Split into events; with `lines`, split into lines."""
+        self._boundary = _LINE_BOUNDARY if lines else _BOUNDARY
+        self._end = _LINE_END if lines else _EVENT_END
+        self.rest = b""
+        """The incomplete event at the end of the received stream; empty without one."""
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the incomplete event is too long to be held."""
+        return len(self.rest) > MAX_EVENT_BYTES
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the events that `chunk` completes, each with the empty line that ends the event."""
+        end = self._end
+        if not self.rest and chunk.endswith(end) and chunk.find(end) == len(chunk) - len(end) and _CRLF not in chunk:
+            # Most engines send one event at a time, so the search below is rarely needed.
+            return [chunk]
+        searched = max(0, len(self.rest) - _MAX_BOUNDARY_BYTES)
+        data = self.rest + chunk
+        events, start = [], 0
+        while (boundary := self._boundary.search(data, max(start, searched))) is not None:
+            end_at = boundary.end()
+            events.append(data[start:end_at])
+            start = end_at
+        self.rest = data[start:]
+        return events
+
+    def take_rest(self) -> bytes:
+        """Return the incomplete event, and discard it."""
+        rest, self.rest = self.rest, b""
+        return rest
+
+
+def event_fields(event: bytes) -> tuple[bytes, bytes | None]:
+    """Return the name and the data of an event; the name is empty, and the data None, if the event has none."""
+    if event.startswith(_DATA) and event.find(_LINE_END) == len(event) - len(_EVENT_END):
+        return b"", event[len(_DATA) : -len(_EVENT_END)]
+    name, data = b"", None
+    for line in event.splitlines():
+        if line.startswith(b"data:"):
+            text = line[5:].removeprefix(b" ")
+            data = text if data is None else data + _LINE_END + text
+        elif line.startswith(b"event:"):
+            name = line[6:].strip()
+    return name, data

@@ -1,0 +1,134 @@
+"""The usage that an engine reports, read at its place in an answer or in the events of a stream.
+
+A place is a JSON pointer of the route (`UsageFields`). A member of the same name elsewhere, such as a tool schema that
+the engine echoes, is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.answers.usage import Usage
+from penstock.routes.json_pointer import parse_pointer
+from penstock.routes.route import UsageFields
+
+MAX_REPORTED_TOKENS: Final = 100_000_000
+"""Maximum number of tokens that a report may state, such as that of a large batch of embeddings. A report of more, of
+less than none, or of anything but a whole number is ignored."""
+
+MAX_NUMBER_CHARS: Final = 24
+
+if TYPE_CHECKING:
+    Raw = Any
+    """msgspec's stubs declare `Raw` as a subclass of bytes, which it is not; compiled code would check for bytes."""
+else:
+    Raw = msgspec.Raw
+
+Fields = Mapping[str, Raw]
+"""The members of an object, undecoded."""
+
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_number: Final = msgspec.json.Decoder(int | float)
+
+
+class UsagePlaces:
+    """The places of the usage in the answers of one route, as tokens of their pointers."""
+
+    __slots__ = ("answer", "cached", "numbers", "objects", "prompt")
+
+    def __init__(self, fields: UsageFields) -> None:
+        """Prepare to read `fields`.
+
+        Raises:
+            ValueError: a JSON pointer is malformed.
+        """
+        self.objects = tuple(parse_pointer(pointer) for pointer in fields.objects)
+        self.prompt = fields.prompt_tokens
+        self.answer = fields.answer_tokens
+        self.cached = fields.cached_tokens
+        self.numbers = {
+            pointer: parse_pointer(pointer)
+            for pointer in dict.fromkeys((*fields.prompt_tokens, *fields.answer_tokens, *fields.cached_tokens))
+        }
+
+
+class ReportedUsage:
+    """The numbers that one answer has reported so far; of several reports of one number, the last counts."""
+
+    __slots__ = ("_numbers", "_places")
+
+    def __init__(self, places: UsagePlaces) -> None:
+        """Start without a report."""
+        self._places = places
+        self._numbers: dict[str, int] = {}
+
+    def read(self, fields: Fields) -> bool:
+        """Read the numbers in one record: an answer, or the data of an event. Returns whether it reports any."""
+        found = False
+        for tokens in self._places.objects:
+            usage = members_at(fields, tokens)
+            if usage:
+                for pointer, path in self._places.numbers.items():
+                    raw = usage.get(path[0]) if len(path) == 1 else value_at(usage, path)
+                    if raw is not None and (number := _count(raw)) is not None:
+                        self._numbers[pointer] = number
+                        found = True
+        return found
+
+    def add(self, other: ReportedUsage) -> None:
+        """Add the numbers of another answer of the same request, such as a further element of an array of answers."""
+        for pointer, number in other._numbers.items():
+            self._numbers[pointer] = self._numbers.get(pointer, 0) + number
+
+    @property
+    def usage(self) -> Usage | None:
+        """The usage; None if neither prompt nor answer tokens were reported."""
+        prompt, answer, cached = map(self._sum, (self._places.prompt, self._places.answer, self._places.cached))
+        if prompt is None and answer is None:
+            return None
+        prompt = prompt or 0
+        return Usage(prompt, answer or 0, min(cached or 0, prompt))
+
+    def _sum(self, pointers: tuple[str, ...]) -> int | None:
+        numbers = [self._numbers[pointer] for pointer in pointers if pointer in self._numbers]
+        return sum(numbers) if numbers else None
+
+
+def members_of(raw: bytes | Raw) -> dict[str, Raw] | None:
+    """The undecoded members of a JSON object; None for anything else."""
+    try:
+        members: dict[str, Raw] = _fields.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return members
+
+
+def members_at(fields: Fields, tokens: tuple[str, ...]) -> Fields | None:
+    """The members of the object at a path below `fields`; `fields` for an empty path, None if there is no object."""
+    for token in tokens:
+        raw = fields.get(token)
+        inner = members_of(raw) if raw is not None else None
+        if inner is None:
+            return None
+        fields = inner
+    return fields
+
+
+def value_at(fields: Fields, tokens: tuple[str, ...]) -> Raw | None:
+    """The undecoded value at a path of at least one key below `fields`; None if it is absent."""
+    inner = members_at(fields, tokens[:-1])
+    return inner.get(tokens[-1]) if inner is not None else None
+
+
+def _count(raw: Raw) -> int | None:
+    """A number of tokens; None for anything but a whole number from 0 to MAX_REPORTED_TOKENS."""
+    if len(memoryview(raw)) > MAX_NUMBER_CHARS:
+        return None
+    try:
+        number: int | float = _number.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return int(number) if 0 <= number <= MAX_REPORTED_TOKENS and number == int(number) else None

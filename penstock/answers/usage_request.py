@@ -1,0 +1,116 @@
+"""Asks an engine for the usage of a stream where the client did not ask.
+
+The flag is at the pointer `UsageFields.request` of the route, such as `/stream_options/include_usage`
+(https://platform.openai.com/docs/api-reference/chat/create).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.answers.usage_report import members_of
+
+REFUSING_STATUSES: Final = frozenset({400, 422})
+"""Statuses with which an engine may refuse the flag; the request is then sent again without it."""
+
+REFUSED_FOR_S: Final = 600.0
+"""Time (s) for which a model's engines are not asked again, after one refused the flag."""
+
+MAX_MODELS: Final = 4096
+
+_ESCAPE: Final = b"\\u00"
+_TRUE: Final = b"true"
+_NULL: Final = b"null"
+
+
+class UsageRequests:
+    """Which models' engines refuse to be asked for the usage of a stream."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def refused(self, model: str, now: float) -> None:
+        """Record that an engine of `model` responds at `now` (s) if it is not asked, and refuses if it is."""
+        if len(self._until) >= MAX_MODELS:
+            self._until.clear()
+        self._until[model] = now + REFUSED_FOR_S
+
+    def may_ask(self, model: str, now: float) -> bool:
+        """Whether engines of `model` may be asked at `now` (s)."""
+        return not self._until or now >= self._until.get(model, 0.0)
+
+
+class UsageFlag:
+    """The flag that the agent set in one request."""
+
+    __slots__ = ("_original", "_prefix", "_root")
+
+    def __init__(self, root: str, prefix: bytes, original: bytes | None) -> None:
+        """Remember how to remove the flag.
+
+        Args:
+            root: the member of the body that contains the flag.
+            prefix: what was inserted at the beginning of the body; empty if the member was replaced.
+            original: the value of the member in the client's body; None if it was absent.
+        """
+        self._root = root
+        self._prefix = prefix
+        self._original = original
+
+    def removed_from(self, body: bytes | bytearray) -> bytes:
+        """The body as the client sent it, apart from a model that was replaced meanwhile."""
+        if self._prefix and body.startswith(self._prefix):
+            return b"{" + bytes(body[len(self._prefix) :])
+        members = members_of(bytes(body)) or {}
+        if self._original is None:
+            members.pop(self._root, None)
+        else:
+            members[self._root] = msgspec.Raw(self._original)
+        return msgspec.json.encode(members)
+
+
+def ask_for_usage(body: bytes | bytearray, flag: tuple[str, ...]) -> tuple[bytes, UsageFlag] | None:
+    """The body with the flag set, and the flag; None if the client set the flag, or if the body is not an object.
+
+    Args:
+        body: a complete JSON body.
+        flag: path of the flag.
+    """
+    root = flag[0]
+    name = b'"%b"' % root.encode()
+    begin = body.find(b"{")
+    if begin < 0:
+        return None
+    if name not in body and _ESCAPE not in body:
+        value: object = True
+        for token in reversed(flag[1:]):
+            value = {token: value}
+        rest = bytes(body[begin + 1 :])
+        prefix = b"{%b:%b%b" % (name, msgspec.json.encode(value), b"" if rest[:1] == b"}" else b",")
+        return prefix + rest, UsageFlag(root, prefix, None)
+    members = members_of(bytes(body))
+    if members is None:
+        return None
+    original = bytes(members[root]) if root in members else None
+    changed = _with_flag(bytes(body), flag)
+    return None if changed is None else (changed, UsageFlag(root, b"", original))
+
+
+def _with_flag(raw: bytes, flag: tuple[str, ...]) -> bytes | None:
+    """An object with the flag set; None if it is set, or if a part of its path is no object."""
+    members = {} if raw.strip() == _NULL else members_of(raw)
+    if members is None:
+        return None
+    present = bytes(members[flag[0]]) if flag[0] in members else _NULL
+    if len(flag) == 1:
+        changed = None if present == _TRUE else _TRUE
+    else:
+        changed = _with_flag(present, flag[1:])
+    if changed is None:
+        return None
+    members[flag[0]] = msgspec.Raw(changed)
+    return msgspec.json.encode(members)

@@ -1,0 +1,111 @@
+"""Values at the places where the formats of answers have the finish reason and the generated output.
+
+Sources: as in `answer_errors`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from penstock.answers.usage_report import Fields, Raw, members_of
+
+MAX_LISTED: Final = 64
+"""Maximum number of answers in one array that are read."""
+
+MAX_TEXT_BYTES: Final = 1024
+
+_any: Final = msgspec.json.Decoder()
+_text: Final = msgspec.json.Decoder(str)
+_list: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+_EMPTY: Final = frozenset({b"null", b'""', b"[]", b"{}"})
+_OUTPUTS: Final = (
+    "content",
+    "reasoning_content",
+    "reasoning",
+    "tool_calls",
+    "function_call",
+    "refusal",
+    "audio",
+    "thinking",
+)
+_NO_DELTA: Final = b'"message_delta"'
+
+
+def list_of(data: bytes) -> list[bytes] | None:
+    """The first MAX_LISTED elements of a JSON array, undecoded; None for anything else."""
+    try:
+        return [bytes(raw) for raw in _list.decode(data)[:MAX_LISTED]]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def text_of(raw: Raw, max_chars: int) -> str:
+    """The text of a JSON string; empty for anything else, and for a longer text."""
+    if len(memoryview(raw)) > MAX_TEXT_BYTES:
+        return ""
+    try:
+        text: str = _text.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+    return text if len(text) <= max_chars else ""
+
+
+def finish_reason_in(fields: Fields) -> str:
+    """The reason for which the answer ended, where the format of the record states it; empty without one."""
+    choice = _first_choice(fields)
+    if choice is not None:
+        return _text_at(choice, "finish_reason")
+    for member, name in (("delta", "stop_reason"), ("details", "finish_reason"), ("meta_info", "finish_reason")):
+        raw = fields.get(member)
+        inner = members_of(raw) if raw is not None else None
+        if inner is not None and (reason := _text_at(inner, name)):
+            return reason
+    return _text_at(fields, "done_reason") or _text_at(fields, "stop_reason")
+
+
+def has_output(fields: Fields) -> bool:
+    """Whether a record of a stream contains generated output; True for a record of an unknown format."""
+    if "choices" in fields:
+        choice = _first_choice(fields)
+        if choice is None:
+            return False
+        raw = choice.get("delta")
+        delta = members_of(raw) if raw is not None else None
+        if delta is None:
+            return _is_set(choice.get("text"))
+        return any(_is_set(delta.get(name)) for name in _OUTPUTS)
+    kind = fields.get("type")
+    if kind is not None:
+        name = bytes(kind)
+        return name.endswith(b'delta"') and name != _NO_DELTA
+    raw = fields.get("message")
+    message = members_of(raw) if raw is not None else None
+    if message is not None:
+        return any(_is_set(message.get(name)) for name in _OUTPUTS)
+    if "response" in fields or "token" in fields:
+        return _is_set(fields.get("response")) or _is_set(fields.get("token"))
+    return "error" not in fields
+
+
+def _first_choice(fields: Fields) -> Fields | None:
+    raw = fields.get("choices")
+    choices = list_of(bytes(raw)) if raw is not None else None
+    return members_of(choices[0]) if choices else None
+
+
+def _is_set(raw: Raw | None) -> bool:
+    return raw is not None and bytes(raw) not in _EMPTY
+
+
+def _text_at(fields: Fields, name: str) -> str:
+    raw: Any = fields.get(name)
+    if raw is None:
+        return ""
+    inner = members_of(raw)
+    if inner is not None:
+        # SGLang's native API: {"type": "stop", "matched": ...}
+        raw = inner.get("type")
+    return text_of(raw, MAX_TEXT_BYTES) if raw is not None else ""

@@ -1,0 +1,332 @@
+"""What the agent concludes from responses: usage, outcomes, and whose fault they are; engines on raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import brotli
+import pytest
+from msgspec.structs import replace
+
+from penstock.policy.policy import Cost, CostUnit
+from regional_agent.telemetry.access_log import AccessLog
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import SSE_HEAD, ask, chunk, code, post
+from tests.support.planet import MODEL
+from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine
+from tests.support.wait import until
+
+USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 8}}
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+WHOLE = {"choices": [{"x": "y" * 99}], "usage": USAGE}
+PLAIN = {"model": MODEL, "messages": [{"role": "user", "content": "hello " * 100}]}
+STREAM = {**PLAIN, "stream": True}
+ASKED = {**STREAM, "stream_options": {"include_usage": True}}
+
+
+def event(data: Any) -> bytes:
+    return b"data: %b\n\n" % (data if isinstance(data, bytes) else json.dumps(data).encode())
+
+
+def delta(text: str, finish: str | None = None) -> bytes:
+    return event({"id": "c", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish}]})
+
+
+WORDS = (delta(""), delta("a"), delta("b"), delta("c"), delta("", "stop"))
+REPORT = event({"id": "c", "choices": [], "usage": USAGE})
+DONE = event(b"[DONE]")
+
+
+def streams(*parts: bytes, ends: bool = True) -> Script:
+    """An engine that writes each part as a chunk of its own."""
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD)
+        for part in parts:
+            writer.write(chunk(part))
+            await writer.drain()
+            await asyncio.sleep(0)
+        if ends:
+            writer.write(b"0\r\n\r\n")
+        else:
+            await asyncio.Event().wait()
+
+    return script
+
+
+def responds(body: bytes, *lines: bytes, head: bytes = HEAD) -> Script:
+    """An engine that responds with a whole body."""
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        extra = b"".join(line + b"\r\n" for line in lines)
+        writer.write(b"%b%bContent-Length: %d\r\n\r\n%b" % (head, extra, len(body), body))
+
+    return script
+
+
+def body_of(request: dict[str, Any]) -> bytes:
+    return json.dumps(request).encode()
+
+
+def metered(agent: Agent) -> tuple[int, int, int, int]:
+    """Input, cached and output tokens, and requests with estimated usage."""
+    found = [series for _, _, series in agent.metrics.usage.series()]
+    names = ("input_tokens", "cached_input_tokens", "output_tokens", "estimated")
+    a, b, c, d = (sum(getattr(series, name) for series in found) for name in names)
+    return a, b, c, d
+
+
+def meter(agent: Agent) -> None:
+    """Count the cost of the model in tokens, and the usage of the tenant."""
+    policy = agent.config.policy
+    model = replace(policy.models[MODEL], cost=Cost(CostUnit.TOKEN, 0.001, 0.01))
+    agent.config.policy = replace(policy, models={**policy.models, MODEL: model})
+    agent.metrics.usage.use_names(["open"], {MODEL: 1.0})
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [(DONE,), (b": ping\n\n", DONE), (b"\n\n", DONE), (b"data: [DO", b"NE]\n", b"\n"), (b"data: [DONE]\r\n\r\n",), ()],
+    ids=["done", "comment", "blank", "split", "crlf", "none"],
+)
+@pytest.mark.parametrize("cut", [None, 1, 7])
+async def test_the_usage_of_a_stream_is_metered_exactly(tmp_path: Path, tail: Sequence[bytes], cut: int | None) -> None:
+    parts = [*WORDS, REPORT, *tail]
+    if cut is not None:
+        whole = b"".join(parts)
+        parts = [whole[at : at + cut] for at in range(0, len(whole), cut)]
+    async with engine(streams(*parts)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        answer = await ask(agent, body=body_of(ASKED))
+        assert answer.body == b"".join([*WORDS, REPORT, *tail])
+        assert (metered(agent), agent.counted()) == ((12, 8, 3, 0), {"ok": 1})
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", ""])
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_encoded_and_large_answers_are_metered_exactly(tmp_path: Path, coding: str, streamed: bool) -> None:
+    encode = {"gzip": gzip.compress, "br": brotli.compress, "": bytes}[coding]
+    extra = {"logprobs": [{"usage": {"prompt_tokens": 1}}] * 40_000, "tools": [{"usage": USAGE}]}
+    if streamed:
+        body = encode(b"".join(WORDS) + event({"choices": [], "usage": USAGE, **extra}) + DONE)
+    else:
+        body = encode(json.dumps({"id": "c", "choices": [], "usage": USAGE, **extra}).encode())
+    kind = b"text/event-stream" if streamed else b"application/json"
+    lines = [b"Content-Encoding: " + coding.encode()] if coding else []
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n" % kind
+    async with (
+        engine(responds(body, *lines, head=head)) as gpu,
+        running_agent(tmp_path, [gpu.address]) as agent,
+    ):
+        meter(agent)
+        answer = await ask(agent, body=body_of(ASKED if streamed else PLAIN))
+        assert answer.body == body
+        assert (metered(agent), agent.counted()) == ((12, 8, 3, 0), {"ok": 1})
+
+
+async def test_what_clients_send_and_engines_echo_is_not_metered(tmp_path: Path) -> None:
+    echoed = {"choices": [{"message": {"content": 'x "usage":{"prompt_tokens":9} '}}], "tools": [{"usage": USAGE}]}
+    async with engine(responds(body_of(echoed))) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        await ask(agent, body=body_of(PLAIN))
+        assert metered(agent)[3] == 1, "the agent estimates"
+        assert metered(agent)[1] == 0
+
+
+async def test_the_agent_asks_for_usage_and_hides_it(tmp_path: Path) -> None:
+    async with engine(streams(*WORDS, REPORT, DONE)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        answer = await ask(agent, body=body_of(STREAM))
+        assert answer.body == b"".join(WORDS) + DONE
+        assert json.loads(gpu.requests[0].body) == ASKED
+        assert (metered(agent), agent.counted()) == ((12, 8, 3, 0), {"ok": 1})
+        await ask(agent, body=body_of(PLAIN))
+        assert gpu.requests[1].body == body_of(PLAIN)
+
+
+async def test_usage_beside_the_finish_reason_stays(tmp_path: Path) -> None:
+    last = event({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": USAGE})
+    async with engine(streams(*WORDS[:-1], last, DONE)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        assert (await ask(agent, body=body_of(STREAM))).body == b"".join(WORDS[:-1]) + last + DONE
+        assert metered(agent) == (12, 8, 3, 0)
+
+
+async def test_an_engine_that_refuses_the_flag_gets_the_request_again(tmp_path: Path) -> None:
+    async def strict(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if b"stream_options" in received.body:
+            writer.write(b"HTTP/1.1 422 Unprocessable\r\nContent-Length: 2\r\n\r\n{}")
+        else:
+            await streams(*WORDS, DONE)(e, received, writer)
+
+    async with engine(strict) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        for _ in range(2):
+            answer = await ask(agent, body=body_of(STREAM))
+            assert (answer.status, answer.body) == (200, b"".join(WORDS) + DONE)
+        assert [b"stream_options" in request.body for request in gpu.requests] == [True, False, False]
+        assert gpu.requests[1].body == body_of(STREAM)
+        inputs, cached, outputs, estimated = metered(agent)
+        assert (cached, outputs, estimated) == (0, 6, 2)
+        assert inputs > 0
+        refused = await ask(agent, body=body_of({**STREAM, "stream_options": {"x": 1}}))
+        assert refused.status == 422, "what the client sent is refused to the client"
+
+
+async def test_a_client_that_leaves_is_charged_what_it_received(tmp_path: Path) -> None:
+    log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
+    async with (
+        engine(streams(*WORDS[:3], ends=False)) as gpu,
+        running_agent(tmp_path, [gpu.address], access_log=log) as agent,
+    ):
+        meter(agent)
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(STREAM)))
+        await client.head()
+        received = b""
+        while received != b"".join(WORDS[:3]):
+            received += await client.chunk()
+        client.close()
+        await until(lambda: agent.counted() == {"client_left": 1})
+        inputs, _, outputs, estimated = metered(agent)
+        assert (outputs, estimated) == (2, 1)
+        assert 50 <= inputs <= 500
+    log.close()
+    line = json.loads((tmp_path / "access.log").read_text())
+    assert (line["output_tokens"], line["usage_estimated"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "usage"),
+    [((*WORDS, REPORT, DONE), (12, 8, 3, 0)), ((*WORDS, REPORT), (12, 8, 3, 0))],
+    ids=["done", "report"],
+)
+async def test_a_client_that_closes_at_the_end_of_the_answer_has_it(
+    tmp_path: Path, parts: Sequence[bytes], usage: tuple[int, ...]
+) -> None:
+    async with engine(streams(*parts, ends=False)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(ASKED)))
+        await client.head()
+        received = b""
+        while received != b"".join(parts):
+            received += await client.chunk()
+        client.close()
+        await until(lambda: agent.counted() == {"ok": 1})
+        assert metered(agent) == (12, 8, 3, 0)
+
+
+ERROR = {"error": {"message": "CUDA error", "type": "InternalServerError", "code": 500}}
+BUSY = {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}
+INVALID = {"error": {"message": "too long", "type": "BadRequestError", "code": 400}}
+
+
+@pytest.mark.parametrize("failing", [ERROR, BUSY], ids=["error", "busy"])
+@pytest.mark.parametrize("form", ["event", "split", "after a comment", "json", "slow json"])
+async def test_an_error_with_status_200_is_retried_elsewhere(
+    tmp_path: Path, failing: dict[str, Any], form: str
+) -> None:
+    text = json.dumps(failing).encode()
+    scripts = {
+        "event": streams(event(text), DONE),
+        "split": streams(*(event(text)[at : at + 5] for at in range(0, len(event(text)), 5))),
+        "after a comment": streams(b": ping\n\n", event(text)),
+        "json": responds(text),
+        "slow json": streams(*(text[at : at + 9] for at in range(0, len(text), 9))),
+    }
+    streamed = "json" not in form
+    script = scripts[form]
+    if form == "slow json":
+
+        async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+            writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+            for at in range(0, len(text), 9):
+                writer.write(chunk(text[at : at + 9]))
+                await writer.drain()
+            writer.write(b"0\r\n\r\n")
+
+    good = (
+        streams(*WORDS, REPORT, DONE) if streamed else responds(body_of({"choices": [{"x": "y" * 99}], "usage": USAGE}))
+    )
+    request = body_of(ASKED if streamed else PLAIN)
+    async with (
+        engine(script) as bad,
+        engine(good) as other,
+        running_agent(tmp_path, [bad.address, other.address]) as agent,
+    ):
+        meter(agent)
+        for _ in range(12):
+            answer = await ask(agent, body=request)
+            assert (answer.status, b"rror" in answer.body) == (200, False)
+        assert agent.counted() == {"ok": 12}
+        assert metered(agent) == (144, 96, 36, 0)
+        assert agent.held() == 0
+        assert bad.requests
+        if failing is ERROR:
+            assert len(bad.requests) <= 4, "the endpoint is charged, and ejected"
+            assert [endpoint.ejection.is_ejected for endpoint in agent.endpoints.every()].count(True) == 1
+
+
+async def test_an_error_that_the_request_causes_is_the_clients(tmp_path: Path) -> None:
+    async with (
+        engine(streams(event(INVALID), DONE)) as one,
+        engine(streams(event(INVALID), DONE)) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        for _ in range(10):
+            assert (await ask(agent, body=body_of(ASKED))).body == event(INVALID) + DONE
+        assert agent.counted() == {"client_error": 10}
+        assert len(one.requests) + len(two.requests) == 10
+        assert not any(endpoint.ejection.is_ejected for endpoint in agent.endpoints.every())
+        assert agent.tally.report().ended == 0
+
+
+async def test_an_error_after_the_first_event_is_the_engines(tmp_path: Path) -> None:
+    async with engine(streams(*WORDS[:3], event(ERROR))) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        for _ in range(3):
+            assert (await ask(agent, body=body_of(ASKED))).body == b"".join(WORDS[:3]) + event(ERROR)
+        assert agent.counted() == {"engine_error": 3}
+        assert metered(agent)[:3] == (0, 0, 0), "overhead of the fleet, and not the tenant's"
+        assert agent.tally.report().failed == 3
+        (endpoint,) = agent.endpoints.every()
+        assert endpoint.ejection.failures > 0 or endpoint.ejection.is_ejected
+
+
+async def test_a_lone_engine_that_fails_with_status_200_is_502(tmp_path: Path) -> None:
+    async with engine(streams(event(ERROR))) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        answer = await ask(agent, body=body_of(ASKED))
+        assert (answer.status, code(answer.body)) == (502, "engine_failed")
+        assert agent.held() == 0
+
+
+async def test_an_engine_without_the_model_is_charged_when_another_has_it(tmp_path: Path) -> None:
+    missing = responds(
+        b'{"error":"no such model"}', head=b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\n"
+    )
+    good = responds(body_of(WHOLE))
+    async with (
+        engine(missing) as bad,
+        engine(good) as other,
+        running_agent(tmp_path, [bad.address, other.address]) as agent,
+    ):
+        for _ in range(12):
+            assert (await ask(agent, body=body_of(PLAIN))).status == 200
+        assert agent.counted() == {"ok": 12}
+        assert 1 <= len(bad.requests) <= 4
+    async with (
+        engine(missing) as bad,
+        engine(missing) as other,
+        running_agent(tmp_path, [bad.address, other.address]) as agent,
+    ):
+        for _ in range(5):
+            assert (await ask(agent, body=body_of(PLAIN))).status == 404
+        assert agent.counted() == {"client_error": 5}
+        assert not any(endpoint.ejection.is_ejected for endpoint in agent.endpoints.every())

@@ -1,0 +1,399 @@
+"""The answer parser: facts by place, in any chunking, whatever stands beside them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from typing import Any
+
+import brotli
+import pytest
+
+from penstock.answers.answer_errors import ErrorCause
+from penstock.answers.answer_format import AnswerFormat
+from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_HELD_BYTES, AnswerParser
+from penstock.answers.usage import Usage
+from penstock.routes.presets.preset_registry import preset_routes
+from penstock.routes.route import Route
+
+CHAT, RESPONSES, MESSAGES, TGI, SGLANG, OLLAMA = (
+    next(route for route in preset_routes(preset) if route.name == name)
+    for preset, name in (
+        ("openai", "openai-chat-completions"),
+        ("openai", "openai-responses"),
+        ("anthropic", "anthropic-messages"),
+        ("tgi", "tgi-generate-stream"),
+        ("sglang", "sglang-generate"),
+        ("ollama", "ollama-chat"),
+    )
+)
+USAGE = {
+    "prompt_tokens": 12,
+    "total_tokens": 40,
+    "completion_tokens": 28,
+    "prompt_tokens_details": {"cached_tokens": 8},
+}
+READ = Usage(12, 28, 8)
+
+
+def parser(route: Route = CHAT, kind: int = EVENTS, coding: bytes = b"", *, hides: bool = False) -> AnswerParser:
+    return AnswerParser(AnswerFormat(route), kind, coding, hides)
+
+
+def event(data: Any, end: str = "\n\n") -> bytes:
+    return f"data: {data if isinstance(data, str) else json.dumps(data)}{end}".encode()
+
+
+def delta(text: str = "x", **choice: Any) -> dict[str, Any]:
+    return {"id": "c", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None, **choice}]}
+
+
+def stream(*events: Any, end: str = "\n\n") -> bytes:
+    return b"".join(event(each, end) for each in events)
+
+
+WHOLE = stream(delta(""), delta("a"), delta("b"), delta("", finish_reason="stop"), {"choices": [], "usage": USAGE})
+DONE = event("[DONE]")
+
+
+def read(data: bytes, size: int, reader: AnswerParser, *, complete: bool = True) -> bytes:
+    forwarded = b"".join(reader.feed(data[at : at + size]) for at in range(0, len(data), size))
+    return forwarded + reader.finish(complete=complete)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 100_000])
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n"])
+@pytest.mark.parametrize(
+    "tail",
+    [b"", b": ping\n\n", b"\n\n", b"event: end\n\n", b": a\n\n: b\n\n"],
+    ids=["none", "comment", "blank", "name", "2"],
+)
+def test_usage_before_the_end_is_read_in_any_chunking(size: int, end: str, tail: bytes) -> None:
+    events = (
+        delta(""),
+        delta("a"),
+        delta("b"),
+        delta("", finish_reason="stop"),
+        {"choices": [], "usage": USAGE},
+        "[DONE]",
+    )
+    reader = parser()
+    data = stream(*events, end=end) + tail
+    assert read(data, size, reader) == data
+    assert (reader.usage, reader.usage_is_final, reader.ended) == (READ, True, True)
+    assert (reader.delivered, reader.finish_reason, reader.error) == (2, "stop", None)
+
+
+def test_the_terminator_may_come_in_writes_of_its_own() -> None:
+    reader = parser()
+    for part in (WHOLE, b"data:", b" [DONE]", b"\n", b"\n"):
+        reader.feed(part)
+    assert (reader.usage, reader.ended) == (READ, True)
+
+
+@pytest.mark.parametrize("size", [5, 4096, 10_000_000])
+@pytest.mark.parametrize("beside", [100, 3 * MAX_HELD_BYTES])
+def test_large_members_around_the_usage_do_not_matter(size: int, beside: int) -> None:
+    if size == 5 and beside > 100:
+        pytest.skip("takes long")
+    logprobs = [{"token": 'a"}]', "top": [1, 2, {"usage": {"prompt_tokens": 1}}]}] * (beside // 50)
+    answer = {"id": "c", "logprobs": logprobs, "usage": USAGE, "more": logprobs, "text": "y" * beside}
+    whole = parser(kind=JSON)
+    read(json.dumps(answer).encode(), size, whole)
+    assert (whole.usage, whole.ended) == (READ, True)
+    streamed = parser()
+    read(stream(delta(), {"choices": [], **answer}) + DONE, size, streamed)
+    assert (streamed.usage, streamed.ended) == (READ, True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": [{"message": {"content": '"usage":{"prompt_tokens":1}', "tool_calls": [{"usage": USAGE}]}}]},
+        {"tools": [{"parameters": {"properties": {"usage": USAGE}}}]},
+        {"metadata": {"usage": USAGE}},
+        {"response": {"usage": USAGE}},
+        {"usage": None},
+        {"usage": [USAGE]},
+        {"usage": {"prompt_tokens": 10**30, "completion_tokens": "5"}},
+        {"usage": {"prompt_tokens": -5, "completion_tokens": 1.5}},
+        {"usage": {"prompt_tokens": True, "completion_tokens": None}},
+        {"usage": {"prompt_tokens_details": {"cached_tokens": 5}}},
+        [1, 2],
+        "text",
+    ],
+)
+def test_a_member_at_another_place_and_a_number_out_of_range_are_no_usage(answer: Any) -> None:
+    reader = parser(kind=JSON)
+    read(json.dumps(answer).encode(), 1000, reader)
+    assert (reader.usage, reader.ended) == (None, True)
+    reader = parser()
+    read(stream(delta(), answer) + DONE, 1000, reader)
+    assert reader.usage is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"x":NaN,"usage":%b}',
+        b'{"x":"\xff\xfe","usage":%b}',
+        b'{"x":Infinity,"usage":%b,"y":[NaN]}',
+        b'\xef\xbb\xbf {"usage":%b}'[3:],
+    ],
+)
+def test_what_engines_send_that_is_no_json_beside_the_usage_does_not_matter(data: bytes) -> None:
+    reader = parser(kind=JSON)
+    read(data % json.dumps(USAGE).encode(), 9, reader)
+    assert reader.usage == READ
+
+
+def test_numbers_with_a_fraction_of_zero_are_whole() -> None:
+    reader = parser(kind=JSON)
+    reader.feed(b'{"usage":{"prompt_tokens":12.0,"completion_tokens":28}}')
+    reader.finish(complete=True)
+    assert reader.usage == Usage(12, 28)
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br"])
+@pytest.mark.parametrize("size", [1, 50, 100_000])
+def test_an_encoded_answer_is_read_and_forwarded_as_it_is(coding: bytes, size: int) -> None:
+    encode = {b"gzip": gzip.compress, b"deflate": zlib.compress, b"br": brotli.compress}[coding]
+    for data, kind in ((WHOLE + DONE, EVENTS), (json.dumps({"usage": USAGE, "x": "y" * 5000}).encode(), JSON)):
+        reader, sent = parser(kind=kind, coding=coding, hides=True), encode(data)
+        assert read(sent, size, reader) == sent
+        assert (reader.usage, reader.ended) == (READ, True)
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"br"])
+def test_a_decompression_bomb_ends_the_reading_only(coding: bytes) -> None:
+    bomb = (gzip.compress if coding == b"gzip" else brotli.compress)(b"a" * 200_000_000)
+    reader = parser(coding=coding)
+    assert read(bomb, 65536, reader) == bomb
+    assert reader.usage is None
+
+
+def test_an_unknown_or_broken_coding_ends_the_reading_only() -> None:
+    for coding in (b"zstd", b"gzip", b"br"):
+        reader = parser(kind=JSON, coding=coding)
+        assert read(b'{"usage":{}}' * 10, 7, reader) == b'{"usage":{}}' * 10
+        assert (reader.usage, reader.ended, reader.undecided) == (None, False, False)
+
+
+def test_anthropic_counts_cached_tokens_as_input_and_the_last_output() -> None:
+    usage = {"input_tokens": 40, "cache_read_input_tokens": 60, "output_tokens": 1}
+    events = (
+        {"type": "message_start", "message": {"id": "m", "usage": usage}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x"}} for _ in range(5)),
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 15}},
+    )
+    for size in (1, 40, 100_000):
+        reader = parser(MESSAGES)
+        read(stream(*events), size, reader)
+        assert (reader.usage, reader.finish_reason, reader.delivered) == (Usage(100, 15, 60), "end_turn", 5)
+        assert (reader.usage_is_final, reader.ended) == (True, False)
+        reader.feed(event({"type": "message_stop"}))
+        assert reader.ended
+    whole = parser(MESSAGES, JSON)
+    read(json.dumps({"type": "message", "usage": {**usage, "cache_creation_input_tokens": 5}}).encode(), 50, whole)
+    assert whole.usage == Usage(105, 1, 60)
+
+
+RESPONSE = {
+    "id": "resp_1",
+    "usage": {"input_tokens": 36, "output_tokens": 87, "input_tokens_details": {"cached_tokens": 3}},
+}
+
+
+@pytest.mark.parametrize(
+    ("route", "kind", "data", "usage", "finish"),
+    [
+        (
+            RESPONSES,
+            EVENTS,
+            stream(
+                {"type": "response.created", "response": {"id": "resp_1", "usage": None, "error": None}},
+                {"type": "response.output_text.delta", "delta": "x"},
+                {"type": "response.completed", "response": {**RESPONSE, "error": None, "tools": [{"usage": 1}] * 99}},
+            ),
+            Usage(36, 87, 3),
+            "",
+        ),
+        (
+            RESPONSES,
+            JSON,
+            json.dumps({**RESPONSE, "status": "completed", "error": None}).encode(),
+            Usage(36, 87, 3),
+            "",
+        ),
+        (
+            TGI,
+            EVENTS,
+            stream(
+                {"token": {"text": "x"}, "generated_text": None, "details": None},
+                {
+                    "token": {"text": "y"},
+                    "generated_text": "xy",
+                    "details": {"finish_reason": "length", "generated_tokens": 20, "input_length": 5},
+                },
+            ),
+            Usage(5, 20),
+            "length",
+        ),
+        (
+            SGLANG,
+            EVENTS,
+            stream(
+                {"text": "x", "meta_info": {"prompt_tokens": 7, "completion_tokens": 1, "finish_reason": None}},
+                {
+                    "text": "xy",
+                    "meta_info": {
+                        "prompt_tokens": 7,
+                        "completion_tokens": 16,
+                        "cached_tokens": 2,
+                        "finish_reason": {"type": "length", "length": 16},
+                    },
+                },
+            )
+            + DONE,
+            Usage(7, 16, 2),
+            "length",
+        ),
+        (
+            OLLAMA,
+            LINES,
+            b'{"message":{"content":"."},"done":false}\n'
+            b'{"message":{"content":""},"done":true,"done_reason":"stop","prompt_eval_count":26,"eval_count":259}\n',
+            Usage(26, 259),
+            "stop",
+        ),
+        (OLLAMA, JSON, b'{"done":true,"prompt_eval_count":26,"eval_count":259}', Usage(26, 259), ""),
+        (
+            SGLANG,
+            JSON,
+            json.dumps([{"meta_info": {"prompt_tokens": 7, "completion_tokens": n}} for n in (5, 6)]).encode(),
+            Usage(14, 11),
+            "",
+        ),
+    ],
+    ids=["responses", "response", "tgi", "sglang", "ollama", "ollama json", "sglang json"],
+)
+@pytest.mark.parametrize("size", [1, 33, 100_000])
+def test_other_formats(route: Route, kind: int, data: bytes, usage: Usage, finish: str, size: int) -> None:
+    reader = parser(route, kind)
+    assert read(data, size, reader) == data
+    assert (reader.usage, reader.finish_reason, reader.error) == (usage, finish, None)
+    assert route is not RESPONSES or reader.object_id == "resp_1"
+
+
+ERRORS = [
+    ({"error": {"message": "out of memory", "type": "InternalServerError", "code": 500}}, ErrorCause.ENGINE),
+    ({"error": "CUDA error", "error_type": "generation"}, ErrorCause.ENGINE),
+    ({"error": {"message": "x", "code": "400"}}, ErrorCause.REQUEST),
+    ({"error": {"message": "x", "type": "invalid_request_error", "code": None}}, ErrorCause.REQUEST),
+    ({"error": {"message": "x", "code": 404}}, ErrorCause.ENGINE),
+    ({"error": {"message": "x", "code": 503}}, ErrorCause.BUSY),
+    ({"type": "error", "error": {"type": "overloaded_error", "message": "x"}}, ErrorCause.BUSY),
+    ({"type": "error", "error": {"type": "api_error", "message": "x"}}, ErrorCause.ENGINE),
+    ({"type": "error", "code": "server_error", "message": "x"}, ErrorCause.ENGINE),
+    ({"object": "error", "message": "x", "code": 400, "type": "BadRequestError"}, ErrorCause.REQUEST),
+    ({"object": "error", "message": "x", "code": 50000}, ErrorCause.ENGINE),
+    ({"type": "response.failed", "response": {"error": {"code": "server_error", "message": "x"}}}, ErrorCause.ENGINE),
+]
+
+
+@pytest.mark.parametrize(("error", "cause"), ERRORS)
+@pytest.mark.parametrize("size", [1, 20, 10_000])
+def test_errors_in_a_response_with_status_200(error: dict[str, Any], cause: ErrorCause, size: int) -> None:
+    text = json.dumps(error).encode()
+    for kind, data in ((EVENTS, b"data: " + text + b"\n\n"), (LINES, text + b"\n"), (JSON, text)):
+        reader = parser(kind=kind)
+        for at in range(0, len(data), size):
+            assert reader.undecided
+            reader.feed(data[at : at + size])
+        assert reader.undecided == (kind == JSON), "what may be an error is not forwarded"
+        reader.finish(complete=True)
+        assert reader.error is not None
+        assert reader.error.cause is cause
+        later = parser(kind=kind)
+        if kind != JSON:
+            later.feed((b"data: {}\n\n" if kind == EVENTS else b"{}\n") + data)
+            assert not later.undecided
+            assert later.error is not None
+
+
+def test_a_named_error_event_is_an_error_whatever_its_data() -> None:
+    reader = parser()
+    reader.feed(b"event: error\ndata: boom\n\n")
+    assert reader.error is not None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"error": None, "choices": []},
+        {"error": {}},
+        {"choices": [{"message": {"content": "error", "error": {"message": "x"}}}]},
+        {"status": "failed"},
+        {"type": "message"},
+        {"object": "chat.completion"},
+    ],
+)
+def test_what_is_no_error(answer: dict[str, Any]) -> None:
+    for kind, data in ((EVENTS, event(answer)), (JSON, json.dumps(answer).encode())):
+        reader = parser(kind=kind)
+        reader.feed(data)
+        reader.finish(complete=True)
+        assert reader.error is None
+
+
+def test_comments_are_undecided_and_large_beginnings_are_not() -> None:
+    reader = parser()
+    reader.feed(b": ping\n\n")
+    assert reader.undecided
+    reader.feed(b"data: " + b"x" * 100_000)
+    assert not reader.undecided
+
+
+@pytest.mark.parametrize("size", [1, 17, 100_000])
+def test_the_event_that_only_the_agent_asked_for_is_hidden(size: int) -> None:
+    reader = parser(hides=True)
+    hidden = event({"choices": [], "usage": USAGE})
+    assert read(WHOLE + DONE, size, reader) == WHOLE.removesuffix(hidden) + DONE
+    assert reader.usage == READ
+
+
+def test_usage_in_the_finish_chunk_is_not_hidden() -> None:
+    data = stream(delta("a"), {**delta("", finish_reason="stop"), "usage": USAGE}, "[DONE]")
+    reader = parser(hides=True)
+    assert read(data, 30, reader) == data
+    assert reader.usage == READ
+
+
+def test_continuous_usage_is_that_of_the_last_event() -> None:
+    events = [{**delta(), "usage": {"prompt_tokens": 12, "completion_tokens": n}} for n in range(1, 30)]
+    reader = parser()
+    read(stream(*events), 100, reader, complete=False)
+    assert (reader.usage, reader.usage_is_final, reader.delivered) == (Usage(12, 29), False, 29)
+
+
+def test_an_event_without_end_is_bounded_and_forwarded() -> None:
+    for kind, begin in ((EVENTS, b"data: "), (LINES, b"")):
+        reader, part = parser(kind=kind), b"x" * 65536
+        forwarded = len(reader.feed(begin))
+        for _ in range(1024):
+            forwarded += len(reader.feed(part))
+        assert forwarded + len(reader.finish(complete=False)) == len(begin) + 1024 * 65536
+        assert len(reader._splitter.rest) < 1_000_000
+
+
+def test_a_relayed_chunk_is_counted_by_its_framing() -> None:
+    reader = parser()
+    reader.feed(event(delta("")))
+    body = event(delta("a"))
+    chunk = b"%x\r\n%b\r\n" % (len(body), body)
+    assert reader.skim_chunk(chunk)
+    assert reader.delivered == 1
+    for other in (body[:-1], DONE, event({"choices": [], "usage": USAGE}), event({"error": {}})):
+        assert not reader.skim_chunk(b"%x\r\n%b\r\n" % (len(other), other))
