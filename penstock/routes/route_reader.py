@@ -43,6 +43,7 @@ class RouteReader:
         "model_pointers",
         "number_pointers",
         "object_parameter",
+        "reads_body",
         "route",
     )
 
@@ -57,12 +58,14 @@ class RouteReader:
             source: tuple(place.name for place in route.model if place.source is source) for source in ModelSource
         }
         self.model_pointers = self.by_source[ModelSource.JSON]
+        objects = tuple(place for place in (route.client_object, route.previous_object) if place.startswith("/"))
+        self.reads_body = bool(self.model_pointers or route.stream_field or objects)
+        """Whether the body decides more than cost and session, so that it must be JSON that agents can read."""
         self.fixed = self.by_source[ModelSource.FIXED]
         self.object_parameter = route.object_parameter
         """The route's `object_parameter`: the model of the object that it identifies is the model of the request."""
         self.number_pointers = tuple(pointer for name in _NUMBERS for pointer in getattr(route.cost, name))
         """JSON pointers to the numbers that determine the cost."""
-        objects = (place for place in (route.client_object, route.previous_object) if place.startswith("/"))
         flags = (route.stream_field,) if route.stream_field else ()
         self._fields = BodyFields([*self.model_pointers, *flags, *pointers_of(route.cost), *route.session, *objects])
 

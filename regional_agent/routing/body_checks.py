@@ -7,6 +7,7 @@ is refused before that part is forwarded.
 from __future__ import annotations
 
 import re
+import zlib
 from typing import Final
 
 from penstock.routing.reasons import Reason, Refusal
@@ -20,6 +21,11 @@ _MODEL_STRING: Final = re.compile(
 
 _MAX_STRING_BYTES: Final = 40
 """Maximum length (bytes) of a match of _MODEL_STRING."""
+
+MAX_UNCOMPRESSED_BYTES: Final = 1024 * 1024
+"""Maximum size (bytes) of a compressed body's content that is read, in about three milliseconds."""
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
 
 _UTF_8: Final = frozenset({b"utf-8", b"utf8", b"us-ascii", b"ascii"})
 _CHARSET: Final = re.compile(rb"charset\*?\d*\*?[ \t]*=[ \t]*[\"']?([^\"';, \t]*)")
@@ -50,6 +56,22 @@ def json_problem(request: Request) -> Refusal | None:
     elif len(_json_types) < MAX_CACHED_TYPES and len(content_type) < 64:
         _json_types.add(content_type)
     return None
+
+
+def content_codings(request: Request) -> list[bytes]:
+    """The content codings of a body, in lower case, except `identity`."""
+    listed = b",".join(request.every(b"content-encoding")).lower().split(b",")
+    return [coding for each in listed if (coding := each.strip()) not in (b"", b"identity")]
+
+
+def uncompressed(body: bytes | bytearray) -> bytes | None:
+    """The content of a body in gzip; None if it exceeds MAX_UNCOMPRESSED_BYTES or is not one complete member."""
+    decoder = zlib.decompressobj(_GZIP)
+    try:
+        content = decoder.decompress(body, MAX_UNCOMPRESSED_BYTES)
+    except zlib.error:
+        return None
+    return content if decoder.eof and not decoder.unused_data else None
 
 
 class FormCheck:

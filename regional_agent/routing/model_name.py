@@ -21,7 +21,7 @@ import msgspec
 from penstock.routes.route import BodyKind
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
-from regional_agent.routing.body_checks import json_problem, scan_form
+from regional_agent.routing.body_checks import content_codings, json_problem, scan_form
 from regional_agent.routing.classify import MAX_MODEL, RequestFields, classify
 from regional_agent.routing.query_values import query_values
 from regional_agent.routing.route_fields import can_replace_route_model, has_json, replace_route_model, route_fields
@@ -66,8 +66,9 @@ def request_fields(request: Request) -> RequestFields | Refusal:
     """The routing fields of a request, from the part that has arrived, or its refusal."""
     if request.reader is not None:
         return route_fields(request, request.reader)
-    if not request.plain and any(coding.lower() != b"identity" for coding in request.every(b"content-encoding")):
-        return Refusal(Reason.BAD_REQUEST, "the body is compressed; send it without Content-Encoding")
+    if not request.plain and content_codings(request):
+        detail = "the body is compressed, and names the model; send it without Content-Encoding"
+        return Refusal(Reason.BAD_REQUEST, detail)
     if not request.upgrade:
         if is_upload(request):
             ambiguous = _ambiguous_type(request)

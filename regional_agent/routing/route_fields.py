@@ -18,7 +18,7 @@ from penstock.routes.route import BodyKind, ModelSource
 from penstock.routes.route_reader import RouteReader
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
-from regional_agent.routing.body_checks import json_problem, scan_form
+from regional_agent.routing.body_checks import content_codings, json_problem, scan_form, uncompressed
 from regional_agent.routing.classify import MAX_MODEL, RequestFields
 from regional_agent.routing.query_values import query_values
 
@@ -35,16 +35,15 @@ _NOT_JSON: Final = (b"multipart/", b"audio/", b"video/", b"image/", b"applicatio
 
 def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refusal:
     """The routing fields of a request, from the part that has arrived, or its refusal."""
-    if not request.plain and reader.route.body in (_JSON, _UPLOAD):
-        codings = request.every(b"content-encoding")
-        if any(coding.lower() != b"identity" for coding in codings):
-            return _bad("the body is compressed; send it without Content-Encoding")
+    codings = [] if request.plain else content_codings(request)
+    if codings and (reader.reads_body or _is_form(request)):
+        return _bad("the body is compressed, and the route reads it; send it without Content-Encoding")
     names = _names_beside_body(request, reader)
     if isinstance(names, Refusal):
         return names
     values: dict[str, Raw] = {}
     if has_json(request, reader) and not request.upgrade:
-        read = json_problem(request) or _read_json(request, reader)
+        read = json_problem(request) or _read_json(request, reader, codings)
         if isinstance(read, Refusal):
             return read
         values = read
@@ -161,10 +160,15 @@ def _is_form(request: Request) -> bool:
     return (request.header(b"content-type") or b"").lower().startswith(b"multipart/")
 
 
-def _read_json(request: Request, reader: RouteReader) -> dict[str, Raw] | Refusal:
-    """The values in a complete body. A body without a place for the model or for the flag of streams may be anything:
-    engines validate it."""
-    body, anything = request.body, not reader.model_pointers and not reader.route.stream_field
+def _read_json(request: Request, reader: RouteReader, codings: list[bytes]) -> dict[str, Raw] | Refusal:
+    """The values in a complete body. A body that decides nothing beyond cost and session may be anything: engines
+    validate it."""
+    body: bytes | bytearray | None = request.body
+    anything = not reader.reads_body
+    if codings:
+        body = uncompressed(request.body) if codings == [b"gzip"] else None
+    if body is None:
+        return {}
     length = request.header(_JSON_LENGTH) if anything else None
     if length is not None:
         if not length.isdigit() or len(length) > 9 or int(length) > len(body):

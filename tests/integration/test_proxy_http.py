@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 from pathlib import Path
 
@@ -232,6 +233,16 @@ async def test_no_decision_reads_a_header_that_the_connection_header_names(tmp_p
         received = gpu.requests[1]
         assert (received.header("x-hop"), received.header("te"), received.header("x-kept")) == (None, None, "2")
         assert len(gpu.requests) == 2
+
+
+async def test_a_compressed_body_passes_unchanged_where_the_path_names_the_model(tmp_path: Path) -> None:
+    route = Route("generate", "/v2/models/{model}/generate", model=(ModelLocation(ModelSource.PATH, "model"),))
+    body = gzip.compress(b'{"text_input": "x"}')
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.config.policy = replace(agent.config.policy, routes=(route,))
+        path = f"/v2/models/{MODEL}/generate"
+        assert (await ask(agent, "Content-Encoding: gzip", body=body, path=path)).status == 200
+        assert (gpu.requests[0].body, gpu.requests[0].header("content-encoding")) == (body, "gzip")
 
 
 async def test_the_configured_location_header_is_not_hop_by_hop(tmp_path: Path) -> None:

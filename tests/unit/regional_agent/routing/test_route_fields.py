@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -15,6 +16,7 @@ from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
+from regional_agent.routing.body_checks import MAX_UNCOMPRESSED_BYTES
 from regional_agent.routing.engine_request import RequestRewrite, can_rename
 from regional_agent.routing.model_name import can_start_early, reads_whole, replace_model, request_fields
 from regional_agent.routing.route_fields import object_in
@@ -212,6 +214,58 @@ def test_json_that_is_a_form_too_is_refused() -> None:
     body = {"model": "m", "x": "&model=n&"}
     assert "declares a form" in refused(request("/x", (JSON, "/model"), body=body, headers=form))
     assert model(request("/x", (JSON, "/model"), body={"model": "m", "x": "a & b; c"}, headers=form)) == "m"
+
+
+def packed(body: dict[str, Any], target: str = "/v2/models/m/generate", **more: Any) -> Request:
+    headers = {"content-encoding": more.pop("coding", "gzip")} | more.pop("headers", {})
+    content = gzip.compress(json.dumps(body).encode()) + more.pop("after", b"")
+    return request(target, (PATH, "model"), path="/v2/models/{model}/generate", body=content, headers=headers, **more)
+
+
+GENERATE = {"cost": CostFields(max_tokens=("/max",)), "session": ("/parameters/sequence_id",)}
+
+
+def test_a_gzip_body_is_read_where_the_path_names_the_model() -> None:
+    made = packed({"max": 7, "parameters": {"sequence_id": 1}}, **GENERATE)
+    fields = request_fields(made)
+    assert not isinstance(fields, Refusal)
+    assert (fields.model, bytes(fields.session)) == ("m", b"1")
+    assert estimate(made, CostUnit.TOKEN).ask.max_tokens == 7
+    assert gzip.decompress(bytes(made.body)), "the endpoint receives the body as the client sent it"
+    assert "ambiguous" in refused(packed({"max": 7, "Max": 9}, **GENERATE))
+    assert "not a number" in refused(packed({"max": "7"}, **GENERATE))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"coding": "br"},
+        {"coding": "gzip, gzip"},
+        {"after": b"x"},
+        {"after": gzip.compress(b"{}")},
+        {"padding": "x" * MAX_UNCOMPRESSED_BYTES},
+    ],
+)
+def test_a_compressed_body_that_agents_do_not_read_is_forwarded_where_the_path_names_the_model(more: Any) -> None:
+    fields = request_fields(packed({"max": 7, "x": more.pop("padding", "")}, **GENERATE, **more))
+    assert not isinstance(fields, Refusal)
+    assert (fields.model, fields.values) == ("m", {})
+
+
+@pytest.mark.parametrize(
+    ("places", "more"),
+    [
+        (((JSON, "/model"),), {}),
+        (((FIXED, "m"),), {"stream": StreamKind.SSE, "stream_field": "/stream"}),
+        (((FIXED, "m"),), {"client_object": "/client_id"}),
+    ],
+)
+def test_a_compressed_body_that_decides_is_refused_with_the_remedy(places: Any, more: Any) -> None:
+    headers = {"content-encoding": "GZIP"}
+    made = request("/x", *places, body=gzip.compress(b'{"model": "m"}'), headers=headers, **more)
+    assert "send it without Content-Encoding" in refused(made)
+    headers = {"content-encoding": "identity"}
+    assert model(request("/x", *places, body={"model": "m"}, headers=headers, **more)) == "m"
 
 
 def test_quantities_are_read_at_the_pointers_of_the_route() -> None:
