@@ -36,10 +36,6 @@ MAX_WAITING_BYTES = 256 * 1024 * 1024
 MIN_RETRY_S = 1.0
 """Minimum Retry-After (s); also used if the time to retry is unknown."""
 
-MAX_EARLIEST_S = 40
-"""Maximum start (s) of the interval over which retries are spread, so that Retry-After is at most 60 s: the SDKs of
-OpenAI and Anthropic ignore a longer time, and retry within seconds."""
-
 MIN_SPREAD_S = 2
 """Minimum interval (s) over which the retries of clients that were refused together are spread."""
 
@@ -281,10 +277,10 @@ def spread_retry_after_s(wait_s: float, rng: Random) -> int:
     """Return the Retry-After of a refused client, in whole seconds, spread at random.
 
     Clients that are refused together would retry together and be refused again, so their retries are spread evenly over
-    an interval of half of `wait_s`, at least MIN_SPREAD_S. The result is at most 60.
+    an interval of half of `wait_s`, at least MIN_SPREAD_S.
 
     Args:
         wait_s: minimum time until the retry, in seconds.
     """
-    earliest_s = min(ceil(max(MIN_RETRY_S, wait_s)), MAX_EARLIEST_S)
+    earliest_s = ceil(max(MIN_RETRY_S, wait_s))
     return earliest_s + rng.randrange(max(MIN_SPREAD_S, ceil(earliest_s / 2)) + 1)

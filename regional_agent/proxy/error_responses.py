@@ -82,6 +82,10 @@ RETRIES: dict[Reason, bool | None] = {
 Sent as `x-should-retry`, which the SDKs of OpenAI and Anthropic obey (`_base_client.py`); without it they repeat a
 request after every status from 500 on, 501 and 508 included."""
 
+MAX_SDK_WAIT_S: Final = 60
+"""Maximum delay (s) that the same SDKs accept; they ignore a longer one, and retry within seconds. They read
+`retry-after-ms` before `retry-after`."""
+
 _SHOULD_RETRY: Final = {True: b"x-should-retry: true\r\n", False: b"x-should-retry: false\r\n", None: b""}
 
 MEANING: dict[Reason, str] = {
@@ -146,7 +150,10 @@ def refusal_response(
     if status == 426:
         lines.append(b"upgrade: websocket\r\n")
     if refusal.retry_after_s is not None:
-        lines.append(b"retry-after: %d\r\n" % spread_retry_after_s(refusal.retry_after_s, rng))
+        after_s = spread_retry_after_s(refusal.retry_after_s, rng)
+        lines.append(b"retry-after: %d\r\n" % after_s)
+        if after_s > MAX_SDK_WAIT_S:
+            lines.append(b"retry-after-ms: %d\r\n" % rng.randint(MAX_SDK_WAIT_S * 500, MAX_SDK_WAIT_S * 1000))
     if refusal.try_regions:
         lines.append(b"%b: %b\r\n" % (REGIONS_HEADER, ",".join(refusal.try_regions).encode()))
     if request_id:

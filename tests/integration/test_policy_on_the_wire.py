@@ -167,6 +167,7 @@ async def test_a_tenant_over_its_rate_is_refused_with_retry_after(tmp_path: Path
         status, headers, body = await ask(agent)
         assert (status, json.loads(body)["error"]["code"]) == (429, "quota_exceeded")
         assert 90 <= int(headers["retry-after"]) <= 150
+        assert 30_000 <= int(headers["retry-after-ms"]) <= 60_000, "SDKs ignore more than 60 s"
         assert len(agent.offered) == 2, "what a quota refuses is no demand to plan for"
     log.close()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
