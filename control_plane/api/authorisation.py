@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from control_plane.api.api_threads import working_for
 from control_plane.api.responses import Problem, problem_response
 from control_plane.api.route_rules import RouteRules
 from control_plane.auth.authentication import Access
@@ -36,9 +37,10 @@ class Authorisation:
         rule = self._rules.of(scope) if scope["type"] == "http" else None
         if rule is not None and rule.role is not None and all(name != _FORWARDED for name, _ in scope["headers"]):
             try:
-                await authorise(Request(scope), self._access, rule.role)
+                caller = await authorise(Request(scope), self._access, rule.role)
             except Problem as refused:
                 response = problem_response(refused.status_code, str(refused.detail), dict(refused.headers or {}))
                 await response(scope, receive, send)
                 return
+            working_for.set(caller.name)
         await self._app(scope, receive, send)

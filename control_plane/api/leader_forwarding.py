@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters.access.callers import Caller
 from adapters.store.members import Member
+from control_plane.api.api_threads import working_for
 from control_plane.api.body_replay import read_body, replay_body
 from control_plane.api.idempotency import HEADER as IDEMPOTENCY_KEY
 from control_plane.api.responses import problem_response
@@ -155,6 +156,7 @@ class LeaderForwarding:
             detail = f"the forwarded request is not signed by a control plane of this fleet: {error}"
             await problem_response(401, detail)(scope, receive, send)
             return
+        working_for.set(forwarded.caller.name)
         state = {**scope.get("state", {}), "forwarded": True, "caller": forwarded.caller}
         scope = {**scope, "client": (forwarded.client, 0), "state": state}
         await self._app(scope, replay_body(body, receive), send)
