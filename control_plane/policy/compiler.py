@@ -22,7 +22,7 @@ from control_plane.policy.bundle_limits import (
 from control_plane.policy.catalogue import Catalogue, build_catalogue
 from control_plane.policy.documents import Document, read_documents
 from control_plane.policy.kinds.base import PolicyDocument
-from control_plane.policy.kinds.models import CostSpec, ModelDocument, ModelVersionsDocument
+from control_plane.policy.kinds.models import CostSpec, ModelDocument, ModelVersionsDocument, QueueingSpec
 from control_plane.policy.kinds.operations import (
     DrillDocument,
     GuardRailsDocument,
@@ -71,6 +71,7 @@ from penstock.policy.policy import (
     SpilloverLimit,
     Tenant,
     Version,
+    default_max_wait_s,
 )
 from penstock.policy.service_objective import ServiceObjective
 from penstock.policy.time_zone import TimeZone
@@ -337,9 +338,14 @@ def _model(shape: ModelDocument) -> Model:
             "timeouts": timeouts_of(shape.timeouts),
             "adapters": tuple(shape.adapters),
             "scaling": Scaling(**shape.scaling.model_dump()),
-            "queueing": Queueing(QueueOrder(shape.queueing.order), shape.queueing.max_overtaken_s),
+            "queueing": _queueing(shape.queueing, shape.expected_service_s),
         }
     )
+
+
+def _queueing(shape: QueueingSpec, expected_service_s: float) -> Queueing:
+    max_wait_s = default_max_wait_s(expected_service_s) if shape.max_wait_s is None else shape.max_wait_s
+    return Queueing(QueueOrder(shape.order), shape.max_overtaken_s, max_wait_s, shape.max_length)
 
 
 def _cost(shape: CostSpec) -> Cost:

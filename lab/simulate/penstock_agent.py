@@ -12,9 +12,9 @@ from lab.simulate.region import Region, Served
 from lab.simulate.shared_view import Published
 from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
 from penstock.admission.queue_order import urgency_at
-from penstock.admission.queueing import MAX_WAIT_S, QueuedRequest
+from penstock.admission.queueing import QueuedRequest
 from penstock.fleet.shared_counts import MIN_INTERVAL_S, weight_at_age, weighted_count
-from penstock.policy.policy import Queueing
+from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Queueing
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.placement import Placement, WorkEstimate
@@ -94,7 +94,7 @@ class PenstockAgent(Generic[Request]):
         self._update(now)
         if self.queue.must_queue(0, now, self._other_heads) or not self._place(served):
             work = self._estimate(served.request).work
-            give_up_at = now + MAX_WAIT_S * UNBOUNDED
+            give_up_at = now + DEFAULT_MAX_WAIT_S * UNBOUNDED
             urgency = urgency_at(self._queueing, now, give_up_at, work.prefill_s + work.decode_s, PRIOR_SERVICE_S)
             self.queue.join(served, "", 0, 0, now, give_up_at, urgency_at=urgency)
             self._changed()

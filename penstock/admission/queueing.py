@@ -17,24 +17,22 @@ from random import Random
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.admission.tenant_shares import Share, TenantShares
+from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Queueing
 
 Item = TypeVar("Item")
-
-MAX_WAIT_S = 20.0
-"""Maximum wait (s) of a request, after which the client or its load balancer has a better choice."""
 
 CREDIT_WAIT_S = 1.0
 """Maximum wait (s) for a credit of an idle region if the wait at home is too long: a few rounds of the probes that
 request the credit."""
-
-MAX_WAITING = 4096
-"""Maximum number of requests that wait for one model."""
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 """Maximum size (bytes) of the bodies that wait for one model."""
 
 MIN_RETRY_S = 1.0
 """Minimum Retry-After (s); also used if the time to retry is unknown."""
+
+MAX_RETRY_S = 120.0
+"""Maximum Retry-After (s), before the retries are spread."""
 
 MIN_SPREAD_S = 2
 """Minimum interval (s) over which the retries of clients that were refused together are spread."""
@@ -110,9 +108,10 @@ class ShareQueue(Generic[Item]):
 class Queue(Generic[Item]):
     """Requests for one model that wait for a free slot, in the order of service."""
 
-    def __init__(self, most: int = MAX_WAITING, max_bytes: int = MAX_WAITING_BYTES) -> None:
+    def __init__(self, max_length: int = Queueing().max_length, max_bytes: int = MAX_WAITING_BYTES) -> None:
         """Create an empty queue."""
-        self._most = most
+        self.max_length = max_length
+        """Maximum number of requests; a lower one takes effect when the next request joins."""
         self._max_bytes = max_bytes
         self._places: list[Place] = []
         self._share_of_place: dict[int, Share] = {}
@@ -249,7 +248,7 @@ class Queue(Generic[Item]):
         """Return the resource that does not suffice for one more request; None if both resources suffice."""
         if self._bytes.total + size_bytes > self._max_bytes:
             return self._bytes
-        return self._counts if len(self._places) >= self._most else None
+        return self._counts if len(self._places) >= self.max_length else None
 
     def _victim(self, share: Share, short: TenantShares) -> QueuedRequest[Item]:
         """Return the request of a share to displace: the last request, or the largest request if bytes are short."""
@@ -257,20 +256,21 @@ class Queue(Generic[Item]):
         return max(reversed(requests), key=_size) if short is self._bytes else requests[-1]
 
 
-def give_up_at(now: float, deadline_at: float, max_wait_s: float = MAX_WAIT_S) -> float:
+def give_up_at(now: float, deadline_at: float, max_wait_s: float) -> float:
     """Return the time (s, the clock of `now`) until which a request may wait, at most `max_wait_s` from now."""
     return min(deadline_at, now + max_wait_s)
 
 
-def retry_after_s(wait_s: float) -> float:
-    """Return the time (s) after which a refused client should retry: when the wait has fallen to half of MAX_WAIT_S.
+def retry_after_s(wait_s: float, max_wait_s: float = DEFAULT_MAX_WAIT_S) -> float:
+    """Return the time (s) after which a refused client should retry: when the wait has fallen to half of the maximum.
 
-    The result is between MIN_RETRY_S and six times MAX_WAIT_S.
+    The result is between MIN_RETRY_S and MAX_RETRY_S.
 
     Args:
         wait_s: present wait (s) of one more request.
+        max_wait_s: maximum wait (s) of a request.
     """
-    return max(MIN_RETRY_S, min(wait_s - MAX_WAIT_S / 2, 6 * MAX_WAIT_S))
+    return max(MIN_RETRY_S, min(wait_s - max_wait_s / 2, MAX_RETRY_S))
 
 
 def spread_retry_after_s(wait_s: float, rng: Random) -> int:

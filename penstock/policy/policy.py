@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -101,12 +101,28 @@ class QueueOrder(StrEnum):
     ARRIVAL = "arrival"
 
 
+DEFAULT_MAX_WAIT_S: Final = 20.0
+"""Maximum wait (s) of a request, after which the client or its load balancer has a better choice."""
+
+WAIT_SERVICE_TIMES: Final = 2.0
+"""The default maximum wait is at least this number of service times: a request may wait for the one before it."""
+
+
+def default_max_wait_s(expected_service_s: float) -> float:
+    """Maximum wait (s) of requests for a model whose document sets none, by its expected service time (s)."""
+    return max(DEFAULT_MAX_WAIT_S, WAIT_SERVICE_TIMES * expected_service_s)
+
+
 class Queueing(PolicyStruct, frozen=True):
     """Service discipline of the admission queues of a model."""
 
     order: QueueOrder = QueueOrder.SHORTEST
     max_overtaken_s: float = 10.0
     """Arrivals later than this time (s) after a request do not overtake it, whatever its work."""
+    max_wait_s: float = DEFAULT_MAX_WAIT_S
+    """Maximum wait (s) of a request, in all regions together."""
+    max_length: int = 4096
+    """Maximum number of requests that wait at one agent."""
 
 
 class Model(PolicyStruct, frozen=True):

@@ -48,7 +48,6 @@ MIN_MODELS_INTERVAL_S: Final = 0.5
 FULL: Final = 1.0
 """Utilisation (0-1) that is assumed for an engine that rejects requests."""
 
-
 log = structlog.get_logger()
 
 
@@ -79,8 +78,6 @@ class Endpoint(EndpointAccount):
         "_detection",
         "_models_at",
         "_on_models",
-        "_out_since",
-        "_warm_since",
         "adapters",
         "address",
         "credential_rejected",
@@ -92,6 +89,7 @@ class Endpoint(EndpointAccount):
         "load_header_read_at",
         "loaded",
         "occupation",
+        "out_since",
         "probe_failure",
         "probe_now",
         "problem",
@@ -105,6 +103,7 @@ class Endpoint(EndpointAccount):
         "stall",
         "usable",
         "wake",
+        "warm_since",
     )
 
     def __init__(
@@ -162,8 +161,10 @@ class Endpoint(EndpointAccount):
         self._on_models = on_models
         self._models_at = -inf
         self._detection = outlier_detection
-        self._warm_since = inf
-        self._out_since = -inf
+        self.warm_since = inf
+        """Start of the warm-up (s); inf before the first."""
+        self.out_since = outlier_detection.clock()
+        """Since when the endpoint has not been ready, if it is not, by its health probes (s)."""
         self.probe_now = asyncio.Event()
         """Set to trigger an immediate probe."""
         self._apply_slots(spec)
@@ -229,7 +230,7 @@ class Endpoint(EndpointAccount):
         self.view.update_score()
         self.pools = ()
         if self.health.ready:
-            self._out_since = self._detection.clock()
+            self.out_since = self._detection.clock()
 
     def undrain(self) -> None:
         """Return a draining endpoint to service. It must pass a probe first, since draining endpoints are not probed.
@@ -420,7 +421,7 @@ class Endpoint(EndpointAccount):
         if ejection.state is before.state:
             return
         if ejection.state is EjectionState.NONE:
-            self._warm_since = self._detection.clock()
+            self.warm_since = self._detection.clock()
         self.view.weight = self._weight(self._detection.clock())
         self._update_pools()
 
@@ -428,7 +429,7 @@ class Endpoint(EndpointAccount):
         """The warm-up weight, which starts to rise when an ejection ends."""
         if self.ejection.is_ejected:
             return 1.0
-        return warm_up_weight(max(0.0, now - self._warm_since), self._detection.warm_up_s)
+        return warm_up_weight(max(0.0, now - self.warm_since), self._detection.warm_up_s)
 
     def _set_health(self, health: EndpointHealth) -> None:
         was_ready, self.health = self.health.ready, health
@@ -436,10 +437,10 @@ class Endpoint(EndpointAccount):
             return
         now = self._detection.clock()
         if health.ready:
-            self._warm_since = warm_since(self._warm_since, self._out_since, now)
+            self.warm_since = warm_since(self.warm_since, self.out_since, now)
             self.view.weight = self._weight(now)
         else:
-            self._out_since = now
+            self.out_since = now
         self._update_pools()
 
     def _update_pools(self) -> None:

@@ -151,6 +151,25 @@ class EndpointSet:
         pool = self._pools.get(model)
         return pool if pool is not None else _EMPTY
 
+    def is_known(self, model: str) -> bool:
+        """Whether an endpoint is configured for a model."""
+        return model in self._pools
+
+    def may_become_ready(self, model: str, within_s: float) -> bool:
+        """Whether an endpoint of a model may take requests soon, where none does.
+
+        Args:
+            within_s: time (s) in which endpoints start: one that has been without health or model for longer does not.
+        """
+        now = self._outlier_detection.clock()
+        for endpoint in self._by_name.values():
+            if model not in endpoint.spec.models or not endpoint.usable:
+                continue
+            healthy = endpoint.health.ready
+            if (healthy and within_s > 0.0 and model in endpoint.models) or now - _unready_since(endpoint) < within_s:
+                return True
+        return False
+
     @property
     def pools(self) -> Mapping[str, EndpointPool]:
         """Every pool, by model."""
@@ -389,6 +408,11 @@ class EndpointSet:
             for pool in self._pools.values():
                 pool.update_speeds()
             self.groups.recount()
+
+
+def _unready_since(endpoint: Endpoint) -> float:
+    """Since when an endpoint has been without health, or has not listed its models (s)."""
+    return max(endpoint.out_since, endpoint.warm_since) if endpoint.health.ready else endpoint.out_since
 
 
 _EMPTY: Final = EndpointPool()

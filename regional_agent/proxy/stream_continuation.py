@@ -10,12 +10,11 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome
-from penstock.admission.queueing import MAX_WAIT_S
 from penstock.answers.event_splitter import event_fields
 from penstock.answers.usage_report import ReportedUsage, UsagePlaces, members_of
 from penstock.continuation.continuable_request import ContinuableRequest, body_with_usage, continuable_request
 from penstock.continuation.continued_stream import ContinuedStream
-from penstock.policy.policy import Policy
+from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Policy
 from penstock.routes.route import UsageFields
 from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
@@ -157,7 +156,9 @@ class StreamContinuation:
         self._exclude(attempt, reported=bool(stream.failure))
         context.continuations += 1
         context.extends_text = stream.has_text
-        context.max_wait_s = now - context.received_at + MAX_WAIT_S
+        model = context.policy.models.get(context.model)
+        max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.queueing.max_wait_s
+        context.max_wait_s = now - context.received_at + max_wait_s
         body = stream.next_body(self._body)
         stream.next_stream()
         if body is None:

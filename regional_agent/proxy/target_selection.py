@@ -12,8 +12,8 @@ from regional_agent.routing.admission_queue import QueueEntry
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.request_context import RequestContext
 
-_SATURATED = Reason.SATURATED
-"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+_SATURATED, _NONE_READY = Reason.SATURATED, Reason.NONE_READY
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
 def select_target(
@@ -33,7 +33,10 @@ def select_target(
         target: Attempt | QueueEntry | Refusal = services.router.next_target(context, now)
         if not isinstance(target, Refusal):
             return target
-        if target.reason is _SATURATED:
+        if target.reason is _NONE_READY and services.router.fall_back(context, request, target):
+            now = services.clock()
+            continue
+        if target.reason is _SATURATED or (target.reason is _NONE_READY and services.router.awaits_endpoint(context)):
             target = _queue(services, context, request, on_turn, target)
             if not isinstance(target, Refusal):
                 return target

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from penstock.admission.queueing import MAX_WAIT_S, MIN_RETRY_S
+from penstock.admission.queueing import MIN_RETRY_S
 from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.model_versions import WHOLE_PERCENT, session_position, version_at, versions_of
-from penstock.policy.policy import Cost, ModelVersions, Policy, Tenant
+from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routes.route_reader import RouteReader
@@ -226,6 +226,7 @@ class Admission:
                 request, request_id, traceparent, estimate, facts, admitted, policy, now, timeout_s
             )
             context.priority = tenant.priority
+            context.max_wait_s = model.queueing.max_wait_s
             context.own_deadline = timeout_s == client_timeout_s
             context.counted = counted
             context.asked_for = asked_for
@@ -282,7 +283,9 @@ class Admission:
         elif route is not None and (route.previous_object or route.client_object):
             self._prefer_object(context, now)
         context.extends_text = route_context.extends_text
-        context.max_wait_s = min(MAX_WAIT_S, max(0.0, route_context.queue_s))
+        model = policy.models.get(route_context.model)
+        max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.queueing.max_wait_s
+        context.max_wait_s = min(max_wait_s, max(0.0, route_context.queue_s))
         sender = policy.tenants.get(route_context.tenant)
         context.priority = sender.priority if sender is not None else 0
         return context

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
 from penstock.admission.queue_order import urgency_at
-from penstock.admission.queueing import CREDIT_WAIT_S, QueuedRequest, give_up_at, retry_after_s
+from penstock.admission.queueing import CREDIT_WAIT_S, MIN_RETRY_S, QueuedRequest, give_up_at, retry_after_s
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
@@ -127,10 +127,13 @@ class AdmissionQueue:
         # The wait is counted from the arrival, so that a request that joins again keeps its deadline.
         until = give_up_at(arrived_at, context.deadline_at, context.max_wait_s)
         urgency = _urgency_at(context, until)
-        queue = self._queue(model)
+        queue, known = self._queue(model), context.policy.models.get(model)
+        if known is not None:
+            queue.max_length = known.queueing.max_length
         pool = self._endpoints.pool(model)
         ahead = queue.ahead_of(tenant, context.priority, arrived_at, urgency) + self.waiting(model) - len(queue)
-        wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s)
+        # Without a ready endpoint, when one becomes ready is unknown.
+        wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s) if pool.ready else 0.0
         hopeless = now + wait_s > until
         if hopeless and not elsewhere:
             return _refusal(f"the expected wait is {wait_s:.0f} s, which is too long", wait_s)
@@ -260,6 +263,9 @@ class AdmissionQueue:
             return Refusal(
                 Reason.DEADLINE_PASSED, f"no endpoint had room within {waited_s:.1f} s, the request's deadline"
             )
+        if not self._endpoints.pool(context.model).ready:
+            detail = f"no endpoint became ready within {waited_s:.0f} s"
+            return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
         return _refusal(f"the request waited {waited_s:.0f} s in the queue", self.wait_s(context.model))
 
     def _set_timer(self) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.admission.queueing import MAX_WAIT_S
-from penstock.policy.policy import Policy
+from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Policy
 from penstock.policy.residency import Mask, RequestFacts
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.placement import WorkEstimate
@@ -91,7 +90,7 @@ class RequestContext:
         self.deadline_at = now + timeout_s
         self.own_deadline = False
         """Whether the client set the deadline, and not the fleet."""
-        self.max_wait_s = MAX_WAIT_S
+        self.max_wait_s = DEFAULT_MAX_WAIT_S
         """Maximum queueing time (s) since `received_at`; for a forwarded request, the time that its origin left."""
         self.route_context: RouteContext | None = None
         """Set if another region's agent forwarded the request."""

@@ -200,10 +200,26 @@ class Router:
             return self._saturated(context, "requests for an object are not queued", now)
         if context.attempts >= MAX_ATTEMPTS:
             return self._saturated(context, f"{MAX_ATTEMPTS} attempts were rejected", now)
-        if self._endpoints.pool(context.model).ready == 0:
+        if not self._endpoints.pool(context.model).ready and not self.awaits_endpoint(context):
             return self._saturated(context, f"{self.region} has no ready endpoint", now)
         elsewhere = self._may_leave(context, now)
         return self._queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere)
+
+    def awaits_endpoint(self, context: RequestContext) -> bool:
+        """Whether a request may wait for an endpoint of this region, of which none is ready.
+
+        True if one loads, restarts or is ejected, and if one can start within the time for which the request may wait.
+        """
+        policy = self._config.policy
+        model = None if policy is None else policy.models.get(context.model)
+        if model is None or context.route_context is not None or context.is_for_object or context.max_wait_s <= 0.0:
+            return False
+        if self._endpoints.pool(context.model).ready:
+            return False
+        cold_start_s = model.scaling.cold_start_s
+        if self._endpoints.may_become_ready(context.model, cold_start_s):
+            return True
+        return not self._endpoints.is_known(context.model) and 0.0 < cold_start_s <= context.max_wait_s
 
     def fall_back(self, context: RequestContext, request: Request, refusal: Refusal) -> bool:
         """Switch a request that would be refused to the policy's fallback model; returns whether the model changed. The
@@ -223,6 +239,7 @@ class Router:
             return False
         context.estimate = self.admission.estimate(request, fields, policy, context.facts.tenant)
         context.model = fields.model
+        context.max_wait_s = policy.models[fields.model].queueing.max_wait_s
         context.forget_tries()
         self.admission.count_demand(fields.model, context.admitted.permitted, context.facts.location.country)
         return True
@@ -241,13 +258,21 @@ class Router:
         context.tried_regions = {
             region: reason
             for region, reason in context.tried_regions.items()
-            if reason is not Reason.SATURATED
+            if reason not in (Reason.SATURATED, Reason.MODEL_NOT_READY)
             or (region != self.region and view(region, context.model, now).credits <= 0)
         }
         context.tried_endpoints -= context.busy_endpoints
         context.busy_endpoints = NO_NAMES
+        if not context.broken and context.failed_because is Reason.ENGINE_FAILED:
+            # Endpoints to which the request could not connect may have restarted.
+            context.tried_endpoints = NO_NAMES
         target = self.next_target(context, now, in_turn=True)
-        return None if isinstance(target, Refusal) and target.reason is Reason.SATURATED else target
+        if not isinstance(target, Refusal):
+            return target
+        waits = target.reason is Reason.SATURATED or (
+            target.reason is Reason.NONE_READY and self.awaits_endpoint(context)
+        )
+        return None if waits else target
 
     def _local_view(self, model: str) -> RegionView:
         """Return this region's view for one model, for region selection."""

@@ -21,6 +21,7 @@ from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_credentials import EndpointCredentials
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
@@ -108,7 +109,7 @@ def named(agent: Agent, name: str) -> Endpoint:
 
 
 def statuses(agent: Agent) -> str:
-    return json.dumps([endpoint.status(None) for endpoint in agent.endpoints.every()])
+    return json.dumps([endpoint_status(endpoint, None) for endpoint in agent.endpoints.every()])
 
 
 async def test_a_request_arrives_with_base_path_headers_credential_and_engine_name(tmp_path: Path) -> None:
@@ -174,13 +175,13 @@ async def test_a_secret_is_rotated_while_the_agent_runs_and_appears_nowhere(tmp_
                 shown = [statuses(agent)]
                 keyed.secret = NEXT_SECRET
                 assert (await ask(agent)).status == 503, "the engine's own 401 does not reach the client"
-                assert "rejects the secret in" in endpoint.status(None)["problem"]
+                assert "rejects the secret in" in endpoint_status(endpoint, None)["problem"]
                 await until(lambda: agent.endpoints.pool(MODEL).ready == 0)
                 shown.append(statuses(agent))
                 put(secret, NEXT_SECRET)
                 await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
                 assert (await ask(agent)).status == 200
-                assert endpoint.status(None)["problem"] is None
+                assert endpoint_status(endpoint, None)["problem"] is None
                 put(secret, "two\nlines\n")
                 await until(lambda: endpoint.problem != "")
                 assert "several lines" in endpoint.problem
@@ -211,7 +212,7 @@ async def test_an_endpoint_without_its_secret_is_not_used_and_no_other_is_affect
         entries = {"url": keyed.url, "credential_file": str(secret)}, {"url": plain.url}
         async with serving(tmp_path, *entries) as agent:
             await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
-            problem = named(agent, "gpu-0").status(None)["problem"]
+            problem = endpoint_status(named(agent, "gpu-0"), None)["problem"]
             missing = (
                 "cannot read the credential: No such file or directory; put the engine's secret there, on one line"
             )
@@ -248,7 +249,9 @@ async def test_a_wrong_secret_does_not_attract_traffic(tmp_path: Path) -> None:
             assert len(keyed.requests_to(CHAT)) == 3
             assert agent.held() == 0
             await until(lambda: len(keyed.requests_to("/health")) > 12)
-            assert "rejects the secret" in endpoint.status(None)["problem"], "a health check does not verify the secret"
+            assert "rejects the secret" in endpoint_status(endpoint, None)["problem"], (
+                "a health check does not verify the secret"
+            )
             keyed.secret = "sk-0123456789-wrong"
             async with asyncio.timeout(PATIENCE_S):
                 while endpoint.credential_rejected:
@@ -262,7 +265,7 @@ async def test_a_clients_401_counts_nothing_without_a_configured_credential(tmp_
         for _ in range(6):
             assert (await ask(agent)).status == 401
         assert named(agent, "gpu-0").ejection.failures == 0
-        assert named(agent, "gpu-0").status(None)["problem"] is None
+        assert endpoint_status(named(agent, "gpu-0"), None)["problem"] is None
 
 
 async def test_a_retry_uses_the_model_name_of_its_engine(tmp_path: Path) -> None:

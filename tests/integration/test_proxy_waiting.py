@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
-from penstock.admission.queueing import MAX_WAIT_S
 from penstock.health.endpoint_health import ProbeOutcome
+from penstock.policy.policy import DEFAULT_MAX_WAIT_S
 from regional_agent.http.drain import drain_all
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
@@ -226,7 +228,7 @@ async def test_a_forwarded_request_waits_within_its_remaining_deadline(tmp_path:
         report_dead(origin)
         await until(lambda: server.waiting() == 1)
         (forwarded,) = server.queue._queues[MODEL].in_order()
-        assert 0.0 < forwarded.leave_at - time.monotonic() <= MAX_WAIT_S - 12.0
+        assert 0.0 < forwarded.leave_at - time.monotonic() <= DEFAULT_MAX_WAIT_S - 12.0
         client.close()
 
 
@@ -246,3 +248,86 @@ async def test_an_engine_that_rejects_one_request_still_receives_others(tmp_path
             "it was tried again"
         )
         assert agent.held() == agent.waiting() == 0
+
+
+async def test_requests_wait_for_an_endpoint_that_restarts(tmp_path: Path) -> None:
+    async with (
+        engine(answers) as gpu,
+        running_agent(tmp_path, [gpu.address], cold_start_s=300.0) as agent,
+    ):
+        (endpoint,) = agent.endpoints.every()
+        report_dead(agent)
+        clients = [await one_more(agent) for _ in range(3)]
+        await asyncio.sleep(0.3)  # several polls of the queue
+        assert agent.waiting() == 3
+        assert not gpu.requests
+        endpoint.probed(ProbeOutcome.GOOD)
+        assert [(await client.answer()).status for client in clients] == [200] * 3
+        assert (agent.waiting(), agent.held()) == (0, 0)
+
+
+async def test_a_request_that_finds_its_endpoint_restarting_waits_too(tmp_path: Path) -> None:
+    async with (
+        engine(answers) as gpu,
+        running_agent(tmp_path, [NOBODY], cold_start_s=300.0) as agent,
+    ):
+        (endpoint,) = agent.endpoints.every()
+        client = await one_more(agent)
+        assert not endpoint.health.ready
+        endpoint.address = gpu.address
+        endpoint.probed(ProbeOutcome.GOOD)
+        assert (await client.answer()).status == 200
+
+
+async def test_the_wait_for_an_endpoint_is_bounded_by_policy(tmp_path: Path) -> None:
+    async with running_agent(tmp_path, [NOBODY], cold_start_s=300.0) as agent:
+        limit_queue(agent, max_wait_s=0.5)
+        client = await one_more(agent)
+        answer = await client.answer()
+        assert (answer.status, code(answer.body)) == (503, "none_ready")
+        assert "became ready" in answer.body.decode()
+        limit_queue(agent, max_wait_s=0.0)
+        assert (await ask(agent))[0] == 503
+        assert agent.waited() == {"abandoned": 1}
+
+
+async def test_an_endpoint_that_has_been_down_for_longer_than_a_cold_start_is_not_awaited(tmp_path: Path) -> None:
+    async with running_agent(tmp_path, [NOBODY], cold_start_s=300.0) as agent:
+        (endpoint,) = agent.endpoints.every()
+        report_dead(agent)
+        endpoint.out_since -= 300.0
+        status, _, body = await ask(agent)
+        assert (status, code(body)) == (503, "none_ready")
+
+
+@pytest.mark.parametrize(("cold_start_s", "waits"), [(15.0, True), (300.0, False)])
+async def test_a_model_that_was_scaled_to_zero_is_awaited_if_it_starts_in_time(
+    tmp_path: Path, cold_start_s: float, waits: bool
+) -> None:
+    async with running_agent(tmp_path, [NOBODY], models=["another"], cold_start_s=cold_start_s) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        if waits:
+            await until(lambda: agent.waiting() == 1)
+        else:
+            assert (await client.answer()).status == 503
+        client.close()
+        await until(lambda: agent.waiting() == 0)
+
+
+async def test_the_length_of_a_queue_is_policy(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address) as (agent, _):
+        limit_queue(agent, max_length=2)
+        clients = [await one_more(agent) for _ in range(2)]
+        status, _, body = await ask(agent)
+        assert (status, code(body)) == (429, "saturated")
+        assert "the queue is full" in body.decode()
+        for client in clients:
+            client.close()
+
+
+def limit_queue(agent: Agent, **limits: Any) -> None:
+    """Change the limits of the queues of all models."""
+    policy = agent.config.policy
+    models = {name: replace(model, queueing=replace(model.queueing, **limits)) for name, model in policy.models.items()}
+    agent.config.policy = replace(policy, models=models)

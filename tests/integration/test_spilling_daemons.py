@@ -17,7 +17,7 @@ from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEn
 from tests.support.wait import PATIENCE_S, until_async
 
 OVERFLOW = 3
-"""Each expects to wait less than MAX_WAIT_S at home; a fourth would be refused after CREDIT_WAIT_S without a credit."""
+"""Each expects to wait less than the maximum at home. A fourth would be refused after a second without a credit."""
 
 
 async def test_queued_requests_of_a_full_region_are_forwarded_with_a_credit(

@@ -15,9 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from penstock.admission.queueing import MAX_WAIT_S
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.policy.policy import Model
+from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Model
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.work import Work
 from regional_agent.endpoints.endpoint import Endpoint
@@ -125,7 +124,7 @@ class Room(RuleBasedStateMachine):
             priority=priority,
             received_at=self.now,
             deadline_at=self.now + within_s,
-            max_wait_s=MAX_WAIT_S,
+            max_wait_s=DEFAULT_MAX_WAIT_S,
             attempts=attempts,
             rests_until=self.now + rests_s,
             estimate=SimpleNamespace(tenant=residency, work=Work(prefill_s=0.1, decode_s=work_s)),
@@ -187,7 +186,7 @@ class Room(RuleBasedStateMachine):
         self.view._remote_queues = {model: [QueueSummary(1, 0, waited_ms, self.heads)]} if there else {}
         self.inside(self.room.room_appeared)
 
-    @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, MAX_WAIT_S]))
+    @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, DEFAULT_MAX_WAIT_S]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 

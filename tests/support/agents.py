@@ -23,6 +23,7 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import NOWHERE, Location
+from penstock.policy.policy import Scaling
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.region_selection import RegionView
@@ -213,6 +214,7 @@ async def running_agent(
     models: Sequence[str] = (MODEL,),
     config: ActiveConfig | None = None,
     options: Mapping[str, Any] | None = None,
+    cold_start_s: float = 0.0,
 ) -> AsyncIterator[Agent]:
     """Run one agent of `region` in front of `engines`, which are ready, with the test fleet's policy in force.
 
@@ -222,6 +224,7 @@ async def running_agent(
         redis_url: Redis through which agents of different names share load; None for the only agent.
         config: None for the test fleet's policy and `plan`.
         options: further fields of each endpoint's entry.
+        cold_start_s: as of all models; 0: no request waits while no endpoint is ready.
     """
     connections = pool or UpstreamPool()
     fields = {"models": list(models), "slots": slots, "queue": queue, **(options or {})}
@@ -229,6 +232,8 @@ async def running_agent(
     for endpoint in endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
+    starting = {name: replace(model, scaling=Scaling(cold_start_s)) for name, model in in_force.models.items()}
+    in_force = replace(in_force, models=starting)
     metrics = AgentMetrics()
     metrics.use_names(in_force.models, in_force.regions)
     samplers = samplers_of(plan) if plan is not None else {}

@@ -65,7 +65,8 @@ class ScalingSpec(StrictModel):
 
 
 class QueueingSpec(StrictModel):
-    """Order of the waiting requests of one tenant and priority; between tenants, requests are served by arrival."""
+    """The admission queues of a model: how long and how many requests wait, and the order of the requests of one tenant
+    and priority. Between tenants, requests are served by arrival."""
 
     order: Literal["shortest", "deadline", "arrival"] = "shortest"
     """`shortest`: by deadline plus a delay that grows with the expected work of the request, which shortens the mean
@@ -74,6 +75,13 @@ class QueueingSpec(StrictModel):
     max_overtaken_s: float = Field(10.0, ge=0, le=3600)
     """For `shortest`: a request is not overtaken by requests that arrive more than this time (s) after it. A higher
     value shortens the median wait and lengthens the longest waits."""
+    max_wait_s: float | None = Field(None, ge=0, le=3600)
+    """Time (s) for which a request may wait for a slot, or for an endpoint that loads, restarts or was scaled to zero,
+    in all regions together. A request that is expected to wait longer is refused at once; 0: never wait. null: 20, or
+    twice `expected_service_s` where that is longer."""
+    max_length: int = Field(4096, ge=1, le=1_000_000)
+    """Maximum number of requests that wait at one agent. A full queue refuses or displaces requests of the tenant that
+    has most in it."""
 
 
 class ModelDocument(PolicyDocument):
@@ -102,9 +110,10 @@ class ModelDocument(PolicyDocument):
     Requires vLLM or SGLang. Tool calls, reasoning, log probabilities, structured outputs and `n` above 1 are never
     continued."""
     queueing: QueueingSpec = QueueingSpec.model_validate({})
-    """Order in which the model's requests leave the admission queue."""
+    """How long and how many of the model's requests wait in the admission queue, and in which order they leave it."""
     scaling: ScalingSpec = ScalingSpec.model_validate({})
-    """Inputs of the capacity recommendations; routing does not use them."""
+    """Inputs of the capacity recommendations. Routing uses `cold_start_s` alone: for that time after an endpoint ceased
+    to be ready, requests wait for it."""
     timeouts: TimeoutsSpec = TimeoutsSpec()
     """Time limits of the model's requests; a limit that is set here takes precedence over the limit of the route."""
     adapters: UniqueList[AdapterPattern] = Field([], max_length=64)

@@ -265,7 +265,12 @@ def test_every_value_is_in_the_policy() -> None:
     assert (drill.recurrence, drill.source) == ("weekly", "operating.yaml:17")
 
 
-RESOLVED_WHEN_COMPILED = {(QuotaSpec, "burst_requests"), (QuotaSpec, "requests_per_s"), (QuotaSpec, "concurrent")}
+RESOLVED_WHEN_COMPILED = {
+    (QuotaSpec, "burst_requests"),
+    (QuotaSpec, "requests_per_s"),
+    (QuotaSpec, "concurrent"),
+    (ModelDocument, "queueing"),
+}
 """Fields whose compiled form has no default: what their absence means depends on other fields."""
 
 
@@ -300,6 +305,21 @@ def test_every_field_of_the_policy_is_written_in_its_document(
             assert written == msgspec.to_builtins(defaults[name], builtin_types=(tuple,)) or not (
                 written or defaults[name]
             ), name
+
+
+@pytest.mark.parametrize(
+    ("fields", "max_wait_s", "max_length"),
+    [
+        ("", 20.0, 4096),
+        ("expected_service_s: 60\n", 120.0, 4096),
+        ("expected_service_s: 60\nqueueing: {max_wait_s: 5, max_length: 7}\n", 5.0, 7),
+        ("queueing: {max_wait_s: 0}\n", 0.0, 4096),
+    ],
+)
+def test_requests_wait_for_two_service_times_by_default(fields: str, max_wait_s: float, max_length: int) -> None:
+    document = f"\n---\napiVersion: penstock/v1\nkind: Model\nname: slow\n{fields}"
+    queueing = compile_bundle(BUNDLE | {"slow.yaml": document}).models["slow"].queueing
+    assert (queueing.max_wait_s, queueing.max_length) == (max_wait_s, max_length)
 
 
 @pytest.mark.parametrize(("rate", "burst"), [("0.5", 1), ("2", 2), ("2.5", 3), ("null", 1)])

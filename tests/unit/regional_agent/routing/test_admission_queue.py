@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from penstock.admission import fair_queueing
-from penstock.admission.queueing import MAX_WAIT_S
 from penstock.health.endpoint_health import ProbeOutcome
+from penstock.policy.policy import DEFAULT_MAX_WAIT_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing import admission_queue
@@ -64,7 +64,7 @@ class Here:
             deadline_at=self.clock.now + 600,
             attempts=0,
             rests_until=0.0,
-            max_wait_s=MAX_WAIT_S,
+            max_wait_s=DEFAULT_MAX_WAIT_S,
         )
         context.admitted = SimpleNamespace(permitted=SimpleNamespace(name=residency))
         context.estimate = SimpleNamespace(tenant="t")
@@ -151,7 +151,7 @@ async def test_newcomers_do_not_overtake_but_higher_priority_does(here: Here) ->
 async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here: Here) -> None:
     names = [f"n{n}" for n in range(50)]
     refusals = [refusal for name in names if isinstance(refusal := here.join(name), Refusal)]
-    expected = int(MAX_WAIT_S / (here.endpoints.pool("m").service_s / 2))
+    expected = int(DEFAULT_MAX_WAIT_S / (here.endpoints.pool("m").service_s / 2))
     assert here.room.waiting("m") == pytest.approx(expected, abs=1)
     assert {refusal.reason for refusal in refusals} == {Reason.SATURATED}
     assert all(refusal.retry_after_s is not None and refusal.retry_after_s >= 1 for refusal in refusals)
@@ -159,7 +159,7 @@ async def test_what_would_wait_too_long_is_refused_with_when_to_come_again(here:
 
 async def test_a_request_that_waited_too_long_is_refused(here: Here) -> None:
     here.place("a")
-    here.clock.now += MAX_WAIT_S + 1
+    here.clock.now += DEFAULT_MAX_WAIT_S + 1
     await until(lambda: bool(here.refused))
     assert here.refused["a"].reason is Reason.SATURATED
     assert here.room.waiting("m") == 0

@@ -10,6 +10,7 @@ from penstock.fleet.shared_counts import FRESH_S, LEASE_S
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from penstock.wire.session import BadSignature
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -169,8 +170,11 @@ def test_agents_follow_the_learned_slots_of_the_first_one(tmp_path: Path) -> Non
     view.read(PublishedLoad("a", 1, 2, limits={"gpu-0": 100_000, "gpu-1": 16}))
     assert slots() == [256, 16]
     view.read(PublishedLoad("a", 1, 3, limits={"gpu-1": 16}))
-    status = [endpoint.status(None)["learned_slots"]["state"] for endpoint in view.endpoints.every()]
+    status = [endpoint_status(endpoint, None)["learned_slots"]["state"] for endpoint in view.endpoints.every()]
     assert (slots(), status) == ([256, 16], ["new", "follows"])
     view.now += LEASE_S
     view.fade()
-    assert [endpoint.status(None)["learned_slots"]["state"] for endpoint in view.endpoints.every()] == ["new", "new"]
+    assert [endpoint_status(endpoint, None)["learned_slots"]["state"] for endpoint in view.endpoints.every()] == [
+        "new",
+        "new",
+    ]
