@@ -13,12 +13,21 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
+from adapters.free_memory import release_free_memory
+
 MAX_PER_TURN = 16
 """Maximum number of connections accepted in one turn of the event loop, so that a flood delays open connections by a
 few milliseconds."""
 
 RETRY_S = 0.5
 """Time (s) until the next attempt to accept if accepting fails, as when the process has no free file descriptor."""
+
+
+MANY_HANDSHAKES = 128
+"""Number of concurrent handshakes after which the memory that they leave is released; each leaves up to 300 KiB."""
+
+RELEASE_AFTER_S = 2.0
+"""Time (s) from the end of most handshakes to the release of their memory."""
 
 
 class Accepted(Protocol):
@@ -61,12 +70,17 @@ class TcpAcceptor:
         self._unstarted: set[socket.socket] = set()
         """Sockets whose task has not taken its first step, which gives the socket to a transport."""
         self._retry: asyncio.TimerHandle | None = None
+        self._most_handshakes = 0
+        """Largest number of concurrent handshakes since their memory was released."""
+        self._release: asyncio.TimerHandle | None = None
         self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
         """Stop accepting; handshakes in progress continue."""
         if self._retry is not None:
             self._retry.cancel()
+        if self._release is not None:
+            self._release.cancel()
         if self._listening.fileno() >= 0:
             self._loop.remove_reader(self._listening)
             self._listening.close()
@@ -105,6 +119,8 @@ class TcpAcceptor:
         opening = self._loop.create_task(self._open(accepted, connection))
         self._opening.add(opening)
         self._unstarted.add(accepted)
+        if self._tls is not None:
+            self._most_handshakes = max(self._most_handshakes, len(self._opening))
         opening.add_done_callback(partial(self._opened, accepted, connection))
 
     async def _open(self, accepted: socket.socket, connection: Accepted) -> bool:
@@ -129,3 +145,15 @@ class TcpAcceptor:
             accepted.close()
         connected = not opening.cancelled() and opening.exception() is None and opening.result()
         connection.on_opened(connected=connected)
+        if self._most_handshakes >= MANY_HANDSHAKES and self._release is None and self._are_few:
+            self._release = self._loop.call_later(RELEASE_AFTER_S, self._release_memory)
+
+    @property
+    def _are_few(self) -> bool:
+        return len(self._opening) <= MANY_HANDSHAKES // 4
+
+    def _release_memory(self) -> None:
+        self._release = None
+        if self._are_few:
+            self._most_handshakes = 0
+            self._loop.run_in_executor(None, release_free_memory)

@@ -37,6 +37,7 @@ from control_plane.api.routes import (
     plans_routes,
     policies_routes,
     reports_routes,
+    revoked_keys_routes,
     rollouts_routes,
     status_routes,
     steer_routes,
@@ -77,12 +78,17 @@ from control_plane.status.fleet_view import FleetView
 from control_plane.status.status_feed import StatusFeed
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
+from control_plane.tenants.key_revocation_store import KeyRevocationStore
 from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions
+from control_plane.ui.session_revocations import SessionRevocations
 from penstock.wire.session import Sessions
 
 REGISTRATION_TTL_S = 5
 """Time (s) after which a control plane that stopped without notice leaves the list of members."""
+
+REPAIR_S = 5.0
+"""Interval (s) at which the leader writes revoked keys again that the store has lost."""
 
 _log = structlog.get_logger(__name__)
 
@@ -146,6 +152,7 @@ class ControlPlane:
         )
         self._mirrors = StoreMirrors(store, rng, on_audit=lambda: self._event_rounds.wake())
         self.overrides = OverrideStore(store, self.audit, member.name, rng=rng, clock=clock)
+        self._key_revocations = KeyRevocationStore(store, self.audit, member.name, rng=rng, clock=clock)
         publisher = PlanPublisher(store)
         self.rollouts = RolloutRunner(store, self.policies, publisher)
         self._rollout_actions = RolloutActions(store, self.audit, self.policies, clock)
@@ -170,6 +177,7 @@ class ControlPlane:
         self._intake = ReportIntake(
             sessions, fleet, policy=lambda: self.view.policy, leading=self._receipt, metrics=self.metrics, clock=clock
         )
+        self._revocations = SessionRevocations(store, self.audit, rng=rng)
         self._evaluator = Evaluator()
         self.events = EventLog(clock)
         self._history = PlanHistory()
@@ -184,6 +192,7 @@ class ControlPlane:
         self._planning_rounds = PeriodicJob(planning.tick, TICK_S)
         self._event_rounds = PeriodicJob(self._detect_changes, DETECTION_INTERVAL_S)
         self._drill_rounds = PeriodicJob(self._drills.tick, drill_runner.TICK_S)
+        self._repair_rounds = PeriodicJob(self._repair_revocations, REPAIR_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -196,10 +205,8 @@ class ControlPlane:
             informer.start()
         self._registration.start()
         task = self.elector.start()
-        self._planning_rounds.start(self._scheduler)
-        self._polling.start(self._scheduler)
-        self._event_rounds.start(self._scheduler)
-        self._drill_rounds.start(self._scheduler)
+        for rounds in self._rounds:
+            rounds.start(self._scheduler)
         self._scheduler.start()
         return task
 
@@ -208,7 +215,7 @@ class ControlPlane:
         self.events.close()
         await self._evaluator.close()
         await self._link.close()
-        for rounds in (self._planning_rounds, self._polling, self._event_rounds, self._drill_rounds):
+        for rounds in self._rounds:
             rounds.stop()
         self._scheduler.shutdown(wait=False)
         await self.elector.stop()
@@ -252,11 +259,12 @@ class ControlPlane:
                 health_routes.metrics_routes(self.metrics),
                 status_routes.routes(fleet_status),
                 plans_routes.routes(self._history, view),
-                explain_routes.routes(view, self.elector, actions, self.policies, geoip),
+                explain_routes.routes(view, self.elector, actions, self.policies, self._key_revocations, geoip),
                 steer_routes.routes(view, geoip),
                 what_if_routes.routes(view, self.overrides, self._evaluator),
                 fleet_routes.routes(reporter, view),
                 tenants_routes.routes(view),
+                revoked_keys_routes.routes(self._key_revocations, view),
                 capacity_routes.routes(self._planning),
                 audit_routes.routes(self.audit),
                 events_routes.routes(self.events, StatusFeed(read_status, self.events.wake)),
@@ -264,9 +272,10 @@ class ControlPlane:
                 drills_routes.routes(self._drills, view),
                 policies_routes.routes(actions, self._revisions, view, self._evaluator),
                 rollouts_routes.routes(actions, self.rollouts, view),
-                ui_routes.session_routes(browsers),
+                ui_routes.session_routes(browsers, self._revocations),
             ),
             browsers=browsers,
+            is_revoked=self._revocations.is_revoked,
             access=access,
             idempotency_store=self._idempotency_store,
             elector=self.elector,
@@ -277,7 +286,17 @@ class ControlPlane:
 
     @property
     def _informers(self) -> tuple[Informer, ...]:
-        return (*self._mirrors.informers, self.overrides.mirror.informer, self._journal.informer)
+        revocations = (self._revocations.informer, self._key_revocations.informer)
+        return (*self._mirrors.informers, self.overrides.mirror.informer, self._journal.informer, *revocations)
+
+    @property
+    def _rounds(self) -> tuple[PeriodicJob, ...]:
+        return (self._planning_rounds, self._polling, self._event_rounds, self._drill_rounds, self._repair_rounds)
+
+    async def _repair_revocations(self) -> None:
+        epoch = self.elector.epoch
+        if epoch is not None:
+            await self._key_revocations.repair(epoch)
 
     async def _detect_changes(self) -> None:
         if self._journal.informer.synced and self._mirrors.plans.informer.synced:

@@ -28,8 +28,10 @@ from adapters.loopback import is_loopback
 from adapters.secret_file import BadSecret, read_file, read_secret
 from adapters.secret_reload import SecretFile
 from adapters.service_manager import ServiceManager
+from adapters.store import keys
 from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore
+from adapters.store.signing_again import sign_again_when_due
 from adapters.tls_contexts import ClientTls, ServerTls
 from adapters.watched_files import Watched, keep_checking
 from control_plane.api.forwarded_for import behind_proxies, is_proxy
@@ -42,7 +44,6 @@ from control_plane.auth.jwks import Jwks
 from control_plane.auth.oidc import Oidc, OidcTrust
 from control_plane.auth.oidc_provider import OidcProvider
 from control_plane.daemon import ControlPlane
-from control_plane.leadership.signing_again import sign_again_when_due
 from control_plane.policy.folder import FolderReader
 from control_plane.policy.source.readers import BundleReader
 from control_plane.policy.source.repository import RepositoryReader
@@ -145,9 +146,9 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     ]
     if binding.accepts_earlier_form:
         _log.warning("signatures of every fleet of the authority are accepted", bound_from=settings.bound_from)
-        background.append(
-            asyncio.create_task(sign_again_when_due(store, binding, control_plane.elector), name="signing again")
-        )
+        elector, own_key = control_plane.elector, keys.control_plane(settings.name)
+        signing = sign_again_when_due(store, binding, lambda: own_key if elector.epoch is None else keys.DEFAULT_PREFIX)
+        background.append(asyncio.create_task(signing, name="signing again"))
     _log.info("listening", name=settings.name, url=url)
     service_manager = ServiceManager.from_environment()
     await service_manager.ready()

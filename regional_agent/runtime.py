@@ -21,6 +21,7 @@ from adapters.store.config_store import ConfigStore
 from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
+from adapters.store.signing_again import sign_again_when_due
 from adapters.watched_files import ReloadedFiles, Watched, WatchedFiles
 from penstock.health.outlier_ejection import EjectionRules
 from penstock.policy.policy import Policy
@@ -105,6 +106,7 @@ class AgentRuntime:
         self._settings = settings
         self._metrics = metrics
         self._rng = rng
+        self._binding = sessions.identity.binding
         self._registration: Registration | None = None
         self._peer_url = ""
         """The URL at which other regions reach this agent; empty before `announce`."""
@@ -303,14 +305,10 @@ class AgentRuntime:
             self._epoch,
             self.responder.certificate,
         )
-        self._registration = Registration(
-            self._store,
-            keys.agent(settings.region, settings.name),
-            encode(member),
-            ttl_s=REGISTRATION_TTL_S,
-            rng=self._rng,
-        )
+        own_key = keys.agent(settings.region, settings.name)
+        self._registration = Registration(self._store, own_key, encode(member), ttl_s=REGISTRATION_TTL_S, rng=self._rng)
         self._registration.start()
+        self._tasks.append(asyncio.create_task(sign_again_when_due(self._store, self._binding, lambda: own_key)))
 
     async def withdraw(self) -> None:
         """Begin to shut down: report not ready to clients and other regions, and delete the registration.

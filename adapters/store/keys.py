@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 
 from penstock.wire import fleet_binding
 
@@ -25,6 +26,10 @@ POLICIES = ROOT + "policies/"
 PLANS = ROOT + "plans/"
 OVERRIDES = ROOT + "overrides"
 """All overrides, under one key, so that concurrent changes conflict instead of overwriting each other."""
+REVOKED_KEYS = ROOT + "revoked-keys"
+"""The revoked API keys of tenants, by digest, under one key. Agents combine it with what they know: removing the key
+makes no API key valid."""
+
 ROLLOUT = ROOT + "newest-rollout"
 """The newest rollout of a policy, in progress or ended."""
 
@@ -44,6 +49,9 @@ JOURNAL = ROOT + "journal/"
 IDEMPOTENCY_RECORDS = ROOT + "idempotency/"
 """Requests with an Idempotency-Key, by a digest of the caller and the key; each has a lease."""
 
+REVOKED_SESSIONS = ROOT + "revoked-sessions/"
+"""Revoked sessions of browsers, by a digest of the caller's name; each has a lease."""
+
 AUDIT_BLOCK = 100
 """Number of audit entries under one prefix, so that a page can be read without the other entries."""
 
@@ -58,12 +66,12 @@ def key_prefix(text: str) -> str:
     return text
 
 
-_REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, ROLLOUT, DRILL, AUDIT_HEAD))
+_REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, REVOKED_KEYS, ROLLOUT, DRILL, AUDIT_HEAD))
 
 
 def is_replaceable(key: str) -> bool:
     """Whether control planes overwrite the key, so that an attacker could replay one of its earlier values."""
-    return key in _REPLACEABLE or key.startswith(PLANS)
+    return key in _REPLACEABLE or key.startswith((PLANS, REVOKED_SESSIONS))
 
 
 def control_plane(name: str) -> str:
@@ -109,6 +117,11 @@ def journal_entry(number: int) -> str:
 def idempotency_record(name: str) -> str:
     """Returns the key of the stored claim and response of one request, which expires with its lease."""
     return IDEMPOTENCY_RECORDS + name
+
+
+def revoked_sessions(caller: str) -> str:
+    """Returns the key of the revoked sessions of a caller."""
+    return REVOKED_SESSIONS + sha256(caller.encode()).hexdigest()
 
 
 def audit_entry(seq: int) -> str:

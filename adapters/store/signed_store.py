@@ -185,13 +185,14 @@ class SignedStore:
         finally:
             await changes.aclose()
 
-    async def sign_again(self) -> int:
-        """Sign again the values that are not bound to this fleet yet, during an upgrade; returns their number.
+    async def sign_again(self, prefix: str = keys.DEFAULT_PREFIX) -> int:
+        """Sign again the values under a prefix that are not bound to this fleet yet, during an upgrade.
 
-        Only values that are authentic by the rules of the upgrade, and that this process may write, are signed.
+        Returns their number. Only values that are authentic by the rules of the upgrade, and that this process may
+        write, are signed.
         """
         own, number = self._sessions.identity.id, 0
-        for item in (await self._store.list(self._prefix)).items:
+        for item in (await self._store.list(self._stored_key(prefix))).items:
             key = self._renamed(item).key
             with suppress(BadValue):
                 opened = self._opened(key, item.value)

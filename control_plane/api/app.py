@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
@@ -25,7 +25,7 @@ from control_plane.leadership.forwarded_caller import ForwardedCallers
 from control_plane.leadership.leader_client import LeaderClient
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.planning.report_intake import ReportIntake
-from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
+from control_plane.ui.browser_sessions import BrowserSessions, Session, SessionCookies
 
 
 class UnguardedRoute(Exception):
@@ -42,6 +42,7 @@ def create_app(
     link: LeaderClient,
     callers: ForwardedCallers,
     browsers: BrowserSessions,
+    is_revoked: Callable[[Session], bool],
     intake: ReportIntake,
 ) -> FastAPI:
     """Return the HTTP API of one control plane.
@@ -55,6 +56,7 @@ def create_app(
         link: forwards requests to the leader.
         callers: verifies the callers of requests that other control planes forward.
         browsers: sessions of browsers.
+        is_revoked: whether a session of a browser is revoked.
         intake: verifies the reports of agents.
 
     Raises:
@@ -86,7 +88,7 @@ def create_app(
     app.add_middleware(Authorisation, access=access, rules=rules)
     app.add_middleware(RequestLimits, rules=rules)
     app.add_middleware(SenderStanding, access=access, callers=callers, intake=intake)
-    app.add_middleware(SessionCookies, sessions=browsers)
+    app.add_middleware(SessionCookies, sessions=browsers, is_revoked=is_revoked)
     return app
 
 

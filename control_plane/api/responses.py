@@ -11,6 +11,7 @@ import structlog
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 
 from adapters.store.config_store import StoreError
 from control_plane.api.api_threads import in_api_thread
@@ -106,6 +107,12 @@ def install_error_handlers(app: FastAPI) -> None:
         _log.warning("request failed: store error", method=request.method, path=request.url.path, reason=str(error))
         detail = "the store did not answer; before you repeat a change, check whether it was made"
         return problem_response(503, detail, {"retry-after": str(STORE_RETRY_S)})
+
+    @app.exception_handler(ClientDisconnect)
+    async def disconnected(request: Request, error: ClientDisconnect) -> Response:
+        _log.debug("the client disconnected during its request", method=request.method, path=request.url.path)
+        # The server discards the response.
+        return problem_response(400, "the client disconnected before the body was complete")
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:

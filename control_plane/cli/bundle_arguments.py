@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from control_plane.policy.folder import read_folder
 from control_plane.policy.source.readers import SourceUnreadable
 from control_plane.policy.source.repository_url import url_error, without_credentials
 from penstock.policy.policy import Policy
+
+if TYPE_CHECKING:
+    from control_plane.policy.compiler import CompiledBundle
 
 MAX_READ_S = 60.0
 """Time limit (s) for reading a repository."""
@@ -66,16 +69,21 @@ def read_bundle(where: str) -> dict[str, str]:
 
 
 def compiled(where: str, command: str) -> Policy:
-    """Return the policy of a bundle. The errors of an invalid bundle are printed, and end the command.
+    """Return the policy of a bundle; see `compiled_revision`."""
+    return compiled_revision(where, command).policy
+
+
+def compiled_revision(where: str, command: str) -> CompiledBundle:
+    """Return a compiled bundle. The errors of an invalid bundle are printed, and end the command.
 
     Args:
         where: a folder, or REPOSITORY@REF:FOLDER.
         command: name of the command without `penstock`, for the message.
     """
-    from control_plane.policy.compiler import compile_bundle
+    from control_plane.policy.compiler import compile_revision
 
     try:
-        return compile_bundle(read_bundle(where))
+        return compile_revision(read_bundle(where))
     except UsageFault as fault:
         fail(command, str(fault), EXIT_USAGE)
     except PolicyRefused as refused:

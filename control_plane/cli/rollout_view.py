@@ -12,6 +12,9 @@ from rich.text import Text
 from control_plane.cli.output import table_of
 from control_plane.policy.source.revision import Revision
 from control_plane.rollout.rollout_resource import AgentPolicyState, RolloutStatus, RolloutSummary
+from penstock.policy.provenance import Provenance
+from penstock.rollout.progress import RolloutOutlook
+from penstock.rollout.region_evidence import RegionEvidence, RequestResults
 
 MAX_SHOWN = 30
 """Maximum number of changes, and of moves, that are listed."""
@@ -19,7 +22,9 @@ MAX_SHOWN = 30
 
 def rollout_view(status: RolloutStatus) -> RenderableType:
     """Return the progress of a rollout, its changes, and the policy of each agent."""
-    parts: list[RenderableType] = [_heading(status.rollout)]
+    parts: list[RenderableType] = [_heading(status.rollout), *map(Text, outlook_lines(status.outlook))]
+    if status.evidence:
+        parts.append(_evidence(status.evidence))
     if status.changes:
         parts.append(_listing("What it says otherwise", [str(change) for change in status.changes]))
     if status.moves:
@@ -55,14 +60,50 @@ def _heading(rollout: RolloutSummary) -> Text:
     text = Text()
     text.append(f"rollout {rollout.number}: {rollout.phase.value.replace('_', ' ')}", "bold")
     text.append(f" since {_at(rollout.since)}{f', by {rollout.by}' if rollout.by else ''}: {rollout.why}")
-    text.append(f"\npolicy {rollout.candidate[:12]}{f', commit {rollout.provenance}' if rollout.provenance else ''}")
-    if rollout.candidate != rollout.stable:
-        text.append(f"\nback to {rollout.stable[:12]}")
-        if rollout.canary:
-            text.append(f", tried first in {', '.join(rollout.canary)}")
+    text.append(f"\nin force {_version(rollout.in_force, rollout.provenance_in_force)}")
+    if rollout.candidate != rollout.in_force:
+        text.append(f"\ncandidate {_version(rollout.candidate, rollout.provenance)}")
+    elif rollout.candidate != rollout.stable:
+        text.append(f"\na rollback restores {_version(rollout.stable, rollout.stable_provenance)}")
+    if rollout.candidate != rollout.stable and rollout.canary:
+        text.append(f"\ntried first in {', '.join(rollout.canary)}")
     if rollout.moved_share is not None:
         text.append(f"\nit moves {rollout.moved_share:.1%} of demand")
     return text
+
+
+def _version(digest: str, provenance: Provenance | None) -> str:
+    return f"policy {digest[:12]}{f', commit {provenance}' if provenance else ''}"
+
+
+def outlook_lines(outlook: RolloutOutlook | None) -> list[str]:
+    """Return what the rollout waits for, the time that remains, and the policy that waits for its own rollout."""
+    if outlook is None:
+        return []
+    unmet = [condition.text for condition in outlook.conditions if not condition.is_met]
+    lines = []
+    if unmet:
+        least = "" if outlook.ends_in_s is None else f" ({outlook.ends_in_s:.0f} s remain)"
+        lines.append(f"waits for: {'; '.join(unmet)}{least}")
+    if (waiting := outlook.waiting) is not None:
+        place = "" if waiting.place is None else f", number {waiting.place} in the queue"
+        least = "" if waiting.begins_in_s is None else f"; it begins in {waiting.begins_in_s:.0f} s at the earliest"
+        lines.append(f"policy {waiting.digest[:12]} of the source is not rolled out{place}: {waiting.why}{least}")
+    return lines
+
+
+def _evidence(evidence: Iterable[RegionEvidence]) -> Table:
+    numbers = ("requests", "failed", "first byte", "requests before", "failed before", "first byte before")
+    table = table_of("region", "policy", *numbers, title="Evidence of this phase", right=numbers)
+    for each in evidence:
+        results = [cell for part in (each.now, each.before) for cell in _results(part)]
+        table.add_row(each.region, "candidate" if each.runs_candidate else "stable", *results)
+    return table
+
+
+def _results(results: RequestResults) -> tuple[str, str, str]:
+    first_byte = "-" if results.first_byte_s is None else f"{1000 * results.first_byte_s:.0f} ms"
+    return str(results.requests), f"{results.failed_share:.1%}", first_byte
 
 
 def _listing(title: str, lines: list[str]) -> Text:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.output import table_of
+from control_plane.cli.rollout_view import outlook_lines
 from control_plane.status.objective_status import ObjectiveStatus, objective_statuses
 from control_plane.status.status import AgentStatus, ArcStatus, PoolStatus, RegionStatus, Status
 from penstock.health.region_health import RegionState
@@ -50,7 +51,7 @@ def _heading(status: Status) -> Text:
     line.append(f" · seen by {status.name}, {status.role} for {status.role_age_s:.0f} s: {status.why}")
     if status.plan is not None:
         line.append(f"\nplan {status.plan.generation}, {status.plan.age_s:.0f} s old")
-    digest, provenance = _obeyed(status)
+    digest, provenance = _in_force(status)
     if digest is not None:
         line.append(f" · policy {digest[:12]}")
     if provenance is not None:
@@ -60,17 +61,17 @@ def _heading(status: Status) -> Text:
         line.append(
             f"\nrollout {rollout.number} of policy {rollout.candidate[:12]}: {rollout.phase.value}, {rollout.why}"
         )
+    for text in outlook_lines(status.outlook):
+        line.append(f"\n{text}", "yellow")
     return line
 
 
-def _obeyed(status: Status) -> tuple[str | None, Provenance | None]:
-    """Return the stable policy and its commit; canary regions and the policy source may have a newer one."""
+def _in_force(status: Status) -> tuple[str | None, Provenance | None]:
+    """Return the policy of most regions and its commit; canary regions and the policy source may have a newer one."""
     rollout = status.rollout
     if rollout is None:
         return status.policy.digest, status.policy.provenance
-    if rollout.phase in (Phase.WATCH, Phase.DONE):
-        return rollout.candidate, rollout.provenance
-    return rollout.stable, rollout.stable_provenance
+    return rollout.in_force, rollout.provenance_in_force
 
 
 def _regions(status: Status) -> Table:

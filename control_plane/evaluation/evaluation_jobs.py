@@ -10,13 +10,14 @@ from control_plane.evaluation.what_if_request import MAX_REQUESTS_PER_S, WhatIfR
 from control_plane.overrides.override_fields import BadExpiry
 from control_plane.policy.bundle_errors import PolicyError, PolicyRefused
 from control_plane.policy.bundle_limits import MAX_FILES
-from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.compiler import compile_bundle, compile_revision
 from control_plane.policy.tarball import read_tar
 from control_plane.status.query_responses import WhatIfResponse
 from penstock.overrides.override_check import NO_REPORTS, OverrideRejection, RejectedBy, described, rejection
 from penstock.overrides.overrides import Override, OverrideKind, validation_error
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import Change, diff
+from penstock.policy.removals import unaccepted_removals
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups, sustainable_rate
 from penstock.what_if.comparison import Side, compare
 from penstock.what_if.outcomes import Capacity, DemandGroup
@@ -47,6 +48,8 @@ class Validation(msgspec.Struct, frozen=True):
     """All errors, by file and line."""
     changes: tuple[Change, ...]
     """Differences from the policy in force."""
+    removals: tuple[str, ...] = ()
+    """Removed documents for which the bundle lacks an AcceptedRemoval: it would not be rolled out."""
 
 
 class ValidationJob(msgspec.Struct, frozen=True, tag=True):
@@ -119,10 +122,13 @@ def run_job(job: Job) -> Validation | WhatIfResponse | Refused:
 
 def _validate(job: ValidationJob) -> Validation:
     try:
-        policy = compile_bundle(read_tar(job.bundle) if job.is_tar else _files(job.bundle))
+        policy, accepted = compile_revision(read_tar(job.bundle) if job.is_tar else _files(job.bundle))
     except PolicyRefused as refused:
         return Validation(False, "", refused.errors[:MAX_ERRORS], ())
-    return Validation(True, policy.digest(), (), diff(job.current, policy) if job.current is not None else ())
+    if job.current is None:
+        return Validation(True, policy.digest(), (), ())
+    removals = tuple(map(str, unaccepted_removals(job.current, policy, accepted)))
+    return Validation(True, policy.digest(), (), diff(job.current, policy), removals)
 
 
 def _files(bundle: bytes) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from adapters.configuration.strict_yaml import Path
 from adapters.store.codec import CodecError, encode
@@ -31,7 +31,12 @@ from control_plane.policy.kinds.operations import (
     RolloutDocument,
 )
 from control_plane.policy.kinds.regions import RegionDocument
-from control_plane.policy.kinds.residency import AcceptedLossDocument, RegionSelector, ResidencyRuleDocument
+from control_plane.policy.kinds.residency import (
+    AcceptedLossDocument,
+    AcceptedRemovalDocument,
+    RegionSelector,
+    ResidencyRuleDocument,
+)
 from control_plane.policy.kinds.routing import (
     EntryMapDocument,
     FailoverDocument,
@@ -82,7 +87,20 @@ _KIND = re.compile(r"^[ \t]*kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 """Pattern that finds the kinds of documents in a text that cannot be parsed as YAML."""
 
 
+class CompiledBundle(NamedTuple):
+    """The policy of a bundle, and what concerns only the change to this policy."""
+
+    policy: Policy
+    accepted_removals: Mapping[str, frozenset[str]]
+    """Names of documents that the bundle no longer has on purpose, by kind."""
+
+
 def compile_bundle(files: Mapping[str, str]) -> Policy:
+    """Return the policy of a bundle; see `compile_revision`."""
+    return compile_revision(files).policy
+
+
+def compile_revision(files: Mapping[str, str]) -> CompiledBundle:
     """Compile a bundle.
 
     Args:
@@ -125,7 +143,15 @@ def compile_bundle(files: Mapping[str, str]) -> Policy:
         encode(policy)
     except CodecError as error:
         raise PolicyRefused([PolicyError(WHOLE_BUNDLE, 0, "", str(error), "make the bundle smaller")]) from None
-    return policy
+    return CompiledBundle(policy, _accepted_removals(catalogue))
+
+
+def _accepted_removals(catalogue: Catalogue) -> dict[str, frozenset[str]]:
+    accepted: dict[str, frozenset[str]] = {}
+    for _, document in catalogue.of(AcceptedRemovalDocument):
+        for _, kind, names in document.lists():
+            accepted[kind] = accepted.get(kind, frozenset()).union(names)
+    return accepted
 
 
 def _unreached_models(catalogue: Catalogue, policy: Policy) -> list[PolicyError]:

@@ -6,7 +6,7 @@ from control_plane.policy.catalogue import Catalogue
 from control_plane.policy.kinds.models import ModelDocument, ModelVersionsDocument
 from control_plane.policy.kinds.operations import DrillDocument, MaintenanceWindowDocument, RolloutDocument
 from control_plane.policy.kinds.regions import RegionDocument
-from control_plane.policy.kinds.residency import AcceptedLossDocument
+from control_plane.policy.kinds.residency import AcceptedLossDocument, AcceptedRemovalDocument
 from control_plane.policy.kinds.routing import GeoRoutingDocument, SpilloverLimitDocument
 from control_plane.policy.kinds.tenants import AnonymousAccessDocument, TenantDocument
 from control_plane.policy.references import References
@@ -29,6 +29,7 @@ def check_references(catalogue: Catalogue, references: References) -> None:
     _check_models(catalogue, references)
     for document, accepted in catalogue.of(AcceptedLossDocument):
         references.known(document, ("regions",), "Region", accepted.regions)
+    _check_removals(catalogue, references)
     for document, window in catalogue.of(MaintenanceWindowDocument):
         references.known(document, ("regions",), "Region", window.regions)
         references.errors += clock_errors(document, window.starts_at, window.time_zone)
@@ -40,6 +41,17 @@ def check_references(catalogue: Catalogue, references: References) -> None:
     for document, rollout in catalogue.of(RolloutDocument):
         references.known(document, ("canary_regions",), "Region", rollout.canary_regions)
     _check_distances(catalogue, references)
+
+
+def _check_removals(catalogue: Catalogue, references: References) -> None:
+    """A name that is in the bundle again is no removal, and must not permit a later one."""
+    for document, accepted in catalogue.of(AcceptedRemovalDocument):
+        for field, kind, names in accepted.lists():
+            references.errors += [
+                document.error((field, index), f"the bundle has the {kind} {name}", "remove the name from the list")
+                for index, name in enumerate(names)
+                if name in catalogue.names.get(kind, {})
+            ]
 
 
 def _check_tenants(catalogue: Catalogue, references: References) -> None:

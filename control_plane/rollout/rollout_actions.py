@@ -13,6 +13,7 @@ from control_plane.policy.source.policy_source import PolicyFromNewerRelease, Po
 from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout, changes
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
+from penstock.policy.removals import unaccepted_removals
 from penstock.rollout.state_machine import Rollout, RolloutEvent, begin, restore, transition
 
 MAX_REASON = 500
@@ -76,13 +77,25 @@ class RolloutActions:
         return await self._write(caller, seen, f"rollout.{event.value}", reason, [after])
 
     async def apply(
-        self, caller: Caller, seen: StoredRollout, digest: str, provenance: Provenance | None, reason: str
+        self,
+        caller: Caller,
+        seen: StoredRollout,
+        digest: str,
+        provenance: Provenance | None,
+        reason: str,
+        *,
+        allow_removal: bool = False,
     ) -> Rollout:
         """Roll out a stored policy, as if the policy source offered it now.
 
+        Args:
+            allow_removal: whether the policy may lack documents of the stable policy that a bundle may not remove
+                without a word.
+
         Raises:
             PolicyNotStored: the store does not have the policy.
-            ActionRefused: the policy is in force in every region already, or its rollout is under way.
+            ActionRefused: the policy is in force in every region already, its rollout is under way, or it would remove
+                documents.
             ChangeRefused: the rollout has changed since it was read.
             StoreError: the store refuses or cannot be reached.
         """
@@ -92,13 +105,21 @@ class RolloutActions:
         now = self._clock()
         states, before = self._rolled_back(before, now, caller, reason)
         stable = await self.policy(before.stable)
+        accepted = self._source.accepted_removals if digest == self._source_digest() else None
+        removed = unaccepted_removals(stable, candidate, accepted)
+        if removed and not allow_removal:
+            listed = "; ".join(map(str, removed))
+            raise ActionRefused(
+                f"policy {digest[:12]} would remove: {listed}; confirm with --allow-removal (`allow_removal`)"
+            )
         canary = tuple(
             name for name in stable.rollout.canary_regions if name in stable.regions and name in candidate.regions
         )
         after = begin(
             before, digest, provenance, canary, now, why=reason, by=caller.name, ignored=self._source_digest()
         )
-        return await self._write(caller, seen, "policy.apply", reason, [*states, after])
+        removes = {"removes": [str(removal) for removal in removed]} if removed else {}
+        return await self._write(caller, seen, "policy.apply", reason, [*states, after], **removes)
 
     async def restore(
         self, caller: Caller, seen: StoredRollout, digest: str, provenance: Provenance | None, reason: str
@@ -138,7 +159,13 @@ class RolloutActions:
         return self._source.current.digest() if self._source.current is not None else ""
 
     async def _write(
-        self, caller: Caller, seen: StoredRollout, action: str, reason: str, states: list[Rollout]
+        self,
+        caller: Caller,
+        seen: StoredRollout,
+        action: str,
+        reason: str,
+        states: list[Rollout],
+        **details: list[str],
     ) -> Rollout:
         await self._audit.record(
             caller,
@@ -146,7 +173,7 @@ class RolloutActions:
             f"policy {states[-1].candidate[:12]}",
             reason,
             before=_audited(_existing(seen)),
-            after=_audited(states[-1]),
+            after=_audited(states[-1]) | details,
             expect=[Unchanged(keys.ROLLOUT, seen.revision)],
             do=changes(states),
         )

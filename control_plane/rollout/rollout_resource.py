@@ -9,6 +9,7 @@ from penstock.planning.plan_diff import ArcChange
 from penstock.policy.policy import RolloutRules
 from penstock.policy.policy_diff import Change
 from penstock.policy.provenance import Provenance
+from penstock.rollout.progress import RolloutOutlook
 from penstock.rollout.region_evidence import RegionEvidence
 from penstock.rollout.state_machine import Phase, Rollout
 
@@ -38,6 +39,11 @@ class RolloutSummary(msgspec.Struct, frozen=True):
     """Regions that apply the candidate before all others."""
     moved_share: float | None
     """Share (0-1) of all demand that the candidate's plan moves, by the last shadow comparison."""
+    in_force: str = ""
+    """Digest of the policy that every region outside the canary is to apply: the stable one, or from `watch` on the
+    candidate."""
+    provenance_in_force: Provenance | None = None
+    """Commit of the policy in force; null where it is from a folder."""
 
 
 class AgentPolicyState(msgspec.Struct, frozen=True):
@@ -72,6 +78,8 @@ class RolloutStatus(msgspec.Struct, frozen=True):
     """Stages and limits of the stable policy, which judge the candidate; null if the store no longer has it."""
     evidence: tuple[RegionEvidence, ...] = ()
     """Results of requests since the phase began, by which the candidate is judged; empty if the rollout is over."""
+    outlook: RolloutOutlook | None = None
+    """What the rollout waits for, and the policy that waits for its own; null where no control plane leads."""
 
 
 class RolloutPage(msgspec.Struct, frozen=True):
@@ -97,6 +105,8 @@ def summary(rollout: Rollout, moved_share: float | None = None) -> RolloutSummar
         stable_provenance=rollout.stable_provenance,
         canary=rollout.canary,
         moved_share=rollout.moved_share if rollout.moved_share is not None else moved_share,
+        in_force=rollout.in_force,
+        provenance_in_force=rollout.provenance_in_force,
     )
 
 

@@ -20,7 +20,9 @@ from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout
 from penstock.fleet.snapshot import Snapshot
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
-from penstock.rollout.evidence import Evidence, observations, observe
+from penstock.policy.removals import REMEDY, unaccepted_removals
+from penstock.rollout.evidence import Evidence, observations, observe, phase_facts
+from penstock.rollout.progress import Condition, RolloutOutlook, conditions, outlook
 from penstock.rollout.shadow import Shadow
 from penstock.rollout.state_machine import (
     IN_CANARY,
@@ -88,6 +90,8 @@ class RolloutRunner:
         """The result of the last step; None while another control plane leads."""
         self.shadow: Shadow | None = None
         """The last shadow comparison of plans; None before the first comparison."""
+        self.outlook: RolloutOutlook | None = None
+        """What the rollout waits for, as of the last step; None while another control plane leads."""
 
     @property
     def policy(self) -> Policy | None:
@@ -96,7 +100,8 @@ class RolloutRunner:
 
     def reset(self) -> None:
         """Discard all state at a change of leadership, and mark the last read of the source as stale."""
-        self.active = self.shadow = None
+        self.active = self.shadow = self.outlook = None
+        self._source.withhold(())
         self._source.mark_stale()
 
     async def adopt(self) -> None:
@@ -120,10 +125,10 @@ class RolloutRunner:
             Fenced: another control plane leads.
             StoreError: the store refuses or cannot be reached.
         """
-        await self._revisions.record(self._source.results, epoch)
         for _ in range(MAX_TRIES):
             stored = await self._records.newest()
             states = await self._with_source(stored, now)
+            await self._revisions.record(self._source.results, epoch)
             states[-1] = await self._with_evidence(states[-1], now, snapshot, receiving_since)
             newest = states[-1]
             if len(states) == 1 and newest == stored.rollout:
@@ -135,7 +140,24 @@ class RolloutRunner:
         else:
             raise StoreError(f"the rollout changed concurrently in each of {MAX_TRIES} tries")
         self.active = await self._active(newest)
+        self.outlook = await self._outlook(newest, now, snapshot, receiving_since)
         return self.active
+
+    async def _outlook(
+        self, rollout: Rollout, now: float, snapshot: Snapshot, receiving_since: float
+    ) -> RolloutOutlook:
+        found: tuple[Condition, ...] = ()
+        stable = await self._policy(rollout.stable)
+        if not rollout.is_over and stable is not None:
+            facts = phase_facts(rollout, self._evidence(rollout, now, snapshot, receiving_since))
+            found = conditions(rollout, stable.rollout, facts, now)
+        fresh = self._source.fresh and self._source.origin is not Origin.STORE
+        offered = self._source_version().digest if fresh else None
+        return outlook(found, rollout, offered, self._source.withheld)
+
+    def _evidence(self, rollout: Rollout, now: float, snapshot: Snapshot, receiving_since: float) -> Evidence:
+        moved = self.shadow.moved_share if self.shadow is not None and self.shadow.number == rollout.number else None
+        return Evidence(observations(snapshot, now), moved, receiving_since)
 
     async def _with_source(self, stored: StoredRollout, now: float) -> list[Rollout]:
         """Return the states that follow from the source's policy, the newest last."""
@@ -155,10 +177,20 @@ class RolloutRunner:
         if source is None:
             return [newest]
         if newest.is_over and source.digest == newest.stable and source.provenance != newest.stable_provenance:
+            self._source.withhold(())
             # A newer commit with the same content: nothing is rolled out, but plans name the newer commit.
             of_candidate = source.provenance if newest.candidate == newest.stable else newest.provenance
             return [msgspec.structs.replace(newest, provenance=of_candidate, stable_provenance=source.provenance)]
         after, may_begin = on_source_policy(newest, source.digest, now)
+        stable = await self._policy(after.stable)
+        assert stable is not None
+        removed = unaccepted_removals(stable, source.policy, self._source.accepted_removals) if may_begin else ()
+        remedy = f"{REMEDY}, or use `penstock policy apply {source.digest[:12]} --allow-removal`"
+        self._source.withhold(tuple(f"would remove the {removal}; {remedy}" for removal in removed))
+        if removed:
+            # Stored, so that an operator can apply it.
+            await self._publisher.store_policy(source.policy)
+            return [newest]
         if not may_begin:
             return [after]
         await self._publisher.store_policy(source.policy)
@@ -176,8 +208,7 @@ class RolloutRunner:
             return transition(rollout, RolloutEvent.ROLL_BACK, now, why=str(error))
         if candidate is None:
             return transition(rollout, RolloutEvent.ROLL_BACK, now, why="the candidate is not in the store")
-        moved = self.shadow.moved_share if self.shadow is not None and self.shadow.number == rollout.number else None
-        return observe(rollout, stable.rollout, Evidence(observations(snapshot, now), moved, receiving_since), now)
+        return observe(rollout, stable.rollout, self._evidence(rollout, now, snapshot, receiving_since), now)
 
     async def _active(self, rollout: Rollout) -> ActivePolicies:
         stable = await self._version(rollout.stable, rollout.stable_provenance)

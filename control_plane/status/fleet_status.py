@@ -66,5 +66,6 @@ class FleetStatus:
             regions=theirs.regions,
             agents=theirs.agents,
             shortfalls=theirs.shortfalls,
+            outlook=theirs.outlook,
             fleet_seen_by=theirs.name,
         )

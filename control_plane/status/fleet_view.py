@@ -14,6 +14,7 @@ from penstock.fleet.snapshot import Snapshot
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
+from penstock.rollout.progress import RolloutOutlook
 
 
 class FleetView:
@@ -57,6 +58,11 @@ class FleetView:
     def staged_policy(self) -> Policy | None:
         """The policy that most regions run, as the store has it; None until it has been read."""
         return self._rollouts.policy
+
+    @property
+    def outlook(self) -> RolloutOutlook | None:
+        """What the rollout waits for; None while another control plane leads."""
+        return self._rollouts.outlook
 
     @property
     def snapshot(self) -> Snapshot:

@@ -14,6 +14,7 @@ from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.provenance import Provenance
+from penstock.rollout.progress import RolloutOutlook
 
 MAX_SHORTFALLS = 100
 """Maximum number of shortfalls in a status; each model, region and lost region may have one."""
@@ -222,6 +223,8 @@ class Status(msgspec.Struct, frozen=True):
     """Overrides and maintenance windows that are in force, or whose region is still on the failback ramp."""
     rollout: RolloutSummary | None = None
     """The newest rollout, in progress or over; null before the first."""
+    outlook: RolloutOutlook | None = None
+    """What the rollout waits for, and the policy that waits for its own; null where the leader is unreachable."""
     shortfalls: tuple[Shortfall, ...] = ()
     """Missing capacity, present shortfalls first; at most MAX_SHORTFALLS."""
     fleet_seen_by: str = ""

@@ -39,7 +39,7 @@ def policy_status(policies: PolicySource) -> PolicyStatus:
     return PolicyStatus(
         digest,
         policies.origin,
-        policies.refused,
+        policies.errors,
         policies.provenance,
         policies.refused_provenance,
         policies.unreadable,

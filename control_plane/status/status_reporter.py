@@ -81,7 +81,7 @@ class StatusReporter:
         """
         now = self._view.now()
         member, leadership = self._elector.member, self._elector.leadership
-        rollout = self._mirrors.rollout.seen("")
+        rollout, outlook = self._mirrors.rollout.seen(""), self._view.outlook
         policy, snapshot, plans = self._view.policy, self._view.snapshot, self._view.plans
         leader, epoch = self._elector.leader, self._elector.epoch
         store, source = StoreStatus(up=self._elector.mirror.store_is_up), policy_status(self._policies)
@@ -108,6 +108,7 @@ class StatusReporter:
                 control_planes=control_planes,
                 arcs=arc_statuses(plans),
                 rollout=summary(rollout.value) if rollout is not None else None,
+                outlook=outlook,
                 overrides=overrides,
                 shortfalls=shortfalls,
                 fleet_seen_by=member.name,

@@ -6,8 +6,8 @@ provider authenticated. Later requests carry the cookie and the header `x-pensto
 cannot send without a preflight that is refused; the cookie is also SameSite=Strict. Both together prevent cross-site
 request forgery (OWASP, "Cross-Site Request Forgery Prevention Cheat Sheet": custom request headers).
 
-The control plane stores no session: a session survives a restart of the control plane, and ends when it expires, the
-credential is revoked, or the key of the control plane's certificate is replaced.
+The control plane stores no session: a session survives a restart of the control plane. It ends when it expires, the
+session (`session_revocations`) or the credential is revoked, or the key of the control plane's certificate is replaced.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 import time
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,10 +39,13 @@ SECURE_PREFIX = "__Host-"
 
 HEADER = b"x-penstock-ui"
 
+SESSION_STATE = "browser_session"
+"""Name of the session in the state of a request."""
+
 LIFETIME_S = 12 * 3600
 """Lifetime (s) of the session of a credential: a working day."""
 
-CALLER_LIFETIME_S = 3600
+CALLER_LIFETIME_S = 900
 """Lifetime (s) of a session of the identity provider. The page then signs in at the provider again, because the
 person's groups or account may have changed."""
 
@@ -53,11 +56,32 @@ MAX_COOKIE_CHARS = 4096 - len(SECURE_PREFIX + COOKIE)
 """Maximum length (characters) of a cookie's value; browsers ignore a cookie whose name and value are longer than 4096
 bytes together (RFC 6265bis, 5.6)."""
 
+MAX_COOKIES_BYTES = 16 * 1024
+"""Maximum size (bytes) of the header with all cookies of a request; a larger one is ignored."""
+
+_VALUE = re.compile(r'"?([A-Za-z0-9_=-]+)"?')
+"""The value of a cookie of this module: base64, in quotes or not."""
+
+ID_BYTES = 12
+"""Number of random bytes of the identifier of a session."""
+
 _NONCE_BYTES = 12
 _PURPOSE = b"penstock/ui-session"
 _PENDING_PURPOSE = b"penstock/ui-sign-in"
 
 _T = TypeVar("_T")
+
+
+class Session(msgspec.Struct, frozen=True, array_like=True):
+    """A session, as its cookie states it."""
+
+    id: str
+    caller: str
+    """Name of the caller."""
+    began_at: float
+    """Unix time (s)."""
+    content: str | Caller
+    """The credential of the caller, or the caller that the identity provider authenticated."""
 
 
 class BrowserSessions:
@@ -73,33 +97,40 @@ class BrowserSessions:
         self._cipher = AESGCM(HKDF(SHA256(), 32, None, _PURPOSE).derive(secret))
         self._clock = clock
 
-    def seal(self, credential: str) -> str:
-        """Return the cookie value of a session with a credential.
+    def seal(self, credential: str, caller: str) -> str:
+        """Return the cookie value of a new session with a credential.
+
+        Args:
+            credential: the credential.
+            caller: name of the caller that the credential authenticates.
 
         Raises:
             ValueError: the credential is too long for a cookie.
         """
-        return self._seal(_PURPOSE, LIFETIME_S, credential)
+        return self._seal(_PURPOSE, LIFETIME_S, self._begin(caller, credential))
 
     def seal_caller(self, caller: Caller) -> str:
-        """Return the cookie value of a session of a caller that the identity provider authenticated.
+        """Return the cookie value of a new session of a caller that the identity provider authenticated.
 
         Raises:
             ValueError: the caller has too many regions for a cookie.
         """
-        return self._seal(_PURPOSE, CALLER_LIFETIME_S, caller)
+        return self._seal(_PURPOSE, CALLER_LIFETIME_S, self._begin(caller.name, caller))
 
     def seal_pending(self, pending: PendingSignIn) -> str:
         """Return the cookie value of a pending sign-in."""
         return self._seal(_PENDING_PURPOSE, PENDING_LIFETIME_S, pending)
 
-    def open(self, value: str) -> str | Caller | None:
-        """Return the credential or caller of a session; None if it has expired or another control plane sealed it."""
-        return self._open(_PURPOSE, value, tuple[int, str | Caller])
+    def open(self, value: str) -> Session | None:
+        """Return the session of a cookie value; None if it has expired or another control plane sealed it."""
+        return self._open(_PURPOSE, value, tuple[int, Session])
 
     def open_pending(self, value: str) -> PendingSignIn | None:
         """Return the pending sign-in of a cookie value; None as for `open`."""
         return self._open(_PENDING_PURPOSE, value, tuple[int, PendingSignIn])
+
+    def _begin(self, caller: str, content: str | Caller) -> Session:
+        return Session(base64.urlsafe_b64encode(os.urandom(ID_BYTES)).decode(), caller, self._clock(), content)
 
     def _seal(self, purpose: bytes, lifetime_s: int, content: object) -> str:
         nonce = os.urandom(_NONCE_BYTES)
@@ -122,16 +153,26 @@ class BrowserSessions:
 
 
 class SessionCookies:
-    """ASGI middleware that adds the credential or the caller of the session to a request of the page."""
+    """ASGI middleware that adds the credential or the caller of the session to a request of the page.
 
-    def __init__(self, app: ASGIApp, sessions: BrowserSessions) -> None:
+    Of the cookies, only the two of this module reach the application: the parsers of Python's standard library, which
+    Starlette uses, take seconds for some cookies of the size that a request may have (CVE-2024-7592).
+
+    Args:
+        app: the application.
+        sessions: opens the cookies.
+        is_revoked: whether a session is revoked.
+    """
+
+    def __init__(self, app: ASGIApp, sessions: BrowserSessions, is_revoked: Callable[[Session], bool]) -> None:
         self._app = app
         self._sessions = sessions
+        self._is_revoked = is_revoked
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] == "http":
-            scope = self._with_session(scope)
+            scope = self._with_session(_with_own_cookies(scope))
         await self._app(scope, receive, send)
 
     def _with_session(self, scope: Scope) -> Scope:
@@ -140,24 +181,42 @@ class SessionCookies:
             return scope
         value = cookie(scope, COOKIE)
         session = self._sessions.open(value) if value is not None else None
-        if isinstance(session, Caller):
-            return {**scope, "state": {**scope.get("state", {}), "caller": session}}
-        if session is not None:
-            return {**scope, "headers": [*scope["headers"], (b"authorization", f"Bearer {session}".encode())]}
-        return scope
+        if session is None or self._is_revoked(session):
+            return scope
+        state = {**scope.get("state", {}), SESSION_STATE: session}
+        if isinstance(session.content, Caller):
+            return {**scope, "state": {**state, "caller": session.content}}
+        credential = f"Bearer {session.content}".encode()
+        return {**scope, "state": state, "headers": [*scope["headers"], (b"authorization", credential)]}
 
 
 def cookie(scope: Scope, name: str) -> str | None:
-    """Return the value of a cookie of a request; None if the request has no such cookie."""
-    sent = next((value for header, value in scope["headers"] if header == b"cookie"), None)
-    if sent is None:
-        return None
-    try:
-        cookies = SimpleCookie(sent.decode("latin-1"))
-    except CookieError:
-        return None
-    morsel = cookies.get(cookie_name(name, scope["scheme"] == "https"))
-    return None if morsel is None else morsel.value
+    """Return the value of one of the cookies of this module; None if the request has no such cookie."""
+    return _own_cookies(scope).get(cookie_name(name, scope["scheme"] == "https"))
+
+
+def _own_cookies(scope: Scope) -> dict[str, str]:
+    """Return the cookies of this module that a request has."""
+    sent = next((value for header, value in scope["headers"] if header == b"cookie"), b"")
+    if len(sent) > MAX_COOKIES_BYTES:
+        return {}
+    found: dict[str, str] = {}
+    own = {cookie_name(name, scope["scheme"] == "https") for name in (COOKIE, PENDING_COOKIE)}
+    for part in sent.decode("latin-1").split(";"):
+        name, _, value = part.strip().partition("=")
+        # Starlette quotes a value with `=`, and browsers return the quotes.
+        if name in own and (match := _VALUE.fullmatch(value)):
+            found.setdefault(name, match[1])
+    return found
+
+
+def _with_own_cookies(scope: Scope) -> Scope:
+    """Return a scope without other cookies."""
+    if all(name != b"cookie" for name, _ in scope["headers"]):
+        return scope
+    own = "; ".join(f"{name}={value}" for name, value in _own_cookies(scope).items())
+    kept = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
+    return {**scope, "headers": [*kept, (b"cookie", own.encode())] if own else kept}
 
 
 def set_cookie(response: Response, request: Request, name: str, value: str, max_age_s: int, samesite: Any) -> None:

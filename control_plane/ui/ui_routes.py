@@ -5,13 +5,26 @@ from __future__ import annotations
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from fastapi import APIRouter, Request, Response
+import structlog
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
-from control_plane.api.responses import Problem
-from control_plane.auth.required_roles import Viewer
-from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, BrowserSessions, set_cookie
+from adapters.store.config_store import StoreError
+from control_plane.api.json_bodies import JsonBody
+from control_plane.api.responses import Problem, problem_response
+from control_plane.api.text_fields import Reason
+from control_plane.auth.required_roles import Admin, Viewer, must_reach
+from control_plane.ui.browser_sessions import (
+    COOKIE,
+    LIFETIME_S,
+    SESSION_STATE,
+    BrowserSessions,
+    Session,
+    set_cookie,
+)
+from control_plane.ui.session_revocations import SessionRevocations
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -36,6 +49,8 @@ MEDIA_TYPES = {
 
 INDEX = "index.html"
 PROVIDER_PLACEHOLDER = b"{identity-provider}"
+
+_log = structlog.get_logger(__name__)
 
 
 class _File(NamedTuple):
@@ -71,8 +86,20 @@ def public_routes(provider: str = "") -> APIRouter:
     return router
 
 
-def session_routes(sessions: BrowserSessions) -> APIRouter:
-    """Return the router that begins and ends sessions of browsers."""
+class RevokeSessions(BaseModel):
+    """The caller whose sessions end."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    caller: str = Field(min_length=1, max_length=256, description="Name of the caller, as in the audit log.")
+    reason: Reason
+
+
+RevokeBody = Annotated[RevokeSessions, Depends(JsonBody(RevokeSessions).read)]
+
+
+def session_routes(sessions: BrowserSessions, revocations: SessionRevocations) -> APIRouter:
+    """Return the router that begins, ends and revokes sessions of browsers."""
     router = APIRouter(prefix="/v1/session", tags=["session"])
 
     @router.post("", status_code=204, responses={204: {"description": "The session has begun."}})
@@ -82,15 +109,39 @@ def session_routes(sessions: BrowserSessions) -> APIRouter:
         if not credential:
             raise Problem(422, "a session needs an Authorization header: send an API key or a token")
         try:
-            value = sessions.seal(credential)
+            value = sessions.seal(credential, caller.name)
         except ValueError as error:
             raise Problem(422, str(error)) from None
         return _with_cookie(request, value, LIFETIME_S)
 
     @router.delete("", status_code=204, responses={204: {"description": "The session has ended."}})
     async def sign_out(caller: Viewer, request: Request) -> Response:
-        """End the session: the browser deletes the cookie."""
-        return _with_cookie(request, "", 0)
+        """End the session: its cookie no longer counts, at any control plane, and the browser deletes it.
+
+        503 if the store does not answer: the cookie no longer counts at this control plane until it restarts.
+        """
+        session = getattr(request.state, SESSION_STATE, None)
+        response = _with_cookie(request, "", 0)
+        if isinstance(session, Session):
+            try:
+                await revocations.revoke(session)
+            except StoreError as error:
+                _log.warning("sign-out not stored", caller=caller.name, reason=str(error))
+                detail = "this browser is signed out; a copy of its cookie counts again if the control plane restarts"
+                cookies = {"set-cookie": response.headers["set-cookie"], "cache-control": "no-store"}
+                return problem_response(503, detail, cookies)
+        return response
+
+    @router.post("/revocations", status_code=204, responses={204: {"description": "The sessions have ended."}})
+    async def revoke(caller: Admin, body: RevokeBody) -> Response:
+        """End every session of a caller, at every control plane.
+
+        For a person who lost a group or an account at the identity provider. The person can sign in again if the
+        provider still gives a role. Sessions of API keys also end when the key is removed.
+        """
+        must_reach(caller, None)
+        await revocations.revoke_all(caller, body.caller, body.reason)
+        return Response(status_code=204)
 
     return router
 

@@ -442,6 +442,17 @@ class Policy(PolicyStruct, frozen=True, dict=True):
         self.__dict__["_digest"] = digest
         return self
 
+    @property
+    def revoked_ids(self) -> frozenset[str]:
+        """Identifiers of the revoked API keys that were removed from the policy, see `penstock.policy.revoked_keys`."""
+        ids: frozenset[str] = self.__dict__.get("_revoked_ids", frozenset())
+        return ids
+
+    def revoking(self, ids: frozenset[str]) -> Policy:
+        """Set the identifiers of the revoked API keys, also of keys that no tenant has. Returns the policy."""
+        self.__dict__["_revoked_ids"] = ids
+        return self
+
     @cached_property
     def _digest(self) -> str:
         # Cached, since encoding takes milliseconds with thousands of tenants, and is needed many times a second.

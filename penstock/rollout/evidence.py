@@ -10,6 +10,7 @@ from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Snapshot, freshness
 from penstock.policy.policy import RolloutRules
 from penstock.rollout.objective_evidence import ObjectiveCounts, broken_objective, counts_of, counts_since, merge_counts
+from penstock.rollout.progress import MAX_NAMED, PhaseFacts, conditions
 from penstock.rollout.state_machine import IN_CANARY, Mark, Phase, Rollout, RolloutEvent, transition
 
 MAX_MARKS = 5_000
@@ -18,9 +19,6 @@ MAX_MARKS = 5_000
 MAX_KEPT = 3_000
 """Maximum number of service objectives in the marks of all agents together; each takes about half the space of an
 agent."""
-
-MAX_NAMED = 5
-"""Maximum number of agents that one message names."""
 
 MAX_REFUSAL = 500
 """Maximum length, in characters, of an agent's own error text in a message."""
@@ -86,9 +84,10 @@ def observe(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: floa
 
 def judge(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float) -> tuple[RolloutEvent, str] | None:
     """Returns the event that the evidence justifies for a rollout in progress, with its reason; None for no event."""
-    elapsed_s = now - rollout.since
+    facts = phase_facts(rollout, evidence)
+    is_waiting = not all(condition.is_met for condition in conditions(rollout, rules, facts, now))
     if rollout.phase is Phase.SHADOW:
-        return _shadowed(rules, evidence.moved_share, elapsed_s)
+        return None if is_waiting else _shadowed(rules, evidence.moved_share)
     if rollout.phase is Phase.CANARY and not rollout.canary:
         return RolloutEvent.PROVEN, "the stable policy names no canary region"
     if rollout.phase not in IN_CANARY and rollout.phase is not Phase.WATCH:
@@ -97,39 +96,47 @@ def judge(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float)
     if bad is not None:
         return bad
     if rollout.phase is Phase.CANARY:
-        return _tried(rollout, rules, evidence, now)
-    if rollout.phase is Phase.WATCH and elapsed_s >= rules.watch_s:
+        late = _unaccepted(rollout, rules, facts, now)
+        if late is not None or is_waiting:
+            return late
+        return RolloutEvent.PROVEN, f"no regression in {facts.ended} requests in {', '.join(rollout.canary)}"
+    if rollout.phase is Phase.WATCH and not is_waiting:
         return RolloutEvent.SETTLED, f"no regression within {rules.watch_s:g} s in all regions"
     return None
 
 
-def _shadowed(rules: RolloutRules, moved: float | None, elapsed_s: float) -> tuple[RolloutEvent, str] | None:
+def phase_facts(rollout: Rollout, evidence: Evidence) -> PhaseFacts:
+    """Returns what the conditions of a rollout's phase are computed from."""
+    canary = {name: agent for name, agent in evidence.agents.items() if agent.region in rollout.canary}
+    return PhaseFacts(
+        evidence.moved_share is not None,
+        tuple(sorted(set(rollout.canary) - {agent.region for agent in canary.values()})),
+        tuple(name for name, agent in canary.items() if agent.policy_digest != rollout.candidate),
+        requests_since(rollout.marks, canary).ended,
+        evidence.receiving_since,
+    )
+
+
+def _shadowed(rules: RolloutRules, moved: float | None) -> tuple[RolloutEvent, str]:
     if rules.shadow_s == 0.0:
         return RolloutEvent.AGREED, "the rollout rules have no shadow phase"
-    if elapsed_s < rules.shadow_s or moved is None:
-        return None
+    assert moved is not None
     if moved > rules.max_moved_share:
         return RolloutEvent.DIFFERED, f"it would move {moved:.1%} of demand, more than {rules.max_moved_share:.1%}"
     return RolloutEvent.AGREED, f"it moves {moved:.1%} of demand"
 
 
-def _tried(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float) -> tuple[RolloutEvent, str] | None:
-    """Returns the event that ends the canary phase: the canary regions have run the candidate for long enough, or did
-    not accept it."""
-    canary = {name: agent for name, agent in evidence.agents.items() if agent.region in rollout.canary}
-    silent = sorted(set(rollout.canary) - {agent.region for agent in canary.values()})
-    lagging = [name for name, agent in canary.items() if agent.policy_digest != rollout.candidate]
-    if silent or lagging:
-        if now - max(rollout.since, evidence.receiving_since) < rules.acknowledge_timeout_s:
-            return None
-        if silent:
-            return RolloutEvent.ABSENT, f"no agent of {', '.join(silent)} reports"
-        late = f"{_named(lagging)} did not accept it within {rules.acknowledge_timeout_s:g} s"
-        return RolloutEvent.UNACKNOWLEDGED, late
-    seen = requests_since(rollout.marks, canary)
-    if now - rollout.since < rules.canary_s or seen.ended < rules.min_requests:
+def _unaccepted(
+    rollout: Rollout, rules: RolloutRules, facts: PhaseFacts, now: float
+) -> tuple[RolloutEvent, str] | None:
+    """Returns the event that ends the canary phase because a canary region did not accept the candidate in time."""
+    since = max(rollout.since, facts.receiving_since)
+    if not (facts.silent or facts.lagging) or now - since < rules.acknowledge_timeout_s:
         return None
-    return RolloutEvent.PROVEN, f"no regression in {seen.ended} requests in {', '.join(rollout.canary)}"
+    if facts.silent:
+        return RolloutEvent.ABSENT, f"no agent of {', '.join(facts.silent)} reports"
+    late = f"{_named(list(facts.lagging))} did not accept it within {rules.acknowledge_timeout_s:g} s"
+    return RolloutEvent.UNACKNOWLEDGED, late
 
 
 def _refused(rollout: Rollout, evidence: Evidence) -> tuple[RolloutEvent, str] | None:

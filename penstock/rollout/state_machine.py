@@ -163,10 +163,19 @@ class Rollout(msgspec.Struct, frozen=True):
         """Whether the rollout is in a final phase."""
         return self.phase in FINAL_PHASES
 
+    @property
+    def in_force(self) -> str:
+        """Digest of the policy that every region outside the canary is to apply."""
+        return self.candidate if self.phase is Phase.WATCH else self.stable
+
+    @property
+    def provenance_in_force(self) -> Provenance | None:
+        """Commit of the policy in force."""
+        return self.provenance if self.phase is Phase.WATCH else self.stable_provenance
+
     def digest_for(self, region: str) -> str:
         """Returns the digest of the policy that a region is to apply."""
-        tries_it = self.phase in IN_CANARY and region in self.canary
-        return self.candidate if tries_it or self.phase is Phase.WATCH else self.stable
+        return self.candidate if self.phase in IN_CANARY and region in self.canary else self.in_force
 
 
 def first_rollout(digest: str, provenance: Provenance | None, now: float) -> Rollout:

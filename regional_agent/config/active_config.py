@@ -26,6 +26,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.routing.weighted_sampler import WeightedSampler, samplers_of
 from regional_agent.background_tasks import cancel, keep_running
+from regional_agent.config.key_revocations import KeyRevocations
 from regional_agent.config.last_known_good import LastKnownGood
 
 FETCH_RETRY_S = 0.5
@@ -85,6 +86,10 @@ class ActiveConfig:
         self._region = region
         self._store = store
         self._on_change = on_change
+        self.revocations = KeyRevocations(store, state_dir, rng, self._apply_policy)
+        """The revoked API keys; `policy` is the accepted policy without them."""
+        self._accepted: Policy | None = None
+        """The policy as it was published."""
         self._file = LastKnownGood(state_dir / "in-force", InForce)
         self._informer = Informer(store, keys.plan(region), self._on_published, rng=rng)
         self._newest: KeyValue | None = None
@@ -94,6 +99,7 @@ class ActiveConfig:
 
     def start(self) -> None:
         """Load the stored configuration and start to follow the store."""
+        self.revocations.start()
         stored = self._file.load()
         if stored is not None and stored.plan.region == self._region:
             try:
@@ -107,6 +113,7 @@ class ActiveConfig:
 
     async def stop(self) -> None:
         """Stop following the store; the configuration stays in force."""
+        await self.revocations.stop()
         await self._informer.stop()
         await cancel([task for task in (self._task, self._saving) if task is not None])
         self._task = self._saving = None
@@ -116,13 +123,15 @@ class ActiveConfig:
         return self._informer.age_s
 
     def status(self) -> dict[str, Any]:
-        """Return the fields for the status page: the policy digest and plan in force, their age, and a rejection."""
+        """Return the fields for the status page: the policy digest and plan in force, their age, a rejection, and the
+        number of revoked keys."""
         age_s = self.age_s()
         return {
             "policy_digest": self.policy_digest,
             "plan": self.plan,
             "config_age_s": round(age_s, 3) if age_s < math.inf else None,
             "refused_plan": self.refused,
+            "revoked_keys": self.revocations.status(),
         }
 
     def no_policy_reason(self) -> str:
@@ -167,7 +176,7 @@ class ActiveConfig:
         if plan == self.plan:
             self.refused = self.refused_digest = ""
             return
-        policy = self.policy
+        policy = self._accepted
         if policy is None or plan.policy_digest != self.policy_digest:
             policy = await self._fetch_policy(plan.policy_digest)
         reason = refuse_plan(plan, policy, self._region, self.plan)
@@ -195,8 +204,14 @@ class ActiveConfig:
     def _put_in_force(self, in_force: InForce) -> None:
         self.plan = in_force.plan
         self.samplers = samplers_of(in_force.plan)
-        if in_force.policy is not self.policy:
-            self.policy = in_force.policy
+        if in_force.policy is not self._accepted:
+            self._accepted = in_force.policy
             self.policy_digest = in_force.plan.policy_digest
-            self._on_change(in_force.policy)
+            self._apply_policy()
             log.info("policy in force", digest=self.policy_digest[:12], generation=self.plan.generation)
+
+    def _apply_policy(self) -> None:
+        """Put the accepted policy in force, without the revoked keys; called when either has changed."""
+        if self._accepted is not None:
+            self.policy = self.revocations.applied_to(self._accepted)
+            self._on_change(self.policy)

@@ -321,6 +321,8 @@ class ClientConnection(RequestReceiver):
         if self._mode is TUNNEL:
             if self._receiver is not None:
                 self._receiver.on_client_bytes(data)
+        elif self._mode is CLOSING:
+            self._linger_on()
         elif self._mode is UPGRADING and data:
             self._buffered.append(data)
             self.pause_reading()

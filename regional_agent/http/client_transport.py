@@ -23,9 +23,11 @@ class ClientTransport:
     """
 
     __slots__ = (
-        "_closes_orderly",
+        "_ends_at_close",
         "_limits",
+        "_linger_s",
         "_linger_until",
+        "_lingers_since",
         "_paused_at",
         "_reading",
         "_since",
@@ -42,8 +44,8 @@ class ClientTransport:
         self.listener = listener
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None
-        self._closes_orderly = True
-        """Whether the end of this process closes the connection in an orderly way."""
+        self._ends_at_close = False
+        """Whether the close of the connection is the end of a response."""
         self._reading = True
         self._paused_at = 0.0
         self._watched = -1
@@ -53,6 +55,9 @@ class ClientTransport:
         self._write_stalled_since: float | None = None
         """Time (s) since which the write buffer is above its high-water mark; None while it is not."""
         self._linger_until: float | None = None
+        self._linger_s = 0.0
+        """Time (s) after data that is dropped until the connection is closed; 0 where none is read."""
+        self._lingers_since = 0.0
         self.peer_ip = ""
         self.scheme = b"http"
 
@@ -79,20 +84,23 @@ class ClientTransport:
             self.listener.batcher.write_eof(self._transport)
 
     def abort(self) -> None:
-        """Reset the connection, so that the client detects that the response is truncated.
+        """Close the connection at once, so that the client detects that the response is truncated.
 
-        An orderly close, with or without close_notify of TLS, would be a valid end of a response without a length.
+        The connection is reset only after `end_at_close`: a reset may destroy data that the client has not read yet,
+        and other responses are incomplete without their last chunk, or the rest of their length.
         """
         if self._transport is not None:
-            self._set_linger(_RESET_ON_CLOSE)
+            if self._ends_at_close:
+                self._set_linger(_RESET_ON_CLOSE)
             self._transport.abort()
 
     def end_at_close(self) -> None:
         """Reset the connection whenever it ends without `_close`, because its close is the end of a response.
 
-        The kernel also resets the connection if this process is killed.
+        An orderly close would be a valid end, with and without close_notify of TLS. The kernel also resets the
+        connection if this process is killed.
         """
-        self._closes_orderly = False
+        self._ends_at_close = True
         self._set_linger(_RESET_ON_CLOSE)
 
     @property
@@ -131,10 +139,17 @@ class ClientTransport:
         """Close after all data has been sent, but no later than after `Limits.write_stall_timeout_s`."""
         if self._transport is not None:
             self._linger_until = self.listener.clock() + self._limits.write_stall_timeout_s
-            if not self._closes_orderly:
+            self._linger_s = 0.0
+            if self._ends_at_close:
                 self._set_linger(_ORDERLY_CLOSE)
             self.listener.batcher.flush()
             self._transport.close()
+
+    def _linger_on(self) -> None:
+        """Postpone the end of `_linger` after data has arrived, but not beyond `Limits.body_timeout_s` in all."""
+        if self._linger_s:
+            end = self._lingers_since + max(self._linger_s, self._limits.body_timeout_s)
+            self._linger_until = min(self.listener.clock() + self._linger_s, end)
 
     def _set_linger(self, linger: bytes) -> None:
         transport = self._transport
@@ -146,9 +161,11 @@ class ClientTransport:
                     connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
     def _linger(self, linger_s: float) -> None:
-        """Half-close, and read for `linger_s` (s), so that the client can read the response before a reset."""
+        """Half-close, and read until nothing has arrived for `linger_s` (s), so that the client can read the response
+        before a reset: many clients read only when they have sent all of their request."""
         if self._transport is not None:
-            self._linger_until = self.listener.clock() + linger_s
+            self._linger_s, self._lingers_since = linger_s, self.listener.clock()
+            self._linger_until = self._lingers_since + linger_s
             self.resume_reading()
             self.listener.batcher.flush()
             if self._transport.can_write_eof():

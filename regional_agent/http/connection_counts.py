@@ -20,7 +20,7 @@ class ConnectionCounts:
         self.connections = 0
         self.handshakes = 0
         self._limits = limits
-        self._trusts = trusts
+        self.trusts = trusts
         self._max_per_network = limits.max_connections_per_address or max(
             1, limits.max_connections // PER_NETWORK_DIVISOR
         )
@@ -69,7 +69,7 @@ class ConnectionCounts:
     def _fits(self, address: str, total: int, from_network: int) -> bool:
         if total > self._limits.max_connections:
             return False
-        return from_network <= self._max_per_network or self._trusts(address)
+        return from_network <= self._max_per_network or self.trusts(address)
 
 
 def _decrement(counts: Counter[str], network: str) -> None:

@@ -180,11 +180,12 @@ ONLY_FROM_THIS_AGENT: Final = frozenset(
         b"access-control-max-age",
         b"alt-svc",
         b"content-length",
+        b"via",
         REQUEST_ID_HEADER,
     }
 )
-"""Response headers that do not pass. The policy decides on cross-origin requests; `alt-svc` has an address of the
-server."""
+"""Response headers that do not pass. The policy decides on cross-origin requests; `alt-svc` and `via` have addresses of
+servers."""
 
 _FROM_ENGINE: Final = HeaderFilter(ONLY_FROM_THIS_AGENT | {orca.HEADER, preemption.HEADER})
 _FROM_PEER: Final = HeaderFilter(ONLY_FROM_THIS_AGENT, own_pass=True)

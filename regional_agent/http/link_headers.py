@@ -11,7 +11,7 @@ from typing import Final
 
 from regional_agent.http.header_rules import Header
 
-LINK_HEADERS: Final = frozenset({b"content-location", b"link", b"location", b"refresh"})
+LINK_HEADERS: Final = frozenset({b"content-location", b"link", b"location", b"operation-location", b"refresh"})
 
 _AUTHORITY: Final = re.compile(
     rb"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2,}|https?:[/\\]*|[/\\]{2,})([^/\\?#]*)", re.IGNORECASE
@@ -65,7 +65,8 @@ def _rewritten(name: bytes, value: bytes, own: bytes, base_path: bytes) -> bytes
 
 
 def _reference(reference: bytes, own: bytes, base_path: bytes) -> bytes:
-    reference = reference.strip()
+    # Browsers ignore tabs within a URL.
+    reference = reference.translate(None, b"\t").strip()
     site = _PUBLIC_SITE.match(reference)
     if site is not None and site[1].lower() != own and site[2].lower() not in _PRIVATE_DOMAINS:
         return reference

@@ -17,7 +17,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import open_port, steer_to_successor
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.request_sequence import Application
-from regional_agent.http.tls_acceptor import TlsAcceptor
+from regional_agent.http.tls_handshakes import TlsHandshakes
 from regional_agent.tcp_keepalive import set_tcp_timeout
 
 SWEEP_S = 0.5
@@ -60,7 +60,7 @@ class Listener:
         self._counts = ConnectionCounts(limits, trusts)
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
-        self._tls_acceptor: TlsAcceptor | None = None
+        self._handshakes: TlsHandshakes | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._drained = asyncio.Event()
 
@@ -78,15 +78,14 @@ class Listener:
         if self._tls is None:
             self._server = await loop.create_server(self._protocol, sock=self._socket, backlog=BACKLOG)
         else:
-            self._socket.setblocking(False)
             self._socket.listen(BACKLOG)
-            self._tls_acceptor = TlsAcceptor(
+            self._handshakes = TlsHandshakes(
                 self._socket,
                 self._tls,
                 self._protocol,
                 counts=self._counts,
-                on_handshake_end=self._check_drained,
-                timeout_s=self._limits.head_timeout_s,
+                limits=self._limits,
+                on_end=self._check_drained,
             )
         self._sweeper = keep_running("timeouts of connections", self._sweep)
         address = self._socket.getsockname()
@@ -109,8 +108,8 @@ class Listener:
         self.state.draining, self.state.draining_since = True, self.state.clock()
         if self._server is not None:
             self._server.close()
-        if self._tls_acceptor is not None:
-            self._tls_acceptor.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
 
     @property
     def handshakes(self) -> int:
@@ -135,8 +134,8 @@ class Listener:
         aborted = len(self.connections)
         for connection in list(self.connections):
             connection.abort()
-        if self._tls_acceptor is not None:
-            self._tls_acceptor.abort()
+        if self._handshakes is not None:
+            self._handshakes.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.state.disconnects.close()

@@ -138,7 +138,7 @@ class RequestReceiver(RequestSequence):
             self._waiting.append(request)
             if self._serving is None:
                 self._serve_next()
-        if self._serving is not request and (self._serving is not None or request.queued):
+        if self._mode is REQUESTS and self._serving is not request and (self._serving is not None or request.queued):
             self.pause_reading()
 
 

@@ -17,8 +17,8 @@ SMALL_BODY_BYTES: Final = 64 * 1024
 counts towards `Limits.max_kept_bytes`."""
 
 LINGER_S: Final = 2.0
-"""Time (s) for which further data is read and dropped after a final response. Closing at once would reset the
-connection, and the client might not read the response."""
+"""Time (s) without data after which a connection is closed whose client is still sending when the final response is
+written. The data is dropped. Closing at once would reset the connection, and the client might not read the response."""
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -328,7 +328,7 @@ class RequestSequence(ClientTransport):
         self._start_closing(linger=True)
 
     def _start_closing(self, *, linger: bool) -> None:
-        """Close after all data has been sent; with `linger`, read and drop data for LINGER_S first."""
+        """Close after all data has been sent; with `linger`, read and drop what the client still sends first."""
         self._mode, self._continue_due = CLOSING, False
         for request in self._waiting:
             if request.admitted is not None:

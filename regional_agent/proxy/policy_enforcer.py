@@ -64,7 +64,7 @@ class PolicyEnforcer:
                 slice_end = clock() + SLICE_S
         if ended:
             log.warning(
-                "open requests ended: the new policy does not permit them",
+                "open requests ended: the policy in force or a revoked key does not permit them",
                 policy=policy.digest()[:12],
                 requests=ended.total(),
                 by_tenant_and_reason=[

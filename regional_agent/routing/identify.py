@@ -6,14 +6,15 @@ from hashlib import sha256
 from hmac import compare_digest
 
 from penstock.policy.policy import Policy, Tenant
+from penstock.policy.revoked_keys import ID_CHARS
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.http.websocket_offer import offered_keys
 
 MAX_KEY_BYTES = 512
 
-KEY_ID_CHARS = 16
-"""Hexadecimal digits of a key's SHA-256 that identify it between agents: 64 bits."""
+KEY_ID_CHARS = ID_CHARS
+"""Hexadecimal digits of a key's SHA-256 that identify it between agents."""
 
 MAX_CACHED_HEADERS = 1024
 """Maximum number of Authorization headers whose tenant is cached. A full cache is cleared."""

@@ -1,4 +1,4 @@
-"""What earlier policies contained and the policy in force does not: API keys, models and routes.
+"""What earlier policies contained and the policy in force does not, and what is revoked: API keys, models and routes.
 
 The record applies to requests that another region's agent has identified and forwarded. What was in no policy of this
 agent is not withdrawn, since the other region may have a newer policy.
@@ -28,15 +28,17 @@ _ROUTE: Final = "route"
 class Withdrawn:
     """The keys, models and routes that were withdrawn since the start of the agent and not offered again."""
 
-    __slots__ = ("_offered", "_withdrawn")
+    __slots__ = ("_offered", "_revoked_ids", "_withdrawn")
 
     def __init__(self) -> None:
         """Create an empty record: without a policy, nothing is withdrawn."""
         self._offered: frozenset[Item] = frozenset()
         self._withdrawn: dict[Item, None] = {}
+        self._revoked_ids: frozenset[str] = frozenset()
 
     def use(self, policy: Policy) -> None:
-        """Replace the policy in force."""
+        """Replace the policy in force, and the keys that are revoked under it."""
+        self._revoked_ids = policy.revoked_ids
         before, self._offered = self._offered, _offered_by(policy)
         for item in before - self._offered:
             self._withdrawn[item] = None
@@ -46,8 +48,12 @@ class Withdrawn:
             del self._withdrawn[next(iter(self._withdrawn))]
 
     def refuse(self, route_context: RouteContext) -> Refusal | None:
-        """Returns the refusal of a forwarded request whose key is withdrawn; no key means anonymous access."""
-        if (_KEY, route_context.key_id, route_context.tenant) in self._withdrawn:
+        """Returns the refusal of a forwarded request whose key is withdrawn or revoked; no key means anonymous
+        access."""
+        if (
+            route_context.key_id in self._revoked_ids
+            or (_KEY, route_context.key_id, route_context.tenant) in self._withdrawn
+        ):
             return Refusal(Reason.INVALID_API_KEY, "the API key was revoked")
         return None
 

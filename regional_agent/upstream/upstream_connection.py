@@ -57,6 +57,7 @@ class UpstreamConnection(UpstreamTransport):
     __slots__ = (
         "_counted_left",
         "_done",
+        "_eof_received",
         "_fed_bytes",
         "_head_cache",
         "_head_only",
@@ -99,6 +100,8 @@ class UpstreamConnection(UpstreamTransport):
         self._keep_alive = True
         self._done = False
         """The response is complete."""
+        self._eof_received = False
+        """The server has ended its data: over TLS, with close_notify (uvloop reports no other end)."""
         self._head_only = False
         """The response ends with its head."""
         self._used = False
@@ -206,6 +209,7 @@ class UpstreamConnection(UpstreamTransport):
 
     def eof_received(self) -> bool | None:
         """Process a half-close by the server. Outside a tunnel `connection_lost` follows."""
+        self._eof_received = True
         if self._tunnel is not None:
             self._tunnel.on_eof()
             return not self.address.tls
@@ -218,7 +222,9 @@ class UpstreamConnection(UpstreamTransport):
         sink, self.sink, self._tunnel = self.sink, None, None
         if sink is None:
             return
-        if exc is None and not (self._in_head or self._keep_alive or is_delimited(self._headers)):
+        # Over TLS, a close without close_notify ends no response (RFC 9112, section 9.8).
+        complete = exc is None and (self._eof_received or not self.address.tls)
+        if complete and not (self._in_head or self._keep_alive or is_delimited(self._headers)):
             sink.on_end()
         else:
             silent = self._in_head and self._fed_bytes == 0 and self._interim == 0

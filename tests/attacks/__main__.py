@@ -22,6 +22,7 @@ from tests.attacks import (  # noqa: F401 (they add attacks)
     on_etcd,
     on_redis,
     unclear_requests,
+    with_a_leaked_key,
     with_a_stolen_key,
 )
 from tests.attacks.fleet import Fleet, running_fleet, within

@@ -50,7 +50,7 @@ async def _running_staging(fleet: Fleet) -> AsyncIterator[None]:
         await asyncio.to_thread(staging.__exit__, None, None, None)
 
 
-@attack("18")
+@attack("40")
 async def copied_fleet(fleet: Fleet) -> None:
     """All values of staging, of the same authority, are copied to the prefix of production, and the leader is locked.
 
@@ -86,7 +86,7 @@ def _strangers(id_: SpiffeId) -> dict[str, Sessions]:
     }
 
 
-@attack("18.1")
+@attack("40.1")
 async def messages_of_another_fleet(fleet: Fleet) -> None:
     """Agents of staging, of the same authority, region and name, report, probe and forward to those of production.
 

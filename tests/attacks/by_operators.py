@@ -106,19 +106,38 @@ async def megabytes_of_unknown_fields(fleet: Fleet) -> None:
         for method, operation in methods.items()
         if "x-required-role" in operation
     ]
-    for method, path, role in guarded:
-        for credential, permitted in ((VIEWERS[0], ("monitor", "viewer")), (MONITOR, ("monitor",))):
-            for server in fleet.control_planes:
-                headers = {"authorization": f"Bearer {credential}", "content-type": "application/json"}
-                url = server.url + path.replace("{number}", "1").replace("{generation}", "1")
-                if path == "/v1/events" and role in permitted:
-                    continue  # The response of a permitted request does not end.
-                answer = await fleet.http.request(method, url, content=body, headers=headers)
-                expect(role in permitted or answer.status_code == 403, f"{method} {path}: {answer.status_code}")
-                is_short = answer.status_code < 400 or len(answer.content) < LONGEST_REFUSAL_BYTES
-                expect(is_short, f"{method} {path}: a refusal of {len(answer.content)} bytes")
+    # A connection that is not used again cannot be closed by the server as the next request is sent.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=60.0, limits=limits) as http:
+        for method, path, role in guarded:
+            for credential, permitted in ((VIEWERS[0], ("monitor", "viewer")), (MONITOR, ("monitor",))):
+                for server in fleet.control_planes:
+                    headers = {"authorization": f"Bearer {credential}", "content-type": "application/json"}
+                    url = server.url + path.replace("{number}", "1").replace("{generation}", "1")
+                    if path == "/v1/events" and role in permitted:
+                        continue  # The response of a permitted request does not end.
+                    answer = await http.request(method, url, content=body, headers=headers)
+                    expect(role in permitted or answer.status_code == 403, f"{method} {path}: {answer.status_code}")
+                    is_short = answer.status_code < 400 or len(answer.content) < LONGEST_REFUSAL_BYTES
+                    expect(is_short, f"{method} {path}: a refusal of {len(answer.content)} bytes")
     status = (await fleet.http.get(f"{leader.url}/v1/status", headers=viewer(1))).json()
     expect(status["epoch"] == epoch, "the leader was deposed")
+
+
+@attack("14.2")
+async def cookies_of_a_stranger(fleet: Fleet) -> None:
+    """A stranger sends cookies that Python's parsers take seconds for.
+
+    Other callers are answered meanwhile.
+    """
+    hostile = {"cookie": 'a="' + "\\" * 60_000 + '"', "x-penstock-ui": "1"}
+    for server in fleet.control_planes:
+        sending = [asyncio.create_task(fleet.http.get(f"{server.url}/livez", headers=hostile)) for _ in range(5)]
+        asked = time.monotonic()
+        await fleet.http.get(f"{server.url}/v1/whoami", headers=viewer(1))
+        took_s = time.monotonic() - asked
+        await asyncio.gather(*sending)
+        expect(took_s < SLOWEST_S, f"a viewer waited {took_s:.1f} s")
 
 
 @attack("15.3")

@@ -11,12 +11,14 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from itertools import cycle
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
+from penstock.wire import identity
 from tests.attacks.fleet import Fleet
-from tests.attacks.suite import attack, expect
+from tests.attacks.suite import Broken, attack, expect
 from tests.support.control_planes import OPERATOR
 
 CONNECTIONS = 1_100
@@ -30,6 +32,9 @@ TRICKLE_S = 1.0
 """Interval (s) of the bytes of a slow client."""
 
 REQUEST_TIMEOUT_S = 5.0
+
+MAX_GROWTH_KIB = 200 * 1024
+"""Maximum growth (KiB) of an agent's memory by handshakes."""
 
 Addresses = Callable[[int], str]
 
@@ -123,6 +128,12 @@ async def serves_others(fleet: Fleet, first: bytes, further: bytes = b"", addres
     expect(await fleet.leader() is leader, "the leader changed")
 
 
+def memory_kib(pid: int) -> int:
+    """Memory of a process (KiB) that is not swapped out."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+
+
 def slow_post(path: str, headers: bytes = b"") -> bytes:
     return b"POST %b HTTP/1.1\r\nhost: x\r\n%bcontent-length: 100000\r\n\r\n" % (path.encode(), headers)
 
@@ -155,3 +166,26 @@ async def slow_heads(fleet: Fleet) -> None:
 async def slow_readers(fleet: Fleet) -> None:
     """The same with pipelined requests whose responses are not read."""
     await serves_others(fleet, b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 2_000, b"", many_addresses)
+
+
+@attack("20.5")
+async def half_open_handshakes(fleet: Fleet) -> None:
+    """One address, then 1,100 addresses, hold TLS handshakes open at an agent's listener for other regions.
+
+    Connections of other agents are accepted meanwhile, and the memory of the agent stays bounded.
+    """
+    url = await fleet.peer_url("eu-de/a")
+    begun_kib = memory_kib(fleet.agents["eu-de/a"].pid)
+    hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)
+    for addresses in (one_address, many_addresses):
+        async with slow_clients(url, hello, b"\x00", addresses):
+            until = asyncio.get_running_loop().time() + ATTACK_S / 2
+            while asyncio.get_running_loop().time() < until:
+                try:
+                    response = await fleet.peers.get(url + identity.PATH, headers={"connection": "close"})
+                except httpx.HTTPError as error:
+                    raise Broken(f"an agent's request failed: {error!r}") from None
+                expect(response.status_code == 200, f"an agent's request got {response.status_code}")
+                await asyncio.sleep(0.05)
+    grown_kib = memory_kib(fleet.agents["eu-de/a"].pid) - begun_kib
+    expect(grown_kib < MAX_GROWTH_KIB, f"the agent uses {grown_kib // 1024} MiB more")

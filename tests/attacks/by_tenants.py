@@ -105,7 +105,7 @@ async def _send_chat(fleet: Fleet, tenant: str, agent: str = "eu-de/a", model: s
     return client
 
 
-async def _open_queued(fleet: Fleet, tenant: str) -> RawClient:
+async def open_queued(fleet: Fleet, tenant: str) -> RawClient:
     """A request that waits for the only slot of the only region that has its model."""
     client = await _send_chat(fleet, tenant, "eu-es/a", LARGE)
 
@@ -116,14 +116,16 @@ async def _open_queued(fleet: Fleet, tenant: str) -> RawClient:
     return client
 
 
-async def _open_stream(fleet: Fleet, tenant: str, agent: str = "eu-de/a", model: str = SMALL) -> RawClient:
+async def open_stream(fleet: Fleet, tenant: str, agent: str = "eu-de/a", model: str = SMALL) -> RawClient:
+    """A stream whose response has begun."""
     client = await _send_chat(fleet, tenant, agent, model)
     status, _ = await client.head()
     expect(status == 200, f"the stream began with {status}")
     return client
 
 
-async def _open_tunnel(fleet: Fleet, tenant: str) -> RawClient:
+async def open_tunnel(fleet: Fleet, tenant: str) -> RawClient:
+    """An open tunnel."""
     client = await RawClient.connect(fleet.address("eu-de/a"))
     client.send(
         f"GET /v1/realtime?model={SMALL} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer key-{tenant}\r\n"
@@ -135,7 +137,8 @@ async def _open_tunnel(fleet: Fleet, tenant: str) -> RawClient:
     return client
 
 
-async def _open_upload(fleet: Fleet, tenant: str) -> RawClient:
+async def open_upload(fleet: Fleet, tenant: str) -> RawClient:
+    """An upload that is not complete."""
     client = await RawClient.connect(fleet.address("eu-de/a"))
     client.send(
         f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer key-{tenant}\r\n"
@@ -145,7 +148,7 @@ async def _open_upload(fleet: Fleet, tenant: str) -> RawClient:
     return client
 
 
-async def _ends(client: RawClient) -> float:
+async def ends(client: RawClient) -> float:
     """Reads until the connection ends; returns when (monotonic clock, s)."""
     with suppress(ConnectionError):
         while await client.reader.read(1 << 16):
@@ -173,16 +176,16 @@ async def open_requests_outlive_a_policy(fleet: Fleet) -> None:
     Everything that the new policy does not permit ends within a second of the policy.
     """
     before = await fleet.digests()
-    permitted = [await _open_stream(fleet, "victim"), await _open_stream(fleet, "victim", "eu-es/a", LARGE)]
+    permitted = [await open_stream(fleet, "victim"), await open_stream(fleet, "victim", "eu-es/a", LARGE)]
     clients = {
-        "stream, key revoked": await _open_stream(fleet, "revoked"),
-        "tunnel, key revoked": await _open_tunnel(fleet, "revoked"),
-        "upload, key revoked": await _open_upload(fleet, "revoked"),
-        "queued, key revoked": await _open_queued(fleet, "revoked"),
-        "stream, region forbidden": await _open_stream(fleet, "moved"),
+        "stream, key revoked": await open_stream(fleet, "revoked"),
+        "tunnel, key revoked": await open_tunnel(fleet, "revoked"),
+        "upload, key revoked": await open_upload(fleet, "revoked"),
+        "queued, key revoked": await open_queued(fleet, "revoked"),
+        "stream, region forbidden": await open_stream(fleet, "moved"),
     }
-    ending = {name: asyncio.create_task(_ends(client)) for name, client in clients.items()}
-    going_on = [asyncio.create_task(_ends(client)) for client in permitted]
+    ending = {name: asyncio.create_task(ends(client)) for name, client in clients.items()}
+    going_on = [asyncio.create_task(ends(client)) for client in permitted]
     try:
         await asyncio.sleep(0.5)
         early = [name for name, task in ending.items() if task.done()]

@@ -16,7 +16,8 @@ from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, Stor
 from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.policy import Model, Policy, Region
+from penstock.policy.policy import Model, Policy, Region, Tenant
+from penstock.policy.revoked_keys import RevokedKey, RevokedKeySet
 from regional_agent.config.active_config import ActiveConfig, InForce
 from regional_agent.config.last_known_good import LastKnownGood
 from tests.support.policy_releases import before_logics_had_names, with_a_logic_to_come
@@ -309,3 +310,74 @@ async def test_a_saved_configuration_of_another_region_or_a_damaged_one_is_ignor
     file.write_bytes(file.read_bytes()[:-1])
     damaged = start(MemoryStore())
     assert damaged.active_config.policy is None
+
+
+KEY, OTHER_KEY = "1" * 64, "2" * 64
+WITH_KEYS = msgspec.structs.replace(POLICY, tenants={"acme": Tenant("acme", "open", key_digests=(KEY, OTHER_KEY))})
+
+
+async def revoke(store: ConfigStore, *entries: RevokedKey) -> None:
+    await store.commit((), (Put(keys.REVOKED_KEYS, encode(RevokedKeySet(entries))),))
+
+
+def keys_of(agent: Agent) -> tuple[str, ...]:
+    policy = agent.active_config.policy
+    return policy.tenants["acme"].key_digests if policy is not None else ()
+
+
+async def test_a_revoked_key_is_in_no_policy_that_comes_into_force(start: Start) -> None:
+    store = MemoryStore()
+    agent = start(store)
+    await publish(store, plan(1, 1, WITH_KEYS), WITH_KEYS)
+    await until(lambda: keys_of(agent) == (KEY, OTHER_KEY))
+    await revoke(store, RevokedKey(KEY, 1.0, "a", "leaked"))
+    await until(lambda: keys_of(agent) == (OTHER_KEY,))
+    config = agent.active_config
+    assert config.policy is agent.policies[-1]
+    assert config.policy is not None
+    assert config.policy.revoked_ids == {KEY[:16]}
+    assert config.policy_digest == config.policy.digest() == WITH_KEYS.digest()
+    assert config.status()["revoked_keys"] == {"count": 1, "changed_at": 1.0}
+    # A newer policy, and a rollback to the one before: neither makes the key valid.
+    newer = msgspec.structs.replace(WITH_KEYS, models=NEWER_POLICY.models)
+    await publish(store, plan(2, 1, newer), newer)
+    await agent.has_applied(plan(2, 1, newer))
+    assert keys_of(agent) == (OTHER_KEY,)
+    await publish(store, plan(3, 1, WITH_KEYS))
+    await agent.has_applied(plan(3, 1, WITH_KEYS))
+    assert keys_of(agent) == (OTHER_KEY,)
+    await revoke(store, RevokedKey(KEY, 2.0, "a", "a mistake", lifted=True))
+    await until(lambda: keys_of(agent) == (KEY, OTHER_KEY))
+    assert config.policy == WITH_KEYS
+    assert not config.policy.revoked_ids
+
+
+@pytest.mark.parametrize("loss", [Delete(keys.REVOKED_KEYS), Put(keys.REVOKED_KEYS, b""), None], ids=str)
+async def test_a_lost_or_forged_list_makes_no_key_valid(start: Start, loss: Delete | Put | None) -> None:
+    store = MemoryStore()
+    agent = start(store)
+    await publish(store, plan(1, 1, WITH_KEYS), WITH_KEYS)
+    await revoke(store, RevokedKey(KEY, 2.0, "a", "leaked"))
+    await until(lambda: keys_of(agent) == (OTHER_KEY,))
+    older = Put(keys.REVOKED_KEYS, encode(RevokedKeySet((RevokedKey(KEY, 1.0, "a", "r", lifted=True),))))
+    await store.commit((), (loss or older,))
+    await revoke(store, RevokedKey(OTHER_KEY, 3.0, "a", "leaked, too"))
+    await until(lambda: keys_of(agent) == ())
+
+
+async def test_a_restarted_agent_knows_the_revoked_keys_without_the_store(start: Start, tmp_path: Path) -> None:
+    store = MemoryStore()
+    agent = start(store)
+    await publish(store, plan(1, 1, WITH_KEYS), WITH_KEYS)
+    await revoke(store, RevokedKey(KEY, 1.0, "a", "leaked"))
+    await until(lambda: keys_of(agent) == (OTHER_KEY,))
+    stored = LastKnownGood(tmp_path / "revoked-keys", RevokedKeySet)
+    in_force = LastKnownGood(tmp_path / "in-force", InForce)
+    await until(lambda: stored.load() is not None and in_force.load() is not None)
+    await agent.active_config.stop()
+    saved = in_force.load()
+    assert saved is not None
+    assert saved.policy == WITH_KEYS, "the policy is stored as it was published"
+    again = start(MemoryStore())
+    assert keys_of(again) == (OTHER_KEY,)
+    assert all(KEY not in policy.tenants["acme"].key_digests for policy in again.policies)

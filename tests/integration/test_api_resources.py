@@ -297,6 +297,10 @@ async def test_a_status_stream_sends_all_then_changes_and_ends(api: Api, monkeyp
     async with listening(api, status=True) as stream:
         with pytest.raises(EOFError):
             await stream.of("status")
+    monkeypatch.setattr(events_module, "MAX_STREAM_S", 0.0)
+    async with listening(api) as stream:
+        with pytest.raises(EOFError):
+            await stream.of("audit")
 
 
 async def test_a_disconnected_reader_resumes_without_a_gap(api: Api) -> None:

@@ -16,7 +16,7 @@ from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.chats import BODY
 from tests.support.sockets import RawClient, post
-from tests.support.wait import PATIENCE_S, until
+from tests.support.wait import until
 
 Sends = Callable[[], Iterator[bytes]]
 
@@ -98,7 +98,7 @@ async def test_a_response_with_endless_framing_is_cut(tmp_path: Path, case: str)
         client.send(post(BODY))
         tracemalloc.start()
         try:
-            received = await asyncio.wait_for(client.reader.read(), PATIENCE_S)
+            received = await client.until_cut()
             assert received.startswith(HEAD)
             assert not received.endswith(b"0\r\n\r\n"), "the client sees that the response was cut"
             assert tracemalloc.get_traced_memory()[1] < 16_000_000

@@ -193,6 +193,39 @@ async def test_a_bundle_is_validated_and_not_stored(world: World) -> None:
     assert await written(world) == before
 
 
+async def test_a_bundle_that_lost_its_rules_is_shown_and_not_rolled_out(world: World) -> None:
+    (world.folder / "residency.yaml").unlink()
+
+    async def reported() -> list[str] | None:
+        return (await world.get("/v1/status"))["policy"]["refused"] or None
+
+    async def recorded() -> Any:
+        newest = (await world.get("/v1/policies"))["items"][0]
+        return newest if newest["errors"] else None
+
+    errors = await found(reported)
+    assert "would remove the ResidencyRule" in errors[0]
+    assert "AcceptedRemoval" in errors[0]
+    assert (await world.get("/readyz"))["policy_refused"] == errors
+    newest = await found(recorded)
+    assert newest["errors"] == errors
+    lost = {name: text for name, text in planet().items() if name != "residency.yaml"}
+    rules = (world.folder / "rollout.yaml").read_text()
+    judged = (await world.http.post("/v1/policies/validate", json={**lost, "rollout.yaml": rules})).json()
+    assert (judged["good"], judged["digest"]) == (True, newest["digest"])
+    assert judged["removals"][0].startswith("ResidencyRule ")
+
+    path = f"/v1/policies/{newest['digest']}/apply"
+    tag = await world.tag()
+    refused = await world.http.post(path, json=REASON, headers=tag)
+    assert (refused.status_code, "confirm with --allow-removal" in refused.text) == (409, True)
+    applied = await world.http.post(path, json={**REASON, "allow_removal": True}, headers=tag)
+    assert applied.status_code == 200, applied.text
+    entry = (await world.get("/v1/audit"))["items"][0]
+    assert entry["action"] == "policy.apply"
+    assert entry["after"]["removes"][0].startswith("ResidencyRule ")
+
+
 async def test_a_tar_of_the_folder_is_validated_alike(world: World) -> None:
     headers = {"content-type": "application/x-tar"}
     files = {f"./bundle/{name}": text.encode() for name, text in planet().items()}

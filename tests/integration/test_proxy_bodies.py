@@ -10,13 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from regional_agent.http.limits import Limits
+from regional_agent.http.request_sequence import LINGER_S
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, chunk, code, is_busy, streams_forever
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, engine, post
 from tests.support.uploads import LIMITS, TRANSCRIPTIONS, taker, upload_head
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
 
 ROOMY = Limits(idle_linger_s=0.0)
 
@@ -311,6 +312,54 @@ async def test_an_upload_is_forwarded_to_a_peer_as_it_arrives(tmp_path: Path, le
         client.send(half if length else b"%x\r\n%b\r\n0\r\n\r\n" % (len(half), half))
         assert (await client.answer()).status == 200
         assert far.body_bytes >= 300_000
+
+
+def long_form(model: str, *, last: bool = False) -> bytes:
+    named = b'--b1\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n' % model.encode()
+    file = b'--b1\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + bytes(12_000_000) + b"\r\n"
+    return (file + named if last else named + file) + b"--b1--\r\n"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        ("multipart/form-data; boundary=b1", long_form("unknown"), "model_not_found"),
+        ("multipart/form-data; boundary=b1", long_form("unknown", last=True), "bad_request"),
+        ("multipart/form-data; boundary=b1", long_form(MODEL), "none_ready"),
+        ("audio/wav", b"x" * 12_000_000, "bad_request"),
+        ("application/json", json.dumps({"prompt": "x" * 12_000_000, "model": "unknown"}).encode(), "model_not_found"),
+        ("application/json", json.dumps({"model": MODEL, "prompt": "x" * 12_000_000}).encode(), "none_ready"),
+    ],
+    ids=["form", "form-model-last", "form-none-ready", "audio", "json-model-last", "json-none-ready"],
+)
+async def test_a_client_that_sends_all_before_it_reads_gets_the_refusal(
+    tmp_path: Path, kind: str, body: bytes, reason: str, chunked: bool
+) -> None:
+    async with running_agent(tmp_path, [], limits=Limits(kept_body_bytes=1 << 22)) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(upload_head(None if chunked else len(body), f"Content-Type: {kind}"))
+        client.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body)
+        async with asyncio.timeout(PATIENCE_S):
+            await client.writer.drain()
+        assert code((await client.answer()).body) == reason
+        assert agent.listener.state.bodies.bytes_kept == 0
+        client.close()
+
+
+async def test_a_refused_upload_is_read_while_it_arrives_but_not_forever(tmp_path: Path) -> None:
+    async with running_agent(tmp_path, [], limits=Limits()) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(upload_head(10**8, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 100_000)
+        assert (await client.answer()).status == 503
+        (connection,) = agent.listener.connections
+        since, until_ = connection._lingers_since, connection._linger_until
+        assert until_ == since + LINGER_S
+        client.send(b"x" * 100_000)
+        await until(lambda: connection._linger_until > until_)
+        connection._lingers_since -= connection._limits.body_timeout_s
+        client.send(b"x" * 100_000)
+        assert await client.closed()
 
 
 FILE_FIRST = (

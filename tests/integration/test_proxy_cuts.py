@@ -1,9 +1,11 @@
-"""A response that is cut ends by a reset: an orderly close would be the end of a response without a length."""
+"""Clients detect that a response was cut. One without a length is reset: an orderly close would be its end."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +17,7 @@ import pytest
 from adapters.tls_contexts import ClientTls, ServerTls
 from regional_agent.http.drain import drain_all
 from regional_agent.http.limits import Limits
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.agents import Agent, running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import BODY, SSE_HEAD, chunk
@@ -102,14 +105,14 @@ def test_a_cut_response_to_http_1_0_is_reset(
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.__name__)
-async def test_a_cut_response_without_a_format_for_errors_is_reset(
+async def test_a_cut_response_without_a_format_for_errors_is_incomplete(
     tmp_path: Path, cut: Callable[[Agent, Streaming], Awaitable[None]]
 ) -> None:
     script = Streaming(PLAIN_HEAD)
     async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client = await begin(agent, post(BODY))
         await cut(agent, script)
-        await expect_reset(client)
+        assert await client.until_cut() == b"\r\n", "the end of the first chunk, and no last chunk"
         await until(lambda: agent.held() == 0)
 
 
@@ -187,3 +190,33 @@ async def test_a_client_that_reads_nothing_is_reset(tmp_path: Path) -> None:
         await until(lambda: not agent.listener.connections)
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         await expect_reset(client)
+
+
+@pytest.mark.skipif(not has_openssl_3(), reason="needs openssl >= 3 to make certificates")
+@pytest.mark.parametrize("notifies", [True, False])
+def test_a_response_over_tls_that_ends_without_close_notify_is_incomplete(tmp_path: Path, notifies: bool) -> None:
+    @on_uvloop
+    async def test() -> None:
+        async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n")
+            await writer.drain()
+            if notifies:
+                writer.close()
+            else:
+                # Below TLS, which would send close_notify.
+                with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as below:
+                    below.shutdown(socket.SHUT_WR)
+
+        make_authority(tmp_path, "ours")
+        make_certificate(tmp_path, "ours", "one")
+        context = ServerTls(tmp_path / "one.pem", tmp_path / "one.key")()
+        pool = UpstreamPool(ClientTls(tmp_path / "ours.pem"))
+        async with engine(streams, tls=context) as gpu, running_agent(tmp_path, [gpu.address], pool=pool) as agent:
+            client = await RawClient.connect(agent.traffic)
+            client.send(post(BODY))
+            body = (await client.answer()).body
+            assert body.startswith(b"data: 1\n\n")
+            assert (b"engine_failed" in body) is not notifies
+            assert agent.counted() == ({"ok": 1} if notifies else {"engine_cut": 1})
+
+    test()

@@ -253,6 +253,25 @@ async def test_handshakes_in_progress_count_at_the_agent_daemon(tmp_path: Path, 
     await handshakes_are_counted(tmp_path, made)
 
 
+@on_uvloop
+async def test_a_slow_handshake_makes_room_for_new_ones(tmp_path: Path, made: Path) -> None:
+    limits = Limits(max_connections=16, max_connections_per_address=16, idle_linger_s=0.0)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], tls=server(made), limits=limits) as agent:
+        host, port, *_ = agent.traffic
+        elsewhere = RawClient(*await asyncio.open_connection(host, port, local_addr=("127.0.0.2", 0)))
+        await until(lambda: agent.listener.handshakes == 1)
+        silent = [await RawClient.connect(agent.traffic) for _ in range(8)]
+        over = await connect(agent.traffic, client(made))
+        over.send(post(BODY))
+        assert (await over.answer()).status == 200
+        assert await silent[0].closed()
+        assert agent.listener.handshakes <= 3
+        for connection in (*silent, over):
+            connection.close()
+        await until(lambda: agent.listener.handshakes == 1)
+        elsewhere.close()
+
+
 async def test_a_handshake_that_never_ends_times_out(tmp_path: Path, made: Path) -> None:
     limits = Limits(head_timeout_s=0.2, idle_linger_s=0.0)
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], tls=server(made), limits=limits) as agent:

@@ -19,7 +19,7 @@ from tests.support.agents import running_agent
 from tests.support.examples import examples
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
-from tests.support.wait import PATIENCE_S, until
+from tests.support.wait import until
 
 STEP_S = 0.01
 BODY = json.dumps({"model": MODEL, "input": "hello"}).encode()
@@ -72,7 +72,7 @@ async def _run(directory: Path, scripts: list[tuple[list[tuple[int, str]], int |
             client = await RawClient.connect(running.traffic)
             client.send(post(BODY, "Connection: close", path="/v1/embeddings"))
             if leaves_after is None:
-                received = await asyncio.wait_for(client.reader.read(), PATIENCE_S)
+                received = await client.until_cut()
                 assert received.count(b"HTTP/1.1 ") == 1
                 head, _, body = received.partition(b"\r\n\r\n")
                 if head.startswith(b"HTTP/1.1 200"):

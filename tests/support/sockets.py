@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 from regional_agent.upstream.address import Address
@@ -131,6 +131,15 @@ class RawClient:
             return Answer(status, headers, b"".join(parts))
         async with asyncio.timeout(PATIENCE_S):
             return Answer(status, headers, await self.reader.readexactly(int(headers.get("content-length", "0"))))
+
+    async def until_cut(self) -> bytes:
+        """Read all that arrives until the server closes or resets the connection."""
+        received = b""
+        async with asyncio.timeout(PATIENCE_S):
+            with suppress(ConnectionError):
+                while data := await self.reader.read(1 << 16):
+                    received += data
+        return received
 
     async def closed(self) -> bool:
         """Whether the server closes the connection without sending more data."""

@@ -6,6 +6,7 @@ Screenshots are written to `out/ui/`. Exit code 1 if a check failed, 2 if there 
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import sys
 import tempfile
@@ -207,17 +208,27 @@ async def change(page: Page, planet: Planet, token: str) -> None:
 
 
 async def roll_back(page: Page, planet: Planet, token: str) -> None:
-    """A rollout is shown with its phase, evidence and limits; a rollback shows the changes that it reverts."""
+    """A rollout is shown with its phase, evidence, limits and what it waits for; a rollback shows what it reverts.
+
+    The heading names the policy in force, before and after, and not the one that the source offers.
+    """
     await expect(page.locator(".phases [aria-current]")).to_have_text("done", timeout=PATIENCE_MS)
+    found = re.search(r"policy [0-9a-f]{12}", await page.locator("#facts").inner_text())
+    assert found is not None
     file = POLICY / "spillover.yaml"
     file.write_text(file.read_text().replace("0.8", "0.75"))
     await expect(page.locator(".phases [aria-current]")).to_have_text("canary", timeout=PATIENCE_MS)
     await expect(page.get_by_role("table", name="Evidence")).to_contain_text("candidate", timeout=PATIENCE_MS)
     await expect(page.get_by_role("table", name="Changes of the policy")).to_contain_text("0.75")
     await expect(page.get_by_text("judged from 50 requests on")).to_be_visible()
+    await expect(page.get_by_text("of the canary").first).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.locator("#facts")).to_contain_text(found[0])
     await page.screenshot(path=OUT / "rollout.png", full_page=True)
     await act(page, "Roll back", "Roll back", "a try", expected="target_utilisation")
     await expect(page.locator(".phases [aria-current]")).to_have_text("rolled back", timeout=PATIENCE_MS)
+    await expect(page.locator("main")).to_contain_text("does not start again by itself", timeout=PATIENCE_MS)
+    await expect(page.locator("#facts")).to_contain_text(found[0], timeout=PATIENCE_MS)
+    await page.screenshot(path=OUT / "rolled-back.png", full_page=True)
 
 
 async def ask(page: Page, planet: Planet, token: str) -> None:

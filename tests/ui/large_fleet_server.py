@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from itertools import count
+from random import Random
 
 import httpx
 import uvicorn
@@ -15,9 +16,11 @@ import uvloop
 from fastapi import FastAPI, Request, Response
 
 from adapters.access.callers import Role
+from adapters.store.memory_store import MemoryStore
 from control_plane.api.http_server import UnsignalledServer
 from control_plane.api.responses import Problem, install_error_handlers, json_response
 from control_plane.api.routes import events_routes, status_routes
+from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.auth.code_flow import CodeFlow, OidcClient
@@ -30,6 +33,7 @@ from control_plane.status.status import Status
 from control_plane.status.status_feed import StatusFeed
 from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
+from control_plane.ui.session_revocations import SessionRevocations
 from tests.support.identity_provider import CLIENT_ID, IdentityProvider
 from tests.support.issuer import AUDIENCE, rsa_key
 from tests.ui.large_fleet import AT, status
@@ -59,11 +63,13 @@ def create_app(flow: CodeFlow, access: Access) -> FastAPI:
     fleet = LargeFleet()
     events = EventLog(lambda: AT)
     sessions = BrowserSessions(b"a secret of the large fleet's control plane")
+    store = MemoryStore()
+    revocations = SessionRevocations(store, AuditLog(store), rng=Random())
     feed = StatusFeed(fleet.read, events.wake)
     for router in (
         sign_in_routes.routes(flow, sessions),
         ui_routes.public_routes(flow.name),
-        ui_routes.session_routes(sessions),
+        ui_routes.session_routes(sessions, revocations),
         status_routes.routes(fleet),  # type: ignore[arg-type]
         events_routes.routes(events, feed),
     ):
@@ -75,7 +81,7 @@ def create_app(flow: CodeFlow, access: Access) -> FastAPI:
             raise Problem(404, "there is no rollout")
         return json_response({"items": [], "next_cursor": None})
 
-    app.add_middleware(SessionCookies, sessions=sessions)
+    app.add_middleware(SessionCookies, sessions=sessions, is_revoked=revocations.is_revoked)
     return app
 
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
-from math import inf
 from typing import Annotated, Any
 
 import msgspec
@@ -44,6 +43,9 @@ RECONNECT_MS = 1_000
 
 MAX_STATUS_S = 60.0
 """Time (s) after which a stream with the status ends. The client reconnects, which checks its credential again."""
+
+MAX_STREAM_S = 900.0
+"""Time (s) after which any other stream ends, for the same reason."""
 
 EVENT_STREAM = "text/event-stream"
 
@@ -79,6 +81,7 @@ def routes(events: EventLog, feed: StatusFeed) -> APIRouter:
 
         The field `event` is the kind: leadership, region, plan, policy, rollout or audit. If some events since
         Last-Event-ID are no longer stored, the stream starts with an event `missed`: read the current state again.
+        A stream ends after 15 minutes, so that the credential is checked again.
         Events without an id concern only the control plane that sends them; a stream cannot be resumed after them.
         """
         streams.make_room(caller.name)
@@ -198,7 +201,7 @@ class EventStream(Response):
         feed, seen = self._feed, 0
         with nullcontext() if feed is None else feed.following():
             loop = asyncio.get_running_loop()
-            end_at = inf if feed is None else loop.time() + MAX_STATUS_S
+            end_at = loop.time() + (MAX_STREAM_S if feed is None else MAX_STATUS_S)
             while not self._events.closed and loop.time() < end_at:
                 unsent = self._events.read(position)
                 if unsent is None:

@@ -22,6 +22,7 @@ from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import ExplainResponse
 from control_plane.status.status import PolicyStatus
 from control_plane.status.status_builder import policy_status
+from control_plane.tenants.key_revocation_store import KeyRevocationStore
 from penstock.fleet.reported_views import reported_views
 from penstock.planning.plan import RegionPlan
 from penstock.policy.adapter_patterns import served_model
@@ -68,7 +69,12 @@ ExplainBody = Annotated[ExplainRequest, Depends(JsonBody(ExplainRequest, MAX_BOD
 
 
 def routes(
-    view: FleetView, elector: LeaderElector, actions: RolloutActions, policies: PolicySource, geoip: GeoIpLookup
+    view: FleetView,
+    elector: LeaderElector,
+    actions: RolloutActions,
+    policies: PolicySource,
+    revocations: KeyRevocationStore,
+    geoip: GeoIpLookup,
 ) -> APIRouter:
     """Return the router of explanations."""
     router = APIRouter(prefix="/v1", tags=["explain"])
@@ -83,6 +89,8 @@ def routes(
         """
         plan = view.plans.get(body.origin)
         policy = await _policy_of_origin(view, actions, plan)
+        if body.key_digest is not None and revocations.known.find(body.key_digest) is not None:
+            raise Problem(422, "key_digest: the key is revoked; `penstock tenant revoked-keys` shows by whom")
         now, snapshot, leading, newest = view.now(), view.snapshot, elector.epoch is not None, policy_status(policies)
 
         def found() -> ExplainResponse:

@@ -38,7 +38,7 @@ def routes(reporter: StatusReporter, policies: PolicySource) -> APIRouter:
         reasons = reporter.not_ready()
         if reasons:
             raise Problem(503, "; ".join(reasons), reasons=reasons)
-        return json_response(Ready(True, policies.refused))
+        return json_response(Ready(True, policies.errors))
 
     return router
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from adapters.access.callers import Caller
 from control_plane.api.client_location import require_policy
 from control_plane.api.evaluation_response import evaluation_response
-from control_plane.api.json_bodies import MAX_BODY
+from control_plane.api.json_bodies import MAX_BODY, JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, IfNoneMatch, etag, is_known
@@ -39,6 +40,16 @@ Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="Digest of th
 QueryDigest = Annotated[
     str | None, Query(pattern="^[0-9a-f]{64}$", description="Digest of a policy. Default: the policy in force.")
 ]
+
+
+class ApplyRequest(ActionRequest):
+    """Body of the application of a policy."""
+
+    allow_removal: bool = False
+    """Whether the policy may remove documents that a bundle may not remove without an AcceptedRemoval."""
+
+
+ApplyBody = Annotated[ApplyRequest, Depends(JsonBody(ApplyRequest).read)]
 
 PolicyAction = Callable[[Caller, StoredRollout, str, Provenance | None, str], Awaitable[Rollout]]
 """An action that puts a stored policy in force: apply or roll back."""
@@ -152,14 +163,16 @@ def routes(actions: RolloutActions, revisions: RevisionStore, view: FleetView, e
         return response
 
     @router.post("/{digest}/apply", responses=returns(RolloutSummary, "The rollout has started."))
-    async def apply(caller: Admin, digest: Digest, body: ActionBody, if_match: IfMatch = None) -> Response:
+    async def apply(caller: Admin, digest: Digest, body: ApplyBody, if_match: IfMatch = None) -> Response:
         """Start the rollout of a stored policy, as if it were the policy source's newest revision.
 
         The rollout follows the rules of the policy in force. The policy is not replaced until the source has a new
-        revision.
+        revision. A policy that would remove residency rules, data classes, or many tenants, regions, models or routes
+        of the stable policy is refused without `allow_removal`.
         If-Match is the ETag of the current rollout.
         """
-        return await put_in_force(actions.apply, caller, digest, body, if_match)
+        action = partial(actions.apply, allow_removal=body.allow_removal)
+        return await put_in_force(action, caller, digest, body, if_match)
 
     @router.post("/{digest}/rollback", responses=returns(RolloutSummary, "The policy is sent to every region."))
     async def rollback(caller: Operator, digest: Digest, body: ActionBody, if_match: IfMatch = None) -> Response:

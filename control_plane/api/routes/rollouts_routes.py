@@ -81,7 +81,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
         rollout, shadow = stored.rollout, rollouts.shadow
         compared = shadow if shadow is not None and shadow.number == rollout.number and not rollout.is_over else None
         changes, limits = await _changes(actions, rollout), await _limits(actions, rollout)
-        snapshot, now = view.snapshot, view.now()
+        snapshot, outlook, now = view.snapshot, rollouts.outlook, view.now()
 
         def found() -> RolloutStatus:
             return RolloutStatus(
@@ -91,6 +91,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
                 compared.changes if compared is not None else None,
                 limits,
                 by_region(rollout, observations(snapshot, now)),
+                outlook,
             )
 
         response = await large_response(found)

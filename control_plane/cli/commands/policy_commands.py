@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from control_plane.cli.bundle_arguments import BundleArgument, compiled, read_bundle
+from control_plane.cli.bundle_arguments import BundleArgument, compiled, compiled_revision, read_bundle
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.commands.revisions_commands import apply, revisions, rollback
 from control_plane.cli.comparison_options import (
@@ -35,6 +35,7 @@ from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.source.repository_url import without_credentials
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import diff as differences
+from penstock.policy.removals import REMEDY, unaccepted_removals
 
 app = typer.Typer(no_args_is_help=True, help="Check, compare and apply policies.")
 
@@ -121,8 +122,15 @@ def presets(
 
 @app.command()
 def diff(before: BundleArgument, after: BundleArgument, output: OutputOption = Output.TABLE) -> None:
-    """Compare two bundles by kind, name and field. Order, layout and comments are ignored."""
-    changes = differences(compiled(before, "policy diff"), compiled(after, "policy diff"))
+    """Compare two bundles by kind, name and field. Order, layout and comments are ignored.
+
+    Removed documents for which AFTER lacks an AcceptedRemoval are printed on stderr: a control plane would not roll
+    AFTER out.
+    """
+    old, new = compiled(before, "policy diff"), compiled_revision(after, "policy diff")
+    changes = differences(old, new.policy)
+    for removal in unaccepted_removals(old, new.policy, new.accepted_removals):
+        print(f"would remove the {removal}: not rolled out; {REMEDY}", file=sys.stderr)
     if output is Output.JSON:
         print_json(changes)
         return

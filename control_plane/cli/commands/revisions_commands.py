@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -30,23 +29,33 @@ def revisions(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
     print_as(output, every, lambda: revisions_view(every))
 
 
-def _action_command(action: str, help_text: str) -> Callable[..., None]:
-    """Make the command that requests one action on a stored policy."""
+@with_fleet_options
+def apply(
+    fleet: FleetOptions,
+    policy: PolicyArgument,
+    reason: ReasonOption,
+    allow_removal: Annotated[
+        bool,
+        typer.Option(
+            "--allow-removal",
+            help="Apply it although it removes residency rules, data classes, or many other documents.",
+        ),
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Start the rollout of a stored policy, as if the policy source had it now."""
+    with exit_on_error("policy apply"), fleet.connect() as api:
+        options = {"allow_removal": True} if allow_removal else {}
+        request_action(api, f"/v1/policies/{_digest(api, policy)}/apply", reason, output, **options)
 
-    def run(
-        fleet: FleetOptions, policy: PolicyArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
-    ) -> None:
-        with exit_on_error(f"policy {action}"), fleet.connect() as api:
-            request_action(api, f"/v1/policies/{_digest(api, policy)}/{action}", reason, output)
 
-    run.__name__, run.__doc__ = action, help_text
-    return with_fleet_options(run)
-
-
-apply = _action_command("apply", "Start the rollout of a stored policy, as if the policy source had it now.")
-rollback = _action_command(
-    "rollback", "Return every region at once to a stored policy that the whole fleet has run before."
-)
+@with_fleet_options
+def rollback(
+    fleet: FleetOptions, policy: PolicyArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
+) -> None:
+    """Return every region at once to a stored policy that the whole fleet has run before."""
+    with exit_on_error("policy rollback"), fleet.connect() as api:
+        request_action(api, f"/v1/policies/{_digest(api, policy)}/rollback", reason, output)
 
 
 def _revisions(api: ApiClient) -> list[Revision]:

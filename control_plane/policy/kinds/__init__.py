@@ -14,7 +14,7 @@ from control_plane.policy.kinds.operations import (
     RolloutDocument,
 )
 from control_plane.policy.kinds.regions import BlocDocument, RegionDocument
-from control_plane.policy.kinds.residency import AcceptedLossDocument, ResidencyRuleDocument
+from control_plane.policy.kinds.residency import AcceptedLossDocument, AcceptedRemovalDocument, ResidencyRuleDocument
 from control_plane.policy.kinds.routes import RouteDocument, RoutePresetsDocument
 from control_plane.policy.kinds.routing import (
     EntryMapDocument,
@@ -52,6 +52,7 @@ KINDS = {
     "BrowserAccess": Kind(BrowserAccessDocument, 0, 1),
     "ResidencyRule": Kind(ResidencyRuleDocument, 0, 1_000),
     "AcceptedLoss": Kind(AcceptedLossDocument, 0, 1_000),
+    "AcceptedRemoval": Kind(AcceptedRemovalDocument, 0, 1_000),
     "GeoRouting": Kind(GeoRoutingDocument, 0, 1),
     "EntryMap": Kind(EntryMapDocument, 0, 1_000),
     "Spillover": Kind(SpilloverDocument, 0, 1),

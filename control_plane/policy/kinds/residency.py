@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from control_plane.policy.kinds.base import (
     REMEDY,
     Label,
+    ModelName,
     NonEmptyList,
     PolicyDocument,
     StrictModel,
@@ -81,6 +82,37 @@ class ResidencyRuleDocument(PolicyDocument):
         return self
 
 
+class AcceptedRemovalDocument(PolicyDocument):
+    """Accepts that the bundle no longer has these documents.
+
+    Without it, a bundle is refused that removes a residency rule or a data class in use, or more than a quarter (and at
+    least two) of the tenants, regions, models or routes of the policy in force: its files may have been lost or cut
+    off. A listed name must not be in the bundle.
+    """
+
+    kind: Literal["AcceptedRemoval"]
+    name: Label
+    """Unique name."""
+    residency_rules: NonEmptyList[Label] = Field(default_factory=list)
+    """Names of removed residency rules."""
+    data_classes: NonEmptyList[Label] = Field(default_factory=list)
+    """Names of removed data classes."""
+    tenants: NonEmptyList[Label] = Field(default_factory=list)
+    """Names of removed tenants."""
+    regions: NonEmptyList[Label] = Field(default_factory=list)
+    """Names of removed regions."""
+    models: NonEmptyList[ModelName] = Field(default_factory=list)
+    """Names of removed models."""
+    routes: NonEmptyList[Label] = Field(default_factory=list)
+    """Names of removed routes."""
+    because: Text = Field(min_length=1, max_length=500)
+    """Free text: the reason for the removal."""
+
+    def lists(self) -> list[tuple[str, str, list[str]]]:
+        """Return the field, the kind of document and the names of each list."""
+        return [(field, kind, getattr(self, field)) for field, kind in _REMOVED_KINDS.items()]
+
+
 class AcceptedLossDocument(PolicyDocument):
     """Accepts that requests confined to these regions are refused while all of them are lost.
 
@@ -95,3 +127,13 @@ class AcceptedLossDocument(PolicyDocument):
     """All the regions that the residency class permits."""
     because: Text = Field(min_length=1, max_length=500)
     """Free text: the reason for accepting the loss, and the handling of such requests during the loss."""
+
+
+_REMOVED_KINDS = {
+    "residency_rules": "ResidencyRule",
+    "data_classes": "DataClass",
+    "tenants": "Tenant",
+    "regions": "Region",
+    "models": "Model",
+    "routes": "Route",
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
@@ -14,7 +14,7 @@ from adapters.store.codec import CodecError, decode
 from adapters.store.config_store import ConfigStore, StoreError
 from adapters.store.stored_policies import FromNewerRelease, read_policy
 from control_plane.policy.bundle_errors import PolicyRefused
-from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.compiler import CompiledBundle, compile_revision
 from control_plane.policy.source.readers import Bundle, BundleReader, SourceUnreadable
 from control_plane.policy.source.revision import MAX_ERRORS, Origin, RevisionResult
 from penstock.planning.plan import RegionPlan
@@ -55,8 +55,11 @@ class PolicySource:
         """Commit of `current`; None where it is from a folder."""
         self.refused: tuple[str, ...] = ()
         """Errors of the newest revision; empty where it is accepted."""
-        self.refused_provenance: Provenance | None = None
-        """Commit of the refused revision."""
+        self.accepted_removals: Mapping[str, Collection[str]] = {}
+        """Names of documents that the bundle of `current` no longer has on purpose, by kind."""
+        self.withheld: tuple[str, ...] = ()
+        """Why the leader does not roll out `current`, although it is valid; empty at other control planes."""
+        self._refused_provenance: Provenance | None = None
         self.unreadable = ""
         """Why the last read failed; empty where it succeeded."""
         self.results: deque[RevisionResult] = deque(maxlen=MAX_UNRECORDED)
@@ -71,6 +74,27 @@ class PolicySource:
     def fresh(self) -> bool:
         """Whether a read that began after the last `mark_stale` has succeeded."""
         return self._marks_at_read >= self._stale_marks
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """Why the newest revision is not rolled out; empty if it is."""
+        return self.refused or self.withheld
+
+    @property
+    def refused_provenance(self) -> Provenance | None:
+        """Commit of the revision that is not rolled out."""
+        return self.provenance if self.withheld and not self.refused else self._refused_provenance
+
+    def withhold(self, errors: tuple[str, ...]) -> None:
+        """Record why the leader does not roll out `current`, or with no errors that it does."""
+        if errors and errors != self.withheld and self.current is not None:
+            digest = self.current.digest()
+            if self.results and self.results[-1].digest == digest:
+                self.results.pop()
+            self.results.append(RevisionResult(digest, self.provenance, time.time(), errors))
+            for error in errors:
+                _log.error("policy not rolled out", error=error, digest=digest, commit=_commit(self.provenance))
+        self.withheld = errors
 
     def mark_stale(self) -> None:
         """Mark everything read so far as outdated: another control plane may have read a newer revision."""
@@ -129,24 +153,25 @@ class PolicySource:
             if bundle.errors:
                 raise PolicyRefused(bundle.errors)
             # Compiling a large bundle takes seconds, so it runs in a thread.
-            policy = await asyncio.to_thread(compile_bundle, bundle.files)
+            compiled = await asyncio.to_thread(compile_revision, bundle.files)
         except PolicyRefused as refused:
             self._refuse([str(error) for error in refused.errors], bundle.provenance)
         else:
-            self._accept(policy, bundle.provenance)
+            self._accept(compiled, bundle.provenance)
         # Set last: a check that ended by another exception, such as MemoryError, is repeated by the next poll.
         self._checked = bundle
 
-    def _accept(self, policy: Policy, provenance: Provenance | None) -> None:
-        self.current, self.provenance = policy, provenance
+    def _accept(self, compiled: CompiledBundle, provenance: Provenance | None) -> None:
+        policy = compiled.policy
+        self.current, self.provenance, self.accepted_removals = policy, provenance, compiled.accepted_removals
         self.origin = Origin.REPOSITORY if provenance is not None else Origin.FOLDER
-        self.refused, self.refused_provenance = (), None
+        self.refused, self.withheld, self._refused_provenance = (), (), None
         digest = policy.digest()
         self.results.append(RevisionResult(digest, provenance, time.time()))
         _log.info("policy accepted", digest=digest, source=self._reader.place, commit=_commit(provenance))
 
     def _refuse(self, errors: list[str], provenance: Provenance | None) -> None:
-        self.refused, self.refused_provenance = tuple(errors[:MAX_ERRORS]), provenance
+        self.refused, self._refused_provenance = tuple(errors[:MAX_ERRORS]), provenance
         self.results.append(RevisionResult("", provenance, time.time(), self.refused))
         kept = self.current.digest() if self.current is not None else None
         for error in self.refused:

@@ -25,7 +25,7 @@ class RevisionResult(msgspec.Struct, frozen=True):
     """The result of checking one revision of the source, which is accepted or refused as a whole."""
 
     digest: str
-    """Digest of the compiled policy; empty where the revision was refused."""
+    """Digest of the compiled policy; empty where the revision is no valid bundle."""
     provenance: Provenance | None
     """The commit; null where the source is a folder."""
     at: float

@@ -52,14 +52,17 @@ export class ChangeView {
     });
     if (found === null) return show(this.rollout, h("p", { class: "empty" }, "No policy has been rolled out yet."));
     const { rollout, agents, changes, moves, limits, evidence } = found;
+    const isOther = rollout.candidate !== rollout.in_force;
     this.buttons.hidden = !this.acts || OVER.has(rollout.phase);
     return show(this.rollout,
       phases(rollout.phase),
       facts({
         Phase: `${words(rollout.phase)}, since ${moment(rollout.since)}`,
         Reason: rollout.why + (rollout.by ? ` (by ${rollout.by})` : ""),
-        Policy: shortDigest(rollout.candidate) + (rollout.candidate === rollout.stable ? "" : ` instead of ${shortDigest(rollout.stable)}`),
-        Commit: rollout.provenance ? `${rollout.provenance.commit.slice(0, 12)}: ${rollout.provenance.subject}` : "from a folder",
+        ...Object.fromEntries(outlook(found.outlook)),
+        "Policy in force": version(rollout.in_force, rollout.provenance_in_force),
+        Candidate: isOther ? version(rollout.candidate, rollout.provenance) : null,
+        "A rollback restores": isOther || rollout.candidate === rollout.stable ? null : version(rollout.stable, rollout.stable_provenance),
         "Canary regions": rollout.canary.join(", ") || "none",
         "Demand that moves": (rollout.moved_share === null ? "not compared" : percent(rollout.moved_share)) +
           (limits ? `, at most ${percent(limits.max_moved_share)} without an operator` : ""),
@@ -91,6 +94,19 @@ export class ChangeView {
       : table("Audit trail", ["time", "who", "action", "target", "reason"],
         items.map((entry) => [moment(entry.at), `${entry.caller} (${entry.role})`, entry.action, entry.target, entry.reason])));
   }
+}
+
+const version = (digest, commit) => `${shortDigest(digest)}, ${commit ? `commit ${commit.commit.slice(0, 12)}: ${commit.subject}` : "from a folder"}`;
+
+/** What a rollout waits for, and the policy that waits for its own, as terms and texts. */
+export function outlook(found) {
+  if (!found) return [];
+  const unmet = found.conditions.filter((each) => !each.is_met).map((each) => each.text), { waiting, ends_in_s: endsInS } = found;
+  return [
+    ...(unmet.length ? [["Waits for", unmet.join("; ") + (endsInS === null ? "" : `; ${duration(endsInS)} remain`)]] : []),
+    ...(waiting ? [["Not rolled out", `policy ${shortDigest(waiting.digest)} of the source${waiting.place === null ? "" : `, number ${waiting.place} in the queue`}: ${waiting.why}` +
+      (waiting.begins_in_s === null ? "" : `; it begins in ${duration(waiting.begins_in_s)} at the earliest`)]] : []),
+  ];
 }
 
 const firstByte = ({ first_byte_s: seconds }) => (seconds === null ? "none" : milliseconds(1000 * seconds));

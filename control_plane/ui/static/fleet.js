@@ -100,3 +100,12 @@ export function countries(status) {
   }
   return [...total].map(([country, perS]) => ({ country, perS })).sort((a, b) => b.perS - a.perS);
 }
+
+/** Digest of the policy that every region outside a canary is to apply; the source may offer another one. */
+export const inForce = (status) => status.rollout?.in_force || status.policy.digest;
+
+/** Digest of the policy that a region is to apply. */
+export function assignedTo(status, region) {
+  const { rollout } = status;
+  return rollout?.phase.startsWith("canary") && rollout.canary.includes(region) ? rollout.candidate : inForce(status);
+}

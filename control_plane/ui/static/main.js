@@ -2,8 +2,9 @@
 
 import { ApiError, follow, get, pause, signOut } from "./api.js";
 import { AskView } from "./ask.js";
-import { ChangeView } from "./change.js";
+import { ChangeView, outlook } from "./change.js";
 import { duration, shortDigest } from "./format.js";
+import { inForce } from "./fleet.js";
 import { LiveStatus } from "./live.js";
 import { NowView } from "./now.js";
 import { PastView } from "./past.js";
@@ -122,7 +123,8 @@ class Page {
 function describe(status) {
   const leader = status.leader === null ? "no leader" : `leader ${status.leader.name}`;
   const plan = status.plan === null ? "no plan" : `plan ${status.plan.generation}, ${duration(status.plan.age_s)} old`;
-  facts.textContent = [status.name, leader, plan, `policy ${shortDigest(status.policy.digest)}`, status.store.up ? "" : "etcd does not answer", status.fleet_problem]
+  const waits = outlook(status.outlook).map(([term, text]) => `${term}: ${text}`);
+  facts.textContent = [status.name, leader, plan, `policy ${shortDigest(inForce(status))}`, ...waits, status.store.up ? "" : "etcd does not answer", status.fleet_problem]
     .filter(Boolean).join(" · ");
 }
 

@@ -5,7 +5,7 @@ import { actionButton, emptying, mayAct, overrideTable, undraining } from "./act
 import { countryName } from "./countries.js";
 import { h, section, show, table, wide } from "./dom.js";
 import { concerns } from "./events.js";
-import { REASONS, demandOf, flows, load, overridesOf, spilloverOf } from "./fleet.js";
+import { REASONS, assignedTo, demandOf, flows, load, overridesOf, spilloverOf } from "./fleet.js";
 import { count, duration, moment, percent, rate, shortDigest } from "./format.js";
 import { badge, eventList, meter, regionLink } from "./now.js";
 
@@ -83,7 +83,7 @@ export class RegionView {
       agent.report_age_s === null ? "none" : `${duration(agent.report_age_s)} ago`,
       differs(status && agent.release !== status.release, agent.release || "unknown"),
       expiry(agent.certificate_expires_at),
-      differs(status && agent.policy_digest && status.policy.digest !== agent.policy_digest, shortDigest(agent.policy_digest)),
+      differs(status && agent.policy_digest && assignedTo(status, this.name) !== agent.policy_digest, shortDigest(agent.policy_digest)),
       count(agent.plan_generation), [agent.refused_plan || agent.refused_digest, ...agent.rejected_files].filter(Boolean).join("; ") || "nothing"]), "No agent is registered or reports."));
   }
 }

@@ -120,7 +120,8 @@ async def test_an_upgrade_binds_every_value_at_the_stated_time() -> None:
     for key in COPIED:
         assert await value(fleet.upgraded, key) == key.encode()
     assert await fleet.mark(keys.agent("eu", "agent-1")) == EARLIER_MARK, "only the agent may sign it"
-    assert await agent.sign_again() == 1
+    assert await agent.sign_again(keys.agent("eu", "agent-2")) == 0
+    assert await agent.sign_again(keys.agent("eu", "agent-1")) == 1
     item = await fleet.upgraded.get(keys.agent("eu", "agent-1"))
     assert item is not None
     assert (item.value, item.lease_id) == (b"lives", lease)

@@ -11,7 +11,14 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, SECURE_PREFIX, BrowserSessions, SessionCookies
+from control_plane.ui.browser_sessions import (
+    COOKIE,
+    LIFETIME_S,
+    MAX_COOKIES_BYTES,
+    SECURE_PREFIX,
+    BrowserSessions,
+    SessionCookies,
+)
 from control_plane.ui.ui_routes import public_routes
 
 SECRET = b"private key of a control plane"
@@ -26,6 +33,7 @@ class Clock:
 
 
 def authorization(request: Request) -> Response:
+    assert set(request.cookies) <= {COOKIE, SECURE_PREFIX + COOKIE}
     return PlainTextResponse(request.headers.get("authorization", "none"))
 
 
@@ -39,7 +47,7 @@ def app(sessions: BrowserSessions) -> FastAPI:
     app = FastAPI()
     app.add_route("/v1/status", authorization)
     app.include_router(public_routes())
-    app.add_middleware(SessionCookies, sessions=sessions)
+    app.add_middleware(SessionCookies, sessions=sessions, is_revoked=lambda session: session.caller == "eve")
     return app
 
 
@@ -50,7 +58,7 @@ def client(app: FastAPI, scheme: str = "http") -> httpx.AsyncClient:
 async def test_a_cookie_gives_its_credential_to_requests_of_the_page_alone(
     app: FastAPI, sessions: BrowserSessions
 ) -> None:
-    value = sessions.seal("a-key")
+    value = sessions.seal("a-key", "ada")
     assert "a-key" not in value
     page = {"x-penstock-ui": "1"}
     for headers, expected in (
@@ -61,13 +69,16 @@ async def test_a_cookie_gives_its_credential_to_requests_of_the_page_alone(
         ({**page, "cookie": f"{COOKIE}=not base64 !"}, "none"),
         ({**page, "cookie": f"{SECURE_PREFIX}{COOKIE}={value}"}, "none"),
         ({**page, "cookie": f"{COOKIE}={value}", "authorization": "Bearer other"}, "Bearer other"),
+        ({**page, "cookie": f"{COOKIE}={sessions.seal('a-key', 'eve')}"}, "none"),
+        ({**page, "cookie": f'a="\\073; {COOKIE}="{value}"; b'}, "Bearer a-key"),
+        ({**page, "cookie": f"{COOKIE}={value}; a={'x' * MAX_COOKIES_BYTES}"}, "none"),
     ):
         async with client(app) as http:
             assert (await http.get("/v1/status", headers=headers)).text == expected, headers
 
 
 async def test_over_tls_only_the_cookie_with_the_host_prefix_counts(app: FastAPI, sessions: BrowserSessions) -> None:
-    value = sessions.seal("a-key")
+    value = sessions.seal("a-key", "ada")
     for name, expected in ((SECURE_PREFIX + COOKIE, "Bearer a-key"), (COOKIE, "none")):
         headers = {"x-penstock-ui": "1", "cookie": f"{name}={value}"}
         async with client(app, "https") as http:
@@ -76,21 +87,23 @@ async def test_over_tls_only_the_cookie_with_the_host_prefix_counts(app: FastAPI
 
 def test_sessions_end_with_time_and_with_the_secret_and_survive_a_restart() -> None:
     clock = Clock()
-    value = BrowserSessions(SECRET, clock).seal("a-key")
-    assert BrowserSessions(SECRET, clock).open(value) == "a-key"
+    value = BrowserSessions(SECRET, clock).seal("a-key", "ada")
+    session = BrowserSessions(SECRET, clock).open(value)
+    assert session is not None
+    assert (session.caller, session.content, session.began_at) == ("ada", "a-key", clock.now)
     assert BrowserSessions(b"another", clock).open(value) is None
     clock.now += LIFETIME_S + 1
     assert BrowserSessions(SECRET, clock).open(value) is None
     with pytest.raises(ValueError, match="sign in with an API key"):
-        BrowserSessions(SECRET).seal("x" * 4000)
+        BrowserSessions(SECRET).seal("x" * 4000, "ada")
 
 
 def test_no_cookie_is_longer_than_browsers_accept(sessions: BrowserSessions) -> None:
     """Browsers ignore a cookie whose name and value together have more than 4096 bytes (RFC 6265bis, 5.6)."""
     lengths = []
-    for length in range(2900, 3100):
+    for length in range(2800, 3100):
         with suppress(ValueError):
-            lengths.append(len(SECURE_PREFIX + COOKIE) + len(sessions.seal("x" * length)))
+            lengths.append(len(SECURE_PREFIX + COOKIE) + len(sessions.seal("x" * length, "ada")))
     assert 4090 <= max(lengths) <= 4096
 
 

@@ -1,1 +1,1 @@
-"""Commands that change the behaviour of a live fleet: overrides, rollouts, drills."""
+"""Commands that change the behaviour of a live fleet: overrides, rollouts, drills, revoked keys."""

@@ -60,9 +60,13 @@ for _action, _help in _ACTIONS.items():
     app.command(_action)(_action_command(_action, _help))
 
 
-def request_action(api: ApiClient, path: str, reason: str, output: Output) -> None:
-    """POST an action on the current rollout, with its ETag, and print the resulting rollout."""
+def request_action(api: ApiClient, path: str, reason: str, output: Output, **options: bool) -> None:
+    """POST an action on the current rollout, with its ETag, and print the resulting rollout.
+
+    Args:
+        options: further fields of the request.
+    """
     etag = api.request("GET", CURRENT, changes=True).headers["etag"]
-    response = api.request("POST", path, body={"reason": reason}, headers={"if-match": etag}, changes=True)
+    response = api.request("POST", path, body={"reason": reason, **options}, headers={"if-match": etag}, changes=True)
     after: RolloutSummary = response.decoded(RolloutSummary)
     print_as(output, after, lambda: rollouts_view([after]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,16 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import structlog
 from fastapi import APIRouter, FastAPI
+from starlette.types import Message
+from structlog.testing import LogCapture
 
 from adapters.access.api_keys import ApiKeys
 from adapters.access.callers import Role
 from control_plane import daemon
 from control_plane.api.app import UnguardedRoute
+from control_plane.api.client_connections import MAX_HEAD_BYTES
 from control_plane.api.json_bodies import INLINE_BYTES, MAX_BODY, MAX_BODY_BYTES
 from control_plane.api.openapi import REQUIRED_ROLE
 from control_plane.api.request_limits import MAX_QUERY_BYTES
@@ -63,6 +67,16 @@ def app(control_plane: ControlPlane, tmp_path: Path) -> FastAPI:
     ]
     (tmp_path / "keys.yaml").write_bytes(msgspec.json.encode(keys))
     return served(control_plane, Access(TOKEN, ApiKeys(tmp_path / "keys.yaml")))
+
+
+@pytest.fixture
+def log() -> Iterator[LogCapture]:
+    """Entries of the log."""
+    capture = LogCapture()
+    before = structlog.get_config()["processors"]
+    structlog.configure(processors=[capture])
+    yield capture
+    structlog.configure(processors=before)
 
 
 @pytest.fixture
@@ -146,6 +160,40 @@ async def test_no_body_at_its_limit_stalls_the_loop_or_has_a_long_answer(app: Fa
                 assert longest_s < MAX_TURN_S, f"{method} {path}: {shape}: {longest_s * 1e3:.0f} ms"
 
 
+async def test_no_head_at_its_limit_stalls_the_loop(app: FastAPI, http: httpx.AsyncClient) -> None:
+    size = MAX_HEAD_BYTES - 2048
+    heads = [
+        {name: value}
+        for name in (
+            *("accept", "authorization", "content-type", "cookie", "forwarded", "host", "idempotency-key", "if-match"),
+            *("if-none-match", "last-event-id", "x-forwarded-for", "x-penstock-caller", "x-penstock-certificate"),
+        )
+        for value in (
+            '"' + "\\" * (size - 2) + '"',
+            "a=" + '"' + "\\0" * (size // 2 - 2),
+            "a;" * (size // 2),
+            '"a",' * (size // 4),
+            "1.1.1.1," * (size // 8),
+            "Bearer " + "." * (size - 7),
+            "Bearer " + ("ey" * 8000) + ".a.b",
+            "A" * size,
+        )
+    ]
+    page = {"x-penstock-ui": "1"}
+    paths = ["/livez", "/ui/", "/v1/status", "/v1/overrides/" + "x" * 200, "/none/" + "/x" * (size // 2)]
+    async with measured_turns() as turns:
+        for path in paths:
+            for number, head in enumerate([{}, *heads]):
+                await turns.reset()
+                answer = await http.get(path, headers={**page, **head})
+                longest_s = await turns.longest()
+                assert answer.status_code < 500
+                # The first request of a route includes work that is done once.
+                assert longest_s < MAX_TURN_S or number == 0, f"{path}: {str(head)[:60]}: {longest_s * 1e3:.0f} ms"
+    methods = await http.request("PUT", "/v1/overrides/" + "x" * size, headers=OPERATOR)
+    assert methods.status_code == 405
+
+
 async def test_queries_are_bounded(http: httpx.AsyncClient) -> None:
     assert (await http.get("/livez?" + "a" * (MAX_QUERY_BYTES + 1))).status_code == 414
     many = await http.get("/v1/regions?" + "a=&" * 101, headers=OPERATOR)
@@ -174,6 +222,26 @@ async def test_queries_are_bounded(http: httpx.AsyncClient) -> None:
 async def test_a_malformed_body_is_a_problem(http: httpx.AsyncClient, body: bytes, status: int, detail: str) -> None:
     answer = await http.post("/v1/rollouts/current/halt", content=body, headers=bearer(Role.ADMIN))
     assert (answer.status_code, answer.json()["detail"]) == (status, detail)
+
+
+async def test_a_client_that_leaves_during_its_upload_is_no_error(app: FastAPI, log: LogCapture) -> None:
+    uploads = [(method, path) for method, path, described in operations(app) if "requestBody" in described]
+    for method, path in [*uploads, ("POST", "/v1/reports"), ("POST", "/v1/policies/webhook")]:
+        for more in ({}, {"idempotency-key": "k"}):
+            received = iter(
+                [{"type": "http.request", "body": b'{"reason"', "more_body": True}, {"type": "http.disconnect"}]
+            )
+
+            async def receive(received: Iterator[Message] = received) -> Message:
+                return next(received)
+
+            async def send(message: Message) -> None:
+                assert message.get("status", 0) < 500
+
+            headers = [(name.encode(), value.encode()) for name, value in {**bearer(Role.ADMIN), **more}.items()]
+            head = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b""}
+            await app({**head, "scheme": "http", "client": ("127.0.0.1", 1), "server": ("north", 80)}, receive, send)
+    assert [entry for entry in log.entries if entry["log_level"] in ("warning", "error", "critical")] == []
 
 
 async def test_a_body_parameter_of_fastapi_stops_the_start(

@@ -23,10 +23,11 @@ from control_plane.auth.admin_token import AdminToken, may_resend_credential
 from control_plane.cli.api_client import ApiClient, NoLeader
 from control_plane.cli.commands.operating import drill_commands
 from control_plane.cli.main import app
+from control_plane.cli.rollout_view import rollout_view
 from control_plane.cli.status_view import status_view
 from control_plane.drills.drill_resource import drill_report
 from control_plane.policy.source.revision import Origin
-from control_plane.rollout.rollout_resource import RolloutSummary
+from control_plane.rollout.rollout_resource import RolloutStatus, summary
 from control_plane.status.status import (
     AgentStatus,
     ArcStatus,
@@ -44,7 +45,9 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.policy import Exercise
 from penstock.policy.provenance import Provenance
-from penstock.rollout.state_machine import Phase
+from penstock.rollout.progress import Condition, RolloutOutlook, WaitingPolicy
+from penstock.rollout.region_evidence import RegionEvidence, RequestResults
+from penstock.rollout.state_machine import Phase, Rollout
 from tests.support.cli import run
 from tests.support.paths import POLICIES
 
@@ -59,12 +62,20 @@ def test_the_heading_names_the_policy_in_force_and_not_the_latest_of_the_source(
         digest: Provenance("policy", "main", digest * 20, "operator", 0.0, f"commit {digest}")
         for digest in ("cd", "ef")
     }
-    rollout = RolloutSummary(
-        2, "ef" * 32, "cd" * 32, Phase(phase), 0.0, 0.0, "as it is", "", known["ef"], known["cd"], (), None
+    stable = "ef" if phase == "done" else "cd"
+    rollout = Rollout(
+        2, "ef" * 32, stable * 32, Phase(phase), 0.0, 0.0, "as it is", "", known["ef"], known[stable], ("eu-es",)
+    )
+    outlook = RolloutOutlook(
+        (Condition("3 of 50 requests ended", False), Condition("5 of 5 s", True, 0.0)),
+        waiting=WaitingPolicy("ab" * 32, 1, "rollout 2 completes first", 12.0),
     )
     status = status_of("a", "http://a", LeaderStatus("a", "http://a", 7))
     status = msgspec.structs.replace(
-        status, policy=msgspec.structs.replace(status.policy, digest="ef" * 32), rollout=rollout
+        status,
+        policy=msgspec.structs.replace(status.policy, digest="ef" * 32),
+        rollout=summary(rollout),
+        outlook=outlook,
     )
     console = Console(width=200, file=StringIO())
     console.print(status_view(status))
@@ -73,6 +84,18 @@ def test_the_heading_names_the_policy_in_force_and_not_the_latest_of_the_source(
     assert f"plan 42, 3 s old · policy {applied * 6}\n" in shown
     assert f"commit {applied}" in shown
     assert ("rollout 2 of policy efefefefefef" in shown) is (phase != "done")
+    assert "waits for: 3 of 50 requests ended\n" in shown
+    assert "policy abababababab of the source is not rolled out, number 1 in the queue" in shown
+    assert "it begins in 12 s at the earliest" in shown
+    console.file.truncate(0)
+    results = RequestResults(40, 0.05, 0.2)
+    evidence = (RegionEvidence("eu-es", True, results, RequestResults(0, 0.0, None)),)
+    console.print(rollout_view(RolloutStatus(summary(rollout), (), (), None, None, evidence, outlook)))
+    shown = console.file.getvalue()
+    assert f"in force policy {applied * 6}, commit" in shown
+    assert ("candidate policy efefefefefef" in shown) is (applied == "cd")
+    for word in ("3 of 50 requests ended", "number 1 in the queue", "candidate", "40", "5.0%", "200 ms"):
+        assert word in shown, word
 
 
 def test_agents_that_cannot_serve_are_named() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from pydantic import TypeAdapter
 
-from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.compiler import compile_bundle, compile_revision
 from control_plane.policy.kinds.base import StrictModel
 from control_plane.policy.kinds.models import CostSpec, ModelDocument, ServiceObjectiveSpec, VersionSpec
 from control_plane.policy.kinds.operations import (
@@ -350,3 +350,25 @@ def test_deny_rules_and_named_regions_are_compiled() -> None:
 def test_a_deny_rule_does_not_restrict_other_regions() -> None:
     files = changed("residency.yaml", "allow:\n  jurisdictions: [EU]", "deny:\n  jurisdictions: [CN]")
     assert compile_bundle(files).residency[0].allow is None
+
+
+def removal(**lists: str) -> str:
+    fields = "".join(f"{field}: {names}\n" for field, names in lists.items())
+    return f"apiVersion: penstock/v1\nkind: AcceptedRemoval\nname: moved\n{fields}because: they moved\n"
+
+
+def test_accepted_removals_are_no_part_of_the_policy() -> None:
+    files = {"moved.yaml": removal(tenants="[gone, left]", residency_rules="[old]")}
+    found = compile_revision(BUNDLE | files)
+    assert found.accepted_removals == compile_revision(BUNDLE | files).accepted_removals
+    assert {kind: sorted(names) for kind, names in found.accepted_removals.items() if names} == {
+        "Tenant": ["gone", "left"],
+        "ResidencyRule": ["old"],
+    }
+    assert found.policy.digest() == compile_bundle(BUNDLE).digest()
+
+
+def test_a_removal_of_a_document_that_is_there_is_refused() -> None:
+    assert refused(BUNDLE | {"moved.yaml": removal(tenants="[gone, one]")}) == [
+        "moved.yaml:4: tenants[1]: the bundle has the Tenant one; remove the name from the list"
+    ]

@@ -35,7 +35,7 @@ SHAPE = [
     ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule has no effect; write `allow`, `deny`, or both"),
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: selects no region; write `regions`, `jurisdictions`, or both"),
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is not a kind of policy document; did you mean ResidencyRule?"),
-    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: has no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, Route, RoutePresets, DataClass, Tenant, AnonymousAccess, BrowserAccess, ResidencyRule, AcceptedLoss, GeoRouting, EntryMap, Spillover, SpilloverLimit, Failover, Objective, Rollout, GuardRails, MaintenanceWindow, Drill"),
+    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: has no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, Route, RoutePresets, DataClass, Tenant, AnonymousAccess, BrowserAccess, ResidencyRule, AcceptedLoss, AcceptedRemoval, GeoRouting, EntryMap, Spillover, SpilloverLimit, Failover, Objective, Rollout, GuardRails, MaintenanceWindow, Drill"),
     ("operating.yaml", "2026-12-01T02:00Z", "tomorrow", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or local time without the Z and a time_zone"),
     ("operating.yaml", "2026-12-01T02:00Z", "9999-12-01T02:00Z", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or local time without the Z and a time_zone"),
     ("places.yaml", "city: Frankfurt", 'city: "Frank\\e[31mfurt"', "places.yaml:4: city: has the invisible character \\x1b; remove it"),

@@ -74,7 +74,7 @@ async def test_a_revision_whose_check_did_not_finish_is_checked_again(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(policy_source, "compile_bundle", out_of_memory)
+        patch.setattr(policy_source, "compile_revision", out_of_memory)
         with pytest.raises(MemoryError):
             await source.load()
     for _ in range(2):

@@ -7,7 +7,10 @@ from random import Random
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
+from adapters.access.callers import Caller
+from adapters.access.callers import Role as CallerRole
 from adapters.store import keys
 from adapters.store.codec import decode, encode
 from adapters.store.config_store import Delete, Put
@@ -21,13 +24,16 @@ from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.planning.plan_publisher import PlanPublisher
 from control_plane.planning.planning_loop import TICK_S, PlanningLoop
+from control_plane.policy.source.policy_source import stored_policy
+from control_plane.policy.source.revision_store import RevisionStore
+from control_plane.rollout.rollout_actions import ActionRefused, RolloutActions
 from control_plane.rollout.rollout_records import RolloutRecords
 from control_plane.rollout.rollout_runner import RolloutRunner
 from penstock.fleet.report import AgentReport
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import ReportVerdict
 from penstock.planning.plan import RegionPlan
-from penstock.policy.policy import Policy, RolloutRules
+from penstock.policy.policy import Policy, ResidencyRule, RolloutRules
 from penstock.rollout.state_machine import Phase, Rollout, RolloutEvent, transition
 from tests.support import planet
 from tests.support.fake_policy_source import OfferedPolicy
@@ -247,6 +253,32 @@ async def test_a_newer_revision_replaces_one_in_progress(world: World) -> None:
     assert await world.assigned() == assigned_to_all(OLD, {"eu-es": NEWER})
 
 
+async def test_a_revision_waits_for_the_watch_of_the_last_one_and_a_rolled_back_one_for_an_operator(
+    world: World,
+) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(9.5)
+    assert await world.is_in(Phase.WATCH)
+    world.source.offer(NEWER)
+    await world.pass_s(1.0)
+    assert world.rollouts.outlook is not None
+    assert [condition.is_met for condition in world.rollouts.outlook.conditions] == [False]
+    waiting = world.rollouts.outlook.waiting
+    assert waiting is not None
+    assert (waiting.digest, waiting.place) == (NEWER.digest(), 1)
+    assert waiting.begins_in_s == world.rollouts.outlook.ends_in_s
+    await world.pass_s(6.0)
+    assert (await world.rollout()).candidate == NEWER.digest()
+    assert world.rollouts.outlook.waiting is None
+    world.refuses = dict.fromkeys(REGIONS, NEWER.digest())
+    await world.pass_s(8.0)
+    assert await world.is_in(Phase.ROLLED_BACK)
+    assert (await world.rollout()).in_force == NEW.digest()
+    waiting = world.rollouts.outlook.waiting
+    assert waiting is not None
+    assert (waiting.digest, waiting.place) == (NEWER.digest(), None)
+
+
 async def test_a_source_that_reverts_ends_the_rollout(world: World) -> None:
     world.source.offer(NEW)
     await world.pass_s(4.0)
@@ -454,3 +486,95 @@ async def test_only_the_leader_writes_and_only_over_the_revision_it_read(world: 
     assert not await records.write([stored.rollout], stored.revision - 1, epoch)
     assert (await records.newest()).revision == stored.revision
     assert await records.write([stored.rollout], stored.revision, epoch)
+
+
+def without_rules(policy: Policy) -> Policy:
+    return msgspec.structs.replace(policy, residency=())
+
+
+@pytest.mark.parametrize("rules", [RULES, planet.AT_ONCE], ids=["staged", "at once"])
+async def test_a_policy_that_loses_residency_rules_is_not_rolled_out(world: World, rules: RolloutRules) -> None:
+    stable = msgspec.structs.replace(OLD, rollout=rules)
+    world.source.offer(stable)
+    await world.pass_s(30.0)
+    before = await world.rollout()
+    assert before.stable == stable.digest()
+    lost = without_rules(stable)
+    world.source.offer(lost)
+    with capture_logs() as logged:
+        await world.pass_s(3.0)
+    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == ["policy not rolled out"]
+    (error,) = world.source.errors
+    assert error.startswith(
+        f"would remove the ResidencyRule {planet.EU_ONLY.name}; restore the files, or list the names"
+    )
+    assert error.endswith(f"or use `penstock policy apply {lost.digest()[:12]} --allow-removal`")
+    assert await world.rollout() == before
+    assert {plan.policy_digest for plan in (await world.plans()).values()} == {stable.digest()}
+    newest = (await RevisionStore(world.store).newest_first())[0]
+    assert (newest.digest, newest.errors) == (lost.digest(), world.source.errors)
+    assert await stored_policy(world.store, lost.digest()) is not None
+
+    # The next leader finds it, too.
+    await world.overrides.mirror.informer.stop()
+    world.take_over()
+    await world.elect()
+    await world.pass_s(2.0)
+    assert world.source.withheld
+    assert await world.rollout() == before
+
+    # With the word, it is rolled out.
+    world.source.accepted_removals = {"ResidencyRule": {planet.EU_ONLY.name}}
+    await world.pass_s(1.0)
+    assert world.source.errors == ()
+    assert (await world.rollout()).candidate == lost.digest()
+
+
+async def test_a_running_rollout_goes_on_while_the_source_has_lost_its_rules(world: World) -> None:
+    world.source.offer(NEW)
+    await world.pass_s(1.0)
+    assert await world.is_in(Phase.SHADOW)
+    world.source.offer(without_rules(OLD))
+    await world.pass_s(0.5)
+    assert world.source.withheld
+    current = await world.rollout()
+    assert (current.number, current.candidate, current.is_over) == (2, NEW.digest(), False)
+    world.source.offer(NEW)
+    await world.pass_s(0.5)
+    assert world.source.errors == ()
+
+
+async def test_a_return_to_the_stable_policy_needs_no_word(world: World) -> None:
+    """The rules that a candidate adds end with the candidate: that is a rollback, and not a loss."""
+    more = msgspec.structs.replace(OLD, residency=(*OLD.residency, ResidencyRule("more", deny=frozenset({"us-east"}))))
+    world.source.offer(more)
+    await world.pass_s(1.0)
+    assert await world.is_in(Phase.SHADOW)
+    world.source.offer(OLD)
+    await world.pass_s(1.0)
+    assert world.source.errors == ()
+    assert await world.is_in(Phase.SUPERSEDED)
+
+
+async def test_an_operator_applies_what_removes_rules_with_a_word_only(world: World) -> None:
+    lost = without_rules(OLD)
+    world.source.offer(lost)
+    await world.pass_s(1.0)
+    audit = AuditLog(world.store, lambda: world.now)
+    actions = RolloutActions(world.store, audit, world.source, lambda: world.now)
+    admin = Caller("admin", CallerRole.ADMIN)
+    seen = await actions.records.newest()
+    with pytest.raises(ActionRefused, match=f"would remove: ResidencyRule {planet.EU_ONLY.name}; confirm with --allow"):
+        await actions.apply(admin, seen, lost.digest(), None, "because")
+    assert await actions.records.newest() == seen
+    await actions.apply(admin, seen, lost.digest(), None, "because", allow_removal=True)
+    await world.pass_s(30.0)
+    assert (await world.rollout()).stable == lost.digest()
+    assert world.source.errors == ()
+
+    # A rollback returns to what the whole fleet has run, whatever that lacks.
+    world.source.offer(OLD)
+    await world.pass_s(30.0)
+    assert (await world.rollout()).stable == OLD.digest()
+    await actions.restore(admin, await actions.records.newest(), lost.digest(), None, "because")
+    assert (await world.rollout()).stable == lost.digest()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from regional_agent.http.link_headers import without_server_address
 
@@ -37,6 +39,7 @@ def location(value: bytes, host: str = "10.0.0.5", base_path: bytes = b"") -> by
         b"http://gpu-7.example.com/v1/models?a=b#c",
         b"https://user@files.example.com/v1/models?a=b#c",
         b"ws://10.0.0.5/v1/models?a=b#c",
+        b"h\tttp:/\t/10.0.0.5/v1/models?a=b#c",
     ],
 )
 def test_a_url_of_an_internal_server_becomes_a_path(url: bytes) -> None:
@@ -97,3 +100,33 @@ def test_every_header_with_urls_is_rewritten() -> None:
         b"5;url=/a",
         b"http://10.0.0.5:8000/a",
     ]
+
+
+PARTS = [
+    b"http:",
+    b"https:",
+    b"//",
+    b"/",
+    b"\\",
+    b"10.0.0.5",
+    b"gpu.example.com",
+    b":8000",
+    b"user@",
+    b"?",
+    b"#",
+    b"\t",
+    b" ",
+]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=8).map(b"".join))
+def test_no_reference_leads_to_the_server(reference: bytes) -> None:
+    """As browsers read references: without tabs and outer spaces, and with backslashes as slashes."""
+    for base_path in (b"", b"/10.0.0.5"):
+        passed = location(reference, "gpu.example.com", base_path).translate(None, b"\t").strip().replace(b"\\", b"/")
+        scheme, _, rest = passed.partition(b":")
+        if scheme in (b"http", b"https"):
+            rest = b"//" + rest.lstrip(b"/")
+        else:
+            rest = passed
+        assert not rest.startswith(b"//") or rest.strip(b"/") == b"", (reference, passed)

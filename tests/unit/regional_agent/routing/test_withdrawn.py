@@ -6,7 +6,9 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from penstock.policy.revoked_keys import without_keys
 from penstock.routing.reasons import Reason, Refusal
+from regional_agent.routing.identify import KEY_ID_CHARS
 from regional_agent.routing.withdrawn import MAX_WITHDRAWN, Withdrawn
 from tests.support.planet import MODEL, policy
 
@@ -38,6 +40,17 @@ def test_anonymous_access_is_withdrawn_like_a_key() -> None:
     assert withdrawn.refuse(forwarded) is None
     withdrawn.use(replace(anonymous, anonymous_tenant=""))
     assert reason(withdrawn.refuse(forwarded)) is Reason.INVALID_API_KEY
+
+
+def test_a_revoked_key_is_refused_that_no_policy_here_had() -> None:
+    withdrawn, digest = Withdrawn(), "ab" * 32
+    forwarded: Any = type("Forwarded", (), {"key_id": digest[:KEY_ID_CHARS], "tenant": "new-at-the-origin"})
+    withdrawn.use(policy())
+    assert withdrawn.refuse(forwarded) is None
+    withdrawn.use(without_keys(policy(), frozenset((digest,))))
+    assert reason(withdrawn.refuse(forwarded)) is Reason.INVALID_API_KEY
+    withdrawn.use(policy())
+    assert withdrawn.refuse(forwarded) is None, "the revocation was lifted"
 
 
 def test_the_oldest_entries_are_evicted() -> None:

@@ -1,4 +1,4 @@
-"""Signs the stored values again at the end of an upgrade, so that all of them are bound to this fleet (ADR 19)."""
+"""Signs stored values again at the end of an upgrade, so that all of them are bound to this fleet (ADR 19)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 import structlog
 
-from adapters.store.config_store import StoreError
+from adapters.store.config_store import ConfigStore, StoreError
 from adapters.store.signed_store import SignedStore
-from control_plane.leadership.leader_elector import LeaderElector
 from penstock.wire.fleet_binding import FleetBinding
 
 POLL_S = 5.0
@@ -20,20 +19,23 @@ _log = structlog.get_logger(__name__)
 
 
 async def sign_again_when_due(
-    store: SignedStore, binding: FleetBinding, elector: LeaderElector, clock: Callable[[], float] = time.time
+    store: ConfigStore,
+    binding: FleetBinding,
+    prefix: Callable[[], str],
+    clock: Callable[[], float] = time.time,
 ) -> None:
-    """Sign the values again while this control plane leads, from `bound_from` until the earlier form is rejected.
+    """Sign the values again that this process may write, from `bound_from` until the earlier form is rejected.
 
     Args:
-        store: the fleet's store; not one that counts or bounds its calls.
+        store: the fleet's store; no effect unless it is a SignedStore.
         binding: of this process.
-        elector: knows whether this control plane leads.
+        prefix: returns the prefix of the keys that this process signs at this moment.
         clock: Unix time, in seconds.
     """
-    while binding.accepts_earlier_form:
-        if not binding.signs_earlier_form and elector.epoch is not None:
+    while isinstance(store, SignedStore) and binding.accepts_earlier_form:
+        if not binding.signs_earlier_form:
             try:
-                number = await store.sign_again()
+                number = await store.sign_again(prefix())
             except StoreError as error:
                 _log.warning("stored values not signed again", reason=str(error))
             else:

@@ -1,0 +1,93 @@
+"""`/v1/revoked-keys`: API keys of tenants that no agent accepts, whatever the policy in force contains."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from adapters.store.config_store import StoreError
+from control_plane.api.json_bodies import JsonBody
+from control_plane.api.openapi import returns
+from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
+from control_plane.api.responses import Problem, json_response
+from control_plane.api.text_fields import Reason
+from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
+from control_plane.status.fleet_view import FleetView
+from control_plane.tenants.key_revocation_store import KeyRevocationStore
+from control_plane.tenants.revoked_key_resource import RevokedKeyPage, RevokedKeyView, revoked_key_views
+from penstock.policy.revoked_keys import DIGEST_CHARS, ID_CHARS, RevokedKeySet, TooManyRevokedKeys
+
+KeyId = Annotated[
+    str,
+    Path(
+        pattern=rf"^([0-9a-f]{{{ID_CHARS}}}|[0-9a-f]{{{DIGEST_CHARS}}})$",
+        description="`id` of the revoked key, or its SHA-256, which also lifts a key that the list lacks.",
+    ),
+]
+
+
+class RevokeRequest(BaseModel):
+    """The key to revoke."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key_digest: str = Field(
+        pattern=rf"^[0-9a-f]{{{DIGEST_CHARS}}}$",
+        description="SHA-256 of the API key, in lower-case hexadecimal, as in the policy.",
+    )
+    reason: Reason
+
+
+RevokeBody = Annotated[RevokeRequest, Depends(JsonBody(RevokeRequest).read)]
+
+
+def routes(store: KeyRevocationStore, view: FleetView) -> APIRouter:
+    """Return the router of revoked keys."""
+    router = APIRouter(prefix="/v1/revoked-keys", tags=["fleet"])
+
+    @router.get("", responses=returns(RevokedKeyPage, "A page of revoked keys."))
+    async def page(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
+        """List the revoked API keys of tenants."""
+        found = paginate((await _read(store)).revoked, lambda entry: entry.id, cursor, limit)
+        return json_response(RevokedKeyPage(revoked_key_views(found.items, view.policy), found.next_cursor))
+
+    @router.post(
+        "",
+        status_code=201,
+        responses=returns(RevokedKeyView, "The key is revoked.", status=201)
+        | returns(RevokedKeyView, "The key was revoked before."),
+    )
+    async def revoke(caller: Operator, body: RevokeBody) -> Response:
+        """Revoke an API key: agents refuse it and end its open requests, under this and every other policy.
+
+        Repeating the request changes nothing.
+        """
+        must_reach(caller, None)
+        try:
+            entry, is_new = await store.revoke(caller, body.key_digest, body.reason)
+        except TooManyRevokedKeys as error:
+            raise Problem(409, str(error)) from None
+        (shown,) = revoked_key_views([entry], view.policy)
+        return json_response(shown, 201 if is_new else 200)
+
+    @router.delete("/{id}", responses=returns(RevokedKeyView, "The revocation is lifted."))
+    async def lift(caller: Admin, id: KeyId, reason: Annotated[Reason, Query()]) -> Response:
+        """Lift a revocation: the key is valid again where the policy in force has it."""
+        try:
+            entry = await store.lift(caller, id, reason)
+        except KeyError:
+            detail = f"no key {id} is revoked; GET /v1/revoked-keys lists them, and the whole digest lifts any key"
+            raise Problem(404, detail) from None
+        (shown,) = revoked_key_views([entry], view.policy)
+        return json_response(shown)
+
+    return router
+
+
+async def _read(store: KeyRevocationStore) -> RevokedKeySet:
+    try:
+        return await store.read()
+    except StoreError:
+        return store.known

@@ -1,0 +1,1 @@
+"""Tenants: the revocation of their API keys."""

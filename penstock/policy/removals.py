@@ -1,0 +1,77 @@
+"""Documents that a change of policy removes, and which of them it may remove only with an explicit word.
+
+A file that was lost or cut off is often a valid bundle with fewer documents. Without a residency rule, requests may run
+where they must not; without tenants, regions, models or routes, requests are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Set
+
+import msgspec
+
+from penstock.policy.policy import Policy
+
+MAX_REMOVED_SHARE = 0.25
+"""Share (0-1) of the tenants, and of the regions, models and routes, that a change may remove without a word."""
+
+MIN_REMOVED = 2
+"""Number of removed documents of such a kind from which a word is needed: the only tenant may be renamed."""
+
+MAX_NAMED = 10
+"""Maximum number of names in a message."""
+
+
+REMEDY = "restore the files, or list the names in a document of kind AcceptedRemoval"
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """Documents of one kind that a change removes, and for which it needs a word."""
+
+    kind: str
+    """Kind of the documents, such as `ResidencyRule`."""
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        named = ", ".join(self.names[:MAX_NAMED])
+        more = f" and {len(self.names) - MAX_NAMED} more" if len(self.names) > MAX_NAMED else ""
+        return f"{self.kind} {named}{more}"
+
+
+def _data_classes(policy: Policy) -> Set[str]:
+    """Data classes that tenants have or rules match; others have no effect."""
+    of_rules = {name for rule in policy.residency for name in rule.data_classes}
+    return of_rules | {tenant.data_class for tenant in policy.tenants.values()}
+
+
+_NAMES: Mapping[str, Callable[[Policy], Set[str]]] = {
+    "ResidencyRule": lambda policy: {rule.name for rule in policy.residency},
+    "DataClass": _data_classes,
+    "Tenant": lambda policy: policy.tenants.keys(),
+    "Region": lambda policy: policy.regions.keys(),
+    "Model": lambda policy: policy.models.keys(),
+    "Route": lambda policy: {route.name for route in policy.routes if route.source},
+}
+
+_EACH = frozenset({"ResidencyRule", "DataClass"})
+"""Kinds of which every removal needs a word; of the others, only the removal of many documents."""
+
+
+def unaccepted_removals(
+    before: Policy, after: Policy, accepted: Mapping[str, Collection[str]] | None = None
+) -> tuple[Removal, ...]:
+    """Return the removals that need a word which the bundle does not have; empty if the change may be rolled out.
+
+    Args:
+        before: the policy in force.
+        after: the policy that replaces it.
+        accepted: names that the bundle's documents of kind AcceptedRemoval list, by kind.
+    """
+    found = []
+    for kind, names in _NAMES.items():
+        known = names(before)
+        removed = sorted(known - names(after) - set((accepted or {}).get(kind, ())))
+        is_many = len(removed) >= MIN_REMOVED and len(removed) > MAX_REMOVED_SHARE * len(known)
+        if removed and (kind in _EACH or is_many):
+            found.append(Removal(kind, tuple(removed)))
+    return tuple(found)

@@ -1,0 +1,93 @@
+"""The revoked API keys: watched in the store, combined with those known before, and stored on disk.
+
+A revocation does not depend on the policy, the plan or a rollout. It ends only with the entry that lifts it: a removed,
+older or undecodable value in the store changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import structlog
+
+from adapters.store import keys
+from adapters.store.codec import CodecError, decode
+from adapters.store.config_store import Changed, ConfigStore
+from adapters.store.informer import Informer
+from penstock.policy.policy import Policy
+from penstock.policy.revoked_keys import RevokedKeySet, without_keys
+from regional_agent.background_tasks import cancel
+from regional_agent.config.last_known_good import LastKnownGood
+
+log = structlog.get_logger()
+
+
+class KeyRevocations:
+    """The API keys that are revoked now, whatever the policy in force contains."""
+
+    def __init__(self, store: ConfigStore, state_dir: Path, rng: Random, on_change: Callable[[], None]) -> None:
+        """Create an empty list; `start` loads it.
+
+        Args:
+            state_dir: directory of the file with the last known entries.
+            rng: adds jitter to reconnects.
+            on_change: called when other keys than before are revoked.
+        """
+        self._on_change = on_change
+        self._file = LastKnownGood(state_dir / "revoked-keys", RevokedKeySet)
+        self._informer = Informer(store, keys.REVOKED_KEYS, self._on_published, rng=rng)
+        self._saving: asyncio.Task[None] | None = None
+        self._known = RevokedKeySet()
+        self._digests: frozenset[str] = frozenset()
+
+    def start(self) -> None:
+        """Load the stored entries and start to follow the store."""
+        stored = self._file.load()
+        if stored is not None:
+            self._use(stored)
+        self._informer.start()
+
+    async def stop(self) -> None:
+        """Stop following the store; the keys stay revoked."""
+        await self._informer.stop()
+        await cancel([self._saving] if self._saving is not None else [])
+        self._saving = None
+
+    def applied_to(self, policy: Policy) -> Policy:
+        """Return the policy without the revoked keys; the policy itself if no key is revoked."""
+        return without_keys(policy, self._digests) if self._digests else policy
+
+    def status(self) -> dict[str, Any]:
+        """Return the number of revoked keys and the time (Unix time, s) of the last change, for the status page."""
+        return {"count": len(self._digests), "changed_at": self._known.changed_at}
+
+    def _on_published(self, change: Changed) -> None:
+        if change.key != keys.REVOKED_KEYS:
+            return
+        if change.now is None:
+            if self._known.keys:
+                log.warning("the list of revoked keys was removed from the store; the keys stay revoked")
+            return
+        try:
+            published = decode(change.now.value, RevokedKeySet)
+        except CodecError as error:
+            log.error("revoked keys not read; the known ones stay revoked", reason=str(error))
+            return
+        known = self._known
+        self._use(published)
+        if self._known is not known:
+            # A task, since a disk that stalls must not delay later revocations.
+            self._saving = asyncio.create_task(self._file.save(self._known))
+
+    def _use(self, others: RevokedKeySet) -> None:
+        self._known = self._known.merged(others.keys)
+        digests = frozenset(entry.digest for entry in self._known.revoked)
+        if digests != self._digests:
+            added, lifted = len(digests - self._digests), len(self._digests - digests)
+            self._digests = digests
+            log.warning("revoked keys changed", revoked=added, lifted=lifted, count=len(digests))
+            self._on_change()

@@ -1,0 +1,93 @@
+"""The TLS handshakes of one listener, with limits of their own.
+
+A handshake costs more than most requests. A connection over the limits of connections is closed before its handshake.
+Over the limits of handshakes, the handshake that began first is closed: its client is slow, or never completes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from adapters.tcp_acceptor import TcpAcceptor
+from penstock.admission.client_network import client_network
+from penstock.admission.connection_places import ConnectionPlaces, Place, PlaceLimits, Standing
+from regional_agent.http.connection_counts import ConnectionCounts
+from regional_agent.http.limits import Limits
+
+MAX_HANDSHAKES = 1024
+"""Maximum number of handshakes in progress, and at most half of the connections. One core completes about as many in a
+second."""
+
+PER_NETWORK_DIVISOR = 4
+"""One network may have this fraction (1/4) of the handshakes; trusted proxies may have all."""
+
+
+class TlsHandshakes:
+    """Accepts the connections of one listening socket."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        tls: Callable[[], ssl.SSLContext],
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        *,
+        counts: ConnectionCounts,
+        limits: Limits,
+        on_end: Callable[[], None],
+    ) -> None:
+        """Start to accept.
+
+        Args:
+            listening: a socket that listens.
+            tls: returns the context for a handshake.
+            make_protocol: returns the protocol of a connection, attached after the handshake.
+            counts: the connections and handshakes of the listener.
+            on_end: called after every handshake, whether it succeeded or failed.
+        """
+        total = max(1, min(MAX_HANDSHAKES, limits.max_connections // 2))
+        per_network = max(1, total // PER_NETWORK_DIVISOR)
+        self._places = ConnectionPlaces({Standing.STRANGER: PlaceLimits(total, per_network)})
+        self._aborts: dict[Place, Callable[[], object]] = {}
+        self._make_protocol = make_protocol
+        self._counts = counts
+        self._on_end = on_end
+        self._clock = asyncio.get_running_loop().time
+        self._acceptor = TcpAcceptor(listening, self._admit, tls=tls, handshake_timeout_s=limits.head_timeout_s)
+
+    def close(self) -> None:
+        """Stop accepting; handshakes in progress continue."""
+        self._acceptor.close()
+
+    def abort(self) -> None:
+        """Cancel the handshakes in progress."""
+        self._acceptor.abort()
+
+    def _admit(self, address: str, abort: Callable[[], object]) -> _Handshake | None:
+        if not self._counts.admits_handshake(address):
+            return None
+        holder = None if self._counts.trusts(address) else client_network(address)
+        place, evicted = self._places.open(holder, self._clock())
+        if evicted is not None:
+            self._aborts[evicted]()
+        self._aborts[place] = abort
+        self._counts.add_handshake(address)
+        return _Handshake(self._make_protocol, partial(self._end, address, place))
+
+    def _end(self, address: str, place: Place) -> None:
+        self._places.close(place)
+        del self._aborts[place]
+        self._counts.remove_handshake(address)
+        self._on_end()
+
+
+class _Handshake:
+    def __init__(self, make_protocol: Callable[[], asyncio.BaseProtocol], on_end: Callable[[], None]) -> None:
+        self.make_protocol = make_protocol
+        self._on_end = on_end
+
+    def on_opened(self, *, connected: bool) -> None:
+        self._on_end()

@@ -1,0 +1,186 @@
+"""Sessions of browsers that were revoked: by sign-out, by an admin, at another control plane, before a restart."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+
+import httpx
+import msgspec
+import pytest
+
+from adapters.access.api_keys import ApiKeys
+from adapters.access.callers import Caller, Role
+from adapters.store import keys
+from adapters.store.config_store import ConfigStore, Delete, StoreError
+from adapters.store.memory_store import MemoryStore
+from control_plane.audit.audit_chain import AuditEntry
+from control_plane.audit.audit_log import AuditLog
+from control_plane.auth.authentication import Access
+from control_plane.daemon import ControlPlane
+from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, BrowserSessions, Session
+from control_plane.ui.session_revocations import CLOCK_DIFFERENCE_S, MAX_SESSIONS, SessionRevocations
+from tests.support.api_app import served
+from tests.support.faulty_store import FaultyStore
+from tests.support.wait import until
+from tests.unit.control_plane.api.test_control_plane_app import TOKEN, control_plane
+from tests.unit.control_plane.test_browser_sessions import Clock
+
+__all__ = ["control_plane"]
+
+PAGE = {"x-penstock-ui": "1"}
+ADMIN = Caller("ada", Role.ADMIN)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@asynccontextmanager
+async def revocations_on(store: ConfigStore, clock: Clock) -> AsyncIterator[SessionRevocations]:
+    """The revocations of one control plane, which follow the store."""
+    revocations = SessionRevocations(store, AuditLog(store, clock), rng=Random(1), clock=clock)
+    revocations.informer.start()
+    await revocations.informer.wait_synced()
+    try:
+        yield revocations
+    finally:
+        await revocations.informer.stop()
+
+
+def begun(clock: Clock, caller: str = "eve") -> Session:
+    sessions = BrowserSessions(b"secret", clock)
+    session = sessions.open(sessions.seal("key", caller))
+    assert session is not None
+    return session
+
+
+@pytest.fixture
+async def http(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    listed = [
+        {"name": name, "sha256": sha256(name.encode()).hexdigest(), "role": name} for name in ("viewer", "operator")
+    ]
+    (tmp_path / "keys.yaml").write_bytes(msgspec.json.encode(listed))
+    transport = httpx.ASGITransport(served(control_plane, Access(TOKEN, ApiKeys(tmp_path / "keys.yaml"))))
+    async with httpx.AsyncClient(transport=transport, base_url="http://north") as client:
+        yield client
+
+
+async def sign_in(http: httpx.AsyncClient, key: str) -> dict[str, str]:
+    """Headers of the page with a new session."""
+    answer = await http.post("/v1/session", headers={"authorization": f"Bearer {key}"})
+    assert answer.status_code == 204, answer.text
+    value = answer.cookies[COOKIE]
+    http.cookies.clear()
+    return {**PAGE, "cookie": f"{COOKIE}={value}"}
+
+
+async def status(http: httpx.AsyncClient, headers: dict[str, str]) -> int:
+    return (await http.get("/v1/whoami", headers=headers)).status_code
+
+
+async def test_a_cookie_does_not_count_after_its_sign_out(http: httpx.AsyncClient) -> None:
+    first, second = await sign_in(http, "viewer"), await sign_in(http, "viewer")
+    assert (await status(http, first), await status(http, second)) == (200, 200)
+    assert (await http.delete("/v1/session", headers=first)).status_code == 204
+    assert (await status(http, first), await status(http, second)) == (401, 200)
+    # A request with a credential instead of a session ends no session.
+    assert (await http.delete("/v1/session", headers={"authorization": "Bearer viewer"})).status_code == 204
+    assert await status(http, second) == 200
+
+
+async def test_an_admin_ends_the_sessions_of_a_caller(control_plane: ControlPlane, http: httpx.AsyncClient) -> None:
+    viewer, operator = await sign_in(http, "viewer"), await sign_in(http, "operator")
+    body = {"caller": "viewer", "reason": "left the team"}
+    refused = await http.post("/v1/session/revocations", json=body, headers={"authorization": "Bearer operator"})
+    assert (refused.status_code, await status(http, viewer)) == (403, 200)
+    done = await http.post("/v1/session/revocations", json=body, headers={"authorization": TOKEN.header()})
+    assert (done.status_code, done.content) == (204, b"")
+    assert (await status(http, viewer), await status(http, operator)) == (401, 200)
+    (entry,) = await control_plane.audit.page(1, 1)
+    assert isinstance(entry, AuditEntry)
+    assert (entry.caller, entry.action, entry.target) == ("admin-token", "session.revoke", "viewer")
+    assert entry.reason == "left the team"
+
+
+async def test_other_control_planes_and_a_restart_know_a_revocation(clock: Clock) -> None:
+    store = MemoryStore()
+    async with revocations_on(store, clock) as one, revocations_on(store, clock) as other:
+        left, kept = begun(clock), begun(clock)
+        await one.revoke(left)
+        await until(lambda: other.is_revoked(left))
+        assert (one.is_revoked(left), one.is_revoked(kept), other.is_revoked(kept)) == (True, False, False)
+        # Both change the revocations of one caller.
+        also = begun(clock)
+        await other.revoke(also)
+        await until(lambda: one.is_revoked(also))
+        assert one.is_revoked(left)
+        await one.revoke_all(ADMIN, "eve", "lost her group")
+        await until(lambda: other.is_revoked(kept))
+        clock.now += CLOCK_DIFFERENCE_S + 1
+        assert not other.is_revoked(begun(clock))
+        assert not other.is_revoked(begun(clock, "adam"))
+    clock.now += 1
+    again = begun(clock)
+    clock.now += 1
+    restarted = SessionRevocations(store, AuditLog(store, clock), rng=Random(1), clock=clock)
+    assert restarted.is_revoked(again), "sessions from before the start wait for the store"
+    assert not restarted.is_revoked(begun(clock))
+    async with revocations_on(store, clock) as restarted:
+        assert (restarted.is_revoked(again), restarted.is_revoked(kept)) == (False, True)
+    await store.close()
+
+
+async def test_a_revocation_counts_without_the_store_and_outlasts_a_deletion(clock: Clock) -> None:
+    shared = MemoryStore()
+    store = FaultyStore(shared)
+    async with revocations_on(store, clock) as revocations:
+        stored, unstored = begun(clock), begun(clock)
+        await revocations.revoke(stored)
+        (item,) = (await shared.list(keys.REVOKED_SESSIONS)).items
+        assert item.lease_id != 0
+        await shared.commit([], [Delete(item.key)])
+        store.away = True
+        with pytest.raises(StoreError):
+            await revocations.revoke(unstored)
+        assert revocations.is_revoked(stored)
+        assert revocations.is_revoked(unstored)
+        store.away = False
+    await shared.close()
+
+
+async def test_a_store_that_is_away_does_not_keep_a_person_signed_in(
+    control_plane: ControlPlane, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await sign_in(http, "viewer")
+
+    async def away(*_: object) -> None:
+        raise StoreError("away")
+
+    monkeypatch.setattr(control_plane._store, "commit", away)
+    answer = await http.delete("/v1/session", headers=session)
+    assert answer.status_code == 503
+    assert "Max-Age=0" in answer.headers["set-cookie"]
+    assert await status(http, session) == 401
+
+
+async def test_revocations_of_one_caller_are_bounded_and_forgotten(clock: Clock) -> None:
+    store = MemoryStore()
+    async with revocations_on(store, clock) as revocations:
+        kept = begun(clock)
+        for _ in range(MAX_SESSIONS):
+            await revocations.revoke(begun(clock))
+        assert not revocations.is_revoked(kept)
+        await revocations.revoke(begun(clock))
+        assert revocations.is_revoked(kept), "above the limit, every session of the caller ends"
+        (item,) = (await store.list(keys.REVOKED_SESSIONS)).items
+        assert len(item.value) < 4096
+        assert len(store._leases) == 1
+        clock.now += LIFETIME_S + 1
+        await revocations.revoke(begun(clock, "adam"))
+        assert set(revocations._known) == {"adam"}
+    await store.close()

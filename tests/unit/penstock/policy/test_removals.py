@@ -1,0 +1,83 @@
+"""A change that loses residency rules, data classes, or many other documents needs a word."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.policy.policy import Policy, ResidencyRule
+from penstock.policy.removals import MAX_NAMED, Removal, unaccepted_removals
+from penstock.routes.route import Route
+from tests.support import planet
+
+TENANT = next(iter(planet.policy().tenants.values()))
+MODEL = next(iter(planet.policy().models.values()))
+
+
+def policy(
+    tenants: int = 8, models: int = 8, rules: tuple[str, ...] = ("eu",), data_class: str = "open", routes: int = 0
+) -> Policy:
+    own = tuple(
+        msgspec.structs.replace(planet.policy().routes[0], name=f"r{number}", source="routes.yaml:1")
+        for number in range(routes)
+    )
+    return msgspec.structs.replace(
+        planet.policy(),
+        tenants={
+            f"t{number}": msgspec.structs.replace(TENANT, name=f"t{number}", data_class=data_class)
+            for number in range(tenants)
+        },
+        models={f"m{number}": msgspec.structs.replace(MODEL, name=f"m{number}") for number in range(models)},
+        residency=tuple(ResidencyRule(name, data_classes=frozenset({"personal"})) for name in rules),
+        routes=(*planet.policy().routes, *own),
+    )
+
+
+def needed(before: Policy, after: Policy, **accepted: set[str]) -> list[str]:
+    return [str(removal) for removal in unaccepted_removals(before, after, accepted)]
+
+
+def test_nothing_removed_needs_no_word() -> None:
+    assert needed(policy(), policy()) == []
+    assert needed(policy(rules=()), policy(tenants=20, models=20, rules=("eu", "us"))) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (policy(rules=("eu", "us")), policy(rules=("us",)), ["ResidencyRule eu"]),
+        (policy(rules=("eu",)), policy(rules=("europe",)), ["ResidencyRule eu"]),
+        (policy(), policy(rules=()), ["ResidencyRule eu", "DataClass personal"]),
+        (policy(data_class="open"), policy(data_class="personal"), ["DataClass open"]),
+        (policy(tenants=8), policy(tenants=6), []),
+        (policy(tenants=8), policy(tenants=5), ["Tenant t5, t6, t7"]),
+        (policy(tenants=2), policy(tenants=1), []),
+        (policy(tenants=3), policy(tenants=1), ["Tenant t1, t2"]),
+        (policy(models=8), policy(models=2), ["Model m2, m3, m4, m5, m6, m7"]),
+        (policy(routes=4), policy(routes=2), ["Route r2, r3"]),
+    ],
+)
+def test_what_needs_a_word(before: Policy, after: Policy, expected: list[str]) -> None:
+    assert needed(before, after) == expected
+
+
+def test_regions_count_too_and_routes_of_presets_do_not() -> None:
+    before = planet.policy()
+    few = msgspec.structs.replace(before, regions=dict(list(before.regions.items())[:1]))
+    (removal,) = unaccepted_removals(before, few)
+    assert removal.kind == "Region"
+    assert unaccepted_removals(before, msgspec.structs.replace(before, routes=before.routes[:1])) == ()
+    assert isinstance(before.routes[0], Route)
+
+
+def test_listed_names_are_accepted_and_the_others_still_count() -> None:
+    before, after = policy(tenants=8, rules=("eu", "us")), policy(tenants=4, rules=())
+    listed = {"ResidencyRule": {"eu"}, "DataClass": {"personal"}, "Tenant": {"t4", "t5"}}
+    assert needed(before, after, **listed) == ["ResidencyRule us"]
+    assert needed(before, after, **listed | {"ResidencyRule": {"eu", "us"}}) == []
+    assert needed(before, after, **listed | {"Tenant": {"t4"}}) == ["ResidencyRule us", "Tenant t5, t6, t7"]
+
+
+def test_a_message_names_a_bounded_number_of_documents() -> None:
+    names = tuple(f"t{number}" for number in range(MAX_NAMED + 5))
+    assert str(Removal("Tenant", names)).endswith(f"t{MAX_NAMED - 1} and 5 more")
