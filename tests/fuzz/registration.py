@@ -38,6 +38,9 @@ BEARER = b"Bearer " + TOKEN
 
 _FOLDER = TemporaryDirectory()
 _FILE = Path(_FOLDER.name) / "endpoints.yaml"
+_TOKEN_FILE = Path(_FOLDER.name) / "registration.token"
+_TOKEN_FILE.touch(mode=0o600)
+_TOKEN_FILE.write_bytes(TOKEN)
 _FILE.write_text("- {name: fixed, url: 'http://127.0.0.1:1', models: [m], slots: 4}\n")
 
 
@@ -53,8 +56,7 @@ def check(data: bytes) -> None:
     name, _, body = data.partition(b"\n")
     path, clock = PATH + b"/" + name, _Clock()
     endpoints = EndpointSet(_FILE, UpstreamPool(), Random(1))
-    registrations = Registrations(endpoints, None, clock)
-    registrations._tokens = (TOKEN,)
+    registrations = Registrations(endpoints, _TOKEN_FILE, clock)
     reply = registrations.handle(b"PUT", path, BEARER, body)
     assert reply.status in (201, 400, 401, 405, 409)
     msgspec.json.decode(reply.body)
