@@ -147,7 +147,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
     if binding.accepts_earlier_form:
         _log.warning("signatures of every fleet of the authority are accepted", bound_from=settings.bound_from)
         elector, own_key = control_plane.elector, keys.control_plane(settings.name)
-        signing = sign_again_when_due(store, binding, lambda: own_key if elector.epoch is None else keys.DEFAULT_PREFIX)
+        signing = sign_again_when_due(store, binding, lambda: own_key if elector.epoch is None else keys.ROOT)
         background.append(asyncio.create_task(signing, name="signing again"))
     _log.info("listening", name=settings.name, url=url)
     service_manager = ServiceManager.from_environment()

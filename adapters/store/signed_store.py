@@ -185,7 +185,7 @@ class SignedStore:
         finally:
             await changes.aclose()
 
-    async def sign_again(self, prefix: str = keys.DEFAULT_PREFIX) -> int:
+    async def sign_again(self, prefix: str = keys.ROOT) -> int:
         """Sign again the values under a prefix that are not bound to this fleet yet, during an upgrade.
 
         Returns their number. Only values that are authentic by the rules of the upgrade, and that this process may

@@ -38,6 +38,10 @@ MAX_BATCH_BYTES = 1_000_000
 """Maximum size (bytes) of keys and values in a transaction, except for a single larger value; etcd accepts 1.5 MiB."""
 
 
+_LAYOUT = keys.ROOT.removeprefix(keys.DEFAULT_PREFIX)
+"""What the keys of a fleet have after its prefix; the prefix of another fleet may begin with that of this one."""
+
+
 class BadBackup(Exception):
     """The file is no backup that this release can restore; the message has the reason and the remedy."""
 
@@ -101,7 +105,7 @@ async def take_backup(store: ConfigStore, *, fleet: str, prefix: str, taken_at: 
     Raises:
         StoreError: the store cannot be read.
     """
-    listing = await store.list(prefix)
+    listing = await store.list(prefix + _LAYOUT)
     lasting = sorted((item for item in listing.items if not item.lease_id), key=lambda item: item.create_revision)
     entries = tuple(BackupEntry(item.key.removeprefix(prefix), item.value) for item in lasting)
     return Backup(fleet=fleet, prefix=prefix, revision=listing.revision, taken_at=taken_at, entries=entries)
@@ -155,7 +159,7 @@ async def read_values(backup: Backup, sessions: Sessions) -> dict[str, bytes]:
     memory = MemoryStore()
     for entry in backup.entries:
         await memory.commit([], [Put(backup.prefix + entry.key, entry.value)])
-    listing = await SignedStore(memory, sessions, prefix=backup.prefix).list(keys.DEFAULT_PREFIX)
+    listing = await SignedStore(memory, sessions, prefix=backup.prefix).list(keys.ROOT)
     values = {item.key: item.value for item in listing.items}
     if not values.get(keys.FLEET):
         raise RestoreRefused(
@@ -186,7 +190,7 @@ async def restore_backup(
         StoreError: the store cannot be read or written.
     """
     values = await read_values(backup, sessions)
-    items = (await store.list(prefix, values=False)).items
+    items = (await store.list(prefix + _LAYOUT, values=False)).items
     running = sorted(
         item.key.removeprefix(prefix) for item in items if item.lease_id and _is_control_plane(item.key, prefix)
     )

@@ -19,12 +19,21 @@ from adapters.store.signed_store import MARK, UNAUTHENTIC, SignedStore
 from penstock.overrides.overrides import OverrideSet
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
+from penstock.policy.revoked_keys import RevokedKeySet
 from penstock.rollout.state_machine import Rollout
 from tests.support.identities import agent_sessions, control_plane_sessions
 
-TYPES = (AgentMember, Member, OverrideSet, RegionPlan, Policy, Rollout)
+TYPES = (AgentMember, Member, OverrideSet, RegionPlan, Policy, Rollout, RevokedKeySet)
 
-KEYS = (keys.agent("eu", "a"), keys.LEADER, keys.OVERRIDES, keys.plan("eu"), keys.policy("0" * 64), keys.ROLLOUT)
+KEYS = (
+    keys.agent("eu", "a"),
+    keys.LEADER,
+    keys.OVERRIDES,
+    keys.plan("eu"),
+    keys.policy("0" * 64),
+    keys.ROLLOUT,
+    keys.REVOKED_KEYS,
+)
 
 WORDS = (
     *(type_.__name__.encode() for type_ in TYPES),

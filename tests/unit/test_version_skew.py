@@ -16,6 +16,7 @@ from penstock.fleet.report import AgentReport
 from penstock.overrides.overrides import OverrideSet
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
+from penstock.policy.revoked_keys import RevokedKeySet
 from penstock.rollout.state_machine import Rollout
 from penstock.wire.probe import ProbeRequest, ProbeResponse
 from penstock.wire.route_context import RouteContext
@@ -25,7 +26,7 @@ from regional_agent.telemetry.reporter import Receipt
 
 REPORTS = (AgentReport, ReportReceipt, Receipt)
 BETWEEN_AGENTS = (ProbeRequest, ProbeResponse, RouteContext, PublishedLoad, PublishedPrefixes)
-STORED = (Member, AgentMember, RegionPlan, OverrideSet, Rollout, JournalEntry)
+STORED = (Member, AgentMember, RegionPlan, OverrideSet, RevokedKeySet, Rollout, JournalEntry)
 
 
 def structs(type_: Any) -> Iterator[inspect.StructType]:

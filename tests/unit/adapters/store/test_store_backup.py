@@ -136,3 +136,14 @@ async def test_a_damaged_file_and_another_format_are_refused(tmp_path: Path) -> 
         path.write_bytes(garbage)
         with pytest.raises(BadBackup, match="not a backup"):
             read_backup(path)
+
+
+async def test_a_fleet_whose_prefix_begins_with_that_of_the_backup_is_left_alone() -> None:
+    store, inner = MemoryStore(), PREFIX + "staging/"
+    await filled(store, {})
+    await SignedStore(store, control_plane_sessions(), prefix=inner).commit([], [Put(keys.FLEET, b"staging")])
+    before = (await store.list(inner)).items
+    saved = await backup_of(store)
+    assert {entry.key for entry in saved.entries} == {"v1/fleet"}
+    assert await restore(store, saved, force=True) == (1, [])
+    assert (await store.list(inner)).items == before
