@@ -70,13 +70,17 @@ async def supervise(settings: AgentSettings, command: Sequence[str], rng: Random
     await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
     _log.info("stopping workers", workers=len(workers))
     await service_manager.stopping()
-    for task in (stopping, *background):
-        task.cancel()
+    stopping.cancel()
     # The workers inherited the socket, so the kernel closes the socket when the last worker stops accepting.
     listening.close()
     await asyncio.gather(*(worker.stop(service_manager) for worker in workers))
     # A worker that waits for a restart has no process, so its task may not have ended yet.
-    await asyncio.gather(*running)
+    try:
+        await asyncio.gather(*running)
+    finally:
+        # The watchdog of the service manager is fed until here, since workers may take minutes to stop.
+        for task in background:
+            task.cancel()
     _log.info("stopped")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import sys
 from pathlib import Path
 from random import Random
@@ -97,6 +98,34 @@ signal.signal(signal.SIGTERM, (lambda *_: time.sleep(60)) if number == "2" else 
     await running
     assert notes(tmp_path, 1)[-1] == "drained slowly"
     assert notes(tmp_path, 2) == ["started"], "killed, because it reports nothing"
+
+
+async def test_the_watchdog_is_fed_until_the_workers_have_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, received = asyncio.get_running_loop(), list[str]()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "manager"))
+        manager.setblocking(False)
+        loop.add_reader(manager, lambda: received.append(manager.recv(4096).decode()))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "manager"))
+        monkeypatch.setenv("WATCHDOG_USEC", "20000")
+        drains_when_told = """
+def stop(*_):
+    print('{"stopping": "a", "within_s": 60}', flush=True)
+    while not (here / "go").exists(): time.sleep(0.01)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+"""
+        running = asyncio.create_task(supervise(settings(), program(tmp_path, drains_when_told + SERVE), Random(1)))
+        await until(lambda: "READY=1" in received)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: "STOPPING=1\nEXTEND_TIMEOUT_USEC=60000000" in received)
+        received.clear()
+        await until(lambda: received.count("WATCHDOG=1") >= 3)
+        (tmp_path / "go").touch()
+        await running
+        loop.remove_reader(manager)
 
 
 async def test_a_worker_that_rejects_its_settings_ends_all(tmp_path: Path) -> None:
