@@ -62,7 +62,11 @@ class BodyFields:
         try:
             if isinstance(body, (bytes, bytearray)) and not body.isascii():
                 _check_encoding(body)
-            self._root.read(body, found, 0)
+            root = self._root
+            if root.is_flat:
+                found = root.decode(body)
+            else:
+                root.read(body, found, 0)
         except FieldError as error:
             return f"the request body is ambiguous: {error}"
         except UnicodeDecodeError as error:
@@ -85,15 +89,27 @@ class _Branch:
 class _Level:
     """One value on the path of a pointer: its fields that are read, and the levels below it."""
 
-    __slots__ = ("_decoder", "_keys", "_levels", "_pointers")
+    __slots__ = ("_decoder", "_keys", "_levels", "_pointers", "is_flat")
 
     def __init__(self, branch: _Branch) -> None:
         self._levels = {token: _Level(below) for token, below in branch.below.items() if below.below}
         self._pointers = {token: below.pointer for token, below in branch.below.items()}
-        # Without levels below, the decoder itself replaces each key by its pointer.
-        keys = {token: Key(token if self._levels else pointer) for token, pointer in self._pointers.items()}
+        self.is_flat = not self._levels and all(array_index(token) is None for token in self._pointers)
+        """Whether all pointers denote fields of an object. The decoder then replaces each key by its pointer itself."""
+        keys = {token: Key(pointer if self.is_flat else token) for token, pointer in self._pointers.items()}
         self._keys = ObjectKeys(keys, _OTHER_KEY)
         self._decoder: Any = msgspec.json.Decoder(Fields, dec_hook=self._keys.on_key)
+
+    def decode(self, value: bytes | bytearray | Raw) -> dict[str, Raw]:
+        """The fields that are read, of an object; none for any other value."""
+        self._keys.begin()
+        try:
+            fields: dict[str, Raw] = self._decoder.decode(value)
+        except msgspec.ValidationError:
+            any_decoder.decode(value)  # The decoder for objects does not check what follows another value.
+            return {}
+        fields.pop(_OTHER_KEY, None)
+        return fields
 
     def read(self, value: bytes | bytearray | Raw, found: dict[str, Raw], count: int) -> int:
         """Add the values that the pointers denote below `value` to `found`, by pointer.
@@ -103,17 +119,13 @@ class _Level:
         """
         if count > MAX_FIELDS:
             raise FieldError(f"its objects have more than {MAX_FIELDS} fields")
-        keys = self._keys
-        keys.begin()
-        try:
-            fields: dict[str, Raw] = self._decoder.decode(value)
-        except msgspec.ValidationError:
-            return self._read_elements(value, found, count)
-        fields.pop(_OTHER_KEY, None)
-        if not self._levels:
+        fields = self.decode(value)
+        count += self._keys.count
+        if self.is_flat:
             found.update(fields)
-            return count + keys.count
-        count += keys.count
+            return count
+        if not fields:
+            return self._read_elements(value, found, count)
         for key, field in fields.items():
             count = self._continue(key, field, found, count)
         return count
@@ -122,7 +134,6 @@ class _Level:
         try:
             elements = elements_of(value)
         except msgspec.ValidationError:
-            any_decoder.decode(value)  # The decoders for other types do not check what follows the type.
             return count
         for token in self._pointers:
             index = array_index(token)

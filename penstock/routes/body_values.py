@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -51,7 +50,7 @@ def is_null(value: Raw) -> bool:
     return memoryview(value) == _NULL
 
 
-def first_value(pointers: tuple[str, ...], values: Mapping[str, Raw]) -> Raw:
+def first_value(pointers: tuple[str, ...], values: dict[str, Raw]) -> Raw:
     """The value at the first of several pointers at which the body has one other than null; ABSENT without one."""
     for pointer in pointers:
         value = values.get(pointer)
@@ -60,7 +59,7 @@ def first_value(pointers: tuple[str, ...], values: Mapping[str, Raw]) -> Raw:
     return ABSENT
 
 
-def flag_at(pointer: str, values: Mapping[str, Raw]) -> bool | None:
+def flag_at(pointer: str, values: dict[str, Raw]) -> bool | None:
     """The flag at a JSON pointer; None if it is absent or null.
 
     Raises:
@@ -75,7 +74,7 @@ def flag_at(pointer: str, values: Mapping[str, Raw]) -> bool | None:
     return flag
 
 
-def check_numbers(pointers: tuple[str, ...], values: Mapping[str, Raw]) -> None:
+def check_numbers(pointers: tuple[str, ...], values: dict[str, Raw]) -> None:
     """Check the numbers at JSON pointers. They may be absent or null.
 
     Raises:

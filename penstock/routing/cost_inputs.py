@@ -5,7 +5,6 @@ Clients choose these numbers, so each number is bounded: an estimate must not ex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from typing import Final
 
@@ -45,7 +44,7 @@ _SHAPES: Final = BodyFields([f"/{index}/shape" for index in range(MAX_ARRAY_INDE
 _shape: Final = msgspec.json.Decoder(list[int])
 
 
-def cost_inputs(cost: CostFields, values: Mapping[str, Raw], unit: CostUnit, body_bytes: int) -> CostInputs:
+def cost_inputs(cost: CostFields, values: dict[str, Raw], unit: CostUnit, body_bytes: int) -> CostInputs:
     """The cost inputs of a request.
 
     Args:
@@ -54,8 +53,11 @@ def cost_inputs(cost: CostFields, values: Mapping[str, Raw], unit: CostUnit, bod
         unit: cost unit of the model.
         body_bytes: size of the body (bytes).
     """
-    count = _whole(cost.count, values, MAX_AT_ONCE) or 1
-    count = min(MAX_AT_ONCE, count * (_whole(cost.batches, values, MAX_AT_ONCE) or 1))
+    count = 1
+    if cost.count:
+        count = _whole(cost.count, values, MAX_AT_ONCE) or 1
+    if cost.batches:
+        count = min(MAX_AT_ONCE, count * (_whole(cost.batches, values, MAX_AT_ONCE) or 1))
     if unit is CostUnit.TOKEN:
         return CostInputs(body_bytes, cost.generates, _whole(cost.max_tokens, values, MAX_TOKENS), count)
     if unit is CostUnit.MEGAPIXEL_STEP:
@@ -75,7 +77,7 @@ def cost_inputs(cost: CostFields, values: Mapping[str, Raw], unit: CostUnit, bod
     return CostInputs(body_bytes, count=count)
 
 
-def _pixels(cost: CostFields, values: Mapping[str, Raw]) -> int | None:
+def _pixels(cost: CostFields, values: dict[str, Raw]) -> int | None:
     """The pixels of an image, from its width and height or from a size such as "1024x768"; None if not stated."""
     width, height = _whole(cost.width, values, MAX_SIDE), _whole(cost.height, values, MAX_SIDE)
     if width is None or height is None:
@@ -104,16 +106,18 @@ def _elements(tensors: Raw) -> int | None:
     return elements or None
 
 
-def _whole(pointers: tuple[str, ...], values: Mapping[str, Raw], limit: int) -> int | None:
+def _whole(pointers: tuple[str, ...], values: dict[str, Raw], limit: int) -> int | None:
     """The positive integer at the first pointer at which the body has a number, at most `limit`; None for any other
     value."""
     number = _number(pointers, values)
     return int(min(number, limit)) if number is not None and number >= 1 else None
 
 
-def _number(pointers: tuple[str, ...], values: Mapping[str, Raw]) -> float | None:
+def _number(pointers: tuple[str, ...], values: dict[str, Raw]) -> float | None:
     for pointer in pointers:
-        number = number_value(values.get(pointer))
-        if number is not None:
-            return number
+        value = values.get(pointer)
+        if value is not None:
+            number = number_value(value)
+            if number is not None:
+                return number
     return None

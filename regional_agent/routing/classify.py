@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from penstock.routes.body_fields import BodyFields
@@ -23,7 +22,7 @@ class RequestFields:
     __slots__ = ("model", "session", "stream", "values")
 
     def __init__(
-        self, model: str, stream: bool = False, values: Mapping[str, Raw] = _NO_VALUES, session: Raw = ABSENT
+        self, model: str, stream: bool = False, values: dict[str, Raw] = _NO_VALUES, session: Raw = ABSENT
     ) -> None:
         self.model = model
         self.stream = stream

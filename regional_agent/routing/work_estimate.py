@@ -57,7 +57,9 @@ def work_estimate_of(
 def session_of(request: Request, fields: RequestFields) -> bytes:
     """The name of the conversation that a request belongs to; empty where it has none."""
     header = (request.by_name or request.index()).get(SESSION_HEADER)
-    return header[:MAX_SESSION_BYTES] if header else bytes(memoryview(fields.session)[:MAX_SESSION_BYTES])
+    if header:
+        return header[:MAX_SESSION_BYTES]
+    return bytes(memoryview(fields.session)[:MAX_SESSION_BYTES]) if fields.session else b""
 
 
 def _scope(estimate: WorkEstimate) -> str:
