@@ -61,6 +61,7 @@ from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
+from control_plane.planning.past_moment import KeptPast
 from control_plane.planning.periodic_job import PeriodicJob
 from control_plane.planning.plan_history import PlanHistory
 from control_plane.planning.plan_publisher import PlanPublisher
@@ -245,6 +246,7 @@ class ControlPlane:
         geoip = geoip or GeoIpLookup(None)
         view, reporter, actions = self.view, self.reporter, self._rollout_actions
         fleet_status = FleetStatus(reporter, self.elector, self._link)
+        past = KeptPast(self._history, self.events)
         read_status = partial(fleet_status.read, Caller(self.elector.member.name, Role.VIEWER), "", agents=False)
         return create_app(
             # These routers require no caller: their responses hold no fleet data, or their requests are signed.
@@ -259,7 +261,7 @@ class ControlPlane:
                 health_routes.metrics_routes(self.metrics),
                 status_routes.routes(fleet_status),
                 plans_routes.routes(self._history, view),
-                explain_routes.routes(view, self.elector, actions, self.policies, self._key_revocations, geoip),
+                explain_routes.routes(view, self.elector, actions, self.policies, self._key_revocations, geoip, past),
                 steer_routes.routes(view, geoip),
                 what_if_routes.routes(view, self.overrides, self._evaluator),
                 fleet_routes.routes(reporter, view),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.routing.reasons import Reason
+
 
 class BadRecord(Exception):
     """The text is not a line of an access log."""
@@ -25,6 +27,18 @@ class AccessRecord(msgspec.Struct, frozen=True):
     """Region that received the request."""
     country: str = ""
     subdivision: str = ""
+    at: float | None = None
+    """Unix time (s) at the end of the request."""
+    total_ms: float = 0.0
+    policy_digest: str = ""
+    plan_generation: int | None = None
+    tried: dict[str, Reason] = {}
+    """Regions that did not start the request, with the reason."""
+
+    @property
+    def began_at(self) -> float | None:
+        """Unix time (s) at which the request arrived."""
+        return None if self.at is None else max(0.0, self.at - self.total_ms / 1000)
 
     def __str__(self) -> str:
         served = f"{self.server}/{self.endpoint}" if self.endpoint else self.server

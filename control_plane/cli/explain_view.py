@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.output import table_of
+from control_plane.status.query_responses import ExplainResponse
 from penstock.policy.geography import Location
 from penstock.routing.endpoint_selection import NEWCOMER_S
 from penstock.routing.explain import ApplicableRule, ConsideredRegion, Explanation, RegionVerdict
@@ -38,6 +39,30 @@ def explanation_view(explanation: Explanation, notes: Iterable[str] = ()) -> Ren
     parts.append(_outcome(explanation))
     parts += [Text(note, "dim") for note in notes]
     return Group(*parts)
+
+
+def present_lines(answer: ExplainResponse) -> list[str]:
+    """Return how the same request would be routed now, beside the explanation of a past moment."""
+    now = answer.present
+    if now is None:
+        return ["now: the policy in force does not have the region that received it"]
+    of_plan = "no plan" if now.plan_generation is None else f"plan {now.plan_generation}"
+    outcome = f"refused ({now.refusal.reason.value})" if now.refusal is not None else "served by nothing"
+    if now.chosen is not None:
+        outcome = f"served by {now.chosen.region} ({now.chosen.why.value})"
+    lines = [f"now, by {of_plan} and policy {now.policy_digest[:12]}: {outcome}"]
+    then, present = (_shares(explanation) for explanation in (answer.explanation, now))
+    moved = [
+        f"{region} {then.get(region, 0.0):.0%} -> {present.get(region, 0.0):.0%}"
+        for region in sorted(then.keys() | present.keys())
+        if then.get(region, 0.0) != present.get(region, 0.0)
+    ]
+    lines.append(f"planned shares then -> now: {', '.join(moved) or 'the same'}")
+    return lines
+
+
+def _shares(explanation: Explanation) -> dict[str, float]:
+    return {region.region: region.arc.share for region in explanation.regions if region.arc is not None}
 
 
 def _heading(explanation: Explanation) -> Text:

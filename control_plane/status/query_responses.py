@@ -23,6 +23,10 @@ class ExplainResponse(msgspec.Struct, frozen=True):
     """Unix time (s)."""
     provenance: Provenance | None
     """The policy's commit; null where the policy is from a folder."""
+    present: Explanation | None = None
+    """With `then`: the explanation as of now; null if the policy in force lacks the origin."""
+    notes: tuple[str, ...] = ()
+    """With `then`: what of that moment is kept and used."""
 
 
 class WhatIfResponse(msgspec.Struct, frozen=True):

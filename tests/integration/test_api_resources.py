@@ -27,6 +27,7 @@ from control_plane.daemon import ControlPlane
 from control_plane.events.event_log import EventKind
 from control_plane.planning import planning_loop
 from control_plane.policy.folder import FolderReader
+from control_plane.status.query_responses import ExplainResponse
 from lab.servers.free_ports import LOOPBACK
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from tests.support.api_app import STEADY_LEASE_S, served
@@ -218,8 +219,42 @@ async def test_recent_plans_and_their_differences_are_served(api: Api) -> None:
     plan = await api.get(f"/v1/plans/{newest['generation']}")
     assert set(plan["slices"]) == set(REGIONS)
     assert (await api.http.get("/v1/plans/999999999")).status_code == 404
-    assert (await api.http.get("/v1/plans/x")).status_code == 422
-    assert (await api.http.get("/v1/plans/diff", params={"before": 999999999})).status_code == 404
+
+
+async def test_a_logged_request_is_explained_by_the_plan_and_policy_of_its_moment(api: Api) -> None:
+    async def served_by(region: str) -> Any:
+        """The newest kept plan, if the region serves all of its own demand or all of eu-de's by it."""
+        for summary in (await api.get("/v1/plans", limit=1))["items"]:
+            classes = (await api.get(f"/v1/plans/{summary['generation']}"))["slices"]["eu-de"]["classes"]
+            if [[arc["server"] for arc in each["arcs"]] for each in classes] == [[region]]:
+                return summary
+        return None
+
+    before = await api.until(lambda: served_by("eu-de"))
+    empty = {"kind": "fail_over", "region": "eu-de", "reason": "a fire", "expires_in_s": "none"}
+    assert (await api.http.post("/v1/overrides", json=empty)).status_code == 201
+    await api.until(lambda: served_by("eu-es"))
+    assert api.control_plane.policies.current is not None
+    then = {
+        "at": before["made_at"],
+        "plan_generation": before["generation"],
+        "policy_digest": api.control_plane.policies.current.digest(),
+        "server": "eu-de",
+    }
+    request = {"origin": "eu-de", "model": MODEL, "tenant": "eu-personal", "country": "DE"}
+    response = await api.http.post("/v1/explain", json=request | {"then": then})
+    assert response.status_code == 200, response.text
+    explained = msgspec.json.decode(response.content, type=ExplainResponse)
+    assert explained.present is not None
+    chosen, present = explained.explanation.chosen, explained.present.chosen
+    assert chosen is not None
+    assert present is not None
+    assert (chosen.region, present.region) == ("eu-de", "eu-es")
+    assert f"by plan {before['generation']} of that moment" in explained.notes
+    forgotten = {"at": 1.0, "plan_generation": 0, "policy_digest": "ab" * 32}
+    notes = (await api.http.post("/v1/explain", json=request | {"then": forgotten})).json()["notes"]
+    assert "plan 0 is not kept, so the plan of now is used" in notes
+    assert any(note.startswith("policy abababababab of that moment is not available") for note in notes)
 
 
 class Stream:

@@ -208,10 +208,7 @@ async def change(page: Page, planet: Planet, token: str) -> None:
 
 
 async def roll_back(page: Page, planet: Planet, token: str) -> None:
-    """A rollout is shown with its phase, evidence, limits and what it waits for; a rollback shows what it reverts.
-
-    The heading names the policy in force, before and after, and not the one that the source offers.
-    """
+    """A rollout shows its evidence and what it waits for; headings name the policy in force, after a rollback too."""
     await expect(page.locator(".phases [aria-current]")).to_have_text("done", timeout=PATIENCE_MS)
     found = re.search(r"policy [0-9a-f]{12}", await page.locator("#facts").inner_text())
     assert found is not None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Depends, Response
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.store.config_store import StoreError
@@ -14,8 +15,10 @@ from control_plane.api.client_location import ClientPlace, require_policy, requi
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, large_response
+from control_plane.api.routes.plans_routes import MAX_GENERATION
 from control_plane.auth.required_roles import Viewer
 from control_plane.leadership.leader_elector import LeaderElector
+from control_plane.planning.past_moment import NOT_KEPT, KeptPast, views_then
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.rollout.rollout_actions import PolicyNotStored, RolloutActions
 from control_plane.status.fleet_view import FleetView
@@ -34,8 +37,23 @@ from penstock.routing.reasons import Reason
 MAX_BODY_BYTES = 64 * 1024
 """Maximum size (bytes) of the body: MAX_TRIED regions with long names."""
 
+MAX_TIME_S = 1e11
+
 MAX_TRIED = 100
 """Maximum number of regions in `tried`."""
+
+
+class PastMoment(BaseModel):
+    """The moment of a logged request, by the fields of the access log."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    at: float = Field(strict=True, ge=0.0, le=MAX_TIME_S, description="Unix time (s).")
+    policy_digest: str | None = Field(None, pattern="^[0-9a-f]{64}$", description="SHA-256 of the policy.")
+    plan_generation: int | None = Field(
+        None, strict=True, ge=0, le=MAX_GENERATION, description="Generation of the plan; none for no plan."
+    )
+    server: str | None = Field(None, max_length=253, description="Region that served the request.")
 
 
 class ExplainRequest(ClientPlace):
@@ -63,6 +81,9 @@ class ExplainRequest(ClientPlace):
     )
     path: str = Field("", max_length=2048, description="Path of the request, of which the route is explained.")
     method: str = Field("POST", max_length=16, description="Method of the request; `WEBSOCKET` for an upgrade to one.")
+    then: PastMoment | None = Field(
+        None, description="Explain by the policy, plan and region states of this moment, as far as they are kept."
+    )
 
 
 ExplainBody = Annotated[ExplainRequest, Depends(JsonBody(ExplainRequest, MAX_BODY_BYTES).read)]
@@ -75,6 +96,7 @@ def routes(
     policies: PolicySource,
     revocations: KeyRevocationStore,
     geoip: GeoIpLookup,
+    past: KeptPast,
 ) -> APIRouter:
     """Return the router of explanations."""
     router = APIRouter(prefix="/v1", tags=["explain"])
@@ -85,7 +107,8 @@ def routes(
         """Explain which region would serve a request, with the reasons against the other regions.
 
         Nothing is sent or changed. Health comes from agents' reports. Spill credits and queue waits are available
-        only at the agents.
+        only at the agents. With `then` a logged request is explained by the policy, the plan and the region states of
+        its moment, while they are kept, and `present` explains it as of now.
         """
         plan = view.plans.get(body.origin)
         policy = await _policy_of_origin(view, actions, plan)
@@ -100,7 +123,30 @@ def routes(
             provenance = _provenance(newest, plan, explanation.policy_digest)
             return ExplainResponse(explanation, elector.member.name, leading, now, provenance)
 
-        return await large_response(found)
+        moment = body.then
+        if moment is None:
+            return await large_response(found)
+        old_policy, policy_note = await _policy_then(actions, policy, moment)
+        kept = past.events()
+
+        def found_then() -> ExplainResponse:
+            asked = _asked(old_policy, body, geoip)
+            old = past.plan(asked.origin, moment.plan_generation, plan)
+            views = reported_views(old_policy, snapshot, asked.origin, asked.model, now)
+            entries = old.plan.classes if old.plan is not None else ()
+            planned = {arc.server for entry in entries if entry.model == asked.model for arc in entry.arcs}
+            views = views_then(views, kept, moment.at, planned, moment.server)
+            explanation = explain(old_policy, old.plan, asked, views, rng)
+            answer = ExplainResponse(explanation, elector.member.name, leading, now, None)
+            is_known = asked.origin in policy.regions
+            return msgspec.structs.replace(
+                answer,
+                provenance=_provenance(newest, old.plan, explanation.policy_digest),
+                present=found().explanation if is_known else None,
+                notes=(policy_note, old.note, NOT_KEPT),
+            )
+
+        return await large_response(found_then)
 
     return router
 
@@ -117,6 +163,19 @@ async def _policy_of_origin(view: FleetView, actions: RolloutActions, plan: Regi
         return await actions.policy(plan.policy_digest)
     except (PolicyNotStored, StoreError):
         return policy
+
+
+async def _policy_then(actions: RolloutActions, present: Policy, moment: PastMoment) -> tuple[Policy, str]:
+    """Return the policy of a past moment, or the present one in its place, and a note about it."""
+    digest = moment.policy_digest
+    if digest is None:
+        return present, "the record names no policy, so the policy of now is used"
+    if digest == present.digest():
+        return present, f"by policy {digest[:12]}, which is still in force"
+    try:
+        return await actions.policy(digest), f"by policy {digest[:12]} of that moment"
+    except (PolicyNotStored, StoreError) as error:
+        return present, f"policy {digest[:12]} of that moment is not available ({error}), so the policy of now is used"
 
 
 def _provenance(newest: PolicyStatus, plan: RegionPlan | None, digest: str) -> Provenance | None:

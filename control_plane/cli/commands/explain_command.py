@@ -6,7 +6,7 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from control_plane.cli.api_client import ApiClient
 from control_plane.cli.bundle_arguments import compiled
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import UsageFault, exit_on_error
-from control_plane.cli.explain_view import explanation_view
+from control_plane.cli.explain_view import explanation_view, present_lines
 from control_plane.cli.output import Output, OutputOption, print_json, print_view
 from control_plane.status.query_responses import ExplainResponse
 from penstock.health.region_health import RegionState
@@ -72,6 +72,7 @@ def explain(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Explain which region would serve a request, and which rule, with file and line, rejects each other region."""
+    answer: ExplainResponse | None = None
     with exit_on_error("explain"):
         logged = _record(record) if record is not None else None
         if logged is not None:
@@ -84,7 +85,8 @@ def explain(
             raise UsageFault("give --origin and --model")
         key_digest = _digest(key_file) if key_file is not None else None
         _check(tenant, key_digest, country, session, agent)
-        location, failed = Location(country, subdivision), _tried(tried or [])
+        location = Location(country, subdivision)
+        failed = _tried(tried) if tried else dict(logged.tried) if logged is not None else {}
         asked = ExplainQuery(origin, model, tenant, location, failed, overflow, path, method)
         if policy is not None:
             if ip is not None or agent is not None:
@@ -92,16 +94,21 @@ def explain(
             explanation, notes = _offline(policy, asked, key_digest), [OFFLINE]
         else:
             with fleet.connect() as api:
-                if agent is None:
+                if agent is None and logged is not None:
+                    answer = _as_logged(api, asked, key_digest, ip, logged)
+                    explanation, notes = answer.explanation, list(answer.notes)
+                elif agent is None:
                     explanation, notes = _online(api, asked, key_digest, ip)
                 else:
                     explanation, notes = _by_agent(
                         api, fleet.agent_access(agents_key_file), agent, asked, key_digest, ip, session
                     )
     if output is Output.JSON:
-        print_json(explanation)
+        print_json(explanation if answer is None else answer)
         return
-    if logged is not None:
+    if answer is not None:
+        notes = [str(logged), *notes, *present_lines(answer)]
+    elif logged is not None:
         notes = [f"{logged}; explained by the current state, not by the state at that time", *notes]
     print_view(explanation_view(explanation, notes))
 
@@ -122,10 +129,37 @@ def _check(
         raise UsageFault(f"--country: {flaw}")
 
 
+def _as_logged(
+    api: ApiClient, asked: ExplainQuery, key_digest: str | None, ip: str | None, logged: AccessRecord
+) -> ExplainResponse:
+    """Return the explanation of a logged request by the plan and the policy of its moment, and by those of now."""
+    body = _body(asked, key_digest, ip)
+    if logged.began_at is not None:
+        body["then"] = {
+            "at": logged.began_at,
+            "policy_digest": logged.policy_digest or None,
+            "plan_generation": logged.plan_generation,
+            "server": logged.server or None,
+        }
+    answer: ExplainResponse = api.request("POST", "/v1/explain", body=body).decoded(ExplainResponse)
+    return answer
+
+
 def _online(
     api: ApiClient, asked: ExplainQuery, key_digest: str | None, ip: str | None
 ) -> tuple[Explanation, list[str]]:
-    body = {
+    body = _body(asked, key_digest, ip)
+    answer: ExplainResponse = api.request("POST", "/v1/explain", body=body).decoded(ExplainResponse)
+    notes = [f"as seen by {answer.seen_by}; spill credits, queue waits and endpoints are known only to agents"]
+    if answer.provenance is not None:
+        notes.append(f"policy from commit {answer.provenance}")
+    if not answer.leading:
+        notes.append(f"{answer.seen_by} does not lead, so the health of the regions is unknown")
+    return answer.explanation, notes
+
+
+def _body(asked: ExplainQuery, key_digest: str | None, ip: str | None) -> dict[str, Any]:
+    return {
         "origin": asked.origin,
         "model": asked.model,
         "tenant": asked.tenant,
@@ -138,13 +172,6 @@ def _online(
         "path": asked.path,
         "method": asked.method,
     }
-    answer: ExplainResponse = api.request("POST", "/v1/explain", body=body).decoded(ExplainResponse)
-    notes = [f"as seen by {answer.seen_by}; spill credits, queue waits and endpoints are known only to agents"]
-    if answer.provenance is not None:
-        notes.append(f"policy from commit {answer.provenance}")
-    if not answer.leading:
-        notes.append(f"{answer.seen_by} does not lead, so the health of the regions is unknown")
-    return answer.explanation, notes
 
 
 def _by_agent(

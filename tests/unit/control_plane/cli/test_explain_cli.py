@@ -1,0 +1,39 @@
+"""`penstock explain --record`: a logged request by the plan and the policy of its moment, and by those of now."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.routing.reasons import Reason
+from tests.support.reports import MODEL
+from tests.unit.control_plane.cli.test_overrides_cli import penstock, printed, url
+
+__all__ = ["penstock", "url"]
+
+LINE: dict[str, Any] = {
+    "at": 1000.0, "request_id": "r-1", "tenant": "eu-personal", "model": MODEL, "path": "/v1/x", "kind": "failover",
+    "server": "eu-es", "endpoint": "gpu-0", "outcome": "ok", "status": 200, "origin": "eu-de", "country": "DE",
+    "policy_digest": "ab" * 32, "plan_generation": 3, "tried": {"eu-de": "unreachable"},
+}  # fmt: skip
+
+
+def test_a_record_is_explained_by_its_moment_and_by_now(penstock: Any) -> None:
+    shown = penstock("explain", "--record", json.dumps(LINE))
+    assert shown.exit_code == 0, shown.stderr
+    assert "request r-1: ok, failover at eu-es/gpu-0" in shown.stdout
+    assert "policy abababababab of that moment is not available" in shown.stdout
+    assert "plan 3 is not kept" in shown.stdout
+    assert "now, by " in shown.stdout
+    found = printed(penstock("explain", "--record", json.dumps(LINE), "-o", "json"))
+    assert found["explanation"]["query"]["tried"] == {"eu-de": Reason.UNREACHABLE.value}, "as the record states"
+    assert found["present"]["query"]["origin"] == "eu-de"
+    assert len(found["notes"]) == 3
+
+
+@pytest.mark.parametrize("missing", ["at", "policy_digest", "plan_generation", "tried"])
+def test_a_record_of_an_earlier_release_is_explained(penstock: Any, missing: str) -> None:
+    line = {field: value for field, value in LINE.items() if field != missing}
+    assert penstock("explain", "--record", json.dumps(line)).exit_code == 0
