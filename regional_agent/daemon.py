@@ -112,9 +112,11 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     region_key = None
     if settings.redis_url is not None:
         region_key = SecretFile(settings.region_key_path, partial(load_region_keys, binding=binding))
-    pool = UpstreamPool(tls.to_upstreams)
-    peer_pool = UpstreamPool(tls.to_peers, verify=PeerVerifier(identity.sessions))
-    control_plane_pool = UpstreamPool(tls.to_control_planes, verify=ControlPlaneVerifier(identity.sessions))
+    moved_s = settings.max_moved_s
+    pool = UpstreamPool(tls.to_upstreams, max_moved_s=moved_s)
+    peer_pool = UpstreamPool(tls.to_peers, verify=PeerVerifier(identity.sessions), max_moved_s=moved_s)
+    verify = ControlPlaneVerifier(identity.sessions)
+    control_plane_pool = UpstreamPool(tls.to_control_planes, verify=verify, max_moved_s=moved_s)
     rng = Random()
     access_log = _access_log(settings, rng, identity.sessions)
     exporter = _span_exporter(settings, metrics, tls.to_upstreams, rng)

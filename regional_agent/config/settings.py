@@ -35,6 +35,7 @@ from penstock.wire.route_context import MAX_DEADLINE_S
 from regional_agent.http.header_rules import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX, SINGLE_HEADERS
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_pool import DEFAULT_MAX_MOVED_S
 
 PREFIX = "PENSTOCK_AGENT_"
 
@@ -187,6 +188,9 @@ class AgentSettings(BaseModel):
     """PEM client certificate for Redis. Default: the certificate of this agent, in `identity_dir`."""
     redis_key_file: Path | None = None
     """Private key of `redis_certificate_file`, unencrypted PEM."""
+    max_moved_s: Annotated[float, Field(ge=1.0, le=3600.0)] = DEFAULT_MAX_MOVED_S
+    """Maximum time (s) for which connections to engines, other agents and control planes are reused after DNS ceased to
+    list their address. Requests in progress end as usual."""
     endpoints_file: Path
     """YAML file with the endpoints of the region; reloaded when it changes."""
     registration_token_file: Path | None = None
@@ -201,7 +205,8 @@ class AgentSettings(BaseModel):
     suspect_after_s: Annotated[float, Field(ge=0.0, le=600.0)] = 10.0
     """Time (s) without a byte of any response of an endpoint, while a request is overdue and other endpoints progress,
     after which the endpoint is suspect: it receives no new requests, and its waiting requests are sent to other
-    endpoints. Set it to at least 5 if responses are streamed; 0 disables the check."""
+    endpoints. Half of it suffices if its own recent responses do not explain the silence. Set it to at least 8 if
+    responses are streamed; 0 disables the check."""
     server_errors_eject: bool = True
     """Whether 5xx responses other than 502, 503 and 504 count as failures. Set to false if clients can provoke them."""
     geoip_file: Path | None = None

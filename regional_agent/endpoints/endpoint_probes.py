@@ -25,9 +25,10 @@ from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 FAST = 0.2
 """Interval between two probes while the next one may change the state, as a part (0-1) of the usual one."""
 
-MAX_LATE_S = 3600.0
-"""Maximum time (s) for which one probe waits for an endpoint whose requests explain the delay. A further probe would
-only occupy another place in the queue of connections of a server that runs one request at a time."""
+MAX_LATE_S = 30.0
+"""Maximum time (s) for which one probe waits for an endpoint whose requests explain the delay. Each further probe
+occupies another place in the queue of connections of a server that runs one request at a time; but a server whose
+address has changed must not be waited for."""
 
 MAX_PER_S = 200
 """Maximum probes per second of one agent; with many endpoints, each is probed less often."""

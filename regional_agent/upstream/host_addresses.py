@@ -12,6 +12,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
+from math import inf
 
 import msgspec
 
@@ -28,6 +29,9 @@ MAX_HOSTS = 4096
 MAX_ADDRESSES = 16
 """Maximum number of addresses of one host that are cached and tried."""
 
+MAX_REMEMBERED = 256
+"""Maximum number of addresses of one host whose last appearance is remembered, the latest ones."""
+
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 """Returns a host's addresses in the order to try them; raises OSError or ValueError if resolution fails."""
 
@@ -35,6 +39,8 @@ Resolve = Callable[[str], Awaitable[Sequence[str]]]
 class _Entry(msgspec.Struct):
     addresses: tuple[str, ...] = ()
     """The result of the last successful look-up."""
+    listed_at: dict[str, float] = {}
+    """When a look-up last returned an address (s), for the latest addresses."""
     resolved_at: float = 0.0
     lookup: asyncio.Task[None] | None = None
     error: Exception | None = None
@@ -71,6 +77,29 @@ class HostAddresses:
             raise entry.error
         return entry.addresses
 
+    async def refresh(self, host: str, max_age_s: float) -> None:
+        """Look up a host that was resolved before, unless its addresses are newer than `max_age_s` (s).
+
+        Returns at once if a look-up is in progress, since a name server may never answer.
+        """
+        entry = self._entries.get(host)
+        if entry is None or entry.lookup is not None:
+            return
+        if asyncio.get_running_loop().time() - entry.resolved_at >= max_age_s:
+            entry.lookup = asyncio.create_task(self._look_up(host, entry))
+            await asyncio.wait((entry.lookup,))
+
+    def absent_s(self, host: str, address: str) -> float:
+        """Return for how long look-ups of `host` have not returned an address (s); 0 if the last one returned it.
+
+        Time without a successful look-up does not count.
+        """
+        entry = self._entries.get(host)
+        if entry is None or not entry.addresses:
+            return 0.0
+        listed_at = entry.listed_at.get(address)
+        return inf if listed_at is None else entry.resolved_at - listed_at
+
     async def _look_up(self, host: str, entry: _Entry) -> None:
         try:
             addresses = without_reserved(host, await self._resolve(host))
@@ -81,6 +110,9 @@ class HostAddresses:
         else:
             entry.addresses = tuple(addresses)[:MAX_ADDRESSES]
             entry.resolved_at = asyncio.get_running_loop().time()
+            listed_at = entry.listed_at | dict.fromkeys(entry.addresses, entry.resolved_at)
+            newest = sorted(listed_at, key=listed_at.__getitem__)[-MAX_REMEMBERED:]
+            entry.listed_at = {address: listed_at[address] for address in newest}
         finally:
             entry.lookup = None
 

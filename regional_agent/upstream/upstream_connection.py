@@ -75,6 +75,7 @@ class UpstreamConnection(UpstreamTransport):
         "_upgrade_sink",
         "_used",
         "error_trailer",
+        "host",
         "sink",
         "trust",
     )
@@ -91,6 +92,8 @@ class UpstreamConnection(UpstreamTransport):
         self.sink: ResponseSink | None = None
         self.trust: object = None
         """The TLS settings of the address when the connection was opened; None for the settings of the pool."""
+        self.host = ""
+        """The IP address of the server, if `address` has a host name; else empty."""
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[Header] = []
         self._in_head = True

@@ -47,6 +47,13 @@ _POOL_TRUST: Final = ServerTrust(None, "")
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
+DEFAULT_MAX_MOVED_S: Final = 30.0
+"""Default of the maximum time (s) for which connections are reused after DNS ceased to list their address."""
+
+LOOK_UP_SHARE, ABSENT_SHARE = 1 / 6, 2 / 3
+"""Parts (0-1) of that time: between two look-ups, and after which an address that was not returned counts as moved. A
+name server may return some of many addresses in turn. The rest is for slow look-ups."""
+
 MAX_HOST_LINES: Final = 4096
 """Maximum number of addresses whose Host header is cached; a full cache is cleared."""
 
@@ -59,6 +66,7 @@ class UpstreamPool:
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
         resolve: Resolve | None = None,
         verify: Verify | None = None,
+        max_moved_s: float = DEFAULT_MAX_MOVED_S,
     ) -> None:
         """Create an empty pool.
 
@@ -66,6 +74,7 @@ class UpstreamPool:
             tls: returns the context for a new connection to an address that uses TLS.
             resolve: None uses the system's resolver.
             verify: verifies each server that uses TLS, in addition to what the context verifies.
+            max_moved_s: maximum time (s) for which connections are reused after DNS ceased to list their address.
         """
         self.batcher = WriteBatcher()
         self._hosts = HostAddresses(resolve)
@@ -74,6 +83,11 @@ class UpstreamPool:
         self._verify = verify
         self._trust: Mapping[Address, ServerTrust] = {}
         self._host_lines: dict[Address, bytes] = {}
+        self._look_up_every_s = max_moved_s * LOOK_UP_SHARE
+        self._max_absent_s = max_moved_s * ABSENT_SHARE
+        self._look_up_at: dict[Address, float] = {}
+        """When to look up the host of an address again (s), for addresses with a host name and open connections."""
+        self._look_ups: set[asyncio.Task[None]] = set()
 
     def use_trust(self, trust: Mapping[Address, ServerTrust]) -> None:
         """Use separate TLS settings for these addresses.
@@ -102,6 +116,8 @@ class UpstreamPool:
 
     def take(self, address: Address) -> UpstreamConnection | None:
         """Return the most recently used idle connection to `address`, or None."""
+        if address in self._look_up_at:
+            self._keep_looking_up(address)
         idle = self._idle.get(address)
         while idle:
             connection = idle.pop()
@@ -125,6 +141,9 @@ class UpstreamPool:
     def release(self, connection: UpstreamConnection) -> None:
         """Keep a connection whose response is complete; close it if enough are idle or its TLS settings changed."""
         if (self._trust or connection.trust is not None) and connection.trust != self._trust.get(connection.address):
+            connection.abort()
+            return
+        if self._has_moved(connection):
             connection.abort()
             return
         idle = self._idle.get(connection.address)
@@ -178,8 +197,40 @@ class UpstreamPool:
                 set_tcp_timeout(transport.get_extra_info("socket"), UPSTREAM_TIMEOUT_S)
                 opened = cast(UpstreamConnection, connection)
                 opened.trust = trust
+                if host != address.host:
+                    opened.host = host
+                    self._remember_name(address)
                 return opened
         raise failed or OSError("the host has no address")
+
+    def _has_moved(self, connection: UpstreamConnection) -> bool:
+        """Whether DNS has ceased to list the address of a connection."""
+        host = connection.host
+        return host != "" and self._hosts.absent_s(connection.address.host, host) >= self._max_absent_s
+
+    def _remember_name(self, address: Address) -> None:
+        if address not in self._look_up_at:
+            if len(self._look_up_at) >= MAX_HOST_LINES:
+                del self._look_up_at[next(iter(self._look_up_at))]
+            self._look_up_at[address] = asyncio.get_running_loop().time() + self._look_up_every_s
+
+    def _keep_looking_up(self, address: Address) -> None:
+        """Look up the host of an address again if that is due, in the background."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if now < self._look_up_at[address]:
+            return
+        self._look_up_at[address] = now + self._look_up_every_s
+        task = loop.create_task(self._close_moved(address))
+        self._look_ups.add(task)
+        task.add_done_callback(self._look_ups.discard)
+
+    async def _close_moved(self, address: Address) -> None:
+        """Look up the host of an address, and close the idle connections to addresses that it no longer has."""
+        await self._hosts.refresh(address.host, self._look_up_every_s / 2)
+        idle = self._idle.get(address, ())
+        for connection in [connection for connection in idle if self._has_moved(connection)]:
+            connection.abort()
 
     def _verify_server(self, transport: asyncio.Transport, address: Address) -> None:
         assert self._verify is not None

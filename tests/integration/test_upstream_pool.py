@@ -8,6 +8,7 @@ import resource
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool
 from regional_agent.upstream.upstream_sink import Broken, ConnectFailed
 from tests.support.on_uvloop import on_uvloop
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
-from tests.support.wait import PATIENCE_S, until
+from tests.support.wait import PATIENCE_S, until, until_async
 
 IDLE = 8
 
@@ -196,3 +197,52 @@ async def test_a_changed_name_is_resolved_again_and_each_address_is_tried(
             (await pool.connect(address)).abort()
         pool.close()
         server.close()
+
+
+def answers_as(name: bytes) -> Any:
+    """A server whose responses state its name."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(name), name))
+        writer.close()
+
+    return serve
+
+
+@on_uvloop
+async def test_kept_connections_end_when_dns_ceases_to_list_their_address() -> None:
+    with one_port_on_two_addresses() as (first, second):
+        servers = [
+            await asyncio.start_server(answers_as(name), sock=sock)
+            for name, sock in ((b"old", first), (b"new", second))
+        ]
+        address = Address("engine.test", first.getsockname()[1])
+        resolver = Resolver()
+        pool = UpstreamPool(resolve=resolver, max_moved_s=0.3)
+
+        async def served_by() -> bytes:
+            return (await fetch(pool, address, "/health", timeout_s=PATIENCE_S)).body
+
+        assert await served_by() == b"old"
+        in_use = pool.take(address)
+        assert in_use is not None
+        assert await served_by() == b"old"
+        resolver.answer, asked = None, resolver.asked
+        async with asyncio.timeout(PATIENCE_S):
+            while resolver.asked < asked + 3:
+                assert await served_by() == b"old", "a name that cannot be resolved has not moved"
+        resolver.answer = ("127.0.0.2",)
+
+        async def has_moved() -> bool:
+            return await served_by() == b"new"
+
+        await until_async(has_moved)
+        assert in_use.usable(), "a request in progress continues"
+        pool.release(in_use)
+        assert not in_use.usable()
+        assert await served_by() == b"new"
+        pool.close()
+        for server in servers:
+            server.close()
