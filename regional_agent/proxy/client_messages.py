@@ -36,6 +36,9 @@ MAX_MESSAGE_BYTES: Final = 64 * 1024
 MAX_HELD_BYTES: Final = 2 * MAX_MESSAGE_BYTES
 """Maximum size (bytes) of the frames of such a message: a message may consist of many small frames."""
 
+MAX_FRAMES: Final = 2048
+"""Maximum number of frames that one read of the event loop may complete, in about ten milliseconds."""
+
 MAX_REFUSED: Final = 16
 """Number of refused messages after which the connection is closed."""
 
@@ -102,7 +105,7 @@ class ClientMessages:
             Violation: the data is not valid, or must not reach the engine.
         """
         forward, refusals = list[bytes](), list[Refusal]()
-        at, size = 0, len(data)
+        at, size, frames = 0, len(data), 0
         while at < size or (self._frame is not None and not self._left):
             if self._frame is None:
                 at += self._read_head(data[at : at + MAX_HEAD_BYTES], forward)
@@ -113,6 +116,9 @@ class ClientMessages:
             if self._left:
                 break
             self._end_frame(self._frame, forward, refusals)
+            frames += 1
+            if frames > MAX_FRAMES:
+                raise Violation(POLICY_VIOLATION, f"more than {MAX_FRAMES} frames arrive at once")
         return b"".join(forward), refusals
 
     def _read_head(self, data: bytes, forward: list[bytes]) -> int:

@@ -18,6 +18,7 @@ from regional_agent.http.websocket_frames import (
     TOO_BIG,
 )
 from regional_agent.proxy.client_messages import (
+    MAX_FRAMES,
     MAX_HELD_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_REFUSED,
@@ -141,6 +142,7 @@ def test_a_refused_message_is_dropped_and_others_pass(data: bytes) -> None:
         (frame(b'{"a": "' + b"x" * MAX_MESSAGE_BYTES + b'", "model": "bad"}', BINARY), TOO_BIG),
         (frame(("[" + " " * MAX_MESSAGE_BYTES).encode("utf-16"), BINARY), POLICY_VIOLATION),
         (frame(b'{"model": "bad"}') * (MAX_REFUSED + 1), POLICY_VIOLATION),
+        (frame(b"", BINARY) * (MAX_FRAMES + 1), POLICY_VIOLATION),
     ],
 )
 def test_invalid_data_ends_the_connection(data: bytes, code: int) -> None:
