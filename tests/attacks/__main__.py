@@ -20,6 +20,7 @@ from tests.attacks import (  # noqa: F401 (they add attacks)
     by_strangers,
     by_tenants,
     on_etcd,
+    on_files,
     on_redis,
     unclear_requests,
     with_a_leaked_key,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import ssl
 import time
@@ -123,6 +124,8 @@ class Fleet:
         self.redis = redis
         self.bundle = directory / "policy"
         self.geoip = directory / "geoip.mmdb"
+        self._rules_once: set[str] = set()
+        """Names of the rules that `write_policy` has ever added."""
         self.control_planes: list[ControlPlaneServer] = []
         self.agents: dict[str, AgentProcess] = {}
         """By region/name."""
@@ -192,6 +195,15 @@ class Fleet:
 
     def write_policy(self, tenants: dict[str, str] | None = None, rules: str = "") -> None:
         """Write the bundle of the fleet: the example bundle with more tenants and rules."""
+        names = set(re.findall(r"^name: (\S+)$", rules, re.MULTILINE))
+        self._rules_once |= names
+        removed = sorted(self._rules_once - names)
+        accepted = f"residency_rules: [{', '.join(removed)}]\nbecause: The attack is over.\n"
+        if removed:
+            document = f"apiVersion: penstock/v1\nkind: AcceptedRemoval\nname: attack\n{accepted}"
+            _replace(self.bundle / "removed.yaml", document)
+        else:
+            (self.bundle / "removed.yaml").unlink(missing_ok=True)
         tenants = TENANTS if tenants is None else tenants
         documents = "".join(tenant_document(name, data_class) for name, data_class in tenants.items())
         _replace(self.bundle / "tenants.yaml", (PLANET / "tenants.yaml").read_text() + documents)

@@ -12,6 +12,8 @@ from urllib.parse import quote
 import typer
 from rich.table import Table
 
+from adapters.plain_file import read_plain_file
+from adapters.secret_file import MAX_FILE_BYTES
 from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
@@ -80,7 +82,7 @@ def lift_key(
 
 def _digest_of(key_file: Path) -> str:
     try:
-        key = key_file.read_bytes().strip()
+        key = read_plain_file(key_file, MAX_FILE_BYTES).content.strip()
     except OSError as error:
         raise UsageFault(f"{key_file}: cannot read the key: {error.strerror}") from None
     if not key or len(key.split()) > 1:

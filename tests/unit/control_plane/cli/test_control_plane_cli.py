@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from control_plane.audit.audit_chain import BEGINNING, AuditEntry, AuditHead, Ch
 from control_plane.auth.admin_token import AdminToken, may_resend_credential
 from control_plane.cli.api_client import ApiClient, NoLeader
 from control_plane.cli.commands.operating import drill_commands
+from control_plane.cli.contexts import BadContexts, load_contexts
 from control_plane.cli.main import app
 from control_plane.cli.rollout_view import rollout_view
 from control_plane.cli.status_view import status_view
@@ -482,6 +484,44 @@ def test_a_failed_write_is_a_one_line_error(command: str, tmp_path: Path) -> Non
         words = [sys.executable, "-c", code, *command.format(empty=tmp_path / "empty").split()]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "penstock: [Errno 28] No space left on device\n")
+
+
+CALL = "status --url http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{CALL} --token-file {{fifo}}",
+        f"{CALL} --token-file {{token}} --ca-file {{fifo}}",
+        "audit verify {fifo}",
+        "residency report {fifo}",
+        "certs check {directory}",
+        "policy lint {bundle}",
+        "policy simulate {smallest} {smallest} --demand {fifo}",
+        "policy simulate {smallest} {smallest} --trace {fifo}",
+        "policy simulate {smallest} {smallest} --fleet {fifo}",
+    ],
+)
+def test_a_fifo_in_place_of_a_file_is_an_error(command: str, tmp_path: Path, token: str) -> None:
+    """A command that read it would wait for a writer."""
+    directory, bundle = tmp_path / "identity", tmp_path / "bundle"
+    for path in (directory, bundle):
+        path.mkdir()
+    for fifo in (tmp_path / "fifo", directory / "tls.crt", directory / "tls.key", bundle / "bundle.yaml"):
+        os.mkfifo(fifo)
+    smallest = POLICIES / "examples" / "smallest"
+    named = {"fifo": tmp_path / "fifo", "directory": directory, "bundle": bundle, "smallest": smallest, "token": token}
+    result = run(*command.format(**named).split())
+    assert result.exit_code in (1, 2)
+    assert "FIFO" in result.output + result.stderr or "is not a .yaml file" in result.output
+
+
+def test_a_context_file_that_is_a_fifo_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "contexts.yaml")
+    monkeypatch.setenv("PENSTOCK_CONTEXTS_FILE", str(tmp_path / "contexts.yaml"))
+    with pytest.raises(BadContexts, match="a FIFO, not a regular file"):
+        load_contexts()
 
 
 def test_shells_can_complete() -> None:
