@@ -78,7 +78,7 @@ async def test_without_an_anonymous_tenant_a_key_is_required(tmp_path: Path, siz
         status, headers, body = await ask(agent, body=asked)
         assert (status, code(body)) == (401, "invalid_api_key")
         assert headers["www-authenticate"] == "Bearer"
-        assert agent.tally.report().failed == 1
+        assert agent.tally.report().ended == 0, "requests of strangers are no evidence"
     log.close()
     (line,) = (tmp_path / "access.log").read_text().splitlines()
     assert (json.loads(line)["status"], json.loads(line)["outcome"]) == (401, "invalid_api_key")
