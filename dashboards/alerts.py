@@ -60,7 +60,8 @@ SERVICE = (
         expr=f"{BURN_1H.record} > {FAST} and {BURN_5M.record} > {FAST}",
         for_s=60,
         severity=PAGE,
-        summary="Responses of {{ $labels.model }} miss the objective {{ $value | humanize }} times as often as allowed",
+        summary="Responses of {{ $labels.model }} miss the objective ({{ $labels.measure }}) {{ $value | humanize }}"
+        " times as often as allowed",
         impact="Clients wait or are refused; at this rate a month's budget is spent in two days.",
     ),
     Alert(
@@ -68,8 +69,8 @@ SERVICE = (
         expr=f"{BURN_6H.record} > {SLOW:g} and {BURN_30M.record} > {SLOW:g}",
         for_s=900,
         severity=TICKET,
-        summary="For hours responses of {{ $labels.model }} miss the objective {{ $value | humanize }} times as often"
-        " as allowed",
+        summary="For hours responses of {{ $labels.model }} miss the objective ({{ $labels.measure }})"
+        " {{ $value | humanize }} times as often as allowed",
         impact="Some clients wait or are refused; at this rate a month's budget is spent in five days.",
     ),
     Alert(

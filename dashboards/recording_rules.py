@@ -151,20 +151,21 @@ _ANSWERS = "penstock_agent_slo_requests_total"
 
 def _burn(window: str) -> Recording:
     """How many times as fast as the objective allows its answers are late or fail; at 1 it is just met."""
-    missed = f'sum by (model) (rate({_ANSWERS}{{met="false"}}[{window}]))'
+    missed = f'sum by (model, measure) (rate({_ANSWERS}{{met="false"}}[{window}]))'
     return Recording(
-        ("model",),
+        ("model", "measure"),
         f"penstock_slo_burn:rate{window}",
-        f"{missed} / sum by (model) (rate({_ANSWERS}[{window}]))"
-        " / (1 - max by (model) (penstock_agent_slo_target_ratio))",
+        f"{missed} / sum by (model, measure) (rate({_ANSWERS}[{window}]))"
+        " / (1 - max by (model, measure) (penstock_agent_slo_target_ratio))",
     )
 
 
 BURN_5M, BURN_30M, BURN_1H, BURN_6H = map(_burn, ("5m", "30m", "1h", "6h"))
 ATTAINED = Recording(
-    ("site", "model"),
+    ("site", "model", "measure"),
     "penstock_slo_attained:ratio_rate5m",
-    f'sum by (site, model) (rate({_ANSWERS}{{met="true"}}[5m])) / sum by (site, model) (rate({_ANSWERS}[5m]))',
+    f'sum by (site, model, measure) (rate({_ANSWERS}{{met="true"}}[5m]))'
+    f" / sum by (site, model, measure) (rate({_ANSWERS}[5m]))",
 )
 
 RECORDINGS = (

@@ -14,6 +14,7 @@ from control_plane.status.objective_status import ObjectiveStatus, objective_sta
 from control_plane.status.status import AgentStatus, ArcStatus, PoolStatus, RegionStatus, Status
 from penstock.health.region_health import RegionState
 from penstock.policy.provenance import Provenance
+from penstock.policy.service_objective import within_text
 from penstock.rollout.state_machine import Phase
 
 FIRST_REPORT_WITHIN_S = 5.0
@@ -113,14 +114,14 @@ def _objectives(status: Status) -> Iterable[Table]:
     if not whole:
         return
     table = table_of(
-        "model", "answers begin within", "wanted", "attained", "missed in", title="Service objectives, last 5 minutes"
+        "model", "objective", "wanted", "attained", "missed in", title="Service objectives, last 5 minutes"
     )
     for objective in whole:
         missed = [
             f"{region.name} {_attained(here)}" for region in status.regions for here in _missed(region, objective)
         ]
         colour = "green" if objective.is_met else "dim" if objective.is_met is None else "bold red"
-        within = f"{objective.first_byte_s:g} s"
+        within = within_text(objective.limit_s, objective.measure)
         table.add_row(
             objective.model,
             within,

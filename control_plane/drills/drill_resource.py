@@ -7,22 +7,25 @@ import msgspec
 from penstock.drills.drill_progress import burn_rate
 from penstock.drills.drill_state import Drill, DrillPhase, DrillStep
 from penstock.policy.policy import Exercise
+from penstock.policy.service_objective import Measure
 
 
 class ObjectiveResult(msgspec.Struct, frozen=True):
     """Attainment of one service objective during a drill, over all agents of the fleet."""
 
     model: str
-    first_byte_s: float
-    """Target time (s) from a request to the first byte of the response."""
+    limit_s: float
+    """Limit (s) of the measured time."""
     share: float
     """Target share (0-1)."""
     answers: int
     """Requests for the model that succeeded or failed since the beginning of the drill."""
     attained: float
-    """Share (0-1) of `answers` that succeeded, with the first byte within `first_byte_s`."""
+    """Share (0-1) of `answers` that succeeded within `limit_s`."""
     burn_rate: float
     """Burn rate of the error budget; a rate of 1 uses the budget up exactly."""
+    measure: Measure = Measure.FIRST_BYTE
+    """The measured time: `first_byte` of streams, or `total` of responses that are not streamed."""
 
 
 class DrillReport(msgspec.Struct, frozen=True):
@@ -94,7 +97,13 @@ def drill_report(drill: Drill) -> DrillReport:
         failed_requests=drill.requests.failed,
         objectives=tuple(
             ObjectiveResult(
-                counts.model, counts.first_byte_s, counts.share, counts.answers, counts.attained, burn_rate(counts)
+                counts.model,
+                counts.limit_s,
+                counts.share,
+                counts.answers,
+                counts.attained,
+                burn_rate(counts),
+                counts.measure,
             )
             for counts in drill.objectives
         ),

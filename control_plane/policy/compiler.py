@@ -355,7 +355,7 @@ def _quota(shape: QuotaSpec | None) -> Quota | None:
 
 def _model(shape: ModelDocument) -> Model:
     wanted = shape.service_objective
-    objective = None if wanted is None else ServiceObjective(wanted.first_byte_s, wanted.share)
+    objective = None if wanted is None else ServiceObjective(wanted.first_byte_s, wanted.share, wanted.total_s)
     return Model(
         **_fields(shape)
         | {

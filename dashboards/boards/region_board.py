@@ -82,14 +82,15 @@ REGION = Board(
                 lines(
                     Prose(
                         "Are service objectives met?",
-                        "Share of requests whose response began within the objective, by model; dashed the target.",
+                        "Share of requests within the objective, by model and measure: the first byte of streams, the"
+                        " total time of other responses; dashed the target.",
                         "Below the dashed line: runbook of PenstockObjectiveMissed.",
                     ),
                     [
-                        Query(f"{ATTAINED.record}{{{HERE}}}", "{{site}} {{model}}"),
+                        Query(f"{ATTAINED.record}{{{HERE}}}", "{{site}} {{model}} {{measure}}"),
                         Query(
-                            'max by (model) (penstock_agent_slo_target_ratio{model=~"$model"})',
-                            "{{model}} target",
+                            'max by (model, measure) (penstock_agent_slo_target_ratio{model=~"$model"})',
+                            "{{model}} {{measure}} target",
                             dashed=True,
                         ),
                     ],

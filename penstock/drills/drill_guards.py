@@ -14,7 +14,8 @@ from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.registry import OFFLINE_LIMIT_S
 from penstock.planning.tick_input import TickInput
 from penstock.policy.policy import Policy
-from penstock.rollout.objective_evidence import ObjectiveCounts, merge_counts
+from penstock.policy.service_objective import within_text
+from penstock.rollout.objective_evidence import ObjectiveCounts, counted, merge_counts
 
 
 class Situation(msgspec.Struct, frozen=True):
@@ -45,7 +46,8 @@ def refusal(request: DrillRequest, policy: Policy, now_is: Situation) -> str | N
         return f"{', '.join(failed)} failed"
     for counts in now_is.objectives:
         if counts.is_broken:
-            return f"only {counts.attained:.2%} of answers of {counts.model} begin within {counts.first_byte_s:g} s now"
+            within = within_text(counts.limit_s, counts.measure)
+            return f"only {counts.attained:.2%} of answers of {counts.model} {within} now"
     if request.region is None:
         return None if now_is.control_planes > 1 else "there is no second control plane to take over"
     if request.region not in policy.regions:
@@ -92,4 +94,4 @@ def recent_objectives(snapshot: Snapshot) -> tuple[ObjectiveCounts, ...]:
 def _recent(snapshot: Snapshot) -> Iterable[ObjectiveCounts]:
     for held in snapshot.agents.values():
         for report in held.report.objectives:
-            yield ObjectiveCounts(*report.wanted, report.answers, report.within)
+            yield counted(report, report.answers, report.within)

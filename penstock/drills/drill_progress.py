@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.drills.drill_state import Drill, DrillEvent, DrillPhase, transition
 from penstock.overrides.overrides import Override, OverrideKind
+from penstock.policy.service_objective import within_text
 from penstock.rollout.evidence import AgentObservation, objectives_since, requests_since, with_marks
 from penstock.rollout.objective_evidence import ObjectiveCounts, merge_counts
 
@@ -123,8 +124,8 @@ def burning_objective(drill: Drill) -> str | None:
         if rate > drill.request.max_burn_rate and counts.is_broken:
             return (
                 f"the error budget of {counts.model} burns at {rate:.1f} times its rate, more than"
-                f" {drill.request.max_burn_rate:g}: {counts.attained:.2%} of answers begin within"
-                f" {counts.first_byte_s:g} s"
+                f" {drill.request.max_burn_rate:g}: {counts.attained:.2%} of answers"
+                f" {within_text(counts.limit_s, counts.measure)}"
             )
     if drill.requests.ended >= MIN_REQUESTS and drill.requests.failed_share > MAX_FAILED_SHARE:
         return f"{drill.requests.failed_share:.1%} of requests fail, more than {MAX_FAILED_SHARE:.0%}"

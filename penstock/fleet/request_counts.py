@@ -16,7 +16,7 @@ class RequestCounts(msgspec.Struct, frozen=True):
     failed: int = 0
     """Finished requests that an engine, the fleet or its policy answered with a refusal or an error."""
     begun: int = 0
-    """Requests whose response began."""
+    """Requests for streams whose response began."""
     first_byte_s: float = 0.0
     """Sum of the times to first byte (s) of the requests in `begun`."""
 

@@ -1,43 +1,72 @@
-"""Service objectives for the time to first byte, and the reports of their attainment."""
+"""Service objectives for the times of responses, and the reports of their attainment."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from math import inf
 
 import msgspec
 
 
-class ServiceObjective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Measure(StrEnum):
+    """The time that an objective limits, and the responses that it counts."""
+
+    FIRST_BYTE = "first_byte"
+    """From a client's request for a stream to the first byte of the response body."""
+    TOTAL = "total"
+    """From a client's request to the end of a response that is not streamed."""
+
+
+class ServiceObjective(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The objective of a model's responses, as measured by clients."""
 
-    first_byte_s: float
-    """Time (s) from a client's request to the first byte of the response body."""
+    first_byte_s: float | None
+    """Limit (s) of Measure.FIRST_BYTE; None for no objective of streams."""
     share: float
-    """Target share (0-1) of requests whose response begins within that time."""
+    """Target share (0-1) of requests that succeed within the limit of their measure."""
+    total_s: float | None = None
+    """Limit (s) of Measure.TOTAL; None for no objective of responses that are not streamed."""
+
+    @property
+    def limits_s(self) -> dict[Measure, float]:
+        """The limits (s) by measure."""
+        limits = {Measure.FIRST_BYTE: self.first_byte_s, Measure.TOTAL: self.total_s}
+        return {measure: limit_s for measure, limit_s in limits.items() if limit_s is not None}
 
 
-class ObjectiveReport(msgspec.Struct, frozen=True, gc=False):
-    """Recent responses of one agent for one model, counted against the objective of the agent's policy."""
+Wanted = tuple[str, float, float, Measure]
+"""Identifies an objective: the model, the limit (s), the share (0-1) of responses within it, and the measure."""
+
+
+class ObjectiveReport(msgspec.Struct, frozen=True, gc=False, rename={"limit_s": "first_byte_s"}):
+    """Recent responses of one agent for one model, counted against an objective of the agent's policy."""
 
     model: str
-    first_byte_s: float
+    limit_s: float
+    """Limit (s) of the measure. In reports its name is `first_byte_s`, as agents of earlier versions call it."""
     share: float
     answers: int
     """Finished requests of the last minutes, including failed ones."""
     within: int
-    """Finished requests of the last minutes that succeeded and whose response began in time."""
+    """Finished requests of the last minutes that succeeded within the limit."""
     answers_ever: int = 0
     """As `answers`, since the start of the agent or the last change of the objective; 0 if not reported."""
     within_ever: int = 0
     """As `within`, for the same period as `answers_ever`."""
+    measure: Measure = Measure.FIRST_BYTE
 
     @property
-    def wanted(self) -> tuple[str, float, float]:
-        """The identity of an objective."""
-        return self.model, self.first_byte_s, self.share
+    def wanted(self) -> Wanted:
+        """The identity of the objective."""
+        return self.model, self.limit_s, self.share, self.measure
 
     @property
     def is_possible(self) -> bool:
         """Whether counts and objective are consistent and in range."""
         are_counts = 0 <= self.within <= self.answers and 0 <= self.within_ever <= self.answers_ever
-        return are_counts and 0.0 < self.first_byte_s < inf and 0.0 < self.share < 1.0
+        return are_counts and 0.0 < self.limit_s < inf and 0.0 < self.share < 1.0
+
+
+def within_text(limit_s: float, measure: Measure) -> str:
+    """What responses within an objective do, for people: `begin within 1.5 s`."""
+    return f"{'begin' if measure is Measure.FIRST_BYTE else 'are complete'} within {limit_s:g} s"

@@ -12,7 +12,7 @@ from math import sqrt
 
 import msgspec
 
-from penstock.policy.service_objective import ObjectiveReport
+from penstock.policy.service_objective import Measure, ObjectiveReport, Wanted, within_text
 
 DEVIATIONS_BROKEN = 3.0
 """Standard deviations by which late answers must exceed the permitted number before an objective counts as missed."""
@@ -25,23 +25,21 @@ MIN_MISSED = 5
 """Minimum number of late answers of a missed objective: fewer are attributed to chance, since the deviation of so few
 is unreliable."""
 
-Wanted = tuple[str, float, float]
-"""A model, the time (s) within which its answers should begin, and the share (0-1) of answers that should."""
-
 
 class ObjectiveCounts(msgspec.Struct, frozen=True, array_like=True):
     """Attainment of one model's objective: two counters that only grow; or, as a difference, an interval."""
 
     model: str
-    first_byte_s: float
+    limit_s: float
     share: float
     answers: int
     within: int
+    measure: Measure = Measure.FIRST_BYTE
 
     @property
     def wanted(self) -> Wanted:
         """Identifies the objective."""
-        return self.model, self.first_byte_s, self.share
+        return self.model, self.limit_s, self.share, self.measure
 
     @property
     def is_kept(self) -> bool:
@@ -68,7 +66,12 @@ class ObjectiveCounts(msgspec.Struct, frozen=True, array_like=True):
 
 def counts_of(reports: Iterable[ObjectiveReport]) -> tuple[ObjectiveCounts, ...]:
     """Returns the counters since an agent's start, for the objectives of the agent's policy."""
-    return tuple(ObjectiveCounts(*report.wanted, report.answers_ever, report.within_ever) for report in reports)
+    return tuple(counted(report, report.answers_ever, report.within_ever) for report in reports)
+
+
+def counted(report: ObjectiveReport, answers: int, within: int) -> ObjectiveCounts:
+    """Returns counters for the objective of a report."""
+    return ObjectiveCounts(report.model, report.limit_s, report.share, answers, within, report.measure)
 
 
 def counts_since(mark: Iterable[ObjectiveCounts], now: Iterable[ObjectiveCounts]) -> tuple[ObjectiveCounts, ...]:
@@ -122,6 +125,6 @@ def _difference(counts: ObjectiveCounts, mark: ObjectiveCounts) -> ObjectiveCoun
 
 def _description(counts: ObjectiveCounts, usual: ObjectiveCounts, baseline: str) -> str:
     return (
-        f"{counts.attained:.2%} of answers of {counts.model} begin within {counts.first_byte_s:g} s;"
+        f"{counts.attained:.2%} of answers of {counts.model} {within_text(counts.limit_s, counts.measure)};"
         f" the objective is {counts.share:.2%}, and {usual.attained:.2%} did {baseline}"
     )

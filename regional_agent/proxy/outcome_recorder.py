@@ -62,7 +62,8 @@ class OutcomeRecorder:
             first_byte_at = account.first_byte_at
             ttft_s = None if first_byte_at is None else first_byte_at - context.received_at
             if context.route_context is None:
-                self._tally.ended(context.model, outcome, ttft_s, total_s)
+                streaming = context.estimate.streaming
+                self._tally.ended(context.model, outcome, ttft_s, total_s, streaming=streaming)
             self.metrics.request_done(context.model, server, kind, outcome, ttft_s, total_s)
             route = context.request.route
             if isinstance(attempt, LocalAttempt) and (route is None or route.occupies_slot):

@@ -17,6 +17,7 @@ from adapters.loop_delay import LoopDelay
 from penstock.accounts.outcomes import Outcome
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
+from penstock.policy.service_objective import Measure
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.endpoint_metrics import EndpointMetrics
 from regional_agent.telemetry.objective_tally import ObjectiveTally
@@ -189,12 +190,15 @@ class AgentMetrics:
         self.certificates = CertificateExpiry({})
         """The certificates in use."""
         self._slo_target = self._gauge(
-            "slo_target_ratio", "Target share (0-1) of requests that meet the service objective, by model.", ("model",)
+            "slo_target_ratio",
+            "Target share (0-1) of requests that meet a service objective, by model and measure.",
+            ("model", "measure"),
         )
         self._slo_requests = RequestCounter(
             "penstock_agent_slo_requests",
-            "Served or failed requests for a model with a service objective, by whether they met the objective.",
-            ("model", "met"),
+            "Served or failed requests for a model with a service objective, by the measure of the objective (the first"
+            " byte of streams, the total time of other responses), and by whether they met it.",
+            ("model", "measure", "met"),
         )
         self._decision = Histogram(
             "penstock_agent_decision_seconds",
@@ -381,15 +385,16 @@ class AgentMetrics:
         self._plan_generation.set(plan_generation)
         self._config_age.set(age_s)
 
-    def set_objectives(self, tallies: Mapping[str, ObjectiveTally]) -> None:
-        """Set the series of every model's service objective, and remove the series of models not in `tallies`."""
+    def set_objectives(self, objectives: Mapping[str, Mapping[Measure, ObjectiveTally]]) -> None:
+        """Set the series of every model's service objective, and remove the series of other models."""
         self._slo_target.clear()
         self._slo_requests.series.clear()
-        for model, tally in tallies.items():
-            self._slo_target.labels(model).set(tally.objective.share)
-            for met, count in (("true", tally.within), ("false", tally.answers - tally.within)):
-                self._slo_requests.series[model, met] = series = Series(None, None)
-                series.count = count
+        for model, tallies in objectives.items():
+            for measure, tally in tallies.items():
+                self._slo_target.labels(model, measure.value).set(tally.share)
+                for met, count in (("true", tally.within), ("false", tally.answers - tally.within)):
+                    self._slo_requests.series[model, measure.value, met] = series = Series(None, None)
+                    series.count = count
 
     def set_shared_load(self, up: bool, age_s: float) -> None:
         """Set whether the shared load is reachable, and its age in seconds; inf if it is not configured."""

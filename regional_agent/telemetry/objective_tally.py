@@ -1,4 +1,4 @@
-"""Counts how often one model meets its service objective, since the start and in the recent window."""
+"""Counts how often one model meets one service objective, since the start and in the recent window."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import inf
 from typing import Final
 
 from penstock.accounts.outcomes import Counts
-from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
+from penstock.policy.service_objective import Measure, ObjectiveReport
 
 _SUCCESS, _FAILURE, _IF_LATE = Counts.SUCCESS, Counts.FAILURE, Counts.IF_LATE
 """Module constants, since in Python 3.11 access to an enum member through its class is a function call."""
@@ -22,29 +22,31 @@ STEP_S: Final = 15.0
 class ObjectiveTally:
     """Counters of finished requests and of requests within the objective, and their past values in the window."""
 
-    __slots__ = ("_first_byte_s", "_marks", "answers", "objective", "within")
+    __slots__ = ("_marks", "answers", "limit_s", "measure", "share", "within")
 
-    def __init__(self, objective: ServiceObjective) -> None:
-        self.objective = objective
-        self._first_byte_s = objective.first_byte_s
+    def __init__(self, measure: Measure, limit_s: float, share: float) -> None:
+        """Count the requests for which `measure` is at most `limit_s` (s); `share` is the target (0-1)."""
+        self.measure = measure
+        self.limit_s = limit_s
+        self.share = share
         self.answers = self.within = 0
         self._marks = deque([(-inf, 0, 0)])
 
-    def ended(self, counts: Counts, first_byte_s: float | None, total_s: float) -> None:
+    def ended(self, counts: Counts, measured_s: float | None, waited_s: float) -> None:
         """Count a request that ended.
 
         Args:
             counts: how the outcome counts. A success without a body is not counted.
-            first_byte_s: time (s) to the first byte of the response; None if no response began.
-            total_s: time (s) to the end of the request.
+            measured_s: the measured time (s); None if the response did not come so far.
+            waited_s: time (s) for which the client waited.
         """
         if counts is _SUCCESS:
-            if first_byte_s is not None:
+            if measured_s is not None:
                 self.answers += 1
-                if first_byte_s <= self._first_byte_s:
+                if measured_s <= self.limit_s:
                     self.within += 1
         elif counts is _FAILURE or (
-            counts is _IF_LATE and (total_s if first_byte_s is None else first_byte_s) > self._first_byte_s
+            counts is _IF_LATE and (waited_s if measured_s is None else measured_s) > self.limit_s
         ):
             self.answers += 1
 
@@ -61,13 +63,5 @@ class ObjectiveTally:
         while len(marks) > 1 and now - marks[1][0] >= WINDOW_S:
             marks.popleft()
         _, answers, within = marks[0]
-        objective = self.objective
-        return ObjectiveReport(
-            model,
-            objective.first_byte_s,
-            objective.share,
-            self.answers - answers,
-            self.within - within,
-            self.answers,
-            self.within,
-        )
+        recent = self.answers - answers, self.within - within
+        return ObjectiveReport(model, self.limit_s, self.share, *recent, self.answers, self.within, self.measure)

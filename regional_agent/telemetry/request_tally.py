@@ -8,12 +8,13 @@ from typing import Final
 from penstock.accounts.outcomes import FAULTS_OF_POLICY, RULES, Counts, Outcome
 from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.policy import Model
-from penstock.policy.service_objective import ObjectiveReport
+from penstock.policy.service_objective import Measure, ObjectiveReport
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 
 _OK: Final = Outcome.OK
 _NOT, _SUCCESS, _FAILURE = Counts.NOT, Counts.SUCCESS, Counts.FAILURE
+_FIRST_BYTE, _TOTAL = Measure.FIRST_BYTE, Measure.TOTAL
 """Module constants, since in Python 3.11 access to an enum member through its class is a function call."""
 
 
@@ -25,25 +26,33 @@ class RequestTally:
     def __init__(self) -> None:
         self._ended = self._failed = self._begun = 0
         self._first_byte_s = 0.0
-        self.objectives: dict[str, ObjectiveTally] = {}
-        """Tallies of service objectives, by model."""
+        self.objectives: dict[str, dict[Measure, ObjectiveTally]] = {}
+        """Tallies of service objectives, by model and measure."""
 
     def use_objectives(self, models: Mapping[str, Model]) -> None:
         """Use the objectives of a newly accepted policy; counts of unchanged objectives are kept."""
         before, self.objectives = self.objectives, {}
         for name, model in models.items():
-            if model.service_objective is not None:
-                tally = before.get(name)
-                if tally is None or tally.objective != model.service_objective:
-                    tally = ObjectiveTally(model.service_objective)
-                self.objectives[name] = tally
+            objective = model.service_objective
+            if objective is None:
+                continue
+            tallies = self.objectives[name] = {}
+            for measure, limit_s in objective.limits_s.items():
+                tally = before.get(name, {}).get(measure)
+                if tally is None or (tally.limit_s, tally.share) != (limit_s, objective.share):
+                    tally = ObjectiveTally(measure, limit_s, objective.share)
+                tallies[measure] = tally
 
-    def ended(self, model: str, outcome: Outcome, first_byte_s: float | None, total_s: float) -> None:
+    def ended(
+        self, model: str, outcome: Outcome, first_byte_s: float | None, total_s: float, *, streaming: bool
+    ) -> None:
         """Count a client request that ended, as RULES says for its outcome.
 
         Args:
             first_byte_s: time (s) to the first byte of the response; None if no response began.
             total_s: time (s) to the end of the request.
+            streaming: whether the response is streamed. The first byte of any other response arrives at its end, so
+                that its time depends on the length of the answer.
         """
         counts, in_objectives = _SUCCESS, _SUCCESS
         if outcome is not _OK:
@@ -52,12 +61,15 @@ class RequestTally:
         if counts is not _NOT:
             self._failed += counts is _FAILURE
             self._ended += 1
-            if first_byte_s is not None:
+            if streaming and first_byte_s is not None:
                 self._begun += 1
                 self._first_byte_s += first_byte_s
-        objective = self.objectives.get(model)
-        if objective is not None:
-            objective.ended(in_objectives, first_byte_s, total_s)
+        tallies = self.objectives.get(model)
+        if tallies is not None:
+            tally = tallies.get(_FIRST_BYTE if streaming else _TOTAL)
+            if tally is not None:
+                measured_s = first_byte_s if streaming or first_byte_s is None else total_s
+                tally.ended(in_objectives, measured_s, total_s)
 
     def rejected(self, reason: Reason) -> None:
         """Count a request that was refused before routing, if an error in the policy may have refused it."""
@@ -71,4 +83,6 @@ class RequestTally:
 
     def report_objectives(self, now: float) -> tuple[ObjectiveReport, ...]:
         """Return the report of every service objective; `now` is monotonic time, in seconds."""
-        return tuple(tally.report(model, now) for model, tally in self.objectives.items())
+        return tuple(
+            tally.report(model, now) for model, tallies in self.objectives.items() for tally in tallies.values()
+        )

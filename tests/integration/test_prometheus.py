@@ -39,7 +39,7 @@ from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Cost, CostUnit
-from penstock.policy.service_objective import ServiceObjective
+from penstock.policy.service_objective import Measure
 from penstock.rollout.state_machine import Phase
 from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason
@@ -143,9 +143,9 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
     (
         "PenstockObjectiveMissed",
         {
-            f'penstock_agent_slo_target_ratio{{{AGENT},model="m"}}': "0.99x80",
-            f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="true"}}': "0+80x80",
-            f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="false"}}': "0+20x80",
+            f'penstock_agent_slo_target_ratio{{{AGENT},measure="first_byte",model="m"}}': "0.99x80",
+            f'penstock_agent_slo_requests_total{{{AGENT},measure="first_byte",model="m",met="true"}}': "0+80x80",
+            f'penstock_agent_slo_requests_total{{{AGENT},measure="first_byte",model="m",met="false"}}': "0+20x80",
         },
         "4m",
     ),
@@ -154,9 +154,9 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         {
             "penstock_leader": "1x300",
             'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x300",
-            f'penstock_agent_slo_target_ratio{{{AGENT},model="m"}}': "0.99x300",
-            f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="true"}}': "0+92x300",
-            f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="false"}}': "0+8x300",
+            f'penstock_agent_slo_target_ratio{{{AGENT},measure="first_byte",model="m"}}': "0.99x300",
+            f'penstock_agent_slo_requests_total{{{AGENT},measure="first_byte",model="m",met="true"}}': "0+92x300",
+            f'penstock_agent_slo_requests_total{{{AGENT},measure="first_byte",model="m",met="false"}}': "0+8x300",
         },
         "20m",
     ),
@@ -293,9 +293,9 @@ WELL = {
     f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+100x80",
     f"penstock_agent_shared_load_up{{{AGENT}}}": "1x80",
     f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1 0x80",
-    f'penstock_agent_slo_target_ratio{{{AGENT},model="m"}}': "0.99x80",
-    f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="true"}}': "0+98x80",
-    f'penstock_agent_slo_requests_total{{{AGENT},model="m",met="false"}}': "0+2x80",
+    f'penstock_agent_slo_target_ratio{{{AGENT},measure="first_byte",model="m"}}': "0.99x80",
+    f'penstock_agent_slo_requests_total{{{AGENT},measure="first_byte",model="m",met="true"}}': "0+98x80",
+    f'penstock_agent_slo_requests_total{{{AGENT},measure="first_byte",model="m",met="false"}}': "0+2x80",
     f'penstock_agent_slo_target_ratio{{{AGENT},model="idle"}}': "0.99x80",
     f'penstock_agent_slo_requests_total{{{AGENT},model="idle",met="true"}}': "0x80",
     f'penstock_agent_slo_requests_total{{{AGENT},model="idle",met="false"}}': "0x80",
@@ -379,7 +379,7 @@ def test_a_healthy_fleet_fires_no_alert(tmp_path: Path) -> None:
 
 
 USAGE = b'{"usage":{"prompt_tokens":100,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":64}}}'
-KEPT = ObjectiveTally(ServiceObjective(1.5, 0.99))
+KEPT = ObjectiveTally(Measure.FIRST_BYTE, 1.5, 0.99)
 
 
 def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
@@ -424,7 +424,7 @@ def work(metrics: AgentMetrics) -> None:
         "gpu-1", {Signal.PREFIX_HITS: KEPT.answers, Signal.PREFIX_QUERIES: 2 * KEPT.answers}, 0.3
     )
     KEPT.ended(Counts.SUCCESS, 0.05, 2.0)
-    metrics.set_objectives({"m": KEPT})
+    metrics.set_objectives({"m": {Measure.FIRST_BYTE: KEPT}})
 
 
 def leader() -> ControlPlaneMetrics:

@@ -68,7 +68,7 @@ async def test_an_engine_too_slow_for_the_objective_is_reported(tmp_path: Path, 
                 await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
                 before = await operator.until(server, lambda status: bool(here(status).objectives))
                 (reported,) = here(before).objectives
-                assert (reported.model, reported.first_byte_s, reported.share) == (MODEL, 0.01, 0.9)
+                assert (reported.model, reported.limit_s, reported.share) == (MODEL, 0.01, 0.9)
                 assert (reported.answers, reported.is_met) == (0, None)
                 for _ in range(ASKED):
                     client = await RawClient.connect(agent.faces()["traffic"])
@@ -82,7 +82,8 @@ async def test_an_engine_too_slow_for_the_objective_is_reported(tmp_path: Path, 
                 assert "0.01 s" in table
                 assert f"eu-de 0.00% of {ASKED}" in table
                 page = (await asyncio.to_thread(agent.ask, "/metrics")).text
-                missed = f'penstock_agent_slo_requests_total{{met="false",model="{MODEL}"}} {float(ASKED)}'
+                labels = f'measure="first_byte",met="false",model="{MODEL}"'
+                missed = f"penstock_agent_slo_requests_total{{{labels}}} {float(ASKED)}"
                 assert missed in page.splitlines()
             finally:
                 await asyncio.to_thread(agent.kill)

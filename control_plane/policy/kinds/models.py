@@ -34,12 +34,21 @@ class CostSpec(StrictModel):
 
 
 class ServiceObjectiveSpec(StrictModel):
-    """Target for the start of responses as clients see it: queueing, round trips and spillover are included."""
+    """Targets for the times of responses as clients see them: queueing, round trips and spillover are included. At
+    least one limit must be set."""
 
-    first_byte_s: float = Field(gt=0, le=600)
-    """Time (s) from a client's request to the first byte of the response body."""
+    first_byte_s: float | None = Field(None, gt=0, le=600)
+    """Time (s) from a client's request for a stream to the first byte of the response body. Counts streams only."""
+    total_s: float | None = Field(None, gt=0, le=86_400)
+    """Time (s) from a client's request to the end of a response that is not streamed. Counts such responses only."""
     share: float = Field(gt=0, lt=1)
-    """Share (0-1, exclusive) of requests that must succeed and start within `first_byte_s`; failed requests miss it."""
+    """Share (0-1, exclusive) of requests that must succeed within their limit; failed requests miss it."""
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> Self:
+        if self.first_byte_s is None and self.total_s is None:
+            raise ValueError("sets no limit; write first_byte_s for streams, or total_s for other responses")
+        return self
 
 
 class ScalingSpec(StrictModel):

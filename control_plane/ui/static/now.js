@@ -72,7 +72,7 @@ export class NowView {
           "No agent reports any.")),
       section("Service objectives", "Over the last five minutes, by the region that clients reach.", table("Service objectives", ["model", "region", "target", "attained", "requests"],
         status.regions.flatMap((region) => region.objectives.filter((each) => !model || each.model === model).map((each) => [
-          each.model, region.name, `${percent(each.share)} within ${duration(each.first_byte_s)}`,
+          each.model, region.name, `${percent(each.share)} ${each.measure === "total" ? "complete" : "begin"} within ${duration(each.limit_s)}`,
           each.attained === null ? "no traffic" : h("span", { class: each.is_met ? "good" : "bad" }, `${each.is_met ? "✓ met" : "✗ missed"}, ${percent(each.attained)}`),
           count(each.answers),
         ])), "The policy sets no objective.")),

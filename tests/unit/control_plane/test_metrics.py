@@ -28,7 +28,7 @@ from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Cost, CostUnit, Model, Policy, Tenant
-from penstock.policy.service_objective import ServiceObjective
+from penstock.policy.service_objective import Measure
 from penstock.rollout.state_machine import Phase
 from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason
@@ -51,8 +51,8 @@ AGENT_CONTRACT = {
     "ttft_seconds": ("histogram", {"model"}),
     "request_duration_seconds": ("histogram", {"model"}),
     "queue_wait_seconds": ("histogram", {"model", "outcome"}),
-    "slo_requests": ("counter", {"model", "met"}),
-    "slo_target_ratio": ("gauge", {"model"}),
+    "slo_requests": ("counter", {"model", "measure", "met"}),
+    "slo_target_ratio": ("gauge", {"model", "measure"}),
     "endpoint_in_flight": ("gauge", {"endpoint"}),
     "endpoint_ready": ("gauge", {"endpoint"}),
     "endpoint_warmup_weight": ("gauge", {"endpoint"}),
@@ -185,7 +185,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.set_peer("eu-es", RegionState.HEALTHY, 0.02)
     agent.set_directories({"dns:gpu.test": 4.0})
     agent.set_rejected_files({"endpoints": "", "geoip": "it is damaged"})
-    agent.set_objectives({"llama": ObjectiveTally(ServiceObjective(1.5, 0.99))})
+    agent.set_objectives({"llama": {Measure.FIRST_BYTE: ObjectiveTally(Measure.FIRST_BYTE, 1.5, 0.99)}})
 
 
 def leading() -> ControlPlaneMetrics:

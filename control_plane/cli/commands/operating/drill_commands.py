@@ -20,6 +20,7 @@ from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.drills.drill_resource import DrillPage, DrillReport
 from penstock.drills.drill_state import FINAL_PHASES, DrillPhase
 from penstock.policy.policy import Exercise
+from penstock.policy.service_objective import within_text
 
 app = typer.Typer(no_args_is_help=True, help="Exercise failures on the live fleet, safely.")
 
@@ -122,7 +123,7 @@ def drill_view(report: DrillReport) -> RenderableType:
     facts.append(f"\n{report.requests} requests ended meanwhile, {report.failed_requests} of them failed")
     for objective in report.objectives:
         facts.append(
-            f"\n{objective.model}: {objective.attained:.2%} began within {objective.first_byte_s:g} s"
+            f"\n{objective.model}: {objective.attained:.2%} {within_text(objective.limit_s, objective.measure)}"
             f" (objective {objective.share:.2%}), burn rate {objective.burn_rate:.2f}"
         )
     steps = table_of("at", "phase", "by", "why")

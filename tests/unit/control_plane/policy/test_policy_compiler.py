@@ -185,7 +185,7 @@ def test_a_service_objective_is_compiled() -> None:
         ("{first_byte_s: 1.5, share: 99}", "serving.yaml:9: service_objective.share: "),
         ("{first_byte_s: 1.5, share: 1}", "serving.yaml:9: service_objective.share: "),
         ("{first_byte_s: 0, share: 0.99}", "serving.yaml:9: service_objective.first_byte_s: "),
-        ("{share: 0.99}", "serving.yaml:9: service_objective.first_byte_s: "),
+        ("{share: 0.99}", "serving.yaml:9: service_objective: "),
         ("0.99", "serving.yaml:9: service_objective: "),
     ],
 )
@@ -270,6 +270,7 @@ RESOLVED_WHEN_COMPILED = {
     (QuotaSpec, "requests_per_s"),
     (QuotaSpec, "concurrent"),
     (ModelDocument, "queueing"),
+    (ServiceObjectiveSpec, "first_byte_s"),
 }
 """Fields whose compiled form has no default: what their absence means depends on other fields."""
 

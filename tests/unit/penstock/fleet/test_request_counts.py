@@ -13,7 +13,7 @@ from regional_agent.telemetry.request_tally import RequestTally
 def test_what_clients_cause_or_policy_ends_on_purpose_does_not_count_against_the_fleet() -> None:
     tally = RequestTally()
     for outcome in (Outcome.CLIENT_LEFT, Outcome.CLIENT_ERROR, Outcome.EXPIRED, Outcome.REVOKED, Outcome.SHUTDOWN):
-        tally.ended("m", outcome, 1.0, 2.0)
+        tally.ended("m", outcome, 1.0, 2.0, streaming=True)
     for reason in set(Reason) - FAULTS_OF_POLICY:
         tally.rejected(reason)
     assert tally.report() == RequestCounts()
@@ -21,10 +21,10 @@ def test_what_clients_cause_or_policy_ends_on_purpose_does_not_count_against_the
 
 def test_errors_and_refusals_count_as_failed() -> None:
     tally = RequestTally()
-    tally.ended("m", Outcome.OK, 0.5, 2.0)
-    tally.ended("m", Outcome.OK, 1.5, 2.0)
-    tally.ended("m", Outcome.ENGINE_ERROR, None, 2.0)
-    tally.ended("m", Outcome.REFUSED, None, 2.0)
+    tally.ended("m", Outcome.OK, 0.5, 2.0, streaming=True)
+    tally.ended("m", Outcome.OK, 1.5, 2.0, streaming=True)
+    tally.ended("m", Outcome.ENGINE_ERROR, None, 2.0, streaming=True)
+    tally.ended("m", Outcome.REFUSED, None, 2.0, streaming=True)
     tally.rejected(Reason.NO_PERMITTED_REGION)
     reported = tally.report()
     assert reported == RequestCounts(ended=5, failed=3, begun=2, first_byte_s=2.0)

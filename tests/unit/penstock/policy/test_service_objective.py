@@ -12,7 +12,7 @@ from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import FADED_S, ReportVerdict, Snapshot, add_report
 from penstock.policy.policy import Model
 from penstock.policy.policy_diff import diff
-from penstock.policy.service_objective import ObjectiveReport, ServiceObjective
+from penstock.policy.service_objective import Measure, ObjectiveReport, ServiceObjective
 from penstock.rollout.evidence import observations
 from penstock.rollout.objective_evidence import ObjectiveCounts
 from regional_agent.telemetry.agent_metrics import AgentMetrics
@@ -54,19 +54,19 @@ def test_late_and_failed_answers_miss_and_what_clients_leave_or_get_wrong_does_n
         (Outcome.REVOKED, None),
         (Outcome.CLIENT_ERROR, 0.1),
     ):
-        counted.ended("m", outcome, first_byte_s, 2.0)
-        counted.ended("other", outcome, first_byte_s, 2.0)
+        counted.ended("m", outcome, first_byte_s, 2.0, streaming=True)
+        counted.ended("other", outcome, first_byte_s, 2.0, streaming=True)
     assert counted.report_objectives(0.0) == (ObjectiveReport("m", 1.0, 0.9, 8, 2, answers_ever=8, within_ever=2),)
     assert reported_counts(tally(None)) == []
 
 
 def test_the_recent_window_drops_what_is_older_by_more_than_a_step() -> None:
     counted = tally()
-    counted.ended("m", Outcome.OK, 2.0, 2.0)
+    counted.ended("m", Outcome.OK, 2.0, 2.0, streaming=True)
     seen = []
     for second in range(int(WINDOW_S + 3 * STEP_S)):
         if second == STEP_S:
-            counted.ended("m", Outcome.OK, 0.5, 2.0)
+            counted.ended("m", Outcome.OK, 0.5, 2.0, streaming=True)
         seen.append(reported_counts(counted, float(second)))
     assert seen[0] == [(1, 0)], "what came before the first look counts"
     assert seen[int(STEP_S)] == seen[int(WINDOW_S) - 1] == [(2, 1)]
@@ -78,7 +78,7 @@ def test_the_recent_window_drops_what_is_older_by_more_than_a_step() -> None:
 
 def test_counts_continue_under_an_equal_objective_and_restart_under_another() -> None:
     counted = tally()
-    counted.ended("m", Outcome.OK, 0.5, 2.0)
+    counted.ended("m", Outcome.OK, 0.5, 2.0, streaming=True)
     counted.use_objectives(models(SOON))
     assert reported_counts(counted) == [(1, 1)]
     counted.use_objectives(models(ServiceObjective(0.2, 0.9)))
@@ -89,14 +89,14 @@ def test_counts_continue_under_an_equal_objective_and_restart_under_another() ->
 
 def test_metrics_cover_models_with_an_objective_only() -> None:
     counted, metrics = tally(), AgentMetrics()
-    counted.ended("m", Outcome.OK, 0.5, 2.0)
-    counted.ended("m", Outcome.TIMED_OUT, None, 2.0)
+    counted.ended("m", Outcome.OK, 0.5, 2.0, streaming=True)
+    counted.ended("m", Outcome.TIMED_OUT, None, 2.0, streaming=True)
     metrics.set_objectives(counted.objectives)
     page = metrics.render().decode()
     for line in (
-        'penstock_agent_slo_requests_total{met="true",model="m"} 1.0',
-        'penstock_agent_slo_requests_total{met="false",model="m"} 1.0',
-        'penstock_agent_slo_target_ratio{model="m"} 0.9',
+        'penstock_agent_slo_requests_total{measure="first_byte",met="true",model="m"} 1.0',
+        'penstock_agent_slo_requests_total{measure="first_byte",met="false",model="m"} 1.0',
+        'penstock_agent_slo_target_ratio{measure="first_byte",model="m"} 0.9',
     ):
         assert line in page.splitlines()
     assert '"other"' not in page
@@ -161,7 +161,7 @@ def test_a_report_that_cannot_be_is_refused(objective_report: ObjectiveReport) -
 def test_a_rollout_is_judged_by_what_an_agent_counted_since_it_began() -> None:
     counted = tally()
     for first_byte_s in (0.5, 2.0):
-        counted.ended("m", Outcome.OK, first_byte_s, 2.0)
+        counted.ended("m", Outcome.OK, first_byte_s, 2.0, streaming=True)
     counted.report_objectives(0.0)
     later = counted.report_objectives(2 * WINDOW_S)
     seen = observations(reported(("eu-de", "one", 0.0, later[0])), 0.0)
@@ -178,3 +178,31 @@ def test_a_diff_names_objectives_that_come_change_and_go() -> None:
     ]
     assert [str(change) for change in diff(soon, later)] == ["Model m service_objective.first_byte_s: 1.0 -> 2.0"]
     assert [change.how for change in diff(later, none)] == ["removed"]
+
+
+def test_whole_answers_have_an_objective_of_their_own() -> None:
+    both = ServiceObjective(1.0, 0.9, 10.0)
+    counted = RequestTally()
+    counted.use_objectives(models(both))
+    counted.ended("m", Outcome.OK, 8.0, 8.0, streaming=False)
+    counted.ended("m", Outcome.OK, 0.5, 11.0, streaming=False)
+    counted.ended("m", Outcome.OK, 0.5, 60.0, streaming=True)
+    counted.ended("m", Outcome.ENGINE_ERROR, None, 0.1, streaming=False)
+    counted.ended("m", Outcome.CLIENT_LEFT, None, 5.0, streaming=False)
+    counted.ended("m", Outcome.CLIENT_LEFT, None, 50.0, streaming=False)
+    streams, whole = counted.report_objectives(0.0)
+    assert (streams.measure, streams.answers, streams.within) == (Measure.FIRST_BYTE, 1, 1)
+    assert (whole.measure, whole.limit_s, whole.answers, whole.within) == (Measure.TOTAL, 10.0, 4, 1)
+    assert counted.report().begun == 1, "the first byte of an answer that is not streamed is that of its end"
+    counted.use_objectives(models(ServiceObjective(None, 0.9, 10.0)))
+    (kept,) = counted.report_objectives(0.0)
+    assert (kept.measure, kept.answers) == (Measure.TOTAL, 4)
+    counted.ended("m", Outcome.OK, 5.0, 5.0, streaming=True)
+    assert counted.report_objectives(0.0)[0].answers == 4
+
+
+def test_reports_of_earlier_agents_count_streams() -> None:
+    earlier = b'{"model":"m","first_byte_s":1.0,"share":0.9,"answers":2,"within":1}'
+    report = msgspec.json.decode(earlier, type=ObjectiveReport)
+    assert report == ObjectiveReport("m", 1.0, 0.9, 2, 1)
+    assert report.wanted == ("m", 1.0, 0.9, Measure.FIRST_BYTE)
