@@ -11,7 +11,7 @@ from penstock.policy.policy_diff import Change
 from penstock.policy.provenance import Provenance
 from penstock.rollout.progress import RolloutOutlook
 from penstock.rollout.region_evidence import RegionEvidence
-from penstock.rollout.state_machine import Phase, Rollout
+from penstock.rollout.state_machine import Phase, Rollout, RolloutEvent
 
 
 class RolloutSummary(msgspec.Struct, frozen=True):
@@ -44,6 +44,8 @@ class RolloutSummary(msgspec.Struct, frozen=True):
     candidate."""
     provenance_in_force: Provenance | None = None
     """Commit of the policy in force; null where it is from a folder."""
+    actions: tuple[RolloutEvent, ...] = ()
+    """The actions that are possible in this phase."""
 
 
 class AgentPolicyState(msgspec.Struct, frozen=True):
@@ -107,6 +109,7 @@ def summary(rollout: Rollout, moved_share: float | None = None) -> RolloutSummar
         moved_share=rollout.moved_share if rollout.moved_share is not None else moved_share,
         in_force=rollout.in_force,
         provenance_in_force=rollout.provenance_in_force,
+        actions=rollout.permitted,
     )
 
 

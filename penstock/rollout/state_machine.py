@@ -101,6 +101,9 @@ TRANSITIONS: dict[tuple[Phase, RolloutEvent], Phase] = {
     (_P.WATCH, _E.ROLL_BACK): _P.ROLLED_BACK,
 }
 
+OPERATOR_EVENTS = (RolloutEvent.HALT, RolloutEvent.RESUME, RolloutEvent.PROMOTE, RolloutEvent.ROLL_BACK)
+"""The events that operators cause."""
+
 FINAL_PHASES = frozenset({Phase.DONE, Phase.ROLLED_BACK, Phase.SUPERSEDED})
 IN_SHADOW = frozenset({Phase.SHADOW, Phase.SHADOW_HELD})
 IN_CANARY = frozenset({Phase.CANARY, Phase.CANARY_HELD})
@@ -172,6 +175,11 @@ class Rollout(msgspec.Struct, frozen=True):
     def provenance_in_force(self) -> Provenance | None:
         """Commit of the policy in force."""
         return self.provenance if self.phase is Phase.WATCH else self.stable_provenance
+
+    @property
+    def permitted(self) -> tuple[RolloutEvent, ...]:
+        """The events that an operator can cause in this phase."""
+        return tuple(event for event in OPERATOR_EVENTS if (self.phase, event) in TRANSITIONS)
 
     def digest_for(self, region: str) -> str:
         """Returns the digest of the policy that a region is to apply."""

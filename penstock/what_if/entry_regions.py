@@ -18,14 +18,18 @@ Entered = tuple[str, ResidencyClass]
 
 
 class EntryResolver:
-    """Determines the entry region of requests under one policy, fleet and set of lost regions."""
+    """Determines the entry region of requests under one policy and fleet, with its lost and drained regions."""
 
-    def __init__(self, policy: Policy, fleet: Sequence[Capacity], lost: frozenset[str]) -> None:
+    def __init__(
+        self, policy: Policy, fleet: Sequence[Capacity], lost: frozenset[str], drained: frozenset[str] = frozenset()
+    ) -> None:
         self._policy = policy
         self._lost = lost
         self._steer = SteeringAdvisor(policy)
         self._ready = {(pool.region, pool.model) for pool in fleet if pool.region not in lost}
-        self._states = {name: RegionState.FAILED if name in lost else RegionState.HEALTHY for name in policy.regions}
+        self._states = dict.fromkeys(policy.regions, RegionState.HEALTHY)
+        self._states |= dict.fromkeys(drained & policy.regions.keys(), RegionState.DRAINING)
+        self._states |= dict.fromkeys(lost & policy.regions.keys(), RegionState.FAILED)
 
     def has(self, permitted: ResidencyClass, model: str) -> bool:
         """Whether any permitted region that is not lost runs the model."""

@@ -55,7 +55,7 @@ def evaluate_demand(
         lost: regions that have failed.
         interventions: the overrides and maintenance windows in force.
     """
-    resolver = EntryResolver(policy, fleet, lost)
+    resolver = EntryResolver(policy, fleet, lost, frozenset(interventions.drained))
     whole, demand = demand, [part for group in demand for part in _as_served(policy, group, resolver)]
     verdicts = [resolver.enter(group) for group in demand]
     parts_in = _admitted_shares(policy, demand, verdicts, fleet)

@@ -189,9 +189,23 @@ async def freeze(page: Page, planet: Planet, token: str) -> None:
 
 
 async def refused(page: Page, planet: Planet, token: str) -> None:
-    """An action that the API refuses shows the reason and changes nothing."""
+    """What cannot be done is not offered; an action that the API refuses shows the reason and changes nothing."""
     await page.goto(page.url.partition("#")[0] + "#/region/eu-es")
-    await act(page, "Undrain…", "Undrain", "there is nothing to undo", expected="None", refusal="not drained")
+    await page.get_by_role("button", name="Undrain…", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Show what it would do").click()
+    await expect(dialog).to_contain_text("No operator drains it", timeout=PATIENCE_MS)
+    await expect(dialog.get_by_role("button", name="Undrain", exact=True)).to_be_disabled()
+    await dialog.get_by_role("button", name="Close").click()
+    await page.get_by_role("button", name="Drain…", exact=True).click()
+    await dialog.get_by_role("button", name="Show what it would do").click()
+    await expect(dialog).to_contain_text("would be served elsewhere", timeout=PATIENCE_MS)
+    await set_override(planet, token, {"kind": "drain", "region": "eu-es"})
+    await dialog.get_by_label("Reason").fill("what another operator did meanwhile")
+    await dialog.get_by_role("button", name="Drain", exact=True).click()
+    await expect(dialog.locator(".outcome.bad")).to_contain_text("does this already", timeout=PATIENCE_MS)
+    await dialog.get_by_role("button", name="Close").click()
+    await lift_all(planet, token)
 
 
 async def change(page: Page, planet: Planet, token: str) -> None:
@@ -220,6 +234,8 @@ async def roll_back(page: Page, planet: Planet, token: str) -> None:
     await expect(page.get_by_text("judged from 50 requests on")).to_be_visible()
     await expect(page.get_by_text("of the canary").first).to_be_visible(timeout=PATIENCE_MS)
     await expect(page.locator("#facts")).to_contain_text(found[0])
+    await expect(page.get_by_role("button", name="Halt", exact=True)).to_be_visible()
+    await expect(page.get_by_role("button", name="Resume", exact=True)).to_have_count(0)
     await page.screenshot(path=OUT / "rollout.png", full_page=True)
     await act(page, "Roll back", "Roll back", "a try", expected="target_utilisation")
     await expect(page.locator(".phases [aria-current]")).to_have_text("rolled back", timeout=PATIENCE_MS)

@@ -152,6 +152,7 @@ export function undraining(region, status) {
     done: `${region} returns by steps.`,
     preview: async () => {
       const lifted = overridesOf(status(), region).filter(({ override, phase, by_policy: byPolicy }) => !byPolicy && phase === "active" && ["drain", "fail_over"].includes(override.kind));
+      if (!lifted.length) return [h("p", { class: "bad" }, "No operator drains it or fails it over. A maintenance window ends by the policy."), null, { by: "invalid" }];
       const [node] = await consequences({ lift: lifted.map(({ override }) => override.id) });
       return [h("div", { class: "preview" }, h("p", {}, "Traffic returns along the policy's failback ramp. These overrides would be lifted:"),
         overrideTable(lifted), node)];
@@ -195,6 +196,9 @@ export function freezing(status) {
   };
 }
 
+/** Names of events where they differ from those of the actions. */
+const EVENTS = { rollback: "roll_back" };
+
 const ROLLOUT_ACTIONS = {
   halt: ["Halt", "No further region receives the policy; regions that run it keep it."],
   resume: ["Resume", "A held or halted rollout continues; a canary phase starts again."],
@@ -202,7 +206,13 @@ const ROLLOUT_ACTIONS = {
   rollback: ["Roll back", "Every region returns to the stable policy. The rollout does not start again by itself."],
 };
 
-export const rolloutButtons = () => Object.keys(ROLLOUT_ACTIONS).map((action) => actionButton(ROLLOUT_ACTIONS[action][0], () => advancing(action)));
+/** Actions that continue a rollout need the role admin. */
+const ADMIN_ACTIONS = new Set(["resume", "promote"]);
+
+/** Buttons of the actions that are possible in the rollout's phase, and permitted to the caller. */
+export const rolloutButtons = ({ actions }, caller) => Object.keys(ROLLOUT_ACTIONS)
+  .filter((action) => actions.includes(EVENTS[action] ?? action) && (caller.role === "admin" || !ADMIN_ACTIONS.has(action)))
+  .map((action) => actionButton(ROLLOUT_ACTIONS[action][0], () => advancing(action)));
 
 function advancing(action) {
   const [confirm, effect] = ROLLOUT_ACTIONS[action];

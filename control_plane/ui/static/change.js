@@ -16,13 +16,13 @@ function phases(present) {
 }
 
 const words = (name) => name.replaceAll("_", " ");
-const OVER = new Set(["done", "rolled_back", "superseded"]);
 
 export class ChangeView {
   constructor(caller) {
     this.title = "Change";
     this.acts = mayAct(caller);
-    this.buttons = h("p", { class: "buttons", hidden: true }, rolloutButtons());
+    this.caller = caller;
+    this.buttons = h("p", { class: "buttons", hidden: true });
     this.rollout = h("div");
     this.overrides = h("div");
     this.trail = h("div");
@@ -53,7 +53,7 @@ export class ChangeView {
     if (found === null) return show(this.rollout, h("p", { class: "empty" }, "No policy has been rolled out yet."));
     const { rollout, agents, changes, moves, limits, evidence } = found;
     const isOther = rollout.candidate !== rollout.in_force;
-    this.buttons.hidden = !this.acts || OVER.has(rollout.phase);
+    this.#offer(rollout);
     return show(this.rollout,
       phases(rollout.phase),
       facts({
@@ -83,6 +83,15 @@ export class ChangeView {
         [agent.region, agent.agent, shortDigest(agent.assigned),
           h("span", { class: agent.assigned === agent.in_force ? "" : "bad" }, shortDigest(agent.in_force), agent.assigned === agent.in_force ? "" : " ≠"),
           agent.report_age_s === null ? "none" : `${duration(agent.report_age_s)} ago`, agent.rejection || "nothing"])));
+  }
+
+  /** Replaces the buttons only when other actions are possible, so that the focus stays. */
+  #offer(rollout) {
+    const offered = this.acts ? rollout.actions.join() : "";
+    this.buttons.hidden = !offered;
+    if (this.offered === offered) return;
+    this.offered = offered;
+    this.buttons.replaceChildren(...rolloutButtons(rollout, this.caller));
   }
 
   async #audit() {

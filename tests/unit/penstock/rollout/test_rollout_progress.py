@@ -124,3 +124,16 @@ def test_the_waiting_policy_begins_when_the_watch_ends() -> None:
     waiting = outlook(found, rollout, NEXT).waiting
     assert waiting is not None
     assert waiting.begins_in_s == 200.0
+
+
+@pytest.mark.parametrize(
+    ("rollout", "permitted"),
+    [
+        (begin(STABLE, NEW, None, ("b",), 0.0), {"halt", "promote", "roll_back"}),
+        (WATCH, {"roll_back"}),
+        (STABLE, set()),
+        (BACK, set()),
+    ],
+)
+def test_the_actions_of_a_phase_are_those_of_the_table(rollout: Rollout, permitted: set[str]) -> None:
+    assert {event.value for event in rollout.permitted} == permitted

@@ -56,6 +56,13 @@ def test_the_loss_of_the_other_region_of_a_class_is_seen_under_a_drain() -> None
     assert compared(Side(PLANET), last_resort).after.served_per_s == pytest.approx(10.0)
 
 
+def test_steered_clients_enter_elsewhere_while_the_nearest_region_is_drained() -> None:
+    steered = [DemandGroup("", "eu-personal", "DE", SMALL, 10.0)]
+    found = compare(Side(PLANET), Side(PLANET, overrides=(drain("eu-de"),)), steered, ROOMY, NOW)
+    assert targets(found) == {("eu-de", "eu-es")}
+    assert found.after.round_trip_ms == found.before.round_trip_ms, "it enters at eu-es, and is not forwarded there"
+
+
 def test_a_maintenance_window_is_in_force_under_the_policy_that_has_it() -> None:
     window = MaintenanceWindow("racks", frozenset({"eu-de"}), NOW - 10.0, 3600.0, Recurrence.NEVER, 0.0)
     serviced = msgspec.structs.replace(PLANET, maintenance=(window,))
