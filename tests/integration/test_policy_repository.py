@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 
@@ -121,6 +122,20 @@ async def test_invalid_content_is_refused_with_its_file(
     await source.poll()
     assert source.current is before
     assert any(reported in error for error in source.refused), source.refused
+
+
+async def test_a_repository_with_a_fifo_in_place_of_a_file_is_given_up(repository: PolicyRepository) -> None:
+    """The process that reads it is killed, and the accepted policy stays."""
+    repository.commit(bundle_files(PLANET))
+    source = PolicySource(reader(repository.path))
+    await source.load()
+    (head,) = (file for file in repository.path.rglob("HEAD") if file.parent.name in (".git", repository.path.name))
+    head.unlink()
+    os.mkfifo(head)
+    blocked = PolicySource(reader(repository.path, timeout_s=1.0))
+    await blocked.load()
+    assert "not read within 1 s" in blocked.unreadable
+    assert source.current is not None
 
 
 async def test_readmes_and_hidden_files_are_ignored(repository: PolicyRepository) -> None:
