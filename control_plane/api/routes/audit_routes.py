@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Limit, Page
-from control_plane.api.responses import json_response
+from control_plane.api.responses import large_response
 from control_plane.audit.audit_chain import AuditEntry, AuditHead, ChainFault
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.required_roles import Viewer
@@ -47,7 +47,7 @@ def routes(audit: AuditLog) -> APIRouter:
         next_cursor = str(first) if first > 1 else None
         readable = tuple(entry for entry in reversed(entries) if isinstance(entry, AuditEntry))
         unreadable = tuple(entry for entry in reversed(entries) if isinstance(entry, ChainFault))
-        return json_response(AuditPage(readable, next_cursor, head, unreadable))
+        return await large_response(lambda: AuditPage(readable, next_cursor, head, unreadable))
 
     @router.get("/export", responses=returns(str, "One JSON object per line.", media_type=JSON_LINES))
     async def export(caller: Viewer) -> Response:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Response
 
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
-from control_plane.api.responses import Problem, json_response
+from control_plane.api.responses import Problem, json_response, large_response
 from control_plane.auth.required_roles import Viewer
 from control_plane.status.fleet_view import FleetView
 from penstock.policy.policy import Policy, Quota, Tenant
@@ -39,8 +39,12 @@ def routes(view: FleetView) -> APIRouter:
     async def tenants(caller: Viewer, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Response:
         """List the tenants of the policy in force."""
         policy = view.policy
-        found = [_tenant_view(tenant, policy) for tenant in policy.tenants.values()] if policy is not None else []
-        return json_response(paginate(found, lambda tenant: tenant.name, cursor, limit))
+
+        def page() -> Page[TenantView]:
+            found = [_tenant_view(tenant, policy) for tenant in policy.tenants.values()] if policy is not None else []
+            return paginate(found, lambda tenant: tenant.name, cursor, limit)
+
+        return await large_response(page)
 
     @router.get("/{name}", responses=returns(TenantView, "The tenant."))
     async def tenant(caller: Viewer, name: Annotated[str, Path(max_length=128)]) -> Response:
