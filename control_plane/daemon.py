@@ -304,6 +304,10 @@ class ControlPlane:
         if self._journal.informer.synced and self._mirrors.plans.informer.synced:
             self._history.begin(self.view.plans)
         await self._change_detector.detect(self._journal)
+        rollout = self._mirrors.rollout.seen("")
+        if rollout is not None and self.elector.epoch is None:
+            # The source may offer another policy than the leader rolls out.
+            self.metrics.set_policy(rollout.value.in_force)
 
     def _receipt(self) -> ReportReceipt:
         leader = self.elector.leader

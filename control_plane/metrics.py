@@ -182,7 +182,10 @@ class ControlPlaneMetrics:
         self._rollout_phase = self._gauge(
             "rollout_phase", "1 for the phase of the newest policy rollout, 0 for the others.", ("phase",)
         )
-        self._policy_info = self._gauge("policy_info", "1 for the digest of the policy in force.", ("digest",))
+        self._policy_info = self._gauge(
+            "policy_info", "1 for the digest of the policy in force in most regions.", ("digest",)
+        )
+        self._policy_digest = ""
         self._planner_fallbacks.labels(ALL_MODELS)
         for outcome in PublishOutcome:
             self._publish.labels(outcome.value)
@@ -300,9 +303,11 @@ class ControlPlaneMetrics:
             self._capacity_shortfall.labels(*key).set(slots)
 
     def set_policy(self, digest: str) -> None:
-        """Set the digest of the policy in force."""
-        self._policy_info.clear()
-        self._policy_info.labels(digest).set(1)
+        """Set the digest of the policy in force in most regions."""
+        if digest != self._policy_digest:
+            self._policy_digest = digest
+            self._policy_info.clear()
+            self._policy_info.labels(digest).set(1)
 
     def render(self) -> bytes:
         """Return all metrics in the text format of CONTENT_TYPE; takes some hundred milliseconds for a large fleet."""

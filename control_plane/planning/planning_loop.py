@@ -95,7 +95,6 @@ class PlanningLoop:
         self._leading_since = 0.0
         self._planned_at = 0.0
         self._last: PublishOutcome | None = None
-        self._shown_policy: Policy | None = None
 
     @property
     def has_full_snapshot(self) -> bool:
@@ -119,9 +118,8 @@ class PlanningLoop:
         policy = self._rollouts.policy or self._policies.current
         if policy is None:
             return
-        if policy is not self._shown_policy:
+        if self._rollouts.policy is not None:
             self._metrics.set_policy(policy.digest())
-            self._shown_policy = policy
         interventions = self._overrides.interventions(policy, now)
         self._fleet.tick(now, policy, interventions.drained)
         newest = [self._fleet.snapshot.newest(region) for region in policy.regions]
