@@ -38,7 +38,7 @@ class _Known:
 class ObjectKeys:
     """Checks the keys of one object at a time, as the decoder reads them."""
 
-    __slots__ = ("_by_folded", "_known", "_most_known", "_new", "_number", "_other", "count")
+    __slots__ = ("_by_folded", "_known", "_most_known", "_new", "_number", "_other", "_read", "count")
 
     def __init__(self, keys: Mapping[str, Any], other: Any) -> None:
         """Check objects whose keys `keys` are read.
@@ -47,8 +47,10 @@ class ObjectKeys:
             keys: what the decoder uses in place of each key that is read.
             other: what the decoder uses in place of any other key.
         """
-        self._known = {key: _Known(replacement) for key, replacement in keys.items()}
-        """The keys that are read, and a cache of other keys, since most bodies have the same few keys."""
+        self._read = {key: _Known(replacement) for key, replacement in keys.items()}
+        """The keys that are read."""
+        self._known = dict(self._read)
+        """These, and a cache of other keys, since most bodies have the same few keys. A full cache is cleared."""
         self._most_known = len(keys) + MAX_CACHED
         self._by_folded = {folded(key): key for key in keys}
         self._other = other
@@ -64,6 +66,8 @@ class ObjectKeys:
         self._number += 1
         self.count = 0
         self._new.clear()
+        if len(self._known) >= self._most_known:
+            self._known = dict(self._read)
 
     @property
     def cached(self) -> int:

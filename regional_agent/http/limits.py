@@ -22,8 +22,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     be sent again to another endpoint. A larger body is forwarded as it arrives, and its request is not retried."""
     max_json_bytes: int = 64 * 1024 * 1024
     """Maximum size of a JSON body, in bytes; 64 MiB. JSON is kept whole before its request is routed, since any part of
-    it may name the model, and reading it occupies the agent for about a millisecond per MiB. A larger body is refused
-    with 413; `max_body_bytes` and `max_kept_bytes` apply too."""
+    it may name the model, and reading it occupies the agent for one to two milliseconds per MiB. A larger body is
+    refused with 413; `max_body_bytes` and `max_kept_bytes` apply too."""
     max_kept_bytes: int = 1024 * 1024 * 1024
     """Memory for all kept bodies above 64 KiB together, in bytes; 1 GiB. When it is full, bodies of other tenants
     displace the largest bodies of the tenant that uses most of it: the requests of displaced bodies are refused with
