@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from penstock.answers.json_reducer import Wanted, wanted_members
 from penstock.answers.usage_report import UsagePlaces
 from penstock.routes.json_pointer import parse_pointer
@@ -30,6 +32,7 @@ class AnswerFormat:
         "delta_mark",
         "end_marks",
         "id_paths",
+        "is_openai",
         "lines",
         "places",
         "request_flag",
@@ -47,6 +50,8 @@ class AnswerFormat:
         usage = route.usage if route is not None else UsageFields()
         self.route = route
         self.places = UsagePlaces(usage)
+        self.is_openai = msgspec.structs.replace(usage, request="") == UsageFields()
+        """Whether the usage is where OpenAI's chats and completions have it (`openai_answer`)."""
         self.usage_marks = _usage_marks(self.places)
         """Byte strings, one of which occurs in every record that reports usage."""
         is_anthropic = route is not None and route.errors is ErrorFormat.ANTHROPIC

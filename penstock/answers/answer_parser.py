@@ -14,6 +14,7 @@ from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.content_decoder import ContentDecoder
 from penstock.answers.event_splitter import EventSplitter, event_fields
 from penstock.answers.json_reducer import JsonReducer
+from penstock.answers.openai_answer import usage_of_answer
 from penstock.answers.usage import Usage
 from penstock.answers.usage_report import Fields, ReportedUsage, members_of, value_at
 from penstock.answers.values import finish_reason_in, has_output, list_of, text_of
@@ -45,6 +46,9 @@ _TRUE: Final = b"true"
 _NULL: Final = b"null"
 _LF_END, _CRLF_END, _LINE_END = b"\n\n", b"\r\n\r\n", b"\n"
 _CHUNK_END: Final = b"\r\n"
+_BEGINNING_MARKS: Final = (b'"role"', b'"content":""', b'"content": ""')
+_NO_SPLITTER: Final = EventSplitter()
+"""In place of the splitter of an answer that is not split; it receives nothing."""
 
 
 class AnswerParser:
@@ -60,13 +64,13 @@ class AnswerParser:
         "_id_records",
         "_kind",
         "_last",
-        "_last_usage",
         "_may_be_error",
         "_parts",
         "_records",
         "_reducer",
         "_reported",
         "_splitter",
+        "_usage",
         "begun",
         "delivered",
         "ended",
@@ -90,18 +94,18 @@ class AnswerParser:
         self._kind = kind
         self._decoder = ContentDecoder(coding) if coding else None
         self._hides_usage = hides_usage and kind == EVENTS and not coding
-        self._splitter = EventSplitter(lines=kind == LINES)
+        self._splitter = _NO_SPLITTER if kind == JSON else EventSplitter(lines=kind == LINES)
         self._parts: list[bytes] = []
         self._held_bytes = 0
         self._may_be_error = False
         """Whether the JSON text so far contains the mark of an error."""
         self._reducer: JsonReducer | None = None
         """Set while a record or an answer is read that is too long to be held."""
-        self._reported = ReportedUsage(answer_format.places)
+        self._reported: ReportedUsage | None = None
+        self._usage: Usage | None = None
+        """The usage of an answer that was read in one pass; it replaces that of `_reported`."""
         self._last = b""
         """The last part of a stream that was counted and not parsed; the last bytes of a JSON text."""
-        self._last_usage = b""
-        """The last record that reports usage and was not parsed, because an earlier record reported it too."""
         self._records = 0
         self._id_records = MAX_ID_RECORDS if answer_format.id_paths else 0
         self._end = _LINE_END if kind == LINES else _LF_END
@@ -140,7 +144,9 @@ class AnswerParser:
     @property
     def usage(self) -> Usage | None:
         """The usage that the answer has reported; None without a report."""
-        return self._reported.usage
+        if self._usage is not None:
+            return self._usage
+        return self._reported.usage if self._reported is not None else None
 
     def skim_chunk(self, chunk: bytes) -> bool:
         """Count a chunk, framing included, that consists of whole records with nothing to parse; False for any other.
@@ -174,9 +180,6 @@ class AnswerParser:
             elif rest and complete:
                 # A stream may end without an empty line after its last event.
                 self._read_event(rest)
-        if self._last_usage:
-            record, self._last_usage = self._last_usage, b""
-            self._read_record(record, counts=False)
         if not self.finish_reason and self._last and self._kind == EVENTS:
             self._read_finish(self._last)
         return rest if self._hides_usage else b""
@@ -230,8 +233,10 @@ class AnswerParser:
         first, self.begun = not self.begun, True
         if name == b"error":
             self._note_error(named_error(data))
-        if not (first or self._id_records or self._must_parse(data)):
-            self.delivered += not self._format.delta_mark or self._format.delta_mark in data
+        if not (self._id_records or self._must_parse(data)):
+            # The first event of a chat only has its role.
+            adds = not (first and any(mark in data for mark in _BEGINNING_MARKS))
+            self.delivered += adds and (not self._format.delta_mark or self._format.delta_mark in data)
             self._last = event
             return False
         if self._id_records:
@@ -243,17 +248,24 @@ class AnswerParser:
             return True
         if any(mark in data for mark in self._format.end_marks):
             return True
-        for mark in self._format.usage_marks:
-            if mark in data and not _is_null(data, mark):
-                if self._hides_usage or self.usage is None or b'"choices"' not in data:
-                    return True
-                # Some engines report the usage with each token: only the last report is parsed, at the end.
-                self._last_usage = data
-                return False
-        return False
+        return any(mark in data and not _is_null(data, mark) for mark in self._format.usage_marks)
 
     def _read_record(self, data: bytes, *, counts: bool) -> bool:
         """Read the JSON text of a record; returns whether it only reports usage that the client did not ask for."""
+        if self._format.is_openai and not self._format.id_paths:
+            read = usage_of_answer(data)
+            if read is not None:
+                self._usage, has_choices = read
+                if self._kind == JSON:
+                    self.ended = self.usage_is_final = True
+                elif has_choices:
+                    self.usage_is_final = False
+                    self.delivered += 1
+                    self._last = b"data: " + data
+                else:
+                    self.usage_is_final = True
+                    return self._hides_usage
+                return False
         fields = members_of(data)
         if fields is None:
             answers = list_of(data)
@@ -274,6 +286,7 @@ class AnswerParser:
     def _read_answers(self, answers: list[bytes]) -> None:
         """Read an array of answers, as SGLang sends for several prompts; their usage is added up."""
         self.ended = self.ended or self._kind == JSON
+        self._usage = None
         total = ReportedUsage(self._format.places)
         for answer in answers:
             fields = members_of(answer)
@@ -289,6 +302,8 @@ class AnswerParser:
     def _read_fields(self, fields: Fields, *, counts: bool) -> bool:
         if (error := error_in(fields)) is not None:
             self._note_error(error)
+        if self._reported is None:
+            self._reported = ReportedUsage(self._format.places)
         reports = self._reported.read(fields)
         if self._kind != JSON and (finish := finish_reason_in(fields)):
             self.finish_reason = finish
@@ -302,7 +317,7 @@ class AnswerParser:
         choices = fields.get("choices")
         is_usage_only = reports and choices is not None and bytes(choices) == b"[]"
         if reports:
-            self._last_usage = b""
+            self._usage = None
             self.usage_is_final = self._kind == JSON or is_usage_only or self.ended or self.finish_reason != ""
         if counts and has_output(fields):
             self.delivered += 1
@@ -327,8 +342,10 @@ class AnswerParser:
         fields = members_of(data) if data is not None else None
         if fields is not None:
             self.finish_reason = finish_reason_in(fields)
-            if self.finish_reason and not has_output(fields):
-                self.delivered -= 1
+            if self.finish_reason:
+                self.usage_is_final = self.usage_is_final or self.usage is not None
+                if not has_output(fields):
+                    self.delivered -= 1
 
     # answers and records that are too long to be held
 

@@ -1,0 +1,63 @@
+"""Reads the most frequent answers and events, those of OpenAI's chats and completions, in one pass.
+
+What this module does not read is read by place like any other answer (`usage_report`, `answer_errors`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.answers.usage import Usage
+from penstock.answers.usage_report import MAX_REPORTED_TOKENS
+
+_ABSENT: Final = msgspec.Raw(b"")
+_NULL: Final = b"null"
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage | None = None
+    choices: msgspec.Raw = _ABSENT
+    error: msgspec.Raw = _ABSENT
+    object: msgspec.Raw = _ABSENT
+    type: msgspec.Raw = _ABSENT
+    status: msgspec.Raw = _ABSENT
+
+
+_decoder: Final = msgspec.json.Decoder(_Answer)
+_ERROR: Final = b'"error"'
+
+
+def usage_of_answer(data: bytes) -> tuple[Usage, bool] | None:
+    """The usage of an answer, or of an event, without an error, and whether it has choices.
+
+    Returns None if the answer must be read by place. `data` is a JSON text.
+    """
+    try:
+        answer = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    usage = answer.usage
+    if usage is None or bytes(answer.error) not in (b"", _NULL) or answer.type or answer.status:
+        return None
+    if bytes(answer.object) == _ERROR:
+        return None
+    prompt_tokens, answer_tokens = usage.prompt_tokens, usage.completion_tokens
+    if not (0 <= prompt_tokens <= MAX_REPORTED_TOKENS and 0 <= answer_tokens <= MAX_REPORTED_TOKENS):
+        return None
+    details = usage.prompt_tokens_details
+    cached = 0 if details is None or details.cached_tokens is None else details.cached_tokens
+    if cached < 0:
+        return None
+    return Usage(prompt_tokens, answer_tokens, min(cached, prompt_tokens)), bytes(answer.choices) != b"[]"
