@@ -34,6 +34,7 @@ class ClientTransport:
         "_transport",
         "_watched",
         "_write_stalled_since",
+        "is_cut",
         "listener",
         "peer_ip",
         "scheme",
@@ -46,6 +47,8 @@ class ClientTransport:
         self._transport: asyncio.Transport | None = None
         self._ends_at_close = False
         """Whether the close of the connection is the end of a response."""
+        self.is_cut = False
+        """Whether the response before the close is incomplete, so that such a close is a reset."""
         self._reading = True
         self._paused_at = 0.0
         self._watched = -1
@@ -100,7 +103,7 @@ class ClientTransport:
         An orderly close would be a valid end, with and without close_notify of TLS. The kernel also resets the
         connection if this process is killed.
         """
-        self._ends_at_close = True
+        self._ends_at_close, self.is_cut = True, False
         self._set_linger(_RESET_ON_CLOSE)
 
     @property
@@ -140,10 +143,13 @@ class ClientTransport:
         if self._transport is not None:
             self._linger_until = self.listener.clock() + self._limits.write_stall_timeout_s
             self._linger_s = 0.0
-            if self._ends_at_close:
+            if self._ends_at_close and not self.is_cut:
                 self._set_linger(_ORDERLY_CLOSE)
             self.listener.batcher.flush()
-            self._transport.close()
+            if self._ends_at_close and self.is_cut and self.listener.secure:
+                self._transport.abort()  # without close_notify
+            else:
+                self._transport.close()
 
     def _linger_on(self) -> None:
         """Postpone the end of `_linger` after data has arrived, but not beyond `Limits.body_timeout_s` in all."""

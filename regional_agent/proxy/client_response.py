@@ -26,7 +26,6 @@ class ClientResponse:
         "_last",
         "_relay",
         "_unsent",
-        "ends_at_close",
         "gaps",
         "has_news",
         "keep_alive",
@@ -45,8 +44,6 @@ class ClientResponse:
         """The last write, by which the end of a failed stream is separated from an incomplete event."""
         self.gaps: StreamGaps | None = None
         """Measures the response if it is a sampled stream; set before `start`."""
-        self.ends_at_close = False
-        """Whether the close of the connection is the end of the response (HTTP/1.0)."""
         self.keep_alive = False
         """Whether the client connection can be used for another request."""
         self.sent_bytes = 0
@@ -75,7 +72,7 @@ class ClientResponse:
                 framing = b"content-length: %b\r\n" % length
         elif head.status not in NO_BODY_STATUSES and request.method != b"HEAD":
             if request.http_1_0:
-                delimited, self.ends_at_close = False, True
+                delimited, self._head = False, head
                 self._client.end_at_close()
             else:
                 self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
@@ -121,10 +118,18 @@ class ClientResponse:
         error = stream_error(error_format, head.by_name.get(b"content-type", b""), body, self._last)
         if error is None:
             return False
-        trailer = b"%b: %b\r\n" % (REFUSAL_HEADER, reason.encode()) if to_peer else b""
-        self._unsent.append(b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(error), error, trailer))
+        if self._chunked:
+            trailer = b"%b: %b\r\n" % (REFUSAL_HEADER, reason.encode()) if to_peer else b""
+            self._unsent.append(b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(error), error, trailer))
+        else:
+            self._unsent.append(error)
+        self.cut()
         self.flush()
         return True
+
+    def cut(self) -> None:
+        """Mark the response as incomplete: the close of the connection, if that is its end, becomes a reset."""
+        self._client.is_cut = True
 
     def flush(self) -> bool:
         """Write the added data in one write; returns whether there was any data."""

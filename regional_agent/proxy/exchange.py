@@ -637,10 +637,9 @@ class Exchange:
                 self._settle(self._outcome_of_failure(reason), reason.value)
             else:
                 self._settle(self._outcome_of_answer())
-            if trailer and self._response.ends_at_close:
-                self._client.abort()
-            else:
-                self._client.finished(keep_alive=self._response.keep_alive)
+            if trailer:
+                self._response.cut()
+            self._client.finished(keep_alive=self._response.keep_alive)
 
     def on_broken(self, error: UpstreamError) -> None:
         """Process a failure to connect, or a connection that closed before the response was complete."""

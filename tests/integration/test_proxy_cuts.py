@@ -82,10 +82,17 @@ async def begin(agent: Agent, request: bytes, tls: ClientTls | None = None) -> R
     return client
 
 
-async def expect_reset(client: RawClient) -> None:
+async def expect_reset(client: RawClient) -> bytes:
+    """Read until the connection is reset; returns what was read."""
+    received = bytearray()
+
+    async def read() -> None:
+        while data := await client.reader.read(1 << 16):
+            received.extend(data)
+
     with pytest.raises(ConnectionResetError):
-        async with asyncio.timeout(PATIENCE_S):
-            await client.reader.read()
+        await asyncio.wait_for(read(), PATIENCE_S)
+    return bytes(received)
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: cut.__name__)
@@ -220,3 +227,36 @@ def test_a_response_over_tls_that_ends_without_close_notify_is_incomplete(tmp_pa
             assert agent.counted() == ({"ok": 1} if notifies else {"engine_cut": 1})
 
     test()
+
+
+class LateClient(asyncio.Protocol):
+    """A client that keeps what arrives, although a reset follows."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set_result(exc)
+
+
+@pytest.mark.parametrize("forwarded", [False, True])
+async def test_an_error_event_precedes_the_reset(tmp_path: Path, forwarded: bool) -> None:
+    away, script = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0), Streaming()
+    async with (
+        engine(script) as gpu,
+        running_agent(tmp_path / "es", [gpu.address], region="eu-es") as server,
+        running_agent(tmp_path / "de", [], plan=away, peers={"eu-es": server.peer}) as agent,
+    ):
+        address = (agent if forwarded else server).traffic
+        transport, client = await asyncio.get_running_loop().create_connection(LateClient, *address[:2])
+        transport.write(OLD)
+        await until(lambda: b"data: 1" in client.received)
+        await dies(server, script)
+        async with asyncio.timeout(PATIENCE_S):
+            assert isinstance(await client.lost, ConnectionResetError)
+        assert client.received.count(b"engine_failed") == 1
+        assert client.received.endswith(b"}\n\n"), "no framing of chunks"
