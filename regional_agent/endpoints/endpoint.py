@@ -258,7 +258,7 @@ class Endpoint(EndpointAccount):
         else:
             busy = outcome is ProbeOutcome.BUSY
             self.occupation.answered(self._detection.clock(), busy=busy, while_running=while_running)
-            if busy:
+            if busy and self.view.in_flight < self.view.slots:
                 self.mark_full()
         self._set_health(probed(self.health, outcome, self.health_check.thresholds, explained=explained))
 

@@ -58,8 +58,8 @@ def server() -> Iterator[SerialServer]:
 
 
 @asynccontextmanager
-async def in_front_of(server: SerialServer, directory: Path) -> AsyncIterator[Agent]:
-    options = {"engine": "http", "health": PROBES}
+async def in_front_of(server: SerialServer, directory: Path, kind: str = "http") -> AsyncIterator[Agent]:
+    options = {"engine": kind, "health": PROBES}
     async with running_agent(directory, [server.address], slots=1, queue=0, limits=LIMITS, options=options) as agent:
         agent.endpoints.start()
         try:
@@ -81,10 +81,11 @@ async def see_late_probes(endpoint: Endpoint) -> None:
     await until(lambda: endpoint.occupation.answers < FEW)
 
 
+@pytest.mark.parametrize("kind", ["http", "auto", "cog"])
 async def test_a_server_with_one_thread_stays_ready_during_a_long_job(
-    server: SerialServer, tmp_path: Path, clock: AdvancingClock
+    server: SerialServer, tmp_path: Path, clock: AdvancingClock, kind: str
 ) -> None:
-    async with in_front_of(server, tmp_path) as agent:
+    async with in_front_of(server, tmp_path, kind) as agent:
         (endpoint,) = agent.endpoints.pool(MODEL).endpoints
         weight = endpoint.view.weight
         first = await send(agent)
