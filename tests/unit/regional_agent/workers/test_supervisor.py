@@ -113,7 +113,9 @@ async def test_the_watchdog_is_fed_until_the_workers_have_stopped(
         drains_when_told = """
 def stop(*_):
     print('{"stopping": "a", "within_s": 60}', flush=True)
-    while not (here / "go").exists(): time.sleep(0.01)
+    for _ in range(6000):
+        if (here / "go").exists(): break
+        time.sleep(0.01)
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
 """
