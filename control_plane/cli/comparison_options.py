@@ -12,7 +12,7 @@ from control_plane.cli.api_client import ApiClient, ApiResponse
 from control_plane.cli.error_output import UsageFault
 
 if TYPE_CHECKING:
-    from penstock.what_if.outcomes import Capacity, DemandGroup
+    from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 
 TIMEOUT_S = 60.0
 """Time limit (s) of an evaluation by a control plane."""

@@ -19,7 +19,7 @@ import msgspec
 
 from adapters.plain_file import open_plain_file
 from penstock.policy.geography import country_error
-from penstock.what_if.outcomes import Capacity, DemandGroup
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 
 MAX_FILE_BYTES = 1 << 30
 MAX_ROWS = 1_000_000

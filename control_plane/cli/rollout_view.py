@@ -13,8 +13,8 @@ from control_plane.cli.output import table_of
 from control_plane.policy.source.revision import Revision
 from control_plane.rollout.rollout_resource import AgentPolicyState, RolloutStatus, RolloutSummary
 from penstock.policy.provenance import Provenance
-from penstock.rollout.progress import RolloutOutlook
 from penstock.rollout.region_evidence import RegionEvidence, RequestResults
+from penstock.rollout.rollout_progress import RolloutOutlook
 
 MAX_SHOWN = 30
 """Maximum number of changes, and of moves, that are listed."""

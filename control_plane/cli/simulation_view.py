@@ -16,8 +16,8 @@ from penstock.verification.situations import listed
 if TYPE_CHECKING:
     # Imported for types only, so that commands without such values do not load the planner.
     from control_plane.status.query_responses import WhatIfResponse
+    from penstock.what_if.demand_outcomes import Totals
     from penstock.what_if.moved_demand import Move
-    from penstock.what_if.outcomes import Totals
 
 MAX_MOVES = 30
 """Maximum number of moves in the table; `-o json` has all of them."""

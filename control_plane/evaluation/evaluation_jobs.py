@@ -20,7 +20,7 @@ from penstock.policy.policy_diff import Change, diff
 from penstock.policy.removals import unaccepted_removals
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups, sustainable_rate
 from penstock.what_if.comparison import Side, compare
-from penstock.what_if.outcomes import Capacity, DemandGroup
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 
 MAX_NAMES_OF_BUNDLE = 2 * MAX_FILES
 """Maximum number of names of a JSON object with a bundle: above MAX_FILES, whose error is clearer."""

@@ -10,7 +10,7 @@ from control_plane.api.text_fields import Country, Subdivision
 from control_plane.overrides.override_fields import OverrideFields
 from control_plane.policy.bundle_limits import MAX_FILES
 from penstock.overrides.overrides import MAX_OVERRIDES
-from penstock.what_if.outcomes import Capacity, DemandGroup
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 
 MAX_REQUESTS_PER_S = 1e6
 

@@ -9,8 +9,8 @@ from penstock.planning.plan_diff import ArcChange
 from penstock.policy.policy import RolloutRules
 from penstock.policy.policy_diff import Change
 from penstock.policy.provenance import Provenance
-from penstock.rollout.progress import RolloutOutlook
 from penstock.rollout.region_evidence import RegionEvidence
+from penstock.rollout.rollout_progress import RolloutOutlook
 from penstock.rollout.state_machine import Phase, Rollout, RolloutEvent
 
 

@@ -14,7 +14,7 @@ from penstock.fleet.snapshot import Snapshot
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
-from penstock.rollout.progress import RolloutOutlook
+from penstock.rollout.rollout_progress import RolloutOutlook
 
 
 class FleetView:

@@ -7,8 +7,8 @@ import msgspec
 from penstock.overrides.override_check import OverrideRejection
 from penstock.policy.provenance import Provenance
 from penstock.routing.explain import Explanation
+from penstock.what_if.demand_outcomes import Totals
 from penstock.what_if.moved_demand import Move
-from penstock.what_if.outcomes import Totals
 
 
 class ExplainResponse(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.provenance import Provenance
-from penstock.rollout.progress import RolloutOutlook
+from penstock.rollout.rollout_progress import RolloutOutlook
 
 MAX_SHORTFALLS = 100
 """Maximum number of shortfalls in a status; each model, region and lost region may have one."""

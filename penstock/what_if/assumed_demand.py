@@ -7,7 +7,7 @@ from math import ceil
 
 from penstock.policy.geography import COUNTRIES
 from penstock.policy.policy import Policy
-from penstock.what_if.outcomes import Capacity, DemandGroup
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 
 SLOTS_PER_BUSY_SLOT = 2.0
 """Slots of a generated fleet per busy slot of the whole demand; leaves capacity for the loss of a region."""

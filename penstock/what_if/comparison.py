@@ -13,9 +13,9 @@ from penstock.overrides.interventions import Interventions
 from penstock.overrides.maintenance import windows
 from penstock.overrides.overrides import Override
 from penstock.policy.policy import Policy
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup, Evaluation, Totals
 from penstock.what_if.evaluation import evaluate_demand
 from penstock.what_if.moved_demand import Move, moves
-from penstock.what_if.outcomes import Capacity, DemandGroup, Evaluation, Totals
 
 
 class Side(msgspec.Struct, frozen=True):

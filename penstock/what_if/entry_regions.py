@@ -11,7 +11,7 @@ from penstock.policy.residency import Mask, RequestFacts, ResidencyClass
 from penstock.routing.decision import admit_at_origin
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.steering import Client, SteeringAdvisor
-from penstock.what_if.outcomes import Capacity, DemandGroup
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 
 Entered = tuple[str, ResidencyClass]
 """The entry region of a request, and its residency class."""

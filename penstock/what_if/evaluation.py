@@ -25,8 +25,8 @@ from penstock.policy.model_versions import WHOLE_PERCENT, versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup, DemandOutcome, Evaluation
 from penstock.what_if.entry_regions import Entered, EntryResolver
-from penstock.what_if.outcomes import Capacity, DemandGroup, DemandOutcome, Evaluation
 from penstock.what_if.shared_slots import served_shares
 from penstock.what_if.totals import totals
 

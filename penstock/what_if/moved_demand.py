@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.what_if.outcomes import DemandGroup, DemandOutcome, Evaluation
+from penstock.what_if.demand_outcomes import DemandGroup, DemandOutcome, Evaluation
 
 MIN_SHARE = 0.001
 """Moves of a smaller share (0-1) of a group of requests are omitted."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock.fleet.capacity_groups import coupled_models
 from penstock.fleet.slot_ledger import SlotLedger
-from penstock.what_if.outcomes import Capacity
+from penstock.what_if.demand_outcomes import Capacity
 
 ROUNDS = 20
 """Number of equal parts of every load that are placed in turn, so that no model takes all shared slots first."""

@@ -11,7 +11,7 @@ from penstock.planning.egress_cost import egress_cost
 from penstock.planning.linear_program.waiting_cost import waiting
 from penstock.policy.policy import MS_PER_S, SECONDS_PER_HOUR, Policy
 from penstock.routing.reasons import Reason
-from penstock.what_if.outcomes import Capacity, DemandGroup, DemandOutcome, Totals
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup, DemandOutcome, Totals
 from penstock.what_if.shared_slots import SlotSet, slot_sets
 
 MAX_UTILISATION = 0.99

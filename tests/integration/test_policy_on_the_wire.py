@@ -15,7 +15,7 @@ from control_plane.cli.demand_file import read_access_logs
 from control_plane.cli.main import app
 from penstock.policy.geography import Location
 from penstock.policy.policy import Cost, CostUnit, EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
-from penstock.what_if.outcomes import DemandGroup
+from penstock.what_if.demand_outcomes import DemandGroup
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, JSON_ANSWER, answers, ask

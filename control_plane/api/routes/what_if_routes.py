@@ -21,7 +21,7 @@ from penstock.fleet.capacity_groups import SharedSlots
 from penstock.fleet.snapshot import demand, pools
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
-from penstock.what_if.outcomes import Capacity
+from penstock.what_if.demand_outcomes import Capacity
 
 
 def routes(view: FleetView, overrides: OverrideStore, evaluator: Evaluator) -> APIRouter:

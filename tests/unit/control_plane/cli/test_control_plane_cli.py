@@ -47,8 +47,8 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.policy import Exercise
 from penstock.policy.provenance import Provenance
-from penstock.rollout.progress import Condition, RolloutOutlook, WaitingPolicy
 from penstock.rollout.region_evidence import RegionEvidence, RequestResults
+from penstock.rollout.rollout_progress import Condition, RolloutOutlook, WaitingPolicy
 from penstock.rollout.state_machine import Phase, Rollout
 from tests.support.cli import run
 from tests.support.paths import POLICIES

@@ -17,8 +17,8 @@ from penstock.policy.residency import RequestFacts, mask
 from penstock.routing.reasons import Reason, Refusal
 from penstock.verification.verify import verify
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 from penstock.what_if.evaluation import evaluate_demand
-from penstock.what_if.outcomes import Capacity, DemandGroup
 from tests.support.paths import POLICIES
 
 EXAMPLES = POLICIES / "examples"

@@ -23,8 +23,8 @@ from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Model, Objective, PlannerKind, Policy, Region
 from penstock.policy.policy_diff import diff
 from penstock.policy.residency import residency_class
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 from penstock.what_if.evaluation import evaluate_demand
-from penstock.what_if.outcomes import Capacity, DemandGroup
 from tests.support.control_planes import PLANET
 from tests.support.planner_calls import tick_input
 

@@ -17,8 +17,8 @@ from penstock.planning.planner import Planner
 from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Model, Objective, Policy, Region, Spillover, Tenant
 from penstock.policy.residency import residency_class
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 from penstock.what_if.evaluation import evaluate_demand
-from penstock.what_if.outcomes import Capacity, DemandGroup
 from tests.support.planner_calls import tick_input
 
 EVERYWHERE = residency_class(frozenset({"x", "y"}))

@@ -11,7 +11,7 @@ from penstock.overrides.overrides import Override
 from penstock.policy.policy import MaintenanceWindow, Recurrence
 from penstock.routing.reasons import Reason
 from penstock.what_if.comparison import Comparison, Side, compare
-from penstock.what_if.outcomes import Capacity, DemandGroup
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 from tests.support.override_builders import drain, fail_over, weight
 from tests.support.paths import PLANET as PLANET_FOLDER
 

@@ -12,9 +12,9 @@ from control_plane.policy.folder import read_folder
 from penstock.policy.policy import ModelVersions, Policy, Quota, Scaling, Version
 from penstock.routing.reasons import Reason
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet, sustainable_rate
+from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 from penstock.what_if.evaluation import evaluate_demand
 from penstock.what_if.moved_demand import moves
-from penstock.what_if.outcomes import Capacity, DemandGroup
 from tests.support.examples import examples
 from tests.support.paths import PLANET as PLANET_FOLDER
 
