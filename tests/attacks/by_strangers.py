@@ -33,6 +33,9 @@ TRICKLE_S = 1.0
 
 REQUEST_TIMEOUT_S = 5.0
 
+HANDSHAKES = 4_000
+"""More than the listener of an agent for other regions admits connections."""
+
 MAX_GROWTH_KIB = 200 * 1024
 """Maximum growth (KiB) of an agent's memory by handshakes."""
 
@@ -82,10 +85,10 @@ class SlowClient:
 
 @asynccontextmanager
 async def slow_clients(
-    url: str, first: bytes, further: bytes = b"", addresses: Addresses = one_address
+    url: str, first: bytes, further: bytes = b"", addresses: Addresses = one_address, count: int = CONNECTIONS
 ) -> AsyncIterator[None]:
-    """Hold CONNECTIONS connections that send `first`, then the bytes of `further` again and again."""
-    clients = [SlowClient(url, addresses(number), first, further) for number in range(CONNECTIONS)]
+    """Hold `count` connections that send `first`, then the bytes of `further` again and again."""
+    clients = [SlowClient(url, addresses(number), first, further) for number in range(count)]
     tasks = [asyncio.create_task(client.run()) for client in clients]
     try:
         yield
@@ -170,7 +173,7 @@ async def slow_readers(fleet: Fleet) -> None:
 
 @attack("20.5")
 async def half_open_handshakes(fleet: Fleet) -> None:
-    """One address, then 1,100 addresses, hold TLS handshakes open at an agent's listener for other regions.
+    """One address, then 4,000 addresses, hold TLS handshakes open at an agent's listener for other regions.
 
     Connections of other agents are accepted meanwhile, and the memory of the agent stays bounded.
     """
@@ -178,7 +181,7 @@ async def half_open_handshakes(fleet: Fleet) -> None:
     begun_kib = memory_kib(fleet.agents["eu-de/a"].pid)
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)
     for addresses in (one_address, many_addresses):
-        async with slow_clients(url, hello, b"\x00", addresses):
+        async with slow_clients(url, hello, b"\x00", addresses, HANDSHAKES):
             until = asyncio.get_running_loop().time() + ATTACK_S / 2
             while asyncio.get_running_loop().time() < until:
                 try:
