@@ -13,12 +13,13 @@ from typing import Final, Protocol, cast
 import httptools
 
 from penstock.routing.reasons import Reason
+from regional_agent.http.chunked_end import ChunkedEnd
 from regional_agent.http.head_cache import MAX_MISSES, RequestHeadCache, raw_head
 from regional_agent.http.header_rules import Header
 from regional_agent.http.kept_bodies import joined
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import Request, without_upgrade
-from regional_agent.http.request_head import complete_head, head_bytes
+from regional_agent.http.request_head import complete_head, head_bytes, request_line_problem, skip_empty_lines
 from regional_agent.http.request_receiver import RequestReceiver
 from regional_agent.http.request_sequence import (
     CLOSING,
@@ -32,9 +33,12 @@ from regional_agent.http.request_sequence import (
 MAX_READ_BYTES: Final = 256 * 1024
 """Maximum size of one read of the event loop. A read may contain the end of a request and the start of the next one."""
 
-MAX_WAITING: Final = 256
-"""Maximum number of parsed requests of one connection that wait. Reading stops earlier (`Limits.max_pipelined`), but a
-read can contain many small requests."""
+PARSED_BYTES: Final = 4096
+"""Maximum size of the part of a read that is parsed at once, besides a body with a known length. When
+`Limits.max_pipelined` requests wait, no further part is parsed: a part contains up to 150 requests."""
+
+CHUNKED_PARSED_BYTES: Final = 16 * 1024
+"""The same within a chunked body."""
 
 CHUNK_OVERHEAD_BYTES: Final = 16 * 1024
 """Maximum size of the chunk framing, extensions and trailers of a body, in addition to eight times the body's size."""
@@ -59,15 +63,22 @@ class ClientConnection(RequestReceiver):
 
     __slots__ = (
         "_add_header",
+        "_begins_at",
+        "_chunked_end",
         "_counted_left",
         "_declined",
         "_fed_bytes",
         "_head_cache",
+        "_head_parts",
         "_misses",
+        "_next_at",
+        "_parse_due",
         "_parser",
+        "_part",
         "_read",
         "_read_bytes",
         "_registry",
+        "_unparsed",
     )
 
     def __init__(self, listener: ListenerState, application: Application, registry: ConnectionRegistry) -> None:
@@ -77,9 +88,9 @@ class ClientConnection(RequestReceiver):
         self._add_header: Callable[[Header], None] = list[Header]().append
         """Appends to the headers of the current request."""
         self._read_bytes = 0
-        """Size (bytes) of the current read."""
+        """Size (bytes) of the part that is being parsed."""
         self._fed_bytes = 0
-        """Size (bytes) of all reads from the read in which the current request's head began."""
+        """Size (bytes) of all parts from the part in which the current request's head began."""
         self._declined: Request | None = None
         """A request whose upgrade offer is ignored."""
         self._head_cache: RequestHeadCache | None = None
@@ -89,6 +100,20 @@ class ClientConnection(RequestReceiver):
         """The current read, while the parser processes a head at its start; else empty."""
         self._counted_left = 0
         """Number of missing body bytes of a request whose head was found in the cache."""
+        self._part: bytes | memoryview = b""
+        """The part that is being parsed."""
+        self._head_parts: list[bytes] = []
+        """The parts with an incomplete head."""
+        self._begins_at = 0
+        """Offset of the head in its first part."""
+        self._chunked_end: ChunkedEnd | None = None
+        """Finds the end of the current body; None without a chunked body."""
+        self._next_at = 0
+        """Offset of the next head in the current part; negative if it is not in this part."""
+        self._unparsed = b""
+        """Received bytes that are parsed once fewer requests wait."""
+        self._parse_due = False
+        """Whether the unparsed bytes will be parsed in the next turn of the event loop."""
 
     # asyncio.Protocol
 
@@ -103,6 +128,9 @@ class ClientConnection(RequestReceiver):
             self.abort() if self._registry.crowded else self._refuse(refusal, "too many connections")
 
     def data_received(self, data: bytes) -> None:
+        if self._unparsed:
+            self._unparsed += data
+            return
         if self._mode is REQUESTS:
             if self._counted_left:
                 data = self._receive_counted(data)
@@ -113,9 +141,12 @@ class ClientConnection(RequestReceiver):
         if self._mode is not REQUESTS:
             self._receive_non_request(data)
             return
-        upgraded_at = self._feed(data)
-        if upgraded_at is not None:
-            self._after_upgrade(memoryview(data)[upgraded_at:])
+        if len(data) > PARSED_BYTES:
+            self._parse(memoryview(data))
+        else:
+            upgraded_at = self._feed(data)
+            if upgraded_at is not None:
+                self._parse(self._after_upgrade(memoryview(data)[upgraded_at:]))
         self._read = b""
 
     def eof_received(self) -> bool | None:
@@ -134,6 +165,7 @@ class ClientConnection(RequestReceiver):
                 self._release(request, request.admitted)
         self._waiting.clear()
         self._buffered.clear()
+        self._unparsed, self._head_parts = b"", []
         self._receiver = None
         handler, self._handler, self._serving, self._current = self._handler, None, None, None
         if handler is not None:
@@ -145,6 +177,7 @@ class ClientConnection(RequestReceiver):
         request = self._current = Request()
         self._add_header = request.headers.append
         self._in_head, self._fed_bytes = True, self._read_bytes
+        self._head_parts, self._begins_at = [bytes(self._part)], self._next_at
         self._since = self.listener.clock()
 
     def on_url(self, url: bytes) -> None:
@@ -160,12 +193,24 @@ class ClientConnection(RequestReceiver):
     def on_headers_complete(self) -> None:
         self._in_head = False
         request, read, self._read = self._current, self._read, b""
+        parts, self._head_parts = self._head_parts, []
         if request is None or self._mode is not REQUESTS:
             return
         parser = self._parser
         request.method = parser.get_method()
         request.keep_alive = parser.should_keep_alive()
-        problem = complete_head(request, parser.get_http_version(), self.listener.location_header)
+        head = parts[0] if len(parts) == 1 else b"".join(parts)
+        begins_at = skip_empty_lines(head, self._begins_at)
+        problem = request_line_problem(request, head, begins_at) or complete_head(
+            request, parser.get_http_version(), self.listener.location_header
+        )
+        before = len(head) - self._read_bytes
+        ends_at = head.find(b"\r\n\r\n", begins_at) + 4
+        if request.length is not None:
+            self._next_at = ends_at + request.length - before
+        else:
+            self._chunked_end = ChunkedEnd()
+            self._next_at = self._chunked_end.find(head, ends_at) - before
         if problem is not None:
             self._refuse(Reason.BAD_REQUEST, problem)
         elif len(request.headers) > self._limits.max_headers or (
@@ -201,7 +246,7 @@ class ClientConnection(RequestReceiver):
             if problem:
                 self._refuse(Reason.BAD_REQUEST, problem)
                 return
-        self._current = None
+        self._current = self._chunked_end = None
         self._in_head = True
         if request is not None and self._mode is REQUESTS:
             request.length = request.received_bytes
@@ -224,9 +269,7 @@ class ClientConnection(RequestReceiver):
             self._serve_next()
             return
         self._continue_due = False
-        if len(self._waiting) > MAX_WAITING:
-            self._refuse(Reason.BAD_REQUEST, f"more than {MAX_WAITING} pipelined requests")
-        elif self._too_many_waiting:
+        if self._too_many_waiting:
             self.pause_reading()
 
     # repeated heads
@@ -280,10 +323,61 @@ class ClientConnection(RequestReceiver):
         else:
             self._current, self._declined = None, request
 
+    def _parse(self, rest: memoryview) -> None:
+        """Parse a read part by part, as long as few requests wait; the rest is parsed when reading resumes."""
+        while len(rest):
+            if self._mode is not REQUESTS:
+                self._receive_non_request(bytes(rest))
+                return
+            if self._too_many_waiting:
+                self._unparsed = bytes(rest)
+                self.pause_reading()
+                return
+            size = self._part_bytes()
+            # A view is not copied. It covers nothing but a body: the head of a request begins in a part of bytes.
+            part: bytes | memoryview = rest[:size] if size > CHUNKED_PARSED_BYTES else bytes(rest[:size])
+            upgraded_at = self._feed(part)
+            rest = rest[size:] if upgraded_at is None else self._after_upgrade(rest[upgraded_at:])
+
+    def _part_bytes(self) -> int:
+        """Return the size (bytes) of the part to parse next."""
+        request = self._current
+        if request is None or self._in_head:
+            return PARSED_BYTES
+        if request.length is None:
+            return CHUNKED_PARSED_BYTES
+        left_bytes = request.length - request.received_bytes
+        return left_bytes if left_bytes > CHUNKED_PARSED_BYTES else PARSED_BYTES
+
+    def resume_reading(self) -> None:
+        """Continue after `pause_reading`, first with the bytes that wait to be parsed.
+
+        They are parsed in the next turn of the event loop, as bytes that had not arrived would be: the caller may be
+        the parser, or a handler that is not in place yet.
+        """
+        if not self._unparsed:
+            super().resume_reading()
+        elif not self._parse_due:
+            self._parse_due = True
+            asyncio.get_running_loop().call_soon(self._parse_unparsed)
+
+    def _parse_unparsed(self) -> None:
+        self._parse_due = False
+        rest, self._unparsed = self._unparsed, b""
+        super().resume_reading()
+        self._parse(memoryview(rest))
+
     def _feed(self, data: bytes | memoryview) -> int | None:
-        """Parse a read, or the rest of it; returns the offset after the head of an upgrade request, or None."""
+        """Parse a part of a read; returns the offset after the head of an upgrade request, or None."""
         self._read_bytes = len(data)
         self._fed_bytes += self._read_bytes
+        self._part = data
+        if self._current is None:
+            self._next_at = 0
+        elif self._head_parts:
+            self._head_parts.append(bytes(data))
+        elif self._chunked_end is not None:
+            self._next_at = self._chunked_end.find(bytes(data), 0)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -295,26 +389,24 @@ class ClientConnection(RequestReceiver):
             if self._mode is REQUESTS:
                 self._refuse(Reason.BAD_REQUEST, f"not a valid HTTP request: {error}")
         else:
+            self._part = b""
+            self._next_at -= self._read_bytes
             if self._fed_bytes > SMALL_BODY_BYTES:
                 self._check_size()
         return None
 
-    def _after_upgrade(self, rest: memoryview) -> None:
-        """Process the data after the head of an upgrade request, where the parser stops.
+    def _after_upgrade(self, rest: memoryview) -> memoryview:
+        """Process the data after the head of an upgrade request, where the parser stops; returns what is to be parsed.
 
-        A declined request is parsed again without the offer. The loop copies no data, since one read may contain
-        thousands of such requests.
+        A declined request is parsed again without the offer.
         """
-        upgraded_at: int | None = 0
-        while upgraded_at is not None and self._declined is not None and self._mode is REQUESTS:
-            head, self._declined = without_upgrade(self._declined), None
-            self._parser = httptools.HttpRequestParser(self)
-            self._feed(head)
-            if self._mode is REQUESTS:
-                upgraded_at = self._feed(rest)
-                rest = rest[upgraded_at or 0 :]
-        if upgraded_at is not None:
+        if self._declined is None or self._mode is not REQUESTS:
             self._receive_non_request(bytes(rest))
+            return memoryview(b"")
+        head, self._declined = without_upgrade(self._declined), None
+        self._parser = httptools.HttpRequestParser(self)
+        self._feed(head)
+        return rest
 
     def _receive_non_request(self, data: bytes) -> None:
         """Process bytes of a tunnel, or bytes that arrive while an upgrade is undecided; drop any other bytes."""

@@ -59,6 +59,29 @@ def complete_head(request: Request, version: str, location_header: bytes) -> str
     return _complete_target(request, by_name.get(b"host"))
 
 
+def skip_empty_lines(received: bytes, at: int) -> int:
+    """Return the offset of a request line, before which empty lines are permitted (RFC 9112, section 2.2)."""
+    while at < len(received) and received[at] in b"\r\n":
+        at += 1
+    return at
+
+
+def request_line_problem(request: Request, received: bytes, at: int) -> str | None:
+    """Return a problem if the parts of a request line are not separated by single spaces (RFC 9112, section 3).
+
+    llhttp accepts more than one.
+
+    Args:
+        request: method and target as the parser read them.
+        received: bytes with the request line.
+        at: offset of the request line.
+    """
+    line = b"%b %b HTTP/" % (request.method, request.target)
+    if received.startswith(line, at):
+        return None
+    return "the parts of the request line are not separated by single spaces"
+
+
 def head_bytes(request: Request) -> int:
     """Return the approximate size (bytes) of a head as received."""
     return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)

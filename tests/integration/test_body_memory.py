@@ -197,7 +197,7 @@ async def test_several_bodies_of_one_connection_are_displaced_at_once(tmp_path: 
         client = await whole(agent, "a", 10)
         await until(lambda: len(gpu.requests) == 1)
         (connection,) = agent.listener.connections
-        connection.data_received(7 * b"".join(large("a", PART // 2)))
+        connection.data_received(b"".join((*large("a", 2 * PART), *large("a", 3 * PART // 2))))
         other_client = await RawClient.connect(agent.traffic)
         await until(lambda: len(agent.listener.connections) == 2)
         (other,) = agent.listener.connections - {connection}

@@ -18,6 +18,7 @@ from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, CHAT, SSE_HEAD, answers, ask, chunk, code
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
+from tests.support.wait import until
 
 CHUNKED = CHAT + b"Transfer-Encoding: chunked\r\n\r\n"
 WHOLE = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
@@ -77,6 +78,9 @@ WHOLE = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
         post(BODY, "Connection: x-penstock-route"),
         post(BODY, "Connection: content-length"),
         post(BODY, "Connection: host"),
+        CHAT.replace(b"POST ", b"POST  ") + b"\r\n",
+        CHAT.replace(b" HTTP", b"  HTTP") + b"\r\n",
+        CHAT.replace(b"POST ", b"POST    ") + b"X: POST /v1/chat/completions HTTP/1.1\r\n\r\n",
         CHAT.replace(b"/v1", b"v1") + b"\r\n",
         CHAT.replace(b"/v1", b"ftp://a/v1") + b"\r\n",
         CHAT.replace(b"completions", b"completions#x") + b"\r\n",
@@ -104,6 +108,23 @@ async def test_a_pipelined_invalid_request_is_refused_in_order(tmp_path: Path) -
         client = await RawClient.connect(agent.traffic)
         client.send(post(BODY) + b"nonsense\r\n\r\n")
         assert (await client.answer()).body == b'{"ok": 1}'
+        assert (await client.answer()).status == 400
+        assert await client.closed()
+
+
+@pytest.mark.parametrize("before", [post(BODY), CHUNKED + WHOLE, post(b" " * 9_000 + BODY), b"\r\n\r\n" + post(BODY)])
+@pytest.mark.parametrize("size", [1 << 20, 4096, 61, 3])
+async def test_spaces_of_a_request_line_are_counted_wherever_it_is(tmp_path: Path, before: bytes, size: int) -> None:
+    line = b"GET  /livez HTTP/1.1\r\nHost: a\r\n\r\n"
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
+        await until(lambda: bool(agent.listener.connections))
+        (connection,) = agent.listener.connections
+        sent = before + line.replace(b"  ", b" ") + line
+        for at in range(0, len(sent), size):
+            connection.data_received(sent[at : at + size])
+        assert (await client.answer()).body == b'{"ok": 1}'
+        assert (await client.answer()).body == b"ok\n"
         assert (await client.answer()).status == 400
         assert await client.closed()
 
