@@ -34,8 +34,8 @@ from lab.replay.replayer import Replayer
 from lab.traces.generate import generate
 from lab.witness import Witness
 
-BEFORE_S, FAULT_S, AFTER_S = 6.0, 12.0, 8.0
-"""Durations (s) of the load before, during and after the fault."""
+BEFORE_S, FAULT_S, AFTER_S = 6.0, 12.0, 14.0
+"""Durations (s) of the load before, during and after the fault. The restart of a region takes some of the last."""
 
 HEAD_START_S = 0.5
 DRAIN_S = 30.0
