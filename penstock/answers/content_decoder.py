@@ -6,6 +6,7 @@ Decoders: gzip (RFC 1952), deflate (RFC 1950, RFC 1951) and br (RFC 7932).
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 MAX_PART_BYTES: Final = 64 * 1024
@@ -41,9 +42,8 @@ class ContentDecoder:
             self._brotli = _brotli_decompressor()
         self.failed = self._zlib is None and self._brotli is None
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the decoded parts of `data`; none after a failure."""
-        parts: list[bytes] = []
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the decoded parts of `data`; none after a failure."""
         self._encoded_bytes += len(data)
         while not self.failed:
             try:
@@ -57,10 +57,9 @@ class ContentDecoder:
             if self._decoded_bytes > limit:
                 self.failed = True
             if part:
-                parts.append(part)
+                yield part
             elif not data:
                 break
-        return parts
 
     def _decode(self, data: bytes) -> tuple[bytes, bytes]:
         """Return one decoded part, and the data that remains."""

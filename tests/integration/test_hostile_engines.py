@@ -86,8 +86,8 @@ async def test_a_malformed_response_is_refused(tmp_path: Path, case: str) -> Non
 
 
 ENDLESS: dict[str, Sends] = {
-    "chunk extensions": lambda: chain([HEAD + CHUNKED + b"2\r\nok\r\n2;"], repeat(BLOCK)),
-    "trailers": lambda: chain([HEAD + CHUNKED + b"2\r\nok\r\n0\r\nX: "], repeat(BLOCK)),
+    "chunk extensions": lambda: chain([HEAD + CHUNKED + b"9\r\ndata: 1\n\n\r\n2;"], repeat(BLOCK)),
+    "trailers": lambda: chain([HEAD + CHUNKED + b"9\r\ndata: 1\n\n\r\n0\r\nX: "], repeat(BLOCK)),
 }
 
 
