@@ -67,10 +67,10 @@ class BodyFields:
                 found = root.decode(body)
             else:
                 root.read(body, found, 0)
-        except FieldError as error:
-            return f"the request body is ambiguous: {error}"
-        except UnicodeDecodeError as error:
-            return NotJson(f"the request body is not valid JSON in UTF-8: {error.reason}")
+        except FieldError as ambiguity:
+            return f"the request body is ambiguous: {ambiguity}"
+        except UnicodeDecodeError as wrong_encoding:
+            return NotJson(f"the request body is not valid JSON in UTF-8: {wrong_encoding.reason}")
         except (msgspec.DecodeError, RecursionError) as error:
             return NotJson(f"the request body is not valid JSON: {error}")
         return found

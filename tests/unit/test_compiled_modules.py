@@ -26,11 +26,24 @@ def problems(source: str) -> list[str]:
                 found.append(f"{node.lineno}: options of class {node.name} are dropped")
             case ast.ClassDef() if any(ast.unparse(base).endswith("Struct") for base in node.bases):
                 found.append(f"{node.lineno}: {node.name} is decoded by annotations, which are not kept")
+            # mypyc gives a name one type in a function, and checks it when another except clause binds the name.
+            case ast.FunctionDef() if twice := _bound_by_two_clauses(node):
+                found.append(f"{node.lineno}: {twice} is bound to exceptions of two types in {node.name}")
             case ast.Slice() if any(_does_something(inner) for inner in ast.walk(node)):
                 found.append(f"{node.lineno}: a call in the bounds of a slice is made twice")
             case ast.Compare(ops=[ast.Is() | ast.IsNot()], comparators=[other]) if ast.unparse(other) in tuples:
                 found.append(f"{node.lineno}: a tuple of numbers has no identity")
     return found
+
+
+def _bound_by_two_clauses(function: ast.FunctionDef) -> str:
+    types: dict[str, str] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.ExceptHandler) and node.name and node.type:
+            kind = ast.unparse(node.type)
+            if types.setdefault(node.name, kind) != kind:
+                return node.name
+    return ""
 
 
 def _does_something(node: ast.AST) -> bool:
@@ -51,6 +64,10 @@ def test_a_compiled_module_has_nothing_that_would_do_something_else(file: str) -
         ("class A(msgspec.Struct): x: int | None", "1: A is decoded by annotations, which are not kept"),
         ("class A(Base, frozen=True): pass", "1: options of class A are dropped"),
         ("SHUT = (1.0, 2.0)\nopen = terms is not SHUT", "2: a tuple of numbers has no identity"),
+        (
+            "def f():\n try: g()\n except A as e: h(e)\n except B as e: h(e)",
+            "1: e is bound to exceptions of two types in f",
+        ),
         ("rest = view[os.write(descriptor, view):]", "1: a call in the bounds of a slice is made twice"),
     ],
 )
