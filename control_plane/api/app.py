@@ -67,6 +67,7 @@ def create_app(
         version="1",
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
         generate_unique_id_function=operation_id,
         redirect_slashes=False,
     )

@@ -192,3 +192,24 @@ async def half_open_handshakes(fleet: Fleet) -> None:
                 await asyncio.sleep(0.05)
     grown_kib = memory_kib(fleet.agents["eu-de/a"].pid) - begun_kib
     expect(grown_kib < MAX_GROWTH_KIB, f"the agent uses {grown_kib // 1024} MiB more")
+
+
+@attack("20.6")
+async def pipelined_requests(fleet: Fleet) -> None:
+    """A client sends 5,000 requests at once, and request lines with more than one space.
+
+    Each request is answered, in order; each such line is refused with 400.
+    """
+    address = fleet.address("eu-de/a")
+    request = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(request * 5_000 + request.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+    answers = (await reader.read(-1)).count(b"HTTP/1.1 200 OK\r\n")
+    writer.close()
+    expect(answers == 5_001, f"{answers} of 5,001 requests were answered")
+    for line in (request.replace(b"GET ", b"GET  "), request.replace(b" HTTP", b"  HTTP")):
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(request + line)
+        answer = await reader.read(-1)
+        writer.close()
+        expect(answer.count(b"HTTP/1.1 400 ") == 1, f"a line with two spaces was accepted: {line!r}")
