@@ -7,7 +7,7 @@ the engine echoes, is not read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,11 +21,8 @@ less than none, or of anything but a whole number is ignored."""
 
 MAX_NUMBER_CHARS: Final = 24
 
-if TYPE_CHECKING:
-    Raw = Any
-    """msgspec's stubs declare `Raw` as a subclass of bytes, which it is not; compiled code would check for bytes."""
-else:
-    Raw = msgspec.Raw
+Raw = Any
+"""`msgspec.Raw`. Its stubs declare it as a subclass of bytes, which it is not; compiled code would check for bytes."""
 
 Fields = Mapping[str, Raw]
 """The members of an object, undecoded."""
