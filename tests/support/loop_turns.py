@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from control_plane.api import api_threads
+
+T = TypeVar("T")
 
 
 class LoopTurns:
-    """The longest turn of an event loop.
+    """The longest turn of an event loop, and the longest step of the API's threads.
 
-    A turn is the CPU time of the process between two runs of a callback that is always due. Work in another thread
-    counts as far as the thread does not release the interpreter's lock: otherwise the callback runs meanwhile.
+    A turn is the CPU time of the loop's thread between two runs of a callback that is always due. A step is the CPU
+    time of another thread between two calls or returns of functions, such as a call into C that keeps the
+    interpreter's lock: the loop waits at most for one step.
     """
 
     def __init__(self) -> None:
         self._longest_s = 0.0
+        self._threads = ThreadPoolExecutor(api_threads.THREADS)
 
     async def reset(self) -> None:
         """Forget the longest turn."""
@@ -25,28 +36,48 @@ class LoopTurns:
         self._longest_s = 0.0
 
     async def longest(self) -> float:
-        """Return the longest turn, in seconds, including the current one."""
+        """Return the longest turn or step, in seconds, including the current turn."""
         # The turn ends with the first pause, and the measurement runs before the second ends.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         return self._longest_s
 
     async def measure(self) -> None:
-        """Measure until the task is cancelled."""
-        before = time.process_time()
+        """Measure turns until the task is cancelled."""
+        before = time.thread_time()
         while True:
             await asyncio.sleep(0)
-            now = time.process_time()
+            now = time.thread_time()
             self._longest_s = max(self._longest_s, now - before)
             before = now
 
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Run work in a thread, as the executor of the API's threads, and measure its steps."""
+        return self._threads.submit(self._measured, work)
+
+    def _measured(self, work: Callable[[], T]) -> T:
+        before = time.thread_time()
+
+        def step(*_: Any) -> None:
+            nonlocal before
+            now = time.thread_time()
+            self._longest_s = max(self._longest_s, now - before)
+            before = time.thread_time()
+
+        sys.setprofile(step)
+        try:
+            return work()
+        finally:
+            sys.setprofile(None)
+
 
 @asynccontextmanager
-async def measured_turns() -> AsyncIterator[LoopTurns]:
+async def measured_turns(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LoopTurns]:
     """Measure the turns of the running loop. Garbage collection, which serves no request, is postponed."""
     turns = LoopTurns()
     gc.collect()
     gc.disable()
+    monkeypatch.setattr(api_threads, "_threads", turns)
     task = asyncio.create_task(turns.measure())
     try:
         yield turns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Response
@@ -74,10 +74,11 @@ def routes(view: FleetView, geoip: GeoIpLookup) -> APIRouter:
     async def batch(caller: Viewer, body: SteerBody) -> Response:
         """Get the entry regions of several clients."""
 
-        def found() -> SteerBatchResponse:
-            # With a thousand regions, each client takes about 10 ms.
+        def found() -> dict[str, Any]:
+            """Return a SteerBatchResponse. The advice is encoded one by one: one call for all of it takes 20 ms."""
             current = advisor.current()
-            return SteerBatchResponse(tuple(map(current.advise, body.clients)), current.policy.digest())
+            advice = [msgspec.Raw(msgspec.json.encode(current.advise(client))) for client in body.clients]
+            return {"advice": advice, "policy_digest": current.policy.digest()}
 
         return await large_response(found)
 

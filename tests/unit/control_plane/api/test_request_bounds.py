@@ -142,9 +142,11 @@ async def test_a_body_above_the_limit_of_its_route_is_refused(app: FastAPI, http
     assert bodies > 10
 
 
-async def test_no_body_at_its_limit_stalls_the_loop_or_has_a_long_answer(app: FastAPI, http: httpx.AsyncClient) -> None:
+async def test_no_body_at_its_limit_stalls_the_loop_or_has_a_long_answer(
+    app: FastAPI, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bodies = [operation for operation in operations(app) if "requestBody" in operation[2]]
-    async with measured_turns() as turns:
+    async with measured_turns(monkeypatch) as turns:
         for method, path, found in bodies:
             # The first request of a route includes work that is done once.
             await http.request(method, path, content=b'{"n":1}', headers=bearer(Role.ADMIN))
@@ -160,7 +162,9 @@ async def test_no_body_at_its_limit_stalls_the_loop_or_has_a_long_answer(app: Fa
                 assert longest_s < MAX_TURN_S, f"{method} {path}: {shape}: {longest_s * 1e3:.0f} ms"
 
 
-async def test_no_head_at_its_limit_stalls_the_loop(app: FastAPI, http: httpx.AsyncClient) -> None:
+async def test_no_head_at_its_limit_stalls_the_loop(
+    app: FastAPI, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     size = MAX_HEAD_BYTES - 2048
     heads = [
         {name: value}
@@ -181,7 +185,7 @@ async def test_no_head_at_its_limit_stalls_the_loop(app: FastAPI, http: httpx.As
     ]
     page = {"x-penstock-ui": "1"}
     paths = ["/livez", "/ui/", "/v1/status", "/v1/overrides/" + "x" * 200, "/none/" + "/x" * (size // 2)]
-    async with measured_turns() as turns:
+    async with measured_turns(monkeypatch) as turns:
         for path in paths:
             for number, head in enumerate([{}, *heads]):
                 await turns.reset()
