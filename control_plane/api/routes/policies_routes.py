@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import StrictBool
 
 from adapters.access.callers import Caller
 from control_plane.api.client_location import require_policy
@@ -45,7 +46,7 @@ QueryDigest = Annotated[
 class ApplyRequest(ActionRequest):
     """Body of the application of a policy."""
 
-    allow_removal: bool = False
+    allow_removal: StrictBool = False
     """Whether the policy may remove documents that a bundle may not remove without an AcceptedRemoval."""
 
 
