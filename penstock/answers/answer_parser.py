@@ -7,6 +7,7 @@ an engine sends: a record or answer that is too long to be held is reduced to th
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.answers.answer_errors import AnswerError, error_in, named_error
@@ -38,6 +39,9 @@ MAX_ID_RECORDS: Final = 16
 
 MAX_ID_CHARS: Final = 256
 
+MAX_ANSWERS: Final = 4096
+"""Maximum number of answers in one array that are read; the usage of a longer array is not that of the whole answer."""
+
 _DONE: Final = b"[DONE]"
 _ENDING_TYPES: Final = frozenset(
     {b'"message_stop"', b'"response.completed"', b'"response.incomplete"', b'"response.failed"'}
@@ -45,7 +49,13 @@ _ENDING_TYPES: Final = frozenset(
 _TRUE: Final = b"true"
 _NULL: Final = b"null"
 _LF_END, _CRLF_END, _LINE_END = b"\n\n", b"\r\n\r\n", b"\n"
+_CR_END: Final = b"\r\r"
 _CHUNK_END: Final = b"\r\n"
+_LINE_ENDS: Final = (b"\n", b"\r")
+_COMMENT_STARTS: Final = (b":", *_LINE_ENDS)
+_ERROR_EVENTS: Final = (b"event: error", b"event:error")
+_DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
+_BOM: Final = b"\xef\xbb\xbf"
 _BEGINNING_MARKS: Final = (b'"role"', b'"content":""', b'"content": ""')
 _NO_SPLITTER: Final = EventSplitter()
 """In place of the splitter of an answer that is not split; it receives nothing."""
@@ -58,14 +68,16 @@ class AnswerParser:
         "_decoder",
         "_end",
         "_end_in_chunk",
+        "_final_at",
+        "_first",
         "_format",
+        "_held",
         "_held_bytes",
         "_hides_usage",
         "_id_records",
         "_kind",
         "_last",
         "_may_be_error",
-        "_parts",
         "_records",
         "_reducer",
         "_reported",
@@ -77,7 +89,6 @@ class AnswerParser:
         "error",
         "finish_reason",
         "object_id",
-        "usage_is_final",
     )
 
     def __init__(self, answer_format: AnswerFormat, kind: int, coding: bytes, hides_usage: bool) -> None:
@@ -95,7 +106,9 @@ class AnswerParser:
         self._decoder = ContentDecoder(coding) if coding else None
         self._hides_usage = hides_usage and kind == EVENTS and not coding
         self._splitter = _NO_SPLITTER if kind == JSON else EventSplitter(lines=kind == LINES)
-        self._parts: list[bytes] = []
+        self._first = b""
+        self._held = bytearray()
+        """The JSON text so far, if it arrives in several parts; `_first` is the first part."""
         self._held_bytes = 0
         self._may_be_error = False
         """Whether the JSON text so far contains the mark of an error."""
@@ -121,16 +134,23 @@ class AnswerParser:
         self.finish_reason = ""
         self.object_id = ""
         """Identifier of the object that the answer creates; empty until it has arrived."""
-        self.usage_is_final = False
-        """Whether the usage is that of the whole answer."""
+        self._final_at = -1
+        """`delivered` when the last report of the usage of the whole answer arrived; -1 without such a report."""
+
+    @property
+    def usage_is_final(self) -> bool:
+        """Whether the usage is that of the whole answer: no output has followed its report."""
+        return self._final_at == self.delivered
 
     @property
     def undecided(self) -> bool:
         """Whether the part of the response that has arrived may be the beginning of an error."""
         if self.begun or self.error is not None or self._reducer is not None:
             return False
+        if self._decoder is not None and self._decoder.failed:
+            return False
         if self._kind == JSON:
-            if self.ended or (self._decoder is not None and self._decoder.failed):
+            if self.ended:
                 return False
             size_bytes = self._held_bytes
             return size_bytes < MIN_DECIDED_BYTES or (self._may_be_error and size_bytes <= MAX_UNDECIDED_BYTES)
@@ -153,7 +173,9 @@ class AnswerParser:
 
         `feed` must receive the body of any other chunk.
         """
-        return chunk.endswith(self._end_in_chunk) and self._skim(chunk)
+        if not chunk.endswith(self._end_in_chunk):
+            return False
+        return self._skim(chunk, chunk.find(_CHUNK_END) + len(_CHUNK_END), len(chunk) - len(_CHUNK_END))
 
     def feed(self, part: bytes) -> bytes:
         """Read a further part of the body; returns what the client receives of the parts so far."""
@@ -188,7 +210,7 @@ class AnswerParser:
         if self._kind == JSON:
             self._hold(part)
             return part
-        if part.endswith(self._end) and self._skim(part):
+        if part.endswith(self._end) and self._skim(part, 0, len(part)):
             return part
         if self._reducer is not None:
             part_of_record, rest = self._feed_reducer(part)
@@ -199,11 +221,13 @@ class AnswerParser:
             forwarded.append(self._begin_reducing())
         return b"".join(forwarded) if self._hides_usage else part
 
-    def _skim(self, part: bytes) -> bool:
-        """Count a part that ends with a record; False if it must be parsed."""
+    def _skim(self, part: bytes, begin: int, end_at: int) -> bool:
+        """Count the records in `part[begin:end_at]`, which ends with a record; False if it must be parsed."""
         if not self.begun or self._splitter.rest or self._id_records or self._reducer is not None:
             return False
         if ERROR_MARK in part:
+            return False
+        if self._has_more_than_data(part, begin, end_at):
             return False
         answer_format = self._format
         for mark in answer_format.usage_marks:
@@ -216,18 +240,34 @@ class AnswerParser:
         self._last = part
         return True
 
+    def _has_more_than_data(self, part: bytes, begin: int, end_at: int) -> bool:
+        """Whether records in `part[begin:end_at]` may be comments, blank, or events named `error`."""
+        end = self._end
+        if self._kind == LINES:
+            return part.startswith(_LINE_ENDS, begin) or b"\n\n" in part or b"\n\r\n" in part[begin:end_at]
+        line_bytes = len(end) >> 1
+        if part.startswith(b"data:", begin) and part.find(b"\n", begin) == end_at - line_bytes - 1:
+            return False  # one event of one line, as most engines send
+        if part.startswith(_COMMENT_STARTS, begin) or b"\n:" in part or end + end[:line_bytes] in part:
+            return True
+        if end is _LF_END and part.find(b"\r", begin, end_at) >= 0:
+            return True
+        return any(mark in part for mark in _ERROR_EVENTS)
+
     def _read_event(self, event: bytes) -> bool:
         """Read a complete event or line; returns whether it only reports usage that the client did not ask for."""
         if self._kind == LINES:
             name, data = b"", event.strip() or None
         else:
+            if not self.begun and event.startswith(_BOM):
+                event = event[len(_BOM) :]
             name, data = event_fields(event)
             if event.endswith(_CRLF_END) and self._end is _LF_END:
                 self._end = _CRLF_END
                 self._end_in_chunk = _CRLF_END + _CHUNK_END
         if data is None:
             return False
-        if data == _DONE:
+        if data.startswith(_DONE) and data.strip() == _DONE:
             self.begun = self.ended = True
             return False
         first, self.begun = not self.begun, True
@@ -257,18 +297,17 @@ class AnswerParser:
             if read is not None:
                 self._usage, has_choices = read
                 if self._kind == JSON:
-                    self.ended = self.usage_is_final = True
+                    self.ended = True
                 elif has_choices:
-                    self.usage_is_final = False
+                    self._final_at = -1
                     self.delivered += 1
                     self._last = b"data: " + data
-                else:
-                    self.usage_is_final = True
-                    return self._hides_usage
-                return False
+                    return False
+                self._final_at = self.delivered
+                return self._hides_usage
         fields = members_of(data)
         if fields is None:
-            answers = list_of(data)
+            answers = list_of(data, MAX_ANSWERS + 1)
             if answers is not None:
                 self._read_answers(answers)
                 return False
@@ -288,7 +327,7 @@ class AnswerParser:
         self.ended = self.ended or self._kind == JSON
         self._usage = None
         total = ReportedUsage(self._format.places)
-        for answer in answers:
+        for answer in answers[:MAX_ANSWERS]:
             fields = members_of(answer)
             if fields is not None:
                 one = ReportedUsage(self._format.places)
@@ -297,10 +336,12 @@ class AnswerParser:
                 if (error := error_in(fields)) is not None:
                     self._note_error(error)
         self._reported = total
-        self.usage_is_final = self._kind == JSON
+        if self._kind == JSON and len(answers) <= MAX_ANSWERS:
+            self._final_at = self.delivered
 
     def _read_fields(self, fields: Fields, *, counts: bool) -> bool:
-        if (error := error_in(fields)) is not None:
+        error = error_in(fields)
+        if error is not None:
             self._note_error(error)
         if self._reported is None:
             self._reported = ReportedUsage(self._format.places)
@@ -315,12 +356,13 @@ class AnswerParser:
         if self._format.id_paths and not self.object_id:
             self._find_id(fields)
         choices = fields.get("choices")
-        is_usage_only = reports and choices is not None and bytes(choices) == b"[]"
-        if reports:
-            self._usage = None
-            self.usage_is_final = self._kind == JSON or is_usage_only or self.ended or self.finish_reason != ""
+        is_usage_only = reports and error is None and choices is not None and bytes(choices) == b"[]"
         if counts and has_output(fields):
             self.delivered += 1
+        if reports:
+            self._usage = None
+            is_final = self._kind == JSON or is_usage_only or self.ended or self.finish_reason != ""
+            self._final_at = self.delivered if is_final else -1
         return is_usage_only and self._hides_usage
 
     def _find_id(self, fields: Fields) -> None:
@@ -337,15 +379,18 @@ class AnswerParser:
 
     def _read_finish(self, part: bytes) -> None:
         """Read the finish reason in the last event before an end that has none, such as `[DONE]`."""
-        begin = part.rstrip().rfind(b"data:")
-        _, data = event_fields(part[begin:]) if begin >= 0 else (b"", None)
+        text = part.rstrip()
+        begin = max(text.rfind(b"\ndata:"), text.rfind(b"\rdata:")) + 1
+        _, data = event_fields(part[begin:])
         fields = members_of(data) if data is not None else None
         if fields is not None:
             self.finish_reason = finish_reason_in(fields)
             if self.finish_reason:
-                self.usage_is_final = self.usage_is_final or self.usage is not None
+                is_final = self.usage_is_final or ReportedUsage(self._format.places).read(fields)
                 if not has_output(fields):
                     self.delivered -= 1
+                if is_final:
+                    self._final_at = self.delivered
 
     # answers and records that are too long to be held
 
@@ -358,21 +403,26 @@ class AnswerParser:
             joined = self._last + part
             self._may_be_error = ERROR_MARK in joined
             self._last = joined[-len(ERROR_MARK) + 1 :]
-        self._parts.append(part)
+        if not self._held_bytes:
+            self._first = part
+        else:
+            # An array of bytes, since a list of many small parts takes more memory than their bytes.
+            self._held += part if self._held else self._first + part
         self._held_bytes += len(part)
         if self._held_bytes > MAX_HELD_BYTES:
             self._reducer = JsonReducer(self._format.wanted)
-            for held in self._parts:
-                self._reducer.feed(held)
-            self._parts.clear()
+            self._reducer.feed(self._take_held())
 
     def _finish_json(self) -> None:
         if self._reducer is not None:
             self._read_reduced()
-        elif self._parts:
-            data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-            self._parts.clear()
-            self._read_record(data, counts=False)
+        elif self._held_bytes:
+            self._read_record(self._take_held().removeprefix(_BOM), counts=False)
+
+    def _take_held(self) -> bytes:
+        data = bytes(self._held) if self._held else self._first
+        self._first, self._held, self._held_bytes = b"", bytearray(), 0
+        return data
 
     def _read_reduced(self) -> None:
         reducer, self._reducer = self._reducer, None
@@ -383,7 +433,7 @@ class AnswerParser:
         fields = members_of(result)
         if fields is not None:
             self._read_fields(fields, counts=True)
-        elif (answers := list_of(result)) is not None:
+        elif (answers := list_of(result, MAX_ANSWERS + 1)) is not None:
             self._read_answers(answers)
 
     def _begin_reducing(self) -> bytes:
@@ -393,8 +443,8 @@ class AnswerParser:
         self._reducer = JsonReducer(self._format.wanted)
         at = 0
         if self._kind == EVENTS:
-            begin = b"\n" + rest[:64]
-            at = max(0, begin.find(b"\ndata:") + len(b"data:"))
+            found = _DATA_FIELD.search(rest[:MAX_ID_CHARS])
+            at = found.end() if found is not None else 0
         body = rest[at:]
         # The end of a record may be split over two reads.
         self._last = body[-len(_CRLF_END) :]
@@ -404,7 +454,7 @@ class AnswerParser:
     def _feed_reducer(self, part: bytes) -> tuple[bytes, bytes]:
         """Feed a long record; returns its part, and the part after its end."""
         assert self._reducer is not None
-        ends = (_LINE_END,) if self._kind == LINES else (_LF_END, _CRLF_END)
+        ends = (_LINE_END,) if self._kind == LINES else (_LF_END, _CRLF_END, _CR_END)
         before = self._last[-len(_CRLF_END) + 1 :]
         data = before + part
         found = [at + len(end) for end in ends if (at := data.find(end)) >= 0 and at + len(end) > len(before)]

@@ -65,6 +65,10 @@ class ContentDecoder:
         """Return one decoded part, and the data that remains."""
         if self._zlib is not None:
             part = self._zlib.decompress(data, MAX_PART_BYTES)
+            if self._zlib.eof and self._zlib.unused_data:
+                # A gzip file may have several members (RFC 1952, section 2.2).
+                rest, self._zlib = self._zlib.unused_data, zlib.decompressobj(ZLIB_WINDOW)
+                return part, rest
             return part, self._zlib.unconsumed_tail
         return self._brotli.process(data, output_buffer_limit=MAX_PART_BYTES), b""
 

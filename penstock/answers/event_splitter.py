@@ -13,7 +13,7 @@ MAX_EVENT_BYTES: Final = 256 * 1024
 
 _EVENT_END: Final = b"\n\n"
 _LINE_END: Final = b"\n"
-_CRLF: Final = b"\r\n\r\n"
+_CR: Final = b"\r"
 _BOUNDARY: Final = re.compile(rb"\r?\n\r?\n|\r\r")
 _LINE_BOUNDARY: Final = re.compile(rb"\n")
 _MAX_BOUNDARY_BYTES: Final = 4
@@ -40,7 +40,7 @@ class EventSplitter:
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the events that `chunk` completes, each with the empty line that ends the event."""
         end = self._end
-        if not self.rest and chunk.endswith(end) and chunk.find(end) == len(chunk) - len(end) and _CRLF not in chunk:
+        if not self.rest and chunk.endswith(end) and chunk.find(end) == len(chunk) - len(end) and _CR not in chunk:
             # Most engines send one event at a time, so the search below is rarely needed.
             return [chunk]
         searched = max(0, len(self.rest) - _MAX_BOUNDARY_BYTES)

@@ -11,9 +11,6 @@ import msgspec
 
 from penstock.answers.usage_report import Fields, Raw, members_of
 
-MAX_LISTED: Final = 64
-"""Maximum number of answers in one array that are read."""
-
 MAX_TEXT_BYTES: Final = 1024
 
 _any: Final = msgspec.json.Decoder()
@@ -34,10 +31,10 @@ _OUTPUTS: Final = (
 _NO_DELTA: Final = b'"message_delta"'
 
 
-def list_of(data: bytes) -> list[bytes] | None:
-    """The first MAX_LISTED elements of a JSON array, undecoded; None for anything else."""
+def list_of(data: bytes, most: int) -> list[bytes] | None:
+    """The first `most` elements of a JSON array, undecoded; None for anything else."""
     try:
-        return [bytes(raw) for raw in _list.decode(data)[:MAX_LISTED]]
+        return [bytes(raw) for raw in _list.decode(data)[:most]]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -92,7 +89,7 @@ def has_output(fields: Fields) -> bool:
 
 def _first_choice(fields: Fields) -> Fields | None:
     raw = fields.get("choices")
-    choices = list_of(bytes(raw)) if raw is not None else None
+    choices = list_of(bytes(raw), 1) if raw is not None else None
     return members_of(choices[0]) if choices else None
 
 

@@ -11,9 +11,10 @@ from typing import Final
 from penstock.accounts.account import Account
 from penstock.answers.answer_errors import AnswerError
 from penstock.answers.answer_format import AnswerFormats
-from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
+from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_UNDECIDED_BYTES, AnswerParser
 from penstock.routes.route import Route, StreamKind
 from penstock.routing.placement import WorkEstimate
+from regional_agent.http.header_rules import NO_BODY_STATUSES
 from regional_agent.proxy.error_formats import EVENT_STREAM_TYPE, NDJSON_TYPES
 from regional_agent.upstream.response_head import ResponseHead
 
@@ -45,7 +46,7 @@ class AnswerIntake:
     def begin(self, part: bytes) -> bool:
         """Read a part before the response is committed; returns whether it can be decided now."""
         self.held += self.parser.feed(part)
-        return not self.parser.undecided
+        return not self.parser.undecided or len(self.held) > MAX_UNDECIDED_BYTES
 
     def end(self) -> bytes:
         """Read the end of a complete response; returns what the client has yet to receive."""
@@ -74,8 +75,10 @@ class AnswerIntake:
         """
         parser = self.parser
         delivered = parser.delivered if estimate.streaming else -1 if complete else 0
-        is_final = complete or parser.usage_is_final
-        account.use_tokens(estimate, parser.usage, delivered, is_final=is_final)
+        usage = parser.usage
+        # Some engines report the usage before the first token too. The last report counts if it states the output.
+        is_last = complete and usage is not None and (usage.answer_tokens > 0 or parser.delivered == 0)
+        account.use_tokens(estimate, usage, delivered, is_final=is_last or parser.usage_is_final)
 
 
 def intake_of(
@@ -87,7 +90,7 @@ def intake_of(
         streaming: whether the client asked for a stream.
         hides_usage: whether the agent asked for the usage of the stream, and not the client.
     """
-    if not 200 <= head.status < 300:
+    if not 200 <= head.status < 300 or head.status in NO_BODY_STATUSES:
         return None
     by_name = head.by_name
     content_type = by_name.get(b"content-type", b"")

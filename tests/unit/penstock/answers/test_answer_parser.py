@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -395,5 +396,123 @@ def test_a_relayed_chunk_is_counted_by_its_framing() -> None:
     chunk = b"%x\r\n%b\r\n" % (len(body), body)
     assert reader.skim_chunk(chunk)
     assert reader.delivered == 1
-    for other in (body[:-1], DONE, event({"choices": [], "usage": USAGE}), event({"error": {}})):
+    for other in (
+        b": ping\n\n",
+        b"event: error\ndata: x\n\n",
+        body + b"\n\n",
+        body[:-1],
+        DONE,
+        event({"choices": [], "usage": USAGE}),
+        event({"error": {}}),
+    ):
         assert not reader.skim_chunk(b"%x\r\n%b\r\n" % (len(other), other))
+
+
+@pytest.mark.parametrize("size", [1, 9, 100_000])
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r"])
+def test_only_events_with_data_are_output(size: int, end: str) -> None:
+    beside = f": ping{end}{end}event: ping{end}:{end}".encode()
+    reader = parser()
+    read(stream(delta(""), delta("a"), end=end) + (beside + event(delta("b"), end)) * 3, size, reader, complete=False)
+    assert reader.delivered == 4
+    lines = parser(OLLAMA, LINES)
+    read(b'{"message":{"content":"x"}}\n\n\r\n' * 4, size, lines, complete=False)
+    assert lines.delivered == 4
+
+
+@pytest.mark.parametrize("size", [1, 9, 100_000])
+@pytest.mark.parametrize("form", ["event: error\ndata: %s\n\n", "data: %s\nevent:error\n\n"])
+def test_an_event_named_error_is_an_error_at_any_place(size: int, form: str) -> None:
+    reader = parser()
+    failure = (form % json.dumps({"message": "x", "type": "InternalServerError"})).encode()
+    read(stream(delta(""), delta("a"), delta("b")) + failure, size, reader)
+    assert reader.error is not None
+    assert reader.delivered <= 3
+
+
+@pytest.mark.parametrize("size", [1, 9, 100_000])
+def test_a_byte_order_mark_is_skipped(size: int) -> None:
+    reader = parser()
+    data = "\ufeff".encode() + event({"error": {"message": "x", "code": 500}})
+    assert read(data, size, reader) == data
+    assert reader.error is not None
+    whole = parser(kind=JSON)
+    read("\ufeff".encode() + json.dumps({"usage": USAGE}).encode(), size, whole)
+    assert (whole.usage, whole.ended) == (READ, True)
+
+
+@pytest.mark.parametrize("done", ["data: [DONE] \n\n", "data:[DONE]\t\n\n", "data: [DONE]\r\n\n", "data:[DONE]\r\r"])
+def test_white_space_after_the_terminator(done: str) -> None:
+    reader = parser()
+    read(WHOLE + done.encode(), 100_000, reader)
+    assert reader.ended
+
+
+def test_an_event_with_usage_and_an_error_is_not_hidden() -> None:
+    failure = event({"choices": [], "usage": USAGE, "error": {"message": "x", "code": 500}})
+    reader = parser(hides=True)
+    assert read(WHOLE + failure, 30, reader).endswith(failure)
+    assert reader.error is not None
+
+
+@pytest.mark.parametrize("size", [1, 30, 100_000])
+def test_usage_before_the_output_is_not_that_of_the_whole_answer(size: int) -> None:
+    early = event({"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 0}})
+    reader = parser(hides=True)
+    read(early + stream(delta("a"), delta("b")), size, reader, complete=False)
+    assert (reader.usage, reader.usage_is_final, reader.delivered) == (Usage(12, 0), False, 2)
+    for again in (WHOLE, WHOLE + event({"choices": [], "usage": USAGE}), WHOLE + DONE, DONE + WHOLE):
+        reader = parser()
+        read(early + again, size, reader)
+        assert (reader.usage, reader.usage_is_final) == (READ, True)
+
+
+def test_generated_text_that_looks_like_a_field_is_no_field() -> None:
+    reader = parser()
+    read(stream(delta(""), delta("a"), delta("say data: x", finish_reason="stop")) + DONE, 100_000, reader)
+    assert (reader.finish_reason, reader.delivered) == ("stop", 2)
+
+
+def test_long_arrays_of_answers_are_added_up_or_not_final() -> None:
+    for count, is_final in ((1000, True), (5000, False)):
+        reader = parser(SGLANG, JSON)
+        answer = {"meta_info": {"prompt_tokens": 7, "completion_tokens": 2}}
+        read(json.dumps([answer] * count).encode(), 100_000, reader)
+        assert reader.usage_is_final == is_final
+        assert not is_final or reader.usage == Usage(7 * count, 2 * count)
+
+
+@pytest.mark.parametrize("coding", [b"zstd", b"gzip"])
+def test_an_encoded_stream_that_cannot_be_read_is_decided(coding: bytes) -> None:
+    reader = parser(coding=coding)
+    assert reader.feed(b"no such coding") == b"no such coding"
+    assert not reader.undecided
+
+
+def test_a_gzip_answer_of_several_members() -> None:
+    reader = parser(coding=b"gzip")
+    members = b"".join(gzip.compress(part) for part in (WHOLE[:50], b"", WHOLE[50:], DONE))
+    assert read(members, 7, reader) == members
+    assert (reader.usage, reader.ended) == (READ, True)
+
+
+def test_a_long_event_of_a_stream_with_cr_ends() -> None:
+    reader = parser()
+    long = delta("x" * 600_000)
+    read(stream(delta(""), long, delta("b"), {"choices": [], "usage": USAGE}, "[DONE]", end="\r\r"), 50_000, reader)
+    assert (reader.usage, reader.ended) == (READ, True)
+
+
+def test_many_small_parts_take_no_more_memory_than_their_bytes() -> None:
+    text = json.dumps({"x": "y" * 200_000, "usage": USAGE}).encode()
+    parts = [text[at : at + 2] for at in range(0, len(text), 2)]
+    reader = parser(kind=JSON)
+    tracemalloc.start()
+    try:
+        for part in parts:
+            reader.feed(part)
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(text)
+    finally:
+        tracemalloc.stop()
+    reader.finish(complete=True)
+    assert reader.usage == READ
