@@ -151,6 +151,9 @@ class ActiveConfig:
             self._has_update.set()
 
     async def _follow_updates(self) -> None:
+        # Without a stored configuration, the policy must not come into force before the revoked keys are known.
+        if self._accepted is None:
+            await self.revocations.wait_read()
         while True:
             await self._has_update.wait()
             self._has_update.clear()

@@ -51,6 +51,10 @@ class KeyRevocations:
             self._use(stored)
         self._informer.start()
 
+    async def wait_read(self) -> None:
+        """Return once the store was read; the list in the store applies from then on."""
+        await self._informer.wait_synced()
+
     async def stop(self) -> None:
         """Stop following the store; the keys stay revoked."""
         await self._informer.stop()

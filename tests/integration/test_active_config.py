@@ -12,7 +12,7 @@ import pytest
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.codec import encode
-from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, StoreUnavailable
+from adapters.store.config_store import ConfigStore, Delete, KeyValue, Listing, Put, StoreUnavailable
 from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
@@ -381,3 +381,29 @@ async def test_a_restarted_agent_knows_the_revoked_keys_without_the_store(start:
     again = start(MemoryStore())
     assert keys_of(again) == (OTHER_KEY,)
     assert all(KEY not in policy.tenants["acme"].key_digests for policy in again.policies)
+
+
+class SlowToRevoke(MemoryStore):
+    """A store that cannot read the list of revoked keys for some time."""
+
+    away = True
+
+    async def list(self, prefix: str, *, values: bool = True) -> Listing:
+        if self.away and prefix == keys.REVOKED_KEYS:
+            raise StoreUnavailable("no quorum")
+        return await super().list(prefix, values=values)
+
+
+async def test_no_policy_of_the_store_is_in_force_before_the_revoked_keys_are_read(start: Start) -> None:
+    """An agent with an empty disk knows no revoked key; without this, it accepts them for some time."""
+    store = SlowToRevoke()
+    await publish(store, plan(1, 1, WITH_KEYS), WITH_KEYS)
+    await revoke(store, RevokedKey(KEY, 1.0, "a", "leaked"))
+    agent = start(store)
+    await until(lambda: agent.active_config.age_s() < math.inf)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert agent.policies == []
+    store.away = False
+    await agent.has_applied(plan(1, 1, WITH_KEYS))
+    assert [policy.tenants["acme"].key_digests for policy in agent.policies] == [(OTHER_KEY,)]
