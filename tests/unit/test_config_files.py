@@ -217,7 +217,7 @@ def test_a_fifo_in_place_of_a_file_of_a_control_plane_is_named(here: Path, file:
     put_fifo(here / file)
     code, lines = check_control_plane()
     assert code == 2
-    reason = "is not a .yaml file" if file.startswith("policy") else "a FIFO, not a regular file"
+    reason = "is not a regular file" if file.startswith("policy") else "a FIFO, not a regular file"
     assert any(re.match(rf"penstock serve: {file}: .*{reason}", line) for line in lines), lines
 
 

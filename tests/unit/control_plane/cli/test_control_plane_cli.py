@@ -514,7 +514,7 @@ def test_a_fifo_in_place_of_a_file_is_an_error(command: str, tmp_path: Path, tok
     named = {"fifo": tmp_path / "fifo", "directory": directory, "bundle": bundle, "smallest": smallest, "token": token}
     result = run(*command.format(**named).split())
     assert result.exit_code in (1, 2)
-    assert "FIFO" in result.output + result.stderr or "is not a .yaml file" in result.output
+    assert "FIFO" in result.output + result.stderr or "is not a regular file" in result.output
 
 
 def test_a_context_file_that_is_a_fifo_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

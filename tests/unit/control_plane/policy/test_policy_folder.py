@@ -70,7 +70,7 @@ def test_files_with_similar_suffixes_are_refused(tmp_path: Path, name: str) -> N
 
 def test_a_folder_inside_is_refused(tmp_path: Path) -> None:
     (tmp_path / "more.yaml").mkdir()
-    assert "more.yaml: is not a .yaml file" in refused(tmp_path)[0]
+    assert "more.yaml: is not a regular file; put a file" in refused(tmp_path)[0]
 
 
 def test_a_missing_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
@@ -93,8 +93,27 @@ def test_too_many_files_are_refused(tmp_path: Path) -> None:
     assert refused(tmp_path) == [f"(bundle): has {MAX_FILES + 1} files; use at most {MAX_FILES}"]
 
 
-def test_a_file_whose_last_line_is_cut_off_is_refused(tmp_path: Path) -> None:
-    """What remains may be valid YAML: here, the rule without its last region."""
-    (tmp_path / "a.yaml").write_text("deny:\n  regions:\n  - eu-de\n  - us-east")
-    reported = "a.yaml:4: the last line has no line break; restore what was cut off, or end the line"
-    assert refused(tmp_path) == [reported]
+@pytest.mark.parametrize(
+    "text",
+    [
+        "deny:\n  regions:\n  - eu-de\n  - us-east",
+        "{a: 1}\n---\nquota:\n  concurrent: 10",
+        "# {\nconcurrent: 10",
+        "text: see [1]",
+        "a: 1\r",
+        "\ufeff",
+    ],
+)
+def test_a_file_whose_last_line_is_cut_off_is_refused(tmp_path: Path, text: str) -> None:
+    """What remains may be valid YAML, such as a rule without its last region, or 10 in place of 100."""
+    (tmp_path / "a.yaml").write_bytes(text.encode())
+    line = text.count("\n") + 1
+    reported = f"a.yaml:{line}: the last line has no line break, so the file may have been cut off; restore what is"
+    assert refused(tmp_path)[0].startswith(reported)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', "[\n  1\n]", '\ufeff{"a": 1}', "a: 1\n--- {b: 1}", "a: 1\n---\n\n{b: 1}"])
+def test_json_needs_no_line_break_at_its_end(tmp_path: Path, text: str) -> None:
+    """Generators of JSON write none, and JSON that is cut off is invalid."""
+    (tmp_path / "a.yaml").write_bytes(text.encode())
+    assert read_folder(tmp_path) == {"a.yaml": text}
