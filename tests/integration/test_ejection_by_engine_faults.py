@@ -179,7 +179,7 @@ async def stall_after_one_chunk(
     engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter
 ) -> None:
     writer.write(
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n5\r\ndata:\r\n"
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: x\n\n\r\n"
     )
     await asyncio.sleep(60.0)
 
