@@ -1,7 +1,8 @@
 """Documents that a change of policy removes, and which of them it may remove only with an explicit word.
 
-A file that was lost or cut off is often a valid bundle with fewer documents. Without a residency rule, requests may run
-where they must not; without tenants, regions, models or routes, requests are refused.
+A file that was lost or cut off is often a valid bundle with fewer documents, or with a shorter last document. Without a
+residency rule or a part of one, requests may run where they must not; without tenants, regions, models or routes,
+requests are refused.
 """
 
 from __future__ import annotations
@@ -10,26 +11,31 @@ from collections.abc import Callable, Collection, Mapping, Set
 
 import msgspec
 
-from penstock.policy.policy import Policy
+from penstock.policy.policy import Policy, ResidencyRule
 
 MAX_REMOVED_SHARE = 0.25
 """Share (0-1) of the tenants, and of the regions, models and routes, that a change may remove without a word."""
 
 MIN_REMOVED = 2
-"""Number of removed documents of such a kind from which a word is needed: the only tenant may be renamed."""
+"""Number of removed documents of such a kind from which a word is needed: the only tenant may be renamed. One is enough
+where none of the kind is left."""
 
 MAX_NAMED = 10
 """Maximum number of names in a message."""
 
 
-REMEDY = "restore the files, or list the names in a document of kind AcceptedRemoval"
+REMEDY = (
+    "restore the files, or list the names in a document of kind AcceptedRemoval (give a rule that stays another name)"
+)
+
+_SHORTER_RULE = "restrictions of ResidencyRule"
 
 
 class Removal(msgspec.Struct, frozen=True):
     """Documents of one kind that a change removes, and for which it needs a word."""
 
     kind: str
-    """Kind of the documents, such as `ResidencyRule`."""
+    """Kind of the documents, such as `ResidencyRule`, or the parts that documents of this name lose."""
     names: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -69,9 +75,29 @@ def unaccepted_removals(
     """
     found = []
     for kind, names in _NAMES.items():
-        known = names(before)
-        removed = sorted(known - names(after) - set((accepted or {}).get(kind, ())))
+        known, left = names(before), names(after)
+        removed = sorted(known - left - set((accepted or {}).get(kind, ())))
         is_many = len(removed) >= MIN_REMOVED and len(removed) > MAX_REMOVED_SHARE * len(known)
-        if removed and (kind in _EACH or is_many):
+        if removed and (kind in _EACH or is_many or not left):
             found.append(Removal(kind, tuple(removed)))
+    rules = {rule.name: rule for rule in after.residency}
+    shorter = [rule.name for rule in before.residency if rule.name in rules and _is_cut(rule, rules[rule.name], after)]
+    if shorter:
+        found.append(Removal(_SHORTER_RULE, tuple(sorted(shorter))))
     return tuple(found)
+
+
+def _is_cut(before: ResidencyRule, after: ResidencyRule, policy: Policy) -> bool:
+    """Whether a rule under `policy` restricts less because it lost entries, as the end of a file that is cut off.
+
+    Entries for tenants, data classes and regions that the policy no longer has are no loss.
+    """
+    lists = (
+        (before.tenants & policy.tenants.keys(), after.tenants),
+        (before.data_classes & {tenant.data_class for tenant in policy.tenants.values()}, after.data_classes),
+        (before.client_countries | before.client_subdivisions, after.client_countries | after.client_subdivisions),
+    )
+    # A list that is gone matches every request.
+    matches_fewer = any(left and known - left for known, left in lists)
+    allows_all = before.allow is not None and after.allow is None
+    return matches_fewer or allows_all or bool(before.deny & policy.regions.keys() - after.deny)

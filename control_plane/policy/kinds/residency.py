@@ -86,8 +86,8 @@ class AcceptedRemovalDocument(PolicyDocument):
     """Accepts that the bundle no longer has these documents.
 
     Without it, a bundle is refused that removes a residency rule or a data class in use, or more than a quarter (and at
-    least two) of the tenants, regions, models or routes of the policy in force: its files may have been lost or cut
-    off. A listed name must not be in the bundle.
+    least two, or the only one) of the tenants, regions, models or routes of the policy in force: its files may have
+    been lost or cut off. A listed name must not be in the bundle; a rule that loses entries gets another name.
     """
 
     kind: Literal["AcceptedRemoval"]

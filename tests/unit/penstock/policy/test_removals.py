@@ -55,10 +55,57 @@ def test_nothing_removed_needs_no_word() -> None:
         (policy(tenants=3), policy(tenants=1), ["Tenant t1, t2"]),
         (policy(models=8), policy(models=2), ["Model m2, m3, m4, m5, m6, m7"]),
         (policy(routes=4), policy(routes=2), ["Route r2, r3"]),
+        (policy(routes=2), policy(routes=1), []),
+        (policy(routes=1), policy(), ["Route r0"]),
     ],
 )
 def test_what_needs_a_word(before: Policy, after: Policy, expected: list[str]) -> None:
     assert needed(before, after) == expected
+
+
+RULE = ResidencyRule(
+    "eu",
+    tenants=frozenset({"t0", "t1"}),
+    data_classes=frozenset({"open", "personal"}),
+    client_countries=frozenset({"DE", "FR"}),
+    client_subdivisions=frozenset({"US-CA"}),
+    allow=frozenset({"eu-de"}),
+    deny=frozenset({"us-east", "eu-es"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("left", "is_cut"),
+    [
+        ({"tenants": frozenset({"t0"})}, True),
+        ({"data_classes": frozenset({"personal"})}, True),
+        ({"client_countries": frozenset({"DE"})}, True),
+        ({"client_subdivisions": frozenset({"US-NY"})}, True),
+        ({"deny": frozenset({"us-east"})}, True),
+        ({"deny": frozenset()}, True),
+        ({"allow": None}, True),
+        ({"data_classes": frozenset({"open"})}, False),  # No tenant has the other one.
+        ({"tenants": frozenset()}, False),  # The rule matches more.
+        ({"client_countries": frozenset()}, True),  # Clients elsewhere than in California match no more.
+        ({"client_countries": frozenset(), "client_subdivisions": frozenset()}, False),
+        ({"client_countries": frozenset({"DE", "FR", "ES"}), "deny": RULE.deny | {"eu-de"}}, False),
+        ({"allow": frozenset({"eu-de", "eu-es"})}, False),  # Text was added, not lost.
+        ({"source": "other.yaml:1"}, False),
+    ],
+)
+def test_a_rule_that_lost_entries_needs_a_word(left: dict[str, object], is_cut: bool) -> None:
+    before = msgspec.structs.replace(policy(), residency=(RULE,))
+    after = msgspec.structs.replace(before, residency=(msgspec.structs.replace(RULE, **left),))
+    assert ("restrictions of ResidencyRule eu" in needed(before, after)) == is_cut
+
+
+def test_a_rule_may_lose_what_the_policy_lost() -> None:
+    before = msgspec.structs.replace(policy(), residency=(RULE,))
+    shorter = msgspec.structs.replace(RULE, tenants=frozenset({"t0"}), deny=frozenset({"eu-es"}))
+    tenants = {name: tenant for name, tenant in before.tenants.items() if name != "t1"}
+    regions = {name: region for name, region in before.regions.items() if name != "us-east"}
+    after = msgspec.structs.replace(before, residency=(shorter,), tenants=tenants, regions=regions)
+    assert needed(before, after) == []
 
 
 def test_regions_count_too_and_routes_of_presets_do_not() -> None:
