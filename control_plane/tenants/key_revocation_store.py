@@ -76,9 +76,12 @@ class KeyRevocationStore:
         return (await self._read()).entries
 
     async def revoke(self, caller: Caller, digest: str, reason: str) -> tuple[RevokedKey, bool]:
-        """Revoke the key with a digest (SHA-256, hexadecimal); a revoked key stays as it is.
+        """Revoke the key with a digest (SHA-256, hexadecimal).
 
-        Returns the entry, and whether it is new.
+        A key that the list has as revoked gets a newer entry, because agents may know of a later lift: the list may be
+        from a backup, or have been put back.
+
+        Returns the entry, and whether the list had none.
 
         Raises:
             TooManyRevokedKeys: no further key can be revoked.
@@ -125,15 +128,14 @@ class KeyRevocationStore:
 
     async def _change(self, caller: Caller, digest: str, reason: str, *, lifted: bool) -> tuple[RevokedKey, bool]:
         for _ in range(MAX_TRIES):
-            entries, stored, revision = await self._read()
+            entries, _, revision = await self._read()
             before = next((entry for entry in entries.keys if entry.digest == digest), None)
-            if before is not None and before.lifted == lifted and entries == stored:
-                return before, False
+            is_new = before is None or before.lifted != lifted
             at = max(self._clock(), before.at + MIN_STEP_S if before is not None else 0.0)
             entry = RevokedKey(digest, at, caller.name, reason[:MAX_REASON_CHARS], lifted)
             action = "key.lift" if lifted else "key.revoke"
             if await self._write(caller, action, entry.id, reason, entries.changed(entry), revision):
-                return entry, True
+                return entry, is_new
         raise StoreError(f"revoked keys changed concurrently in each of {MAX_TRIES} tries to change one")
 
     async def _read(self) -> _Read:

@@ -62,7 +62,8 @@ def routes(store: KeyRevocationStore, view: FleetView) -> APIRouter:
     async def revoke(caller: Operator, body: RevokeBody) -> Response:
         """Revoke an API key: agents refuse it and end its open requests, under this and every other policy.
 
-        Repeating the request changes nothing.
+        A repeated request is written too: it ends a lift that agents know of and the list does not, such as after the
+        restore of a backup.
         """
         must_reach(caller, None)
         try:
