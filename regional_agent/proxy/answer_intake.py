@@ -35,16 +35,21 @@ _kinds: dict[bytes, int] = {}
 class AnswerIntake:
     """The reading of one response."""
 
-    __slots__ = ("held", "parser")
+    __slots__ = ("_if_json", "held", "parser")
 
-    def __init__(self, parser: AnswerParser) -> None:
-        """Read by `parser`."""
+    def __init__(self, parser: AnswerParser, if_json: AnswerParser | None = None) -> None:
+        """Read by `parser`; a response that begins like a JSON text, by `if_json`, unless it is None."""
         self.parser = parser
+        self._if_json = if_json
         self.held = b""
         """What has arrived and is not forwarded yet, because it may be the beginning of an error."""
 
     def begin(self, part: bytes) -> bool:
         """Read a part before the response is committed; returns whether it can be decided now."""
+        if self._if_json is not None:
+            if part.lstrip()[:1] in (b"{", b"["):
+                self.parser = self._if_json
+            self._if_json = None
         self.held += self.parser.feed(part)
         return not self.parser.undecided or len(self.held) > MAX_UNDECIDED_BYTES
 
@@ -107,7 +112,11 @@ def intake_of(
     if coding == b"identity":
         coding = b""
     hides = hides_usage and b"content-length" not in by_name
-    return AnswerIntake(AnswerParser(formats.of(route), kind, coding, hides))
+    answer_format = formats.of(route)
+    parser = AnswerParser(answer_format, kind, coding, hides)
+    # Without a Content-Type the response to a request for a stream may be a JSON text.
+    if_json = None if content_type or kind == JSON else AnswerParser(answer_format, JSON, coding, False)
+    return AnswerIntake(parser, if_json)
 
 
 def _kind_of(content_type: bytes) -> int:

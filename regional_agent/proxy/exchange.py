@@ -377,10 +377,22 @@ class Exchange:
             self._target.drop()
             attempt.moved_away(self._context)
             self._retry(RetryReason.ENDPOINT_SUSPECT)
-        elif overdue := self._target.overdue(now):
+        elif overdue := self._overdue(now):
             attempt.stalled()
             self._target.drop()
             self._refuse(Refusal(Reason.ENGINE_TIMEOUT, f"the engine {overdue}"))
+
+    def _overdue(self, now: float) -> str:
+        """Why the target is overdue; empty if it is not."""
+        target, intake = self._target, self._intake
+        if intake is not None and intake.held:
+            idle_s = target.time_limits.idle_s
+            return (
+                f"sent a part of its response, and then nothing for {idle_s:g} s"
+                if now - target.waits_since > idle_s
+                else ""
+            )
+        return target.overdue(now)
 
     def _may_resend(self, stall: Stall, now: float) -> bool:
         """Whether the request may leave its suspect target. Otherwise it stays, since the target may recover."""
@@ -594,7 +606,7 @@ class Exchange:
             if intake is None:
                 self._commit(chunk)
             elif not (intake.begin(chunk) or self._may_forward_comments(intake, self._services.clock())):
-                return
+                self._target.waits_since = self._services.clock()
             elif intake.error is None or not self._leave(intake.error):
                 self._commit(intake.take_held())
 

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.policy.policy import Cost, CostUnit
+from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import SSE_HEAD, ask, chunk, code, post
@@ -330,3 +331,19 @@ async def test_an_engine_without_the_model_is_charged_when_another_has_it(tmp_pa
             assert (await ask(agent, body=body_of(PLAIN))).status == 404
         assert agent.counted() == {"client_error": 5}
         assert not any(endpoint.ejection.is_ejected for endpoint in agent.endpoints.every())
+
+
+@pytest.mark.parametrize("begun", [b'data: {"choi', b'{"id": "c"'], ids=["event", "json"])
+async def test_a_response_that_stops_within_its_beginning_stalls(tmp_path: Path, begun: bytes) -> None:
+    streamed = begun.startswith(b"data")
+    head = SSE_HEAD if streamed else HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(head + chunk(begun))
+        await asyncio.Event().wait()
+
+    limits = Limits(stall_timeout_s=0.3, idle_linger_s=0.0)
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as agent:
+        answer = await ask(agent, body=body_of(ASKED if streamed else PLAIN))
+        assert (answer.status, code(answer.body)) == (504, "engine_timeout")
+        assert (agent.counted(), agent.held()) == ({"stalled": 1}, 0)
