@@ -3,7 +3,8 @@
 The witness is independent by design: it shares no code with the router, the planner or the engine that writes the
 files, and the required regions are those that the client sent, not those that an agent computed. A line is one JSON
 object with `event` (arrived, started, finished, aborted), `t` (Unix time, s), `request_id`, `region`, `endpoint` and
-`required` (comma-separated regions, or null).
+`required` (comma-separated regions, or null). The lines of the end of a generation also have `prompt_tokens` and
+`output_tokens`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,16 @@ class Sighting:
         return self.required is not None and self.region not in self.required
 
 
+@dataclass(frozen=True)
+class Generated:
+    """The tokens of one generation at its end."""
+
+    event: str
+    """`finished` or `aborted`. A generation that was killed has no record."""
+    prompt_tokens: int
+    output_tokens: int
+
+
 @dataclass
 class Findings:
     """Totals of all lines read so far."""
@@ -57,6 +68,8 @@ class Findings:
     """Number of complete generations, by request id."""
     aborted: Counter[str] = field(default_factory=Counter)
     """Number of aborted generations, by request id."""
+    generated: dict[str, list[Generated]] = field(default_factory=dict)
+    """The tokens of all generations, by request id."""
     torn_lines: int = 0
     """Number of files that end with an incomplete line, as after a SIGKILL."""
 
@@ -101,11 +114,16 @@ class Witness:
                 str(record["endpoint"]),
                 _regions(_text(record["required"])),
             )
+            tokens = None
+            if "output_tokens" in record:
+                tokens = Generated(event, int(record["prompt_tokens"]), int(record["output_tokens"]))
         except (KeyError, TypeError, ValueError) as error:
             raise WitnessError(f"{where}: {error!r} in a witness line") from None
         if sighting.request_id is not None:
             counted: Counter[str] = getattr(findings, event)
             counted[sighting.request_id] += 1
+            if tokens is not None:
+                findings.generated.setdefault(sighting.request_id, []).append(tokens)
         if event == "arrived":
             fresh.append(sighting)
             if sighting.required is None:

@@ -176,4 +176,7 @@ class Engine:
         self._loop.call_later(RESET_GRACE_S, answer.break_off)
 
     def _record(self, event: WitnessEvent, answer: Answer) -> None:
-        self._witness.write(event, self._config.name, answer.request_id, answer.required)
+        tokens = None
+        if event is not WitnessEvent.STARTED:
+            tokens = answer.sequence.prompt_tokens, answer.sequence.generated
+        self._witness.write(event, self._config.name, answer.request_id, answer.required, tokens)

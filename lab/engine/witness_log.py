@@ -31,7 +31,7 @@ class WitnessEvent(StrEnum):
     """The request waited or started, but not all tokens were generated."""
 
 
-class WitnessRecord(msgspec.Struct, frozen=True):
+class WitnessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the log."""
 
     event: WitnessEvent
@@ -43,6 +43,10 @@ class WitnessRecord(msgspec.Struct, frozen=True):
     endpoint: str
     required: str | None
     """Value of the x-lab-residency header (comma-separated regions); None if absent."""
+    prompt_tokens: int | None = None
+    """Tokens of the prompt; in records of the end of a generation, like `output_tokens`."""
+    output_tokens: int | None = None
+    """Tokens that were generated, whether or not the response delivered them."""
 
 
 class WitnessLog:
@@ -59,13 +63,20 @@ class WitnessLog:
         self._region = region
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
 
-    def write(self, event: WitnessEvent, endpoint: str, request_id: str | None, required: str | None) -> None:
-        """Append one line.
+    def write(
+        self,
+        event: WitnessEvent,
+        endpoint: str,
+        request_id: str | None,
+        required: str | None,
+        tokens: tuple[int, int] | None = None,
+    ) -> None:
+        """Append one line; `tokens` are those of the prompt and of the output at the end of a generation.
 
         Raises:
             WitnessBroken: the line could not be written completely.
         """
-        record = WitnessRecord(event, time.time(), request_id, self._region, endpoint, required)
+        record = WitnessRecord(event, time.time(), request_id, self._region, endpoint, required, *(tokens or ()))
         line = msgspec.json.encode(record) + b"\n"
         try:
             written = os.write(self._file, line)

@@ -121,14 +121,23 @@ def write_endpoints(file: Path, engines: Sequence[Address], slots: int, queue: i
     return file
 
 
-async def publish(etcd: EtcdServer, policy: Policy, generation: int = 1) -> None:
-    """Put a policy in force, with plans in which every region serves its own requests."""
+async def publish(
+    etcd: EtcdServer, policy: Policy, generation: int = 1, shares: Mapping[str, Mapping[str, float]] | None = None
+) -> None:
+    """Put a policy in force, with plans in which every region serves its own requests.
+
+    Args:
+        shares: the shares of serving regions, by origin, for origins whose requests other regions serve too.
+    """
     everywhere = residency_class(frozenset(policy.regions)).name
     store = SignedStore(EtcdStore([etcd.endpoint], call_timeout_s=20), control_plane_sessions())
     await store.commit((), (Put(keys.policy(policy.digest()), encode(policy)),))
     for region in policy.regions:
-        home = (Arc(region, 1.0, ArcReason.HOME),)
-        classes = tuple(ClassPlan(model, everywhere, home, ()) for model in policy.models)
+        arcs = tuple(
+            Arc(server, share, ArcReason.HOME if server == region else ArcReason.SPILLOVER)
+            for server, share in (shares or {}).get(region, {region: 1.0}).items()
+        )
+        classes = tuple(ClassPlan(model, everywhere, arcs, ()) for model in policy.models)
         plan = RegionPlan(region, 1, generation, policy.digest(), 0.0, classes)
         await store.commit((), (Put(keys.plan(region), encode(plan)),))
     await store.close()

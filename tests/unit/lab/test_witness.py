@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lab.witness
-from lab.witness import Witness, WitnessError
+from lab.witness import Generated, Witness, WitnessError
 
 
 def line(event: str, request_id: str | None, region: str = "eu-de", required: str | None = "eu-de,eu-es") -> str:
@@ -108,3 +108,14 @@ def test_it_imports_nothing_but_the_standard_library() -> None:
     }
     assert imported, "it does import something"
     assert imported <= set(sys.stdlib_module_names)
+
+
+def test_the_tokens_of_generations_are_kept_by_request(tmp_path: Path) -> None:
+    ended = [json.loads(line(event, "1")) for event in ("finished", "aborted")]
+    lines = [{**record, "prompt_tokens": 5, "output_tokens": n} for n, record in enumerate(ended)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in lines) + line("started", "1"))
+    generated = Witness(tmp_path).read()[0].generated
+    assert generated == {"1": [Generated("finished", 5, 0), Generated("aborted", 5, 1)]}
+    (tmp_path / "b.jsonl").write_text(json.dumps({**lines[0], "output_tokens": "many"}) + "\n")
+    with pytest.raises(WitnessError, match="witness line"):
+        Witness(tmp_path).read()
