@@ -57,12 +57,22 @@ AUDIT_BLOCK = 100
 
 
 _PREFIX = re.compile(r"/([a-zA-Z0-9._-]{1,64}/){1,4}")
+_LAYOUT_NAME = re.compile(r"/v[0-9]+/")
 
 
 def key_prefix(text: str) -> str:
-    """Returns a prefix of keys if it is valid; raises ValueError otherwise."""
+    """Returns a prefix of keys if it is valid; raises ValueError otherwise.
+
+    No name in it may be that of a layout, so that the keys of one fleet never stand among those of another: a fleet has
+    all keys under its prefix and the layout's name, and a backup reads, and a restore replaces, all of them.
+    """
     if _PREFIX.fullmatch(text) is None:
         raise ValueError(f"{text!r} is no prefix of keys; write one to four names between slashes, such as /penstock/")
+    found = _LAYOUT_NAME.search(text)
+    if found is not None:
+        raise ValueError(
+            f"{text!r} contains {found[0]}, which follows the prefix of a fleet in its keys; use another name"
+        )
     return text
 
 
