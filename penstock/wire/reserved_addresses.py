@@ -6,6 +6,7 @@ network is checked before anything is sent to it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
@@ -41,17 +42,21 @@ _ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
 
 _LOOPBACK: Final = IPv6Address("::1")
 
+NUMBER_LAST: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)\.?")
+"""Resolvers parse a name that ends in a number as an IPv4 address in another notation (inet_aton(3))."""
+
 
 def is_reserved(host: str) -> bool:
     """Returns whether `host` is an address that no server has; a name is none.
 
-    These are unspecified, multicast, link-local, broadcast and reserved addresses, metadata services, and IPv6
-    addresses that embed one of them. Loopback and private addresses are not reserved.
+    These are unspecified, multicast, link-local, broadcast and reserved addresses, metadata services, IPv6 addresses
+    that embed one of them, and every IPv4 address in another notation than that of four decimal numbers. Loopback and
+    private addresses are not reserved.
     """
     try:
         address = ip_address(host)
     except ValueError:
-        return False
+        return NUMBER_LAST.fullmatch(host) is not None
     if isinstance(address, IPv4Address):
         return _is_reserved(address)
     # Without the zone, which is no part of the address and of none of its properties.

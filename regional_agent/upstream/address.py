@@ -7,10 +7,9 @@ from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_NUMBER_LAST = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)\.?")
-"""Resolvers parse a name that ends in a number as an IPv4 address in another notation."""
+from penstock.wire.reserved_addresses import NUMBER_LAST
 
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\.?")
 
 
@@ -48,7 +47,7 @@ def is_host(text: str) -> bool:
 
     A malformed name is rejected when the configuration is read, not at the first look-up.
     """
-    if _NAME.fullmatch(text) and not _NUMBER_LAST.fullmatch(text):
+    if _NAME.fullmatch(text) and not NUMBER_LAST.fullmatch(text):
         return True
     try:
         ip_address(text)

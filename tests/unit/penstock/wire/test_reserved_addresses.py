@@ -83,6 +83,15 @@ def test_an_ipv4_address_and_its_mapped_form_agree(number: int) -> None:
     assert is_reserved(str(address)) == is_reserved(f"::ffff:{address}")
 
 
+@pytest.mark.parametrize(
+    "notation",
+    ["2852039166", "0xa9fea9fe", "0XA9FEA9FE", "169.254.43518", "0251.0376.0251.0376", "169.254.169.254.", "0"],
+)
+def test_other_notations_of_ipv4_addresses_are_reserved(notation: str) -> None:
+    """Resolvers accept them (inet_aton(3)), and no server needs them."""
+    assert is_reserved(notation)
+
+
 def test_a_name_is_no_reserved_address() -> None:
     assert not is_reserved("metadata.google.internal")
     assert not is_reserved("")
