@@ -157,6 +157,11 @@ class AnswerParser:
         return len(self._splitter.rest) <= MAX_UNDECIDED_BYTES
 
     @property
+    def shortens(self) -> bool:
+        """Whether the client may receive less than the whole body, so that its length is not known beforehand."""
+        return self._hides_usage
+
+    @property
     def between_records(self) -> bool:
         """Whether only comments and blank events have arrived, each of them complete."""
         return self._kind != JSON and not self.begun and not self._splitter.rest

@@ -110,7 +110,7 @@ class AnswerTranscript:
             # An empty text is a token whose bytes are not a character yet, unless the event announces the role.
             self._stream_tokens += bool(generated) or (generated is not None and not announces)
         usage = chunk.usage
-        if usage is not None and usage.completion_tokens is not None:
+        if usage is not None and usage.completion_tokens is not None and usage.is_possible:
             self._stream_tokens = usage.completion_tokens
             if self.prompt_tokens is None and usage.prompt_tokens:
                 self.prompt_tokens = usage.prompt_tokens - self._base_tokens

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.answers.answer_errors import AnswerError, error_in
 from penstock.answers.event_splitter import EventSplitter
+from penstock.answers.usage_report import members_of
 from penstock.continuation.answer_transcript import AnswerTranscript
 from penstock.continuation.continuable_request import ContinuableRequest, continuation_body
 from penstock.continuation.stream_events import (
@@ -43,6 +45,7 @@ class ContinuedStream:
         "_splitter",
         "_transcript",
         "done",
+        "error",
         "failure",
         "problem",
         "usage_event",
@@ -65,6 +68,8 @@ class ContinuedStream:
         """Reason why the answer cannot be continued; empty if it can be continued."""
         self.failure = ""
         """Failure of the engine according to the stream itself; empty without a failure."""
+        self.error: AnswerError | None = None
+        """The error that the client received in place of the end of the answer."""
         self.done = False
         """Whether the client has received the end of the answer, or an error of its request."""
         self.usage_event = b""
@@ -171,6 +176,7 @@ class ContinuedStream:
             if self.failure:
                 return b""
             self.done = True
+            self.error = error_in(members_of(data) or {})
             return self._release_held() + event
         choice = chunk.choices[0] if chunk.choices else None
         content = (choice.content or "") if choice is not None else ""

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.answers.usage_report import MAX_REPORTED_TOKENS
+
 DONE_DATA: Final = b"[DONE]"
 DONE_EVENT: Final = b"data: [DONE]\n\n"
 
@@ -65,6 +67,12 @@ class ChunkUsage(msgspec.Struct):
 
     prompt_tokens: int = 0
     completion_tokens: int | None = 0
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the numbers can be those of one answer."""
+        most = MAX_REPORTED_TOKENS
+        return 0 <= self.prompt_tokens <= most and 0 <= (self.completion_tokens or 0) <= most
 
 
 class Chunk(msgspec.Struct):

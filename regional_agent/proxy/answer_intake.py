@@ -111,9 +111,8 @@ def intake_of(
     coding = by_name.get(b"content-encoding", b"").strip().lower()
     if coding == b"identity":
         coding = b""
-    hides = hides_usage and b"content-length" not in by_name
     answer_format = formats.of(route)
-    parser = AnswerParser(answer_format, kind, coding, hides)
+    parser = AnswerParser(answer_format, kind, coding, hides_usage)
     # Without a Content-Type the response to a request for a stream may be a JSON text.
     if_json = None if content_type or kind == JSON else AnswerParser(answer_format, JSON, coding, False)
     return AnswerIntake(parser, if_json)

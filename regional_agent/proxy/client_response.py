@@ -66,6 +66,8 @@ class ClientResponse:
             lines: the status line, and the header lines except for those of the framing.
         """
         length = head.by_name.get(b"content-length")
+        if length is not None and parser is not None and parser.shortens:
+            length, upstream = None, None
         delimited, framing = True, b""
         if length is not None:
             if head.status != 204:

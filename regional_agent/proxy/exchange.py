@@ -178,9 +178,10 @@ class Exchange:
         request = self._request
         if not request.whole:
             self._client.pause_reading()
-        if self._continuable is None and self._context.estimate.streaming:
+        # A body with the flag of the agent, which a fallback model receives too, does not state what the client wants.
+        if self._continuable is None and self._usage_flag is None and self._context.estimate.streaming:
             self._continuable = request_chunk_usage(self._context, request)
-            if self._continuable is None and self._usage_flag is None and not self._usage_was_refused:
+            if self._continuable is None and not self._usage_was_refused:
                 self._ask_for_usage(now)
         target = select_target(self._services, self._context, request, self._on_turn, now)
         if isinstance(target, Refusal):
@@ -232,6 +233,8 @@ class Exchange:
 
     def _go_to(self, attempt: Attempt, now: float) -> None:
         self._attempt = attempt
+        # The beginning of a response that an earlier attempt received must not be forwarded.
+        self._head = self._intake = None
         if self._context.trace is not None:
             now = self._trace_attempt(attempt)
         if self._target.take_idle(attempt):
@@ -335,7 +338,7 @@ class Exchange:
         now = self._services.clock()
         self._target.drop()
         self._give_back(self._current, now)
-        self._attempt, self._target, self._head = attempt, target, head
+        self._attempt, self._target, self._head, self._intake = attempt, target, head, None
         if head is not None:
             self._read_answer(head)
         self._context.attempt_failed(_SECOND_WON, now)
@@ -726,11 +729,14 @@ class Exchange:
 
     def _outcome_of_answer(self) -> Outcome:
         """The outcome of an answer that the client received as a whole; charges the endpoint for an error in it."""
-        intake = self._intake
-        if intake is None or intake.error is None or self._continuation is not None:
+        intake, continuation = self._intake, self._continuation
+        error = intake.error if intake is not None else None
+        if continuation is not None:
+            error = continuation.stream.error
+        if error is None:
             return outcome_of_status(self._status)
-        self._current.erred(intake.error)
-        return Outcome.CLIENT_ERROR if intake.error.cause is ErrorCause.REQUEST else Outcome.ENGINE_ERROR
+        self._current.erred(error)
+        return Outcome.CLIENT_ERROR if error.cause is ErrorCause.REQUEST else Outcome.ENGINE_ERROR
 
     def _has_whole_answer(self) -> bool:
         """Whether the client, which has disconnected, has received the end of the answer."""

@@ -14,8 +14,11 @@ import brotli
 import pytest
 from msgspec.structs import replace
 
+from penstock.answers.answer_format import AnswerFormat
+from penstock.answers.answer_parser import EVENTS, JSON, MAX_UNDECIDED_BYTES, AnswerParser
 from penstock.policy.policy import Cost, CostUnit
 from regional_agent.http.limits import Limits
+from regional_agent.proxy.answer_intake import HOLD_S, AnswerIntake
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import SSE_HEAD, ask, chunk, code, post
@@ -347,3 +350,164 @@ async def test_a_response_that_stops_within_its_beginning_stalls(tmp_path: Path,
         answer = await ask(agent, body=body_of(ASKED if streamed else PLAIN))
         assert (answer.status, code(answer.body)) == (504, "engine_timeout")
         assert (agent.counted(), agent.held()) == ({"stalled": 1}, 0)
+
+
+async def test_the_event_that_only_the_agent_asked_for_is_hidden_in_a_body_of_known_length(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    gpu_script = responds(b"".join([*WORDS, REPORT, DONE]), head=head)
+    async with engine(gpu_script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        client = await RawClient.connect(agent.traffic)
+        for _ in range(2):
+            client.send(post(body_of(STREAM)))
+            assert (await client.answer()).body == b"".join(WORDS) + DONE
+        client.send(post(body_of(ASKED)))
+        assert (await client.answer()).body == b"".join([*WORDS, REPORT, DONE])
+        client.close()
+        assert (metered(agent), agent.counted()) == ((36, 24, 9, 0), {"ok": 3})
+
+
+async def test_the_beginning_of_a_broken_response_is_in_no_other_response(tmp_path: Path) -> None:
+    begun: list[ScriptedEngine] = []
+
+    async def breaks_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        begun.append(e)
+        if len(begun) == 1:
+            writer.write(SSE_HEAD.replace(b"\r\n\r\n", b"\r\nX-Engine: first\r\n\r\n") + chunk(b": ping\n\n"))
+            await writer.drain()
+            writer.transport.abort()
+            return
+        # Longer than comments are held: a comment of the first response would be forwarded meanwhile.
+        await asyncio.sleep(2 * HOLD_S)
+        if len(begun) == 2:
+            writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 2\r\n\r\n{}")
+        else:
+            await streams(*WORDS, REPORT, DONE)(e, received, writer)
+
+    async with (
+        engine(breaks_once) as one,
+        engine(breaks_once) as two,
+        engine(breaks_once) as three,
+        running_agent(tmp_path, [gpu.address for gpu in (one, two, three)]) as agent,
+    ):
+        meter(agent)
+        answer = await ask(agent, body=body_of(ASKED))
+        assert (answer.status, answer.body) == (200, b"".join([*WORDS, REPORT, DONE]))
+        assert "x-engine" not in answer.headers
+        assert (len(begun), agent.counted(), metered(agent)) == (3, {"ok": 1}, (12, 8, 3, 0))
+        assert agent.held() == 0
+
+
+async def test_a_fallback_model_that_continues_streams_hides_what_the_client_did_not_ask_for(tmp_path: Path) -> None:
+    seen: list[ScriptedEngine] = []
+
+    async def busy_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        seen.append(e)
+        if len(seen) == 1:
+            writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 2\r\n\r\n{}")
+        else:
+            await streams(*WORDS, REPORT, DONE)(e, received, writer)
+
+    async with (
+        engine(busy_once) as one,
+        engine(busy_once) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        agent.continue_streams()
+        meter(agent)
+        known = agent.config.policy.models
+        former = replace(known[MODEL], name="former", continue_streams=False, fallback=MODEL)
+        agent.config.policy = replace(agent.config.policy, models={**known, "former": former})
+        answer = await ask(agent, body=body_of({**STREAM, "model": "former"}))
+        assert (answer.status, answer.body) == (200, b"".join(WORDS) + DONE)
+        assert (len(seen), metered(agent), agent.counted()) == (2, (12, 8, 3, 0), {"ok": 1})
+
+
+TOOLS = event({"id": "c", "choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0}]}, "finish_reason": None}]})
+
+
+@pytest.mark.parametrize(
+    ("parts", "outcome"),
+    [((event(INVALID), DONE), "client_error"), ((*WORDS[:2], TOOLS, event(ERROR)), "engine_error")],
+    ids=["invalid", "failed"],
+)
+async def test_an_error_in_a_stream_that_is_not_continued_is_no_success(
+    tmp_path: Path, parts: Sequence[bytes], outcome: str
+) -> None:
+    async with engine(streams(*parts)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.continue_streams()
+        meter(agent)
+        assert (await ask(agent, body=body_of(ASKED))).body == b"".join(parts)
+        assert agent.counted() == {outcome: 1}
+        assert metered(agent)[:3] == (0, 0, 0) or outcome == "client_error"
+        (endpoint,) = agent.endpoints.every()
+        assert (endpoint.ejection.failures > 0) == (outcome == "engine_error")
+
+
+@pytest.mark.parametrize("number", [10**30, -5, "7", None, 1.5])
+async def test_impossible_usage_of_a_continued_stream_is_not_metered(tmp_path: Path, number: Any) -> None:
+    usage = {"prompt_tokens": 12, "completion_tokens": number}
+    parts = [event({**json.loads(word[6:]), "usage": usage}) for word in WORDS[:3]]
+    async with engine(streams(*parts, ends=False)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.continue_streams()
+        meter(agent)
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(ASKED)))
+        await client.head()
+        await client.chunk()
+        client.close()
+        await until(lambda: agent.counted() == {"client_left": 1})
+        assert 0 <= metered(agent)[2] <= 3
+
+
+async def test_a_response_without_content_uses_no_tokens(tmp_path: Path) -> None:
+    async def empty(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    async with engine(empty) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        assert (await ask(agent, body=body_of(PLAIN))).status == 204
+        assert (metered(agent), agent.counted()) == ((0, 0, 0, 0), {"ok": 1})
+
+
+async def test_statuses_in_any_sequence_leave_one_account_for_each_request(tmp_path: Path) -> None:
+    statuses = [404, 400, 422, 429, 503, 529, 200, 422, 503, 400, 529, 404, 429, 200]
+    turns = iter(statuses * 40)
+
+    async def varies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        status = next(turns)
+        if status == 200:
+            await streams(*WORDS, REPORT, DONE)(e, received, writer)
+        else:
+            writer.write(b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}" % status)
+
+    async with (
+        engine(varies) as one,
+        engine(varies) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        meter(agent)
+        client = await RawClient.connect(agent.traffic)
+        successes = 0
+        for _ in range(40):
+            client.send(post(body_of(STREAM)))
+            answer = await client.answer()
+            successes += answer.status == 200
+            assert answer.status != 200 or b'"usage"' not in answer.body
+        client.close()
+        counted = agent.counted()
+        assert (sum(counted.values()), counted.get("ok", 0)) == (40, successes)
+        assert metered(agent) == (12 * successes, 8 * successes, 3 * successes, 0)
+        assert (agent.held(), agent.waiting()) == (0, 0)
+
+
+def test_the_held_beginning_of_a_response_is_bounded() -> None:
+    for part in (b": ping\n\n" * 100, b"\n\n" * 400, b"id: 1\n\n" * 100):
+        intake = AnswerIntake(AnswerParser(AnswerFormat(None), EVENTS, b"", False))
+        while not intake.begin(part):
+            assert len(intake.held) <= MAX_UNDECIDED_BYTES
+    endless = gzip.compress(b"")[:3] + b"\x08" + bytes(6)  # a file name follows
+    intake = AnswerIntake(AnswerParser(AnswerFormat(None), JSON, b"gzip", False))
+    while not intake.begin(endless):
+        assert len(intake.held) <= MAX_UNDECIDED_BYTES
+        endless = b"x" * 1000

@@ -425,7 +425,9 @@ def test_only_events_with_data_are_output(size: int, end: str) -> None:
 def test_an_event_named_error_is_an_error_at_any_place(size: int, form: str) -> None:
     reader = parser()
     failure = (form % json.dumps({"message": "x", "type": "InternalServerError"})).encode()
-    read(stream(delta(""), delta("a"), delta("b")) + failure, size, reader)
+    for part in (stream(delta("")), stream(delta("a"), delta("b"))):
+        reader.feed(part)
+    read(failure, size, reader)
     assert reader.error is not None
     assert reader.delivered <= 3
 
