@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -17,6 +18,9 @@ from typing import BinaryIO, NamedTuple
 CHUNK_BYTES = 256 * 1024
 """Size (bytes) of one read: a single read of a large file delays the event loop by tens of milliseconds, even in a
 thread."""
+
+MAX_LINE_BYTES = 8 * 1024 * 1024
+"""Maximum size (bytes) of a line of a file that is read line by line; entries of logs are far smaller."""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -83,6 +87,22 @@ def open_plain_file(path: Path) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a regular file, which may be larger than the memory.
+
+    Raises:
+        OSError: the file cannot be opened, is not a regular file, or has a line of more than MAX_LINE_BYTES, such as
+            one that a crash filled with zeros; `strerror` has the reason.
+    """
+    with open_plain_file(path) as file:
+        number = 1
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            if len(line) > MAX_LINE_BYTES:
+                raise OSError(errno.EFBIG, f"line {number} has more than {MAX_LINE_BYTES} bytes")
+            yield line
+            number += 1
 
 
 def _require_regular(status: os.stat_result) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from adapters.plain_file import open_plain_file
+from adapters.plain_file import read_lines
 from control_plane.audit.audit_chain import BEFORE_THE_FIRST, AuditEntry, AuditHead, ChainFault, verify_chain
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
@@ -192,8 +191,8 @@ def _read(file: Path) -> Iterator[str]:
         yield from sys.stdin
         return
     try:
-        with TextIOWrapper(open_plain_file(file), encoding="utf-8") as opened:
-            yield from opened
+        for line in read_lines(file):
+            yield line.decode()
     except OSError as error:
         raise UsageFault(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

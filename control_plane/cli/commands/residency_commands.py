@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated, BinaryIO, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 from rich.table import Table
 
-from adapters.plain_file import open_plain_file
+from adapters.plain_file import read_lines
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_json, print_view, table_of
 from penstock.records.log_ends import SignedHeads, UnprovedSpan
@@ -97,16 +97,15 @@ def _span(span: UnprovedSpan) -> str:
     return f"{lines}, from {begin or 'the beginning'} to {end or 'the end'}"
 
 
-def _read(file: Path, reader: Callable[[BinaryIO], T]) -> T:
+def _read(file: Path, reader: Callable[[Iterator[bytes]], T]) -> T:
     try:
-        with open_plain_file(file) as lines:
-            return reader(lines)
+        return reader(read_lines(file))
     except OSError as error:
         raise UsageFault(f"{file}: cannot be read: {error.strerror}") from None
 
 
-def _is_of_heads(lines: BinaryIO) -> bool:
-    return lines.read(len(BEGINNING)) == BEGINNING
+def _is_of_heads(lines: Iterator[bytes]) -> bool:
+    return next(lines, b"").startswith(BEGINNING)
 
 
 def _signed_heads(trust: Path, fleet: str, files: Collection[Path]) -> SignedHeads:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from adapters import plain_file
-from adapters.plain_file import file_stamp, open_plain_file, read_plain_file
+from adapters.plain_file import MAX_LINE_BYTES, file_stamp, open_plain_file, read_lines, read_plain_file
 from adapters.tls_files import BadTlsFiles, load_authorities, load_pair, load_system_authorities
 
 Place = Callable[[Path], object]
@@ -113,3 +113,16 @@ def test_openssl_opens_no_fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SSL_CERT_FILE", str(fifo))
     with pytest.raises(BadTlsFiles, match="fifo: cannot be read: a FIFO"):
         load_system_authorities(context)
+
+
+def test_lines_are_read_in_bounded_memory(tmp_path: Path) -> None:
+    """A crash may leave gigabytes of zeros without a line break in a log."""
+    file = tmp_path / "log"
+    file.write_bytes(b"one\n\nthree")
+    assert list(read_lines(file)) == [b"one\n", b"\n", b"three"]
+    with file.open("r+b") as opened:
+        opened.truncate(MAX_LINE_BYTES * 1000)
+    lines = read_lines(file)
+    assert [next(lines), next(lines)] == [b"one\n", b"\n"]
+    with pytest.raises(OSError, match="line 3 has more than 8388608 bytes"):
+        next(lines)
