@@ -19,6 +19,7 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from penstock.policy.policy import Cost, CostUnit
+from regional_agent.http.client_connection import PARSED_BYTES
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
@@ -336,7 +337,8 @@ async def test_a_large_body_is_kept_while_its_memory_is_not_needed(tmp_path: Pat
         client.send(post(body))
         await client.head()
         bodies = agent.listener.state.bodies
-        assert bodies.bytes_kept == len(body)
+        # What is parsed together with the head is not counted.
+        assert len(body) - PARSED_BYTES <= bodies.bytes_kept <= len(body)
         if displaced:
             exchange: Any = next(iter(agent.proxy.active))
             assert exchange.drop_body()
