@@ -511,3 +511,46 @@ def test_the_held_beginning_of_a_response_is_bounded() -> None:
     while not intake.begin(endless):
         assert len(intake.held) <= MAX_UNDECIDED_BYTES
         endless = b"x" * 1000
+
+
+FAILED = {"type": "response.failed", "response": {"id": "r", "error": {"code": "server_error", "message": "x"}}}
+CREATED = {"type": "response.created", "response": {"id": "resp_1", "usage": None, "error": None}}
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_errors_of_routes_that_create_objects(tmp_path: Path, named: bool) -> None:
+    failed = b"event: error\ndata: broken\n\n" if named else event(FAILED)
+    usage = {"input_tokens": 12, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 8}}
+    completed = event({"type": "response.completed", "response": {"id": "resp_1", "usage": usage}})
+    request = body_of({"model": MODEL, "input": "hello", "stream": True})
+    async with (
+        engine(streams(failed)) as bad,
+        engine(streams(event(CREATED), completed)) as other,
+        running_agent(tmp_path, [bad.address, other.address]) as agent,
+    ):
+        meter(agent)
+        for _ in range(8):
+            assert (await ask(agent, body=request, path="/v1/responses")).body == event(CREATED) + completed
+        assert (agent.counted(), metered(agent)) == ({"ok": 8}, (96, 64, 24, 0))
+        assert bad.requests
+    async with engine(streams(event(CREATED), failed)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        assert (await ask(agent, body=request, path="/v1/responses")).body == event(CREATED) + failed
+        assert (agent.counted(), metered(agent)[:3]) == ({"engine_error": 1}, (0, 0, 0))
+        assert agent.held() == 0
+
+
+async def test_an_error_of_a_route_that_is_not_repeatable_reaches_the_client(tmp_path: Path) -> None:
+    text = json.dumps(ERROR).encode()
+    async with (
+        engine(responds(text)) as one,
+        engine(responds(text)) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        meter(agent)
+        routes = agent.config.policy.routes
+        once = tuple(replace(route, repeatable=False, hedged=False) for route in routes)
+        agent.config.policy = replace(agent.config.policy, routes=once)
+        assert (await ask(agent, body=body_of(PLAIN))).body == text
+        assert len(one.requests) + len(two.requests) == 1
+        assert (agent.counted(), metered(agent)[:3]) == ({"engine_error": 1}, (0, 0, 0))
