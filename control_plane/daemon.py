@@ -242,7 +242,9 @@ class ControlPlane:
                 secret, so that sessions end with this process.
             sign_in: sign-in at the identity provider; None: callers sign in with credentials only.
         """
-        browsers = BrowserSessions(browser_secret or os.urandom(32))
+        identity = self._sessions.identity
+        fleet = f"{identity.id.trust_domain}{identity.binding.prefix}"
+        browsers = BrowserSessions(browser_secret or os.urandom(32), fleet=fleet)
         geoip = geoip or GeoIpLookup(None)
         view, reporter, actions = self.view, self.reporter, self._rollout_actions
         fleet_status = FleetStatus(reporter, self.elector, self._link)

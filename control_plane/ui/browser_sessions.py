@@ -87,14 +87,16 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
 class BrowserSessions:
     """Seals sessions and pending sign-ins into the values of cookies, and opens them."""
 
-    def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, secret: bytes, clock: Callable[[], float] = time.time, *, fleet: str = "") -> None:
         """Derive the key.
 
         Args:
             secret: a secret that only this control plane has, such as the private key of its certificate.
             clock: Unix time, in seconds.
+            fleet: name and prefix of the fleet, because a control plane of another fleet may have the same certificate,
+                and other operators.
         """
-        self._cipher = AESGCM(HKDF(SHA256(), 32, None, _PURPOSE).derive(secret))
+        self._cipher = AESGCM(HKDF(SHA256(), 32, None, _PURPOSE + fleet.encode()).derive(secret))
         self._clock = clock
 
     def seal(self, credential: str, caller: str) -> str:

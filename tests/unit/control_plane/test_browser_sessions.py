@@ -92,6 +92,7 @@ def test_sessions_end_with_time_and_with_the_secret_and_survive_a_restart() -> N
     assert session is not None
     assert (session.caller, session.content, session.began_at) == ("ada", "a-key", clock.now)
     assert BrowserSessions(b"another", clock).open(value) is None
+    assert BrowserSessions(SECRET, clock, fleet="penstock/staging/").open(value) is None
     clock.now += LIFETIME_S + 1
     assert BrowserSessions(SECRET, clock).open(value) is None
     with pytest.raises(ValueError, match="sign in with an API key"):
