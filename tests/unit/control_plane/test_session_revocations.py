@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -16,16 +17,21 @@ from adapters.access.api_keys import ApiKeys
 from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Delete, StoreError
+from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_chain import AuditEntry
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
+from control_plane.policy.folder import FolderReader
 from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, BrowserSessions, Session
 from control_plane.ui.session_revocations import CLOCK_DIFFERENCE_S, MAX_SESSIONS, SessionRevocations
+from penstock.wire.fleet_binding import FleetBinding
 from tests.support.api_app import served
 from tests.support.faulty_store import FaultyStore
-from tests.support.wait import until
+from tests.support.identities import control_plane_id, sessions_of_fleet
+from tests.support.paths import PLANET
+from tests.support.wait import until, until_async
 from tests.unit.control_plane.api.test_control_plane_app import TOKEN, control_plane
 from tests.unit.control_plane.test_browser_sessions import Clock
 
@@ -105,6 +111,36 @@ async def test_an_admin_ends_the_sessions_of_a_caller(control_plane: ControlPlan
     assert isinstance(entry, AuditEntry)
     assert (entry.caller, entry.action, entry.target) == ("admin-token", "session.revoke", "viewer")
     assert entry.reason == "left the team"
+
+
+@asynccontextmanager
+async def serving(prefix: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A control plane with the same private key, of the fleet with this prefix."""
+    sessions = sessions_of_fleet(control_plane_id("north"), FleetBinding(prefix))
+    reader, member = FolderReader(PLANET), Member("north", "http://north")
+    made = ControlPlane(MemoryStore(), member, sessions=sessions, policy_reader=reader, rng=Random(1))
+    app = made.create_api(Access(TOKEN), browser_secret=b"the private key")
+    await made.start()
+    try:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://north") as client:
+            yield client
+    finally:
+        await made.stop()
+
+
+async def test_a_cookie_does_not_count_in_another_fleet_with_the_same_certificate() -> None:
+    """Its operators may be other people, with other roles."""
+    async with serving("/staging/") as staging, serving("/penstock/") as one, serving("/penstock/") as restarted:
+        credential = TOKEN.header().removeprefix("Bearer ")
+        of_staging, own = await sign_in(staging, credential), await sign_in(one, credential)
+        for member, page in ((staging, of_staging), (one, own), (restarted, own)):
+            # Once it has read the revocations.
+            await until_async(partial(_is_accepted, member, page))
+        assert (await status(one, of_staging), await status(restarted, of_staging)) == (401, 401)
+
+
+async def _is_accepted(http: httpx.AsyncClient, page: dict[str, str]) -> bool:
+    return await status(http, page) == 200
 
 
 async def test_other_control_planes_and_a_restart_know_a_revocation(clock: Clock) -> None:
