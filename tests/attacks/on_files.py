@@ -79,14 +79,16 @@ async def fifos_in_place_of_files(fleet: Fleet) -> None:
 async def policy_files_lost(fleet: Fleet) -> None:
     """The files of residency rules and of tenants are emptied, cut off, replaced by a FIFO, and removed.
 
-    The policy in force stays in every region, and the status has the reason.
+    So is a rule that lost an entry. The policy in force stays in every region, and the status has the reason.
     """
     before = await fleet.digests()
     rules, tenants = fleet.bundle / "residency.yaml", fleet.bundle / "tenants.yaml"
     for file in (rules, tenants):
         content = file.read_bytes()
         first = content[: content.index(b"\n---\n") + 1]
-        for left in (b"", b"# residency\n", b"---\n", content[:-1], first, None, os.mkfifo):
+        shorter = content.replace(b"[es-victim, es-attacker]", b"[es-victim]")
+        cut = (first,) if file is tenants else (first, shorter)
+        for left in (b"", b"# residency\n", b"---\n", content[:-1], *cut, None, os.mkfifo):
             with kept(file):
                 file.unlink()
                 if isinstance(left, bytes):
