@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from regional_agent.http.websocket_frames import BINARY, CONTINUATION
@@ -52,12 +53,16 @@ async def models_in_messages(fleet: Fleet) -> None:
             done = f"done-{number}".encode()
             client.send(data + frame(b'{"type": "%b"}' % done, mask=PLAIN))
 
-            async def processed(done: bytes = done, client: RawClient = client) -> bool:
-                return done in engine.tunnelled or client.reader.exception() is not None
+            # Ends with the tunnel, whether the agent closes or resets the connection.
+            ending = asyncio.create_task(client.reader.read())
+
+            async def processed(done: bytes = done, ending: asyncio.Task[bytes] = ending) -> bool:
+                return done in engine.tunnelled or ending.done()
 
             expect(await within(10.0, processed), f"the message {number} was not processed")
             expect(b"hostile" not in engine.tunnelled, f"the engine received the message {number}")
             client.close()
+            await asyncio.gather(ending, return_exceptions=True)
         wide = "hostile".encode("utf-16-le")
         expect(wide not in engine.tunnelled, "the engine received the name in UTF-16")
         expect(b"key-attacker" not in engine.tunnelled, "the engine received the key")
