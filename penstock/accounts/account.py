@@ -51,7 +51,8 @@ class Account:
         """Bytes of the request body, or from the client through the tunnel."""
         self.sent_bytes = 0
         self.usage: Usage | None = None
-        """The tokens that the request used; None if no response began, and if its cost has another unit."""
+        """The tokens that the request used; None if no response began, and, for models whose unit of cost is not the
+        token, without a report."""
         self.is_estimated = False
         """Whether the agent counted a part of `usage`, because the engine did not report it."""
 
@@ -69,10 +70,10 @@ class Account:
                 the answer was not streamed, so that its expected length is used.
             is_final: whether `reported` is the usage of the whole answer.
         """
-        if estimate.cost.unit is not _TOKEN:
-            return
         if reported is not None and is_final:
             self.usage = reported
+            return
+        if estimate.cost.unit is not _TOKEN:
             return
         self.is_estimated = True
         prompt_tokens, cached_tokens, answer_tokens = 0, 0, max(0, delivered)

@@ -103,6 +103,8 @@ class EndpointChooser:
             usage: the usage that the engine reported; None without a report.
         """
         estimate, learner = placement.estimate, placement.endpoint.learner
+        if estimate.cost.unit is not _TOKEN:
+            usage = None
         length_due = estimate.cost.unit is _TOKEN and self.expectations.is_due(estimate.tenant, estimate.model, now)
         speed_due = not placement.queued and learner.is_due(now)
         limit = placement.endpoint.concurrency_limit

@@ -51,7 +51,7 @@ async def ask(address: str, statuses: list[int]) -> None:
 
 
 @pytest.mark.timeout(400)
-async def test_a_policy_without_a_tenants_key_affects_one_region_and_is_rolled_back(tmp_path: Path) -> None:
+async def test_a_policy_that_refuses_a_tenant_affects_one_region_and_is_rolled_back(tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(SHIPPED_BUNDLE, tmp_path / "policy"))
     (bundle / "rollout.yaml").write_bytes(RULES)
     async with running(tmp_path, two_regions(), bundle) as planet:
@@ -85,10 +85,9 @@ async def test_a_policy_without_a_tenants_key_affects_one_region_and_is_rolled_b
             await found(lambda: all_run(good["stable"]), WITHIN_S)
             assert set(statuses["eu-de"] + statuses["eu-es"]) == {200}
 
-            tenants = bundle / "tenants.yaml"
-            key = "a0e8731c36f3566b11ca4fa5582ee481278e74bf45a61f604e273511c62d2273"
-            assert key in tenants.read_text()
-            tenants.write_text(tenants.read_text().replace(key, "ab" * 32))
+            rules, permitted = bundle / "residency.yaml", "  tenants: [eu-personal]\nallow:\n  jurisdictions: "
+            assert rules.read_text().count(f"{permitted}[EU]") == 1
+            rules.write_text(rules.read_text().replace(f"{permitted}[EU]", f"{permitted}[US]"))
             bad = (await found(lambda: ended(3), WITHIN_S))["rollout"]
             assert (bad["phase"], bad["stable"]) == ("rolled_back", good["stable"]), bad
             assert "of requests fail" in bad["why"]
@@ -100,7 +99,7 @@ async def test_a_policy_without_a_tenants_key_affects_one_region_and_is_rolled_b
                 )
             )
             assert set(statuses["eu-de"]) == {200}, "only the canary region's clients noticed"
-            assert 401 in statuses["eu-es"]
+            assert 421 in statuses["eu-es"]
             assert set(statuses["eu-es"][since["eu-es"] + 1 :]) == {200}
         for task in asking:
             task.cancel()

@@ -26,7 +26,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
-from tests.support.chats import ask
+from tests.support.chats import BODY, ask
 from tests.support.engines import running_engines
 from tests.support.planet import MODEL
 from tests.support.small_http import Headers, SmallHttp
@@ -131,7 +131,7 @@ async def test_a_request_arrives_with_base_path_headers_credential_and_engine_na
             ((headers, body),) = keyed.requests_to(CHAT)
             assert headers[b"authorization"] == f"Bearer {SECRET}".encode()
             assert headers[b"x-team"] == b"search"
-            assert json.loads(body) == {"model": "org/llama", "stream": True, "messages": []}
+            assert json.loads(body) == {**json.loads(BODY), "model": "org/llama"}
             assert not keyed.repeated
             for path in ("/health", "/v1/models", "/metrics"):
                 headers, _ = keyed.requests_to(path)[0]

@@ -19,7 +19,7 @@ from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S
 
-WANTED = "service_objective: { first_byte_s: 1.5, share: 0.99 }"
+WANTED = "service_objective: { first_byte_s: 1.5, total_s: 60, share: 0.99 }"
 ASKED = 3
 
 
