@@ -69,9 +69,9 @@ class BodyFields:
                 root.read(body, found, 0)
         except FieldError as ambiguity:
             return f"the request body is ambiguous: {ambiguity}"
-        except UnicodeDecodeError as wrong_encoding:
-            return NotJson(f"the request body is not valid JSON in UTF-8: {wrong_encoding.reason}")
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if isinstance(error, UnicodeDecodeError):
+                return NotJson(f"the request body is not valid JSON in UTF-8: {error.reason}")
             return NotJson(f"the request body is not valid JSON: {error}")
         return found
 

@@ -18,7 +18,7 @@ def text_value(value: Raw | None) -> str | None:
         return None
     try:
         text: str = text_decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return text
 
@@ -29,7 +29,7 @@ def flag_value(value: Raw | None) -> bool | None:
         return None
     try:
         flag: bool = flag_decoder.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return flag
 
@@ -40,7 +40,7 @@ def number_value(value: Raw | None) -> float | None:
         return None
     try:
         number: float = number_decoder.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return number
 

@@ -82,7 +82,7 @@ async def api() -> AsyncIterator[Api]:
     server = uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=0, lifespan="off", log_config=None))
     await control_plane.start()
     serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
+    await until(lambda: server.started and control_plane.elector.epoch is not None)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", headers=OPERATOR, timeout=PATIENCE_S) as http:
         yield Api(control_plane, http)
