@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -31,7 +30,9 @@ from dashboards.__main__ import BOARDS, GENERATED
 from dashboards.alerts import ALERTS
 from dashboards.boards.board import ALERTS_FIRING
 from dashboards.recording_rules import STATE_CODES
+from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Counts, Outcome
+from penstock.answers.usage import Usage
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
@@ -378,7 +379,6 @@ def test_a_healthy_fleet_fires_no_alert(tmp_path: Path) -> None:
     assert firing(tmp_path, WELL, "6m", []) == ""
 
 
-USAGE = b'{"usage":{"prompt_tokens":100,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":64}}}'
 KEPT = ObjectiveTally(Measure.FIRST_BYTE, 1.5, 0.99)
 
 
@@ -412,10 +412,12 @@ def work(metrics: AgentMetrics) -> None:
     request = WorkEstimate(
         "acme", "m", Cost(CostUnit.TOKEN, 0.0, 0.01), CostInputs(400), Work(0.0, 1.0), streaming=True
     )
-    used = metrics.usage.ended(request, 2.0, 1.0)
-    assert used is not None
-    metrics.usage.completed(used, request, (b"", USAGE), 0.9, time.monotonic())
-    metrics.usage.completed(used, request, (b"", b"data: [DONE]"), 0.9, time.monotonic() + 0.01)
+    account = Account(Outcome.OK, "", 200, 0.0, 2.0)
+    account.usage = Usage(100, 10, 64)
+    metrics.usage.ended(request, account, 2.0, 1.0, 0.9)
+    account.is_estimated = True
+    metrics.usage.ended(request, account, 2.0, 1.0, 0.9)
+    metrics.usage.overhead(request, 0.5, 1.0)
     while (gaps := metrics.sample_stream("m")) is None:
         pass
     gaps.wrote()
