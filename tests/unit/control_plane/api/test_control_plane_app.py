@@ -50,6 +50,8 @@ async def control_plane() -> AsyncIterator[ControlPlane]:
         leader_lease_s=STEADY_LEASE_S,
     )
     await north.start()
+    # Until a control plane leads, requests that need the state of the fleet are answered with 503.
+    await until(lambda: north.elector.authority is north.elector.member)
     yield north
     await north.stop()
     await store.close()
