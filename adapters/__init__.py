@@ -1,1 +1,1 @@
-"""IO that both daemons use: the configuration store, secret files, GeoIP, logs."""
+"""IO that both daemons use: the configuration store, GeoIP, logs."""

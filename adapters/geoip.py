@@ -19,7 +19,7 @@ import geoip2.models
 from maxminddb import MODE_FD, InvalidDatabaseError
 from maxminddb.decoder import Decoder
 
-from adapters.plain_file import Stamp, UnusableFile, read_plain_file
+from adapters.files.plain_file import Stamp, UnusableFile, read_plain_file
 from penstock.policy.geography import NOWHERE, Location
 
 MAX_DATABASE_BYTES = 512 * 1024 * 1024

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import structlog
 
+from adapters.files.plain_file import Stamp, UnusableFile, file_stamp
+from adapters.files.threaded_read import ThreadedRead
 from adapters.geoip import DamagedRecord, GeoDatabase, IpAddress, IpNetwork, UnreadableGeoDatabase
-from adapters.plain_file import Stamp, UnusableFile, file_stamp
-from adapters.threaded_read import ThreadedRead
 from penstock.policy.geography import NOWHERE, Location
 
 POLL_S = 5.0

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from adapters.tls_files import load_authorities, load_pair, load_system_authorities
-from adapters.watched_files import WatchedFiles
+from adapters.files.tls_files import load_authorities, load_pair, load_system_authorities
+from adapters.files.watched_files import WatchedFiles
 
 ALPN_PROTOCOLS = ["http/1.1"]
 

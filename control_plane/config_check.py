@@ -8,9 +8,9 @@ from pathlib import Path
 
 from adapters.access.api_keys import read_api_keys
 from adapters.configuration.config_check import problems_of
+from adapters.files.identity_files import IdentityFiles
+from adapters.files.plain_file import UnusableFile
 from adapters.geoip_lookup import GeoIpLookup
-from adapters.identity_files import IdentityFiles
-from adapters.plain_file import UnusableFile
 from adapters.tls_contexts import ClientTls
 from control_plane.auth.admin_token import load_admin_token
 from control_plane.policy.bundle_errors import PolicyRefused

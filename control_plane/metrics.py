@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from adapters.certificate_expiry import EXPIRY_HELP, CertificateExpiry
+from adapters.files.certificate_expiry import EXPIRY_HELP, CertificateExpiry
 from control_plane.deferred_updates import DeferredUpdates
 from control_plane.planning.capacity_metrics import CapacityMetrics
 from control_plane.planning.cost_metrics import CostMetrics

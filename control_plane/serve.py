@@ -16,27 +16,27 @@ import uvloop
 from fastapi import FastAPI
 
 from adapters.access.api_keys import ApiKeys
-from adapters.certificate_expiry import CertificateExpiry
 from adapters.configuration.setting_values import fleet_binding
 from adapters.descriptor_limit import raise_descriptor_limit
 from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.files.certificate_expiry import CertificateExpiry
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REMEDY, IdentityFiles
+from adapters.files.secret_file import BadSecret, read_file, read_secret
+from adapters.files.secret_reload import SecretFile
+from adapters.files.watched_files import Watched, keep_checking
 from adapters.garbage_collection import uncollected
 from adapters.geoip_lookup import GeoIpLookup
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REMEDY, IdentityFiles
 from adapters.loopback import is_loopback
-from adapters.secret_file import BadSecret, read_file, read_secret
-from adapters.secret_reload import SecretFile
 from adapters.service_manager import ServiceManager
 from adapters.store import keys
 from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore
 from adapters.store.signing_again import sign_again_when_due
 from adapters.tls_contexts import ClientTls, ServerTls
-from adapters.watched_files import Watched, keep_checking
-from control_plane.api.forwarded_for import behind_proxies, is_proxy
-from control_plane.api.http_server import HttpServer
-from control_plane.api.open_connections import OpenConnections, limits_within
+from control_plane.api.serving.forwarded_for import behind_proxies, is_proxy
+from control_plane.api.serving.http_server import HttpServer
+from control_plane.api.serving.open_connections import OpenConnections, limits_within
 from control_plane.auth.admin_token import load_admin_token
 from control_plane.auth.authentication import Access
 from control_plane.auth.code_flow import CodeFlow, OidcClient

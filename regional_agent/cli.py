@@ -40,8 +40,8 @@ def run(
 
         from adapters.configuration.config_check import show_config, version_line
         from adapters.configuration.settings_loader import BadSettings, load_with_origins
+        from adapters.files.plain_file import UnusableFile
         from adapters.logs import configure_logs
-        from adapters.plain_file import UnusableFile
         from regional_agent.config.config_check import config_problems
         from regional_agent.config.settings import PREFIX, AgentSettings
         from regional_agent.daemon import serve

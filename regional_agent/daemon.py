@@ -16,17 +16,17 @@ import structlog
 
 from adapters.access.api_keys import ApiKeys
 from adapters.access.key_access import KeyAccess
-from adapters.certificate_expiry import CertificateExpiry
 from adapters.configuration.setting_values import fleet_binding
 from adapters.configuration.settings_loader import BadSettings
 from adapters.descriptor_limit import raise_descriptor_limit
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, load_region_keys
+from adapters.files.certificate_expiry import CertificateExpiry
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, load_region_keys
+from adapters.files.secret_reload import SecretFile
+from adapters.files.watched_files import Watched, keep_checking
 from adapters.logs import print_line
 from adapters.loopback import is_loopback
-from adapters.secret_reload import SecretFile
 from adapters.service_manager import ServiceManager
 from adapters.tls_contexts import ClientTls, ServerTls
-from adapters.watched_files import Watched, keep_checking
 from penstock.policy.policy import Policy
 from penstock.routes.timeouts import longest_total_s
 from penstock.wire.identity import ProcessRole
@@ -42,7 +42,7 @@ from regional_agent.http.request_sequence import Application
 from regional_agent.peers.peer_verifier import ControlPlaneVerifier, PeerVerifier
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
-from regional_agent.routing.locate import Locator
+from regional_agent.requests.locate import Locator
 from regional_agent.runtime import AgentRuntime
 from regional_agent.services.admin_service import AdminService
 from regional_agent.services.peer_service import PeerService

@@ -14,7 +14,8 @@ from typing import Any, Self
 from adapters.configuration.settings_loader import BadSettings
 from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.secret_file import read_secret
+from adapters.files.secret_file import read_secret
+from adapters.files.watched_files import ReloadedFiles, Watched, WatchedFiles
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore
@@ -22,7 +23,6 @@ from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
 from adapters.store.signing_again import sign_again_when_due
-from adapters.watched_files import ReloadedFiles, Watched, WatchedFiles
 from penstock.health.outlier_ejection import EjectionRules
 from penstock.policy.policy import Policy
 from penstock.routing.affinity import AffinityIndex
@@ -46,10 +46,10 @@ from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.readiness import Readiness
+from regional_agent.requests.locate import Locator
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.routing.explain_service import ExplainService
-from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.router import Router
 from regional_agent.shared_load.prefix_exchange import PrefixExchange

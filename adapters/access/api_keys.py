@@ -14,8 +14,8 @@ import msgspec
 import yaml
 
 from adapters.access.callers import Caller, Role
-from adapters.plain_file import UnusableFile, read_plain_file
-from adapters.watched_files import WatchedFiles
+from adapters.files.plain_file import UnusableFile, read_plain_file
+from adapters.files.watched_files import WatchedFiles
 
 MAX_FILE_BYTES = 256 * 1024
 """Maximum size (bytes) of the file, enough for about a thousand keys."""

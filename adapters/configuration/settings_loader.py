@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from adapters.configuration.strict_yaml import YamlDocument, read_yaml
 from adapters.error_text import printable, suggest
-from adapters.plain_file import read_plain_file
+from adapters.files.plain_file import read_plain_file
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_ERRORS = 50

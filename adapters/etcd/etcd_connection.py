@@ -11,12 +11,12 @@ import grpc
 import msgspec
 
 from adapters.etcd.etcd_stubs import Etcd3Client
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.files.plain_file import read_plain_file
+from adapters.files.tls_files import MAX_FILE_BYTES, BadTlsFiles
+from adapters.files.watched_files import WatchedFiles
 from adapters.loopback import is_loopback
-from adapters.plain_file import read_plain_file
 from adapters.store.config_store import StoreUnavailable
-from adapters.tls_files import MAX_FILE_BYTES, BadTlsFiles
-from adapters.watched_files import WatchedFiles
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from adapters.plain_file import read_plain_file
+from adapters.files.plain_file import read_plain_file
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, StoreError
 from adapters.store.memory_store import MemoryStore

@@ -17,7 +17,7 @@ from control_plane.api.openapi import REQUIRED_ROLE, body_of, install_descriptio
 from control_plane.api.request_limits import RequestLimits
 from control_plane.api.responses import install_error_handlers
 from control_plane.api.route_rules import RouteRules
-from control_plane.api.sender_standing import SenderStanding
+from control_plane.api.serving.sender_standing import SenderStanding
 from control_plane.api.strict_requests import install_method_errors, require_described
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import required_role

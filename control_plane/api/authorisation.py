@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from control_plane.api.api_threads import working_for
 from control_plane.api.responses import Problem, problem_response
 from control_plane.api.route_rules import RouteRules
+from control_plane.api.serving.api_threads import working_for
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import authorise
 from control_plane.leadership import forwarded_caller

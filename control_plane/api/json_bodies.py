@@ -13,9 +13,9 @@ from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from pydantic import BaseModel
 
-from control_plane.api.api_threads import in_api_thread
 from control_plane.api.body_decoding import MAX_SHOWN_CHARS, BadBody, decode_body
 from control_plane.api.responses import JSON, Problem
+from control_plane.api.serving.api_threads import in_api_thread
 
 MAX_BODY_BYTES = 16 * 1024
 """Maximum size (bytes) of a body, unless the route permits more."""

@@ -18,11 +18,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters.access.callers import Caller
 from adapters.store.members import Member
-from control_plane.api.api_threads import working_for
 from control_plane.api.body_replay import read_body, replay_body
 from control_plane.api.idempotency import HEADER as IDEMPOTENCY_KEY
 from control_plane.api.responses import problem_response
 from control_plane.api.route_rules import RouteRules
+from control_plane.api.serving.api_threads import working_for
 from control_plane.leadership import forwarded_caller
 from control_plane.leadership.forwarded_caller import ForgedCaller, ForwardedCallers, request_digest
 from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable

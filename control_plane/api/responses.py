@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
 from adapters.store.config_store import StoreError
-from control_plane.api.api_threads import in_api_thread
 from control_plane.api.body_decoding import error_detail, field_error
+from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.audit.idempotency_claim import ClaimLost
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from pathlib import Path
 
-from adapters.secret_file import REMEDY, BadSecret, read_secret
+from adapters.files.secret_file import REMEDY, BadSecret, read_secret
 
 MIN_TOKEN_BYTES = 16
 """Minimum length (bytes) of a token: 64 bits if the token is hexadecimal."""

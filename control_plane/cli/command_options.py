@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from adapters.tls_files import BadTlsFiles, load_authorities, load_pair, load_system_authorities
+from adapters.files.tls_files import BadTlsFiles, load_authorities, load_pair, load_system_authorities
 from control_plane.auth.admin_token import load_admin_token
 from control_plane.cli.agent_client import AgentAccess
 from control_plane.cli.api_client import TIMEOUT_S, ApiClient
@@ -112,7 +112,7 @@ def _client_tls(ca_file: Path | str | None, environment: Mapping[str, str]) -> s
         load_system_authorities(context)
     if identity:
         # Imported late, because this import loads cryptography and the log, which only a certificate needs.
-        from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
+        from adapters.files.identity_files import CERTIFICATE, PRIVATE_KEY
 
         try:
             load_pair(context, Path(identity) / CERTIFICATE, Path(identity) / PRIVATE_KEY)

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from adapters.plain_file import read_plain_file
+from adapters.files.plain_file import read_plain_file
 
 MAX_FILE_BYTES = 1 << 20
 

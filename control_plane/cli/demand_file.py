@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from adapters.plain_file import open_plain_file
+from adapters.files.plain_file import open_plain_file
 from penstock.policy.geography import country_error
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 

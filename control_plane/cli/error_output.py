@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from adapters.error_text import printable
-from adapters.plain_file import UnusableFile
+from adapters.files.plain_file import UnusableFile
 from control_plane.cli.api_client import ApiError, ApiRefused
 from control_plane.cli.contexts import BadContexts
 

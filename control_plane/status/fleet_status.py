@@ -6,7 +6,7 @@ import msgspec
 
 from adapters.access.callers import Caller
 from adapters.store.members import Member
-from control_plane.api.api_threads import in_api_thread
+from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.leadership.leader_client import LeaderClient, LeaderUnavailable
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.status.status import Status

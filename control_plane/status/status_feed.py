@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import msgspec
 import structlog
 
-from control_plane.api.api_threads import in_api_thread
+from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.status.status import ArcStatus, Status
 
 INTERVAL_S = 1.0

@@ -18,7 +18,7 @@ import structlog
 import uvloop
 
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.identity_files import IdentityFiles
+from adapters.files.identity_files import IdentityFiles
 from adapters.store.signed_store import SignedStore
 from penstock.policy.policy import Policy
 from penstock.wire.identity import ProcessRole

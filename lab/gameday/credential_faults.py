@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from adapters.authority_files import load_authority, renew_identity
-from adapters.watched_files import CHECK_S
+from adapters.files.authority_files import load_authority, renew_identity
+from adapters.files.watched_files import CHECK_S
 from lab.planet.configs import AUTHORITY_DIR, agent_identity_dir, control_plane_identity_dir
 from lab.planet.planet import Planet
 from lab.servers.errors import ServerError

@@ -7,7 +7,7 @@ import socket
 import urllib.request
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from adapters.authority_files import issue_identity, load_authority
+from adapters.files.authority_files import issue_identity, load_authority
 from lab.gameday.client_flood import ClientFlood
 from lab.gameday.credential_faults import leader_of
 from lab.gameday.report_storm import AGENT, ReportStorm

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from adapters.identity_files import load_identity
+from adapters.files.identity_files import load_identity
 from lab.observed import Measured
 from penstock.fleet.report import AgentReport, DemandReport
 from penstock.policy.residency import residency_class

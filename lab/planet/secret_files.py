@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from adapters.authority_files import create_authority, issue_identity
+from adapters.files.authority_files import create_authority, issue_identity
 from lab.planet.configs import (
     ADMIN_TOKEN_FILE,
     AGENTS_API_KEYS_FILE,

@@ -11,7 +11,7 @@ from lab.simulate.baselines.balancer import Balancer, EngineReport, PoolView, Pr
 from lab.simulate.fleets import Request
 from lab.simulate.region import Region, Served
 from lab.simulate.shared_view import Published
-from penstock.routing.pool_accounting import NO_LOAD
+from penstock.pools.pool_accounting import NO_LOAD
 from regional_agent.shared_load.published_load import PublishedLoad
 
 SCRAPE_S = 0.05

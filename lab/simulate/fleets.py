@@ -15,10 +15,10 @@ from lab.simulate.clock import Action, VirtualClock
 from lab.simulate.simulated_engine import SimulatedEngine
 from lab.traces.trace import BLOCK_TOKENS, TraceRequest
 from penstock.answers.usage import Usage
+from penstock.cost.cost_estimate import OVERHEAD_BYTES
+from penstock.cost.work import CostInputs
 from penstock.policy.policy import Cost, CostUnit
 from penstock.routing.affinity import BLOCK_BYTES, MAX_BLOCKS
-from penstock.routing.cost_estimate import OVERHEAD_BYTES
-from penstock.routing.work import CostInputs
 
 BYTES_PER_TOKEN = 4
 

@@ -15,10 +15,10 @@ from penstock.admission.queue_order import urgency_at
 from penstock.admission.queueing import QueuedRequest
 from penstock.fleet.shared_counts import MIN_INTERVAL_S, weight_at_age, weighted_count
 from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Queueing
+from penstock.pools.placement import Placement, WorkEstimate
+from penstock.pools.pool_accounting import NO_LOAD, EndpointAccount, Load, PoolAccount
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import EndpointView
-from penstock.routing.placement import Placement, WorkEstimate
-from penstock.routing.pool_accounting import NO_LOAD, EndpointAccount, Load, PoolAccount
 from penstock.routing.reasons import Reason
 from regional_agent.shared_load.published_load import PublishedLoad
 

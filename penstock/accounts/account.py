@@ -7,7 +7,7 @@ from typing import Final
 from penstock.accounts.outcomes import RULES, Outcome
 from penstock.answers.usage import MAX_TOKENS, Usage
 from penstock.policy.policy import CostUnit
-from penstock.routing.placement import WorkEstimate
+from penstock.pools.placement import WorkEstimate
 
 _OK: Final = Outcome.OK
 _TOKEN: Final = CostUnit.TOKEN

@@ -1,1 +1,1 @@
-"""Selects the region and the endpoint of a request, estimates its cost, and explains the decision."""
+"""Selects the region and the endpoint of a request, and explains the decision."""

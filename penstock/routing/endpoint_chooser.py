@@ -11,7 +11,11 @@ from random import Random
 from typing import Final
 
 from penstock.answers.usage import Usage
+from penstock.cost.cost_estimate import CostEstimator, actual_work
+from penstock.cost.work import CostInputs
 from penstock.policy.policy import CostUnit, Model
+from penstock.pools.placement import Member, Placement, WorkEstimate
+from penstock.pools.pool_accounting import PoolAccount
 from penstock.routing.affinity import (
     BLOCK_BYTES,
     EVICTION_PRESSURE,
@@ -21,12 +25,8 @@ from penstock.routing.affinity import (
     AffinityIndex,
     session_key,
 )
-from penstock.routing.cost_estimate import CostEstimator, actual_work
 from penstock.routing.endpoint_selection import NOTHING_HELD, choose_endpoint, consider
-from penstock.routing.placement import Member, Placement, WorkEstimate
-from penstock.routing.pool_accounting import PoolAccount
 from penstock.routing.reasons import ConsideredEndpoint, Reason
-from penstock.routing.work import CostInputs
 
 _TOKEN: Final = CostUnit.TOKEN
 """In Python 3.11, to read a member off its class is a function call."""

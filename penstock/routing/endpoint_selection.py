@@ -18,9 +18,9 @@ from random import Random
 from sys import float_info
 from typing import Final
 
+from penstock.cost.work import NO_WORK, Speed, Work
+from penstock.pools.speed_learning import MICROSECONDS
 from penstock.routing.reasons import ConsideredEndpoint, EndpointChoice, Reason, Rejection
-from penstock.routing.speed_learning import MICROSECONDS
-from penstock.routing.work import NO_WORK, Speed, Work
 
 STALE_SHARE_OF_SERVICE: Final = 0.1
 """Share of the mean service time; a view older than this is too old to rank a whole pool."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from adapters.access.api_keys import read_api_keys
 from adapters.configuration.config_check import can_write_in, problems_of
 from adapters.configuration.settings_loader import BadSettings
+from adapters.files.identity_files import IdentityFiles, load_region_keys
+from adapters.files.plain_file import UnusableFile
+from adapters.files.secret_file import read_secret
 from adapters.geoip_lookup import GeoIpLookup
-from adapters.identity_files import IdentityFiles, load_region_keys
-from adapters.plain_file import UnusableFile
-from adapters.secret_file import read_secret
 from adapters.tls_contexts import ClientTls
 from penstock.wire.identity import ProcessRole
 from regional_agent.config.settings import AgentSettings

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 import structlog
 
-from adapters.plain_file import read_plain_file
+from adapters.files.plain_file import read_plain_file
 
 VERSION = 1
 

@@ -27,12 +27,12 @@ from redis.asyncio.connection import parse_url as parse_redis_url
 from adapters.configuration.setting_values import from_json, host_port, listed, upgrade_time
 from adapters.configuration.settings_loader import load_with_origins
 from adapters.error_text import suggest
-from adapters.identity_files import REGION_KEY
+from adapters.files.identity_files import REGION_KEY
 from adapters.loopback import is_loopback
 from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
 from penstock.wire.route_context import MAX_DEADLINE_S
-from regional_agent.http.header_rules import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX, SINGLE_HEADERS
+from regional_agent.http.headers.header_rules import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX, SINGLE_HEADERS
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import DEFAULT_MAX_MOVED_S

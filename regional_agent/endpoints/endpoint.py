@@ -31,10 +31,10 @@ from penstock.health.outlier_ejection import (
 from penstock.health.progress import ProgressSample, ProgressTracker, Stall
 from penstock.health.warm_up import warm_since, warm_up_weight
 from penstock.policy.adapter_patterns import matches
+from penstock.pools.pool_accounting import EndpointAccount
+from penstock.pools.speed_learning import SpeedLearner
 from penstock.routing.endpoint_selection import EndpointView
-from penstock.routing.pool_accounting import EndpointAccount
 from penstock.routing.reasons import Reason
-from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.routing.engine_request import RequestRewrite

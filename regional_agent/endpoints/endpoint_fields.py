@@ -17,7 +17,7 @@ from penstock.health.health_check import HealthCheckOptions
 from regional_agent.endpoints import endpoint_options
 from regional_agent.endpoints.endpoint_health_fields import health_check_options
 from regional_agent.endpoints.endpoint_options import AUTHORIZATION, InvalidField, Pairs, text
-from regional_agent.routing.classify import MAX_MODEL
+from regional_agent.requests.classify import MAX_MODEL
 from regional_agent.upstream.address import Address
 
 MAX_MODELS = 64

@@ -29,7 +29,7 @@ from typing import Any
 
 import yaml
 
-from adapters.plain_file import UnusableFile, read_plain_file
+from adapters.files.plain_file import UnusableFile, read_plain_file
 from regional_agent.endpoints.discovery import discovered_server, endpoint_dns
 from regional_agent.endpoints.discovery.endpoint_discovery import Entry
 from regional_agent.endpoints.discovery.endpoint_dns import DnsEntry, dns_address

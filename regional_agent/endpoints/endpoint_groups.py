@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from penstock.fleet.capacity_groups import coupled_models, group_reports
 from penstock.fleet.report import GroupReport
-from penstock.routing.pool_accounting import GroupAccount
+from penstock.pools.pool_accounting import GroupAccount
 from penstock.routing.spill_credits import GroupLoad
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_pool import EndpointPool

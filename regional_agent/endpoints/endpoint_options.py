@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from regional_agent.http.header_rules import CLIENT_ADDRESS_HEADERS, HOP_BY_HOP, OWN_PREFIX, PER_HOP_HEADERS
-from regional_agent.routing.classify import MAX_MODEL
+from regional_agent.http.headers.header_rules import CLIENT_ADDRESS_HEADERS, HOP_BY_HOP, OWN_PREFIX, PER_HOP_HEADERS
+from regional_agent.requests.classify import MAX_MODEL
 from regional_agent.upstream.address import is_host
 
 MAX_PAIRS: Final = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.health.engine_kinds import ENGINES
 from penstock.health.outlier_ejection import EjectionRules, panicking
-from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, PoolAccount, PoolTotals
+from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, PoolAccount, PoolTotals
 from regional_agent.endpoints.endpoint import Endpoint
 
 

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
-from adapters.plain_file import UnusableFile, read_plain_file
-from adapters.watched_files import WatchedFiles
+from adapters.files.plain_file import UnusableFile, read_plain_file
+from adapters.files.watched_files import WatchedFiles
 from penstock.health.preemption import DEFAULT_NOTICE_S, MAX_NOTICE_S
 from penstock.routes.route import ErrorFormat
 from penstock.wire.reserved_addresses import is_reserved

@@ -22,7 +22,7 @@ from penstock.health.outlier_ejection import AttemptOutcome, outcome_of
 from penstock.health.progress import StallReason
 from penstock.kv_cache.held_prefixes import HeldPrefixes
 from penstock.policy.policy import Policy
-from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
+from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.endpoints import endpoint_credentials, endpoint_probes, endpoint_signals
 from regional_agent.endpoints.discovery.endpoint_dns import Resolve
@@ -35,7 +35,7 @@ from regional_agent.endpoints.endpoint_models import UNAUTHORIZED
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_progress import ProgressMonitor
 from regional_agent.endpoints.endpoint_sources import EndpointSources
-from regional_agent.http.header_rules import Header
+from regional_agent.http.headers.header_rules import Header
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool

@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from adapters.plain_file import Stamp, UnusableFile, file_stamp
-from adapters.threaded_read import ThreadedRead
+from adapters.files.plain_file import Stamp, UnusableFile, file_stamp
+from adapters.files.threaded_read import ThreadedRead
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.discovery.endpoint_discovery import EndpointDiscovery, Entry
 from regional_agent.endpoints.discovery.endpoint_dns import Resolve

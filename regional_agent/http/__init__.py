@@ -1,1 +1,1 @@
-"""HTTP/1.1 servers on asyncio protocols: listeners, connections, parsing, TLS, limits."""
+"""HTTP/1.1 servers on asyncio protocols: listeners, connections, request heads and bodies, TLS, limits."""

@@ -14,8 +14,8 @@ import httptools
 
 from penstock.routing.reasons import Reason
 from regional_agent.http.chunked_end import ChunkedEnd
-from regional_agent.http.head_cache import MAX_MISSES, RequestHeadCache, raw_head
-from regional_agent.http.header_rules import Header
+from regional_agent.http.headers.head_cache import MAX_MISSES, RequestHeadCache, raw_head
+from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.kept_bodies import joined
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import Request, without_upgrade

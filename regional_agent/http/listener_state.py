@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from regional_agent.http.disconnect_watcher import DisconnectWatcher
-from regional_agent.http.header_rules import NOT_FOR_ENGINES, TO_ENGINE, HeaderFilter
+from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES, TO_ENGINE, HeaderFilter
 from regional_agent.http.kept_bodies import KeptBodies
 from regional_agent.http.limits import Limits
 from regional_agent.http.write_batcher import WriteBatcher

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, Protocol
 
-from regional_agent.http.header_rules import REQUEST_ID_HEADER, SPECIAL_HEADERS, Header, HeaderFilter
+from regional_agent.http.headers.header_rules import REQUEST_ID_HEADER, SPECIAL_HEADERS, Header, HeaderFilter
 
 if TYPE_CHECKING:
     from penstock.routes.route import Route

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.routes.object_locations import ObjectLocation
 from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.routing.request_context import RequestContext
 
 
 def keep_created_object(

@@ -11,7 +11,7 @@ from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import Handler, RequestSequence
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.routing.route_fields import objects_of
+from regional_agent.requests.route_fields import objects_of
 
 Serve = Callable[[Request, RequestSequence, Refusal | None], Handler | None]
 """Handles a request, or responds with its refusal."""

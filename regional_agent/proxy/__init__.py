@@ -1,1 +1,1 @@
-"""Proxying of requests: exchanges, retries, error responses, tunnels, and the access log."""
+"""Proxying of requests: exchanges, retries, error responses, and accounts of finished requests."""

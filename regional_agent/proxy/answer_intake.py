@@ -12,9 +12,9 @@ from penstock.accounts.account import Account
 from penstock.answers.answer_errors import AnswerError
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_UNDECIDED_BYTES, AnswerParser
+from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import Route, StreamKind
-from penstock.routing.placement import WorkEstimate
-from regional_agent.http.header_rules import NO_BODY_STATUSES
+from regional_agent.http.headers.header_rules import NO_BODY_STATUSES
 from regional_agent.proxy.error_formats import EVENT_STREAM_TYPE, NDJSON_TYPES
 from regional_agent.upstream.response_head import ResponseHead
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.answers.answer_parser import AnswerParser
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason
-from regional_agent.http.header_rules import NO_BODY_STATUSES, REFUSAL_HEADER
+from regional_agent.http.headers.header_rules import NO_BODY_STATUSES, REFUSAL_HEADER
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import KEEP_ALIVE_1_0, RequestSequence
 from regional_agent.proxy.error_formats import error_body, stream_error

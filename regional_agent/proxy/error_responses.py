@@ -8,7 +8,7 @@ from typing import Final
 from penstock.admission.queueing import spread_retry_after_s
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.header_rules import REFUSAL_HEADER
+from regional_agent.http.headers.header_rules import REFUSAL_HEADER
 from regional_agent.http.messages import Request
 from regional_agent.proxy.error_formats import anthropic_type, content_type, error_body, openai_type
 

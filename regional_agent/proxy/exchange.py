@@ -16,13 +16,11 @@ from penstock.answers.usage_request import REFUSING_STATUSES, UsageFlag, ask_for
 from penstock.continuation.continuable_request import ContinuableRequest
 from penstock.health.progress import Stall
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.header_rules import Header
+from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
-from regional_agent.http.websocket_frames import GOING_AWAY, POLICY_VIOLATION
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object
 from regional_agent.proxy.answer_intake import HOLD_S, AnswerIntake, intake_of
-from regional_agent.proxy.client_messages import ClientMessages, Violation
 from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.error_responses import error_format_of, message_error, refusal_response
 from regional_agent.proxy.exchange_services import ActiveExchange, ExchangeServices
@@ -43,15 +41,17 @@ from regional_agent.proxy.response_headers import upgrade_response_head
 from regional_agent.proxy.stream_continuation import StreamContinuation, continuation_of, request_chunk_usage
 from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.proxy.target_selection import reads_while_queued, select_target
-from regional_agent.proxy.tunnel import Tunnel
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.admission_queue import QueueEntry
 from regional_agent.routing.attempt import REASONS, Attempt, LocalAttempt
-from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
 from regional_agent.telemetry.outcomes import RetryReason
 from regional_agent.telemetry.tracing.request_trace import Phase
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
+from regional_agent.websocket.client_messages import ClientMessages, Violation
+from regional_agent.websocket.tunnel import Tunnel
+from regional_agent.websocket.websocket_frames import GOING_AWAY, POLICY_VIOLATION
 
 MAX_CHECK_INTERVAL_S: Final = 3.0
 """Maximum time (s) between two checks of a stream: the progress of a stream shows that its endpoint is not stalled."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from regional_agent.http.header_rules import Header
+from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.exchange_services import ExchangeServices
 from regional_agent.proxy.target_connection import TargetConnection, TargetSink
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import LocalAttempt
-from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.outcomes import HedgeOutcome
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import BytesSink, ConnectFailed, Stale, UpstreamError

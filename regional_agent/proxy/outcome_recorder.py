@@ -13,8 +13,8 @@ from penstock.routing.reasons import Refusal
 from penstock.routing.region_selection import NOTHING_TRIED
 from regional_agent.http.messages import Request
 from regional_agent.proxy.error_responses import STATUS
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
-from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.access_log import AccessLine, AccessLog
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
 from regional_agent.telemetry.outcomes import RequestKind

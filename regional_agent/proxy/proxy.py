@@ -20,7 +20,7 @@ from regional_agent.proxy.exchange_services import ExchangeServices
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.policy_enforcer import PolicyEnforcer
 from regional_agent.proxy.timer_wheel import SLOT_S
-from regional_agent.routing.request_context import RequestContext
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from regional_agent.http.header_rules import Header, response_lines_to_client
-from regional_agent.http.link_headers import without_server_address
+from regional_agent.http.headers.header_rules import Header, response_lines_to_client
+from regional_agent.http.headers.link_headers import without_server_address
 from regional_agent.http.messages import Request, response_head
-from regional_agent.http.websocket_offer import selected_line
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.routing.request_context import RequestContext
+from regional_agent.websocket.websocket_offer import selected_line
 
 MAX_CACHED_ENDPOINTS: Final = 4096
 

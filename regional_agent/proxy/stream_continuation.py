@@ -15,13 +15,13 @@ from penstock.answers.usage_report import ReportedUsage, UsagePlaces, members_of
 from penstock.continuation.continuable_request import ContinuableRequest, body_with_usage, continuable_request
 from penstock.continuation.continued_stream import ContinuedStream
 from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Policy
+from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import UsageFields
-from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.proxy.exchange_services import ExchangeServices
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.outcomes import ContinuationOutcome
 from regional_agent.upstream.response_head import ResponseHead
 

@@ -14,8 +14,8 @@ from regional_agent.http.messages import Request
 from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.exchange_services import ExchangeServices
 from regional_agent.proxy.upstream_request import build_upstream_request
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.routing.request_context import RequestContext
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed, TunnelSink

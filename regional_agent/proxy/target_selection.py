@@ -8,9 +8,9 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
 from regional_agent.proxy.exchange_services import ExchangeServices
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.admission_queue import QueueEntry
 from regional_agent.routing.attempt import Attempt
-from regional_agent.routing.request_context import RequestContext
 
 _SATURATED, _NONE_READY = Reason.SATURATED, Reason.NONE_READY
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""

@@ -6,9 +6,9 @@ from typing import Final
 
 from regional_agent.http.messages import Request, request_lines_to_upstream
 from regional_agent.http.request_sequence import RequestSequence
-from regional_agent.http.websocket_offer import handshake_lines
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.routing.request_context import RequestContext
+from regional_agent.websocket.websocket_offer import handshake_lines
 
 _HEAD: Final = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
 _COUNTED: Final = _HEAD + b"content-length: %d\r\n\r\n%b"

@@ -1,1 +1,1 @@
-"""From a request's head to its endpoint: identify, classify, locate, admit, queue, select."""
+"""From a request that was read to its endpoint: quotas, the queue, the router, and attempts."""

@@ -12,16 +12,16 @@ from random import Random
 from typing import Final
 
 from penstock.admission.queueing import MIN_RETRY_S
+from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.model_versions import WHOLE_PERCENT, session_position, version_at, versions_of
 from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Cost, ModelVersions, Policy, Tenant
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
+from penstock.pools.placement import WorkEstimate
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routes.route_reader import RouteReader
 from penstock.routes.timeouts import NO_TIMEOUTS, total_limit_s
-from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.decision import mask_at_origin
-from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import trace_context
 from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept
@@ -29,15 +29,15 @@ from penstock.wire.session import Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AdmittedHead, Request, valid_request_id
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.routing.classify import RequestFields
-from regional_agent.routing.identify import Keyring, credential_of
-from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
-from regional_agent.routing.model_name import can_replace_model, replace_model, request_fields
+from regional_agent.requests.classify import RequestFields
+from regional_agent.requests.identify import Keyring, credential_of
+from regional_agent.requests.locate import MAX_CACHED_CHAIN_BYTES, Locator
+from regional_agent.requests.model_name import can_replace_model, replace_model, request_fields
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.route_fields import object_in
+from regional_agent.requests.work_estimate import session_of, work_estimate_of
 from regional_agent.routing.quotas import Quotas
-from regional_agent.routing.request_context import RequestContext
-from regional_agent.routing.route_fields import object_in
 from regional_agent.routing.withdrawn import Withdrawn
-from regional_agent.routing.work_estimate import session_of, work_estimate_of
 from regional_agent.telemetry.demand_meter import DemandMeter
 
 MAX_ADMITTED: Final = 4096

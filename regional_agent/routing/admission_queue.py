@@ -22,8 +22,8 @@ from regional_agent.telemetry.outcomes import QueueOutcome
 
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint_set import EndpointSet
+    from regional_agent.requests.request_context import RequestContext
     from regional_agent.routing.attempt import Attempt
-    from regional_agent.routing.request_context import RequestContext
     from regional_agent.shared_load.shared_load import SharedLoad
 
 POLL_S: Final = 0.1

@@ -16,12 +16,12 @@ from penstock.health import orca, preemption
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.progress import Stall
 from penstock.health.region_health import RegionState
+from penstock.pools.placement import Placement, WorkEstimate
 from penstock.routing.endpoint_chooser import EndpointChooser
-from penstock.routing.placement import Placement, WorkEstimate
 from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.http.header_rules import REFUSAL_HEADER, Header
-from regional_agent.routing.request_context import RequestContext
+from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.telemetry.outcomes import RetryReason
 from regional_agent.upstream.address import Address
 

@@ -13,11 +13,11 @@ import msgspec
 
 from penstock.routes.path_template import PathTemplate
 from penstock.routes.route import ModelSource
-from regional_agent.http.header_rules import Header
+from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import Request
-from regional_agent.routing.body_checks import FormCheck
-from regional_agent.routing.model_name import MODEL_HEADER, is_json, model_span
-from regional_agent.routing.route_fields import has_json
+from regional_agent.requests.body_checks import FormCheck
+from regional_agent.requests.model_name import MODEL_HEADER, is_json, model_span
+from regional_agent.requests.route_fields import has_json
 
 Span = tuple[int, int]
 

@@ -17,8 +17,8 @@ from penstock.policy.residency import RequestFacts
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire.route_context import refuse_here
 from regional_agent.config.active_config import ActiveConfig
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.admission import MAX_ADMITTED, Admission
-from regional_agent.routing.request_context import RequestContext
 
 log = structlog.get_logger()
 

@@ -34,14 +34,14 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.messages import Request
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.peers.peer_prober import PeerProber
+from regional_agent.requests.identify import credential_of, key_id
+from regional_agent.requests.model_name import replace_model
+from regional_agent.requests.request_context import NO_NAMES, RequestContext
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import AdmissionQueue, OnTarget, QueueEntry
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt, LocalServices
 from regional_agent.routing.engine_request import can_rename
-from regional_agent.routing.identify import credential_of, key_id
-from regional_agent.routing.model_name import replace_model
 from regional_agent.routing.readmission import Readmission
-from regional_agent.routing.request_context import NO_NAMES, RequestContext
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.outcomes import RequestKind
 

@@ -12,8 +12,8 @@ from regional_agent.http.request_sequence import Handler, RequestSequence
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.admission import Admission
-from regional_agent.routing.request_context import RequestContext
 from regional_agent.services.service import READS, TEXT, RoutedService, unknown_path
 
 PROBE_PATH: Final = probe.PATH.encode()

@@ -16,8 +16,8 @@ from regional_agent.objects.object_lookup import ObjectLookup, Serve, look_up_ob
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
+from regional_agent.requests.model_name import reads_whole
 from regional_agent.routing.admission import Admission
-from regional_agent.routing.model_name import reads_whole
 
 JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"

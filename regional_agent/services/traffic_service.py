@@ -9,17 +9,17 @@ import msgspec
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.http.cors import cors_lines, preflight_lines
-from regional_agent.http.header_rules import TIMEOUT_HEADER
+from regional_agent.http.headers.cors import cors_lines, preflight_lines
+from regional_agent.http.headers.header_rules import TIMEOUT_HEADER
 from regional_agent.http.messages import AdmittedHead, Request
 from regional_agent.http.request_sequence import Handler, RequestSequence
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
+from regional_agent.requests.model_name import can_start_early
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
-from regional_agent.routing.model_name import can_start_early
-from regional_agent.routing.request_context import RequestContext
 from regional_agent.services.service import JSON, READS, RoutedService, answer_health
 
 

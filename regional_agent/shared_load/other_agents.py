@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.fleet.shared_counts import LEASE_S, weight_at_age, weighted_count
-from penstock.routing.pool_accounting import NO_LOAD, Load
+from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary
 
 MAX_NUMBERS = 4096

@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 from redis.exceptions import NoScriptError, RedisError
 
-from adapters.watched_files import WatchedFiles
+from adapters.files.watched_files import WatchedFiles
 
 MAX_AGENTS = 1024
 """Maximum number of fields of a region's hash. A larger hash is deleted, and each agent writes its load again."""

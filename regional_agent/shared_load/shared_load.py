@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, TypeVar
 
-from penstock.routing.placement import Reservation
-from penstock.routing.pool_accounting import NO_LOAD, Load
+from penstock.pools.placement import Reservation
+from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.shared_load.other_agents import OtherAgents
 from regional_agent.shared_load.published_load import MAX_REQUESTS, MAX_US, PublishedLoad, QueueSummary

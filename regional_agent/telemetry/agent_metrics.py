@@ -12,7 +12,7 @@ from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from adapters.certificate_expiry import EXPIRY_HELP, CertificateExpiry
+from adapters.files.certificate_expiry import EXPIRY_HELP, CertificateExpiry
 from adapters.loop_delay import LoopDelay
 from penstock.accounts.outcomes import Outcome
 from penstock.health.region_health import RegionState

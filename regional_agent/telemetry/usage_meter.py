@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome
-from penstock.routing.placement import WorkEstimate
+from penstock.pools.placement import WorkEstimate
 from regional_agent.telemetry.request_metrics import DurationHistogram, DurationHistograms
 
 _OK: Final = Outcome.OK

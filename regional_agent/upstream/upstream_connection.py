@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 import httptools
 
-from regional_agent.http.head_cache import MAX_MISSES, raw_head
-from regional_agent.http.header_rules import REFUSAL_HEADER, Header
+from regional_agent.http.headers.head_cache import MAX_MISSES, raw_head
+from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.chunk_relay import ChunkRelay, is_whole_chunk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from regional_agent.http.header_rules import Header
+from regional_agent.http.headers.header_rules import Header
 from regional_agent.upstream.response_head import ResponseHead
 
 

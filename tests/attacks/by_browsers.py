@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from regional_agent.http.websocket_frames import BINARY, CONTINUATION
+from regional_agent.websocket.websocket_frames import BINARY, CONTINUATION
 from tests.attacks.fleet import SMALL, Fleet, within
 from tests.attacks.suite import attack, expect
 from tests.support.sockets import RawClient

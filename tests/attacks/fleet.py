@@ -18,7 +18,7 @@ import httpx
 import msgspec
 
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.config_store import Put

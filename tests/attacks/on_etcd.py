@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import httpx
 
-from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import CERTIFICATE, PRIVATE_KEY
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put

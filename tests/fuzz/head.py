@@ -16,7 +16,7 @@ import h11
 
 from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.header_rules import Header
+from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.messages import AdmittedHead, Request, request_lines_to_upstream

@@ -13,7 +13,7 @@ import email.policy
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
-from regional_agent.routing.model_name import request_fields
+from regional_agent.requests.model_name import request_fields
 
 WORDS = (
     *(b"multipart/form-data; boundary=", b"--x", b"--x--", b"\n\n", b'content-disposition: form-data; name="model"'),

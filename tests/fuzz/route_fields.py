@@ -13,8 +13,8 @@ from penstock.routes.route import BodyKind, CostFields, ModelLocation, ModelSour
 from penstock.routes.route_table import RouteMatch, RouteTable
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request
-from regional_agent.routing.classify import MAX_MODEL
-from regional_agent.routing.model_name import can_start_early, replace_model, request_fields
+from regional_agent.requests.classify import MAX_MODEL
+from regional_agent.requests.model_name import can_start_early, replace_model, request_fields
 from tests.fuzz.json_body import assert_one_spelling, plain_object
 
 WORDS = (

@@ -11,8 +11,8 @@ import json
 from typing import Any
 
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.websocket_frames import TEXT, read_head, unmask
-from regional_agent.proxy.client_messages import MAX_HELD_BYTES, ClientMessages, Violation
+from regional_agent.websocket.client_messages import MAX_HELD_BYTES, ClientMessages, Violation
+from regional_agent.websocket.websocket_frames import TEXT, read_head, unmask
 
 WORDS = (
     *(b"\x81\x91\0\0\0\0", b"\x01\x85\0\0\0\0", b"\x80\x8c\0\0\0\0", b"\x89\x80\0\0\0\0", b"\x82\xfe", b"\x81\xff"),

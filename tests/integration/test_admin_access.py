@@ -17,7 +17,7 @@ from adapters.access.api_keys import ApiKeys
 from adapters.access.callers import Role
 from adapters.access.key_access import KeyAccess
 from adapters.access.login_failures import BURST, LoginFailures
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.tls_contexts import ServerTls
 from control_plane.cli.agent_client import KeyRejected, fetch_explanation
 from control_plane.cli.api_client import Unreachable

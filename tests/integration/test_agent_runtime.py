@@ -21,7 +21,7 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Failover, Model, Policy, Region
 from penstock.policy.residency import residency_class
-from penstock.routing.placement import Reservation
+from penstock.pools.placement import Reservation
 from penstock.wire import identity, probe
 from penstock.wire.identity import encode_certificate
 from penstock.wire.probe import ProbeRequest

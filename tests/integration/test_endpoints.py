@@ -13,8 +13,8 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.policy.policy import Model, Policy
+from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, Load
 from penstock.routing.endpoint_selection import choose_endpoint
-from penstock.routing.pool_accounting import DEFAULT_SERVICE_S, Load
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile

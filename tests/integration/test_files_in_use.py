@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 from msgspec.structs import replace
 
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REGION_KEY
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REGION_KEY
 from lab.geoip import write_geoip
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer

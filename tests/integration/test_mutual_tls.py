@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.store.config_store import StoreUnavailable
 from adapters.tls_contexts import ClientTls
 from lab.servers.redis import RedisServer

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.tls_contexts import ClientTls, ServerTls
 from lab.servers.etcd import EtcdServer
 from penstock.wire.identity import Identity, SpiffeId, TrustBundle

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.secret_file import BadSecret
+from adapters.files.secret_file import BadSecret
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.signed_store import SignedStore

@@ -33,6 +33,7 @@ from dashboards.recording_rules import STATE_CODES
 from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Counts, Outcome
 from penstock.answers.usage import Usage
+from penstock.cost.work import CostInputs, Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
@@ -41,10 +42,9 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Cost, CostUnit
 from penstock.policy.service_objective import Measure
+from penstock.pools.placement import WorkEstimate
 from penstock.rollout.state_machine import Phase
-from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason
-from penstock.routing.work import CostInputs, Work
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE, AgentMetrics

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from adapters.tls_contexts import ClientTls, ServerTls
-from regional_agent.http.websocket_frames import BINARY
+from regional_agent.websocket.websocket_frames import BINARY
 from tests.support.agents import Agent, running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import BODY, full, streams_forever

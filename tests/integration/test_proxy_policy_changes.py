@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from penstock.policy.geography import Location
 from penstock.policy.policy import Policy, ResidencyRule
 from regional_agent.http.limits import Limits
-from regional_agent.http.websocket_frames import BINARY, CLOSE, POLICY_VIOLATION
 from regional_agent.telemetry.access_log import AccessLog
+from regional_agent.websocket.websocket_frames import BINARY, CLOSE, POLICY_VIOLATION
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, answers, answers_after, ask, code, full, never_responds, streams_forever
 from tests.support.planet import EU_ONLY, MODEL, plan, policy

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routes.route import ErrorFormat
 from regional_agent.http.drain import drain_all
-from regional_agent.http.websocket_frames import CLOSE, GOING_AWAY
 from regional_agent.telemetry.access_log import AccessLog
+from regional_agent.websocket.websocket_frames import CLOSE, GOING_AWAY
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, SSE_HEAD, chunk, code, never_responds, streams_forever
 from tests.support.planet import MODEL, plan

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from adapters.files.tls_files import BadTlsFiles
 from adapters.tls_contexts import ClientTls, ServerTls
-from adapters.tls_files import BadTlsFiles
 from regional_agent.http.drain import drain_all
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address

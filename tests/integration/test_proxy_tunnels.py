@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from random import Random
 
-from regional_agent.http.websocket_frames import BINARY
 from regional_agent.telemetry.access_log import AccessLog
+from regional_agent.websocket.websocket_frames import BINARY
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, answers
 from tests.support.planet import plan

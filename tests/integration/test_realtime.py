@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from adapters.tls_contexts import ClientTls, ServerTls
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyRule
-from regional_agent.http.websocket_frames import BINARY, CLOSE, GOING_AWAY, PROTOCOL_ERROR, TEXT
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.websocket.websocket_frames import BINARY, CLOSE, GOING_AWAY, PROTOCOL_ERROR, TEXT
 from tests.support.agents import Agent, running_agent
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.chats import BODY, answers

@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from adapters.access.callers import Caller, Role
-from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import CERTIFICATE, PRIVATE_KEY
+from adapters.files.tls_files import BadTlsFiles
 from adapters.store.members import Member
 from adapters.tcp_acceptor import TcpAcceptor
 from adapters.tls_contexts import ClientTls, ServerTls
-from adapters.tls_files import BadTlsFiles
 from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
 from lab.planet.planet import program
 from lab.servers.free_ports import LOOPBACK

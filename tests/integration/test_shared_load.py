@@ -14,7 +14,7 @@ from lab.servers.redis import RedisServer
 from penstock.fleet import shared_counts
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
 from penstock.health.concurrency_limit import LimitState
-from penstock.routing.placement import Reservation
+from penstock.pools.placement import Reservation
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint

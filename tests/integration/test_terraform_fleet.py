@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from adapters.authority_files import issue_identity
+from adapters.files.authority_files import issue_identity
 from lab.servers.binaries import find_binary
 from lab.servers.process import ServerProcess
 from lab.servers.redis import VALKEY

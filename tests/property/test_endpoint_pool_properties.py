@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules
-from penstock.routing.pool_accounting import Load
+from penstock.pools.pool_accounting import Load
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool

@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 
+from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.geography import COUNTRIES, NOWHERE, Location
 from penstock.policy.policy import Model, Policy, Region, Tenant
-from penstock.routing.cost_estimate import CostEstimator
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.requests.locate import Locator
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.admission import Admission
-from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
-from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.demand_meter import DemandMeter
 from tests.support.identities import region_sessions
 

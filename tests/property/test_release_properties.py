@@ -14,10 +14,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.policy import Quota
-from penstock.routing.cost_estimate import CostEstimator
+from penstock.pools.speed_learning import SpeedLearner
 from penstock.routing.endpoint_chooser import EndpointChooser
-from penstock.routing.speed_learning import SpeedLearner
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics

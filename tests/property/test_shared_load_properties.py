@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lab.servers.redis import RedisServer, start_redis
 from penstock.fleet import shared_counts
-from penstock.routing.placement import Reservation
-from penstock.routing.pool_accounting import NO_LOAD, Load
+from penstock.pools.placement import Reservation
+from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet

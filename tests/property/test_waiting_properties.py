@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Model
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.work import Work
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing import admission_queue

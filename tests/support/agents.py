@@ -38,10 +38,10 @@ from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.shared_objects import SharedObjects
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
+from regional_agent.requests.locate import Locator
 from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.routing.explain_service import ExplainService
-from regional_agent.routing.locate import Locator
 from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.router import Router
 from regional_agent.services.admin_service import AdminService

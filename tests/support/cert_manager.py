@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from penstock.wire.authority import Authority
 
 CURVES = {"256": ec.SECP256R1, "384": ec.SECP384R1, "521": ec.SECP521R1}

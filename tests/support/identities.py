@@ -9,8 +9,8 @@ from threading import Lock
 
 import msgspec
 
-from adapters.authority_files import issue_identity
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REGION_KEY
+from adapters.files.authority_files import issue_identity
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REGION_KEY
 from penstock.wire.authority import Authority, make_authority
 from penstock.wire.fleet_binding import FleetBinding
 from penstock.wire.identity import Identity, ProcessRole, SpiffeId, TrustBundle

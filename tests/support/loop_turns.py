@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from control_plane.api import api_threads
+from control_plane.api.serving import api_threads
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from adapters.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from penstock.wire.identity import ProcessRole, SpiffeId
 from tests.support.identities import FLEET, write_identity
 from tests.support.secured_etcd import etcd_with_client_cert_auth

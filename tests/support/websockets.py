@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ssl import SSLContext
 
-from regional_agent.http.websocket_frames import TEXT, read_head, unmask
 from regional_agent.upstream.address import Address
+from regional_agent.websocket.websocket_frames import TEXT, read_head, unmask
 from tests.support.wait import PATIENCE_S
 
 MASK = b"\x01\x82\x03\xf4"

@@ -17,9 +17,9 @@ from fastapi import FastAPI, Request, Response
 
 from adapters.access.callers import Role
 from adapters.store.memory_store import MemoryStore
-from control_plane.api.http_server import UnsignalledServer
 from control_plane.api.responses import Problem, install_error_handlers, json_response
 from control_plane.api.routes import events_routes, status_routes
+from control_plane.api.serving.http_server import UnsignalledServer
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access

@@ -1,4 +1,4 @@
-"""Only `adapters/plain_file.py` opens files for reading; whatever else does is listed here with the reason.
+"""Only `adapters/files/plain_file.py` opens files for reading; whatever else does is listed here with the reason.
 
 Another module could block its process on a FIFO in place of the file, or read without a bound.
 """
@@ -10,17 +10,17 @@ from collections.abc import Iterator
 
 from tests.support.paths import ROOT
 
-READER = "adapters/plain_file.py"
+READER = "adapters/files/plain_file.py"
 
 ALLOWED = {
-    "adapters/tls_files.py": "OpenSSL opens what the reader has opened; the trust store of the system is checked",
+    "adapters/files/tls_files.py": "OpenSSL opens what the reader has opened; the trust store of the system is checked",
     "adapters/etcd/etcd_stubs.py": "a source file of the installed package etcd3",
     "adapters/geoip.py": "geoip2 decodes the bytes of the reader",
     "control_plane/policy/tarball.py": "an archive in memory",
     "control_plane/policy/time_zones.py": "data of the installed package tzdata",
     "control_plane/ui/ui_routes.py": "files of this package",
     # What follows opens files for writing.
-    "adapters/authority_files.py": "a new file",
+    "adapters/files/authority_files.py": "a new file",
     "adapters/standard_output.py": "/dev/null in place of a closed standard output",
     "adapters/store/store_backup.py": "a new file",
     "control_plane/cli/commands/audit_commands.py": "the exported file",

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.access.callers import Caller
-from control_plane.api.client_location import require_policy, require_region
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.responses import Problem, json_response
+from control_plane.api.serving.client_location import require_policy, require_region
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
 from control_plane.drills.drill_records import UnreadableDrill

@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.store.config_store import StoreError
-from control_plane.api.client_location import ClientPlace, require_policy, require_region
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, large_response
 from control_plane.api.routes.plans_routes import MAX_GENERATION
+from control_plane.api.serving.client_location import ClientPlace, require_policy, require_region
 from control_plane.auth.required_roles import Viewer
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.planning.past_moment import NOT_KEPT, KeptPast, views_then

@@ -6,9 +6,9 @@ from __future__ import annotations
 import msgspec
 from fastapi import APIRouter, Response
 
-from control_plane.api.api_threads import in_api_thread
 from control_plane.api.openapi import returns
 from control_plane.api.responses import Problem, json_response
+from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.auth.required_roles import Monitor
 from control_plane.metrics import CONTENT_TYPE, ControlPlaneMetrics
 from control_plane.policy.source.policy_source import PolicySource

@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.access.callers import Caller, Role
 from adapters.store.config_store import StoreError
-from control_plane.api.client_location import require_policy, require_region
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, etag, must_match
 from control_plane.api.responses import Problem, json_response
+from control_plane.api.serving.client_location import require_policy, require_region
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
 from control_plane.overrides.override_fields import BadExpiry, Expiry, LastResort, OverrideFields

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict
 
 from adapters.access.callers import Caller
-from control_plane.api.api_threads import in_api_thread
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, etag, must_match
 from control_plane.api.responses import Problem, json_response, large_response
+from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.api.text_fields import Reason
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach

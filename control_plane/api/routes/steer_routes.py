@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.geoip_lookup import GeoIpLookup
-from control_plane.api.api_threads import in_api_thread
-from control_plane.api.client_location import ClientPlace, require_policy
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.responses import json_response, large_response
+from control_plane.api.serving.api_threads import in_api_thread
+from control_plane.api.serving.client_location import ClientPlace, require_policy
 from control_plane.auth.required_roles import Viewer
 from control_plane.status.fleet_view import FleetView
 from penstock.fleet.snapshot import pools

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from control_plane.api.api_threads import in_api_thread
-from control_plane.api.client_location import require_policy
 from control_plane.api.evaluation_response import evaluation_response
 from control_plane.api.json_bodies import MAX_BODY, require_json
 from control_plane.api.openapi import body_of, returns
+from control_plane.api.serving.api_threads import in_api_thread
+from control_plane.api.serving.client_location import require_policy
 from control_plane.auth.required_roles import Viewer
 from control_plane.evaluation.evaluation_jobs import LiveFleet, WhatIfJob
 from control_plane.evaluation.evaluator import Evaluator

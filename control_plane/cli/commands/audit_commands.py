@@ -12,7 +12,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from adapters.plain_file import read_lines
+from adapters.files.plain_file import read_lines
 from control_plane.audit.audit_chain import BEFORE_THE_FIRST, AuditEntry, AuditHead, ChainFault, verify_chain
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error

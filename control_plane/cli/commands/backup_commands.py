@@ -120,7 +120,7 @@ async def _stores(
     """Yield the settings of a control plane, its sessions, the store without signatures, and the signed store."""
     from adapters.configuration.setting_values import fleet_binding
     from adapters.etcd.etcd_store import EtcdStore
-    from adapters.identity_files import IdentityFiles
+    from adapters.files.identity_files import IdentityFiles
     from adapters.store.signed_store import SignedStore
     from control_plane.serve import tls_to_etcd
     from control_plane.settings import load_settings

@@ -58,7 +58,7 @@ def init(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a certificate authority. Keep its directory offline: its key can certify any process of the fleet."""
-    from adapters.authority_files import create_authority
+    from adapters.files.authority_files import create_authority
 
     with _exit_on_bad_identity("certs init"):
         create_authority(authority, fleet, days * SECONDS_PER_DAY)
@@ -133,7 +133,7 @@ def rotate(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replace the key and the certificate of a process. A running process reloads them without a restart."""
-    from adapters.authority_files import load_authority, renew_identity
+    from adapters.files.authority_files import load_authority, renew_identity
 
     with _exit_on_bad_identity("certs rotate"):
         renew_identity(load_authority(authority), directory, days * SECONDS_PER_DAY, fleet)
@@ -169,7 +169,7 @@ class _Issuing(NamedTuple):
 
 
 def _issue(options: _Issuing, role: str, name: str, hosts: list[str], region: str = "") -> None:
-    from adapters.authority_files import issue_identity, load_authority
+    from adapters.files.authority_files import issue_identity, load_authority
     from penstock.wire.identity import ProcessRole, SpiffeId
 
     with _exit_on_bad_identity(f"certs issue {role}"):
@@ -180,7 +180,7 @@ def _issue(options: _Issuing, role: str, name: str, hosts: list[str], region: st
 
 
 def _status(directory: Path) -> CertificateStatus:
-    from adapters.identity_files import load_identity
+    from adapters.files.identity_files import load_identity
 
     now = time.time()
     peer = load_identity(directory, now).peer

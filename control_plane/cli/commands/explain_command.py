@@ -12,8 +12,8 @@ import typer
 from msgspec.structs import replace
 
 from adapters.error_text import suggest
-from adapters.plain_file import read_plain_file
-from adapters.secret_file import MAX_FILE_BYTES
+from adapters.files.plain_file import read_plain_file
+from adapters.files.secret_file import MAX_FILE_BYTES
 from control_plane.cli.access_record import AccessRecord, BadRecord, read_record
 from control_plane.cli.agent_client import AgentAccess, fetch_explanation
 from control_plane.cli.api_client import ApiClient

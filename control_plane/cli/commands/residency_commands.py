@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.table import Table
 
-from adapters.plain_file import read_lines
+from adapters.files.plain_file import read_lines
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_json, print_view, table_of
 from penstock.records.log_ends import SignedHeads, UnprovedSpan
@@ -109,8 +109,8 @@ def _is_of_heads(lines: Iterator[bytes]) -> bool:
 
 
 def _signed_heads(trust: Path, fleet: str, files: Collection[Path]) -> SignedHeads:
-    from adapters.identity_files import load_trust
-    from adapters.plain_file import UnusableFile
+    from adapters.files.identity_files import load_trust
+    from adapters.files.plain_file import UnusableFile
     from penstock.wire.fleet_binding import FleetBinding
     from penstock.wire.identity import BadIdentity
 

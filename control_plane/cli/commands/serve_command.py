@@ -41,8 +41,8 @@ def serve(
     with uncollected():
         from adapters.configuration.config_check import show_config, version_line
         from adapters.configuration.settings_loader import BadSettings, load_with_origins
+        from adapters.files.plain_file import UnusableFile
         from adapters.logs import configure_logs
-        from adapters.plain_file import UnusableFile
         from control_plane.config_check import config_problems
         from control_plane.serve import CannotListen
         from control_plane.serve import serve as run

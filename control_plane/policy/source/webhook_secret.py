@@ -11,7 +11,7 @@ import hmac
 from hashlib import sha256
 from pathlib import Path
 
-from adapters.secret_file import read_secret
+from adapters.files.secret_file import read_secret
 
 MIN_SECRET_BYTES = 16
 

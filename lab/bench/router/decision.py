@@ -40,8 +40,8 @@ from penstock.wire.session import Sessions
 from regional_agent.config.settings import load_settings
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.routing.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.runtime import AgentRuntime
 from regional_agent.shared_load.published_load import PublishedLoad, open_load, seal_load

@@ -14,11 +14,11 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from adapters.plain_file import UnusableFile
-from adapters.secret_file import read_file
-from adapters.threaded_read import ThreadedRead
+from adapters.files.plain_file import UnusableFile
+from adapters.files.secret_file import read_file
+from adapters.files.threaded_read import ThreadedRead
 from adapters.tls_contexts import ClientTls
-from regional_agent.http.header_rules import Header
+from regional_agent.http.headers.header_rules import Header
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.http_lines import RefusedStream, stream_lines

@@ -11,8 +11,8 @@ from penstock.accounts.outcomes import Outcome
 from penstock.routing.reasons import Refusal
 from penstock.wire.trace_context import continue_trace
 from regional_agent.http.messages import Request
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.tracing.request_trace import RequestTrace
 from regional_agent.telemetry.tracing.span_builder import AttributeValue, EndedRequest, spans_of
 from regional_agent.telemetry.tracing.span_exporter import SpanExporter

@@ -16,10 +16,11 @@ from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 from structlog.testing import capture_logs
 
-from adapters import geoip, geoip_lookup, plain_file
+from adapters import geoip, geoip_lookup
+from adapters.files import plain_file
 from adapters.geoip import TRIAL_ADDRESSES, BadGeoDatabase, DamagedRecord, GeoDatabase
 from adapters.geoip_lookup import GeoIpLookup
-from regional_agent.routing.locate import Locator
+from regional_agent.requests.locate import Locator
 
 CLIENT = ip_address("203.0.113.9")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from adapters import tcp_acceptor
-from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import CERTIFICATE, PRIVATE_KEY
 from adapters.tcp_acceptor import TcpAcceptor
 from adapters.tls_contexts import ServerTls
 from lab.servers.free_ports import LOOPBACK

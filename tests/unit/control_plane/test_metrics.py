@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from adapters.certificate_expiry import CertificateExpiry
+from adapters.files.certificate_expiry import CertificateExpiry
 from control_plane import metrics as control_plane_metrics
 from control_plane.metrics import (
     ControlPlaneMetrics,
@@ -22,6 +22,7 @@ from control_plane.metrics import (
 from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome
 from penstock.answers.usage import Usage
+from penstock.cost.work import CostInputs, Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
@@ -29,10 +30,9 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Cost, CostUnit, Model, Policy, Tenant
 from penstock.policy.service_objective import Measure
+from penstock.pools.placement import WorkEstimate
 from penstock.rollout.state_machine import Phase
-from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason
-from penstock.routing.work import CostInputs, Work
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 from regional_agent.telemetry import agent_metrics as agent_metrics

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import typer
 from rich.table import Table
 
-from adapters.plain_file import read_plain_file
-from adapters.secret_file import MAX_FILE_BYTES
+from adapters.files.plain_file import read_plain_file
+from adapters.files.secret_file import MAX_FILE_BYTES
 from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of

@@ -14,11 +14,11 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from adapters.identity_files import CERTIFICATE, PRIVATE_KEY
+from adapters.files.identity_files import CERTIFICATE, PRIVATE_KEY
 from adapters.tls_contexts import ServerTls
-from control_plane.api.client_connections import MAX_HEAD_BYTES, MAX_PIPELINED, PARSED_BYTES, BoundedConnection
-from control_plane.api.http_server import HttpServer
-from control_plane.api.open_connections import STATE_KEY, OpenConnections
+from control_plane.api.serving.client_connections import MAX_HEAD_BYTES, MAX_PIPELINED, PARSED_BYTES, BoundedConnection
+from control_plane.api.serving.http_server import HttpServer
+from control_plane.api.serving.open_connections import STATE_KEY, OpenConnections
 from penstock.admission.connection_places import PlaceLimits, Standing
 from tests.support.identities import control_plane_id, write_identity
 from tests.support.wait import PATIENCE_S

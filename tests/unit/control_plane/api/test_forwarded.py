@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from control_plane.api.forwarded_for import behind_proxies
+from control_plane.api.serving.forwarded_for import behind_proxies
 
 TRUSTED = ["10.0.0.0/8"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.secret_file import BadSecret
+from adapters.files.secret_file import BadSecret
 from control_plane.auth.admin_token import AdminToken, load_admin_token
 
 TOKEN = "0123456789abcdef0123456789abcdef"

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from adapters.identity_files import IdentityFiles
-from adapters.secret_file import BadSecret
+from adapters.files.identity_files import IdentityFiles
+from adapters.files.secret_file import BadSecret
 from penstock.wire.identity import ProcessRole
 from tests.support.cli import run
 

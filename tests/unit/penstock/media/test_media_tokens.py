@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.answers.usage import MAX_TOKENS, Usage
+from penstock.cost.cost_estimate import OVERHEAD_BYTES, CostEstimator
+from penstock.cost.work import CostInputs
 from penstock.media.media_parts import MediaParts
 from penstock.media.media_tokens import FEATURES, MediaTokens
 from penstock.policy.policy import Cost, CostUnit
-from penstock.routing.cost_estimate import OVERHEAD_BYTES, CostEstimator
-from penstock.routing.work import CostInputs
 
 CALM = MediaParts(images=1, megapixels=0.5, encoded_bytes=200_000)
 

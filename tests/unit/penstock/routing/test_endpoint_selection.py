@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.cost.work import Speed, Work
 from penstock.routing.endpoint_selection import NEWCOMER_UNTIL, ZONE_GAP_S, EndpointView, choose_endpoint
 from penstock.routing.reasons import Reason
-from penstock.routing.work import Speed, Work
 
 
 def endpoint(name: str, in_flight: int = 0, **fields: object) -> EndpointView:

@@ -3,15 +3,15 @@ from random import Random
 import msgspec
 import pytest
 
+from penstock.cost.work import CostInputs, Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules, EjectionState
 from penstock.policy.policy import Cost, CostUnit
+from penstock.pools.placement import Placement, WorkEstimate
+from penstock.pools.pool_accounting import GroupAccount, Load
+from penstock.pools.speed_learning import prior
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import choose_endpoint
-from penstock.routing.placement import Placement, WorkEstimate
-from penstock.routing.pool_accounting import GroupAccount, Load
-from penstock.routing.speed_learning import prior
-from penstock.routing.work import CostInputs, Work
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool

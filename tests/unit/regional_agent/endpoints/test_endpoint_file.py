@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from adapters.files.tls_files import BadTlsFiles
 from adapters.tls_contexts import ServerTls
-from adapters.tls_files import BadTlsFiles
 from penstock.health.concurrency_limit import LimitBounds
 from penstock.health.engine_kinds import EngineKind
 from regional_agent.endpoints.discovery.endpoint_discovery import Entry

@@ -13,18 +13,18 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.geography import Location
 from penstock.policy.policy import Model, Policy, Quota, Region, ResidencyRule, Tenant
-from penstock.routing.cost_estimate import CostEstimator
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.requests.locate import MAX_CACHED_CHAIN_BYTES, Locator
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing import admission
 from regional_agent.routing.admission import Admission
-from regional_agent.routing.locate import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.routing.quotas import Quotas
-from regional_agent.routing.request_context import RequestContext
 from regional_agent.telemetry.demand_meter import DemandMeter
 from tests.support.identities import region_sessions
 

@@ -8,14 +8,14 @@ from random import Random
 import pytest
 
 from penstock.answers.usage import Usage
+from penstock.cost.work import CostInputs, Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_signals import Signal
 from penstock.policy.policy import Cost, CostUnit
+from penstock.pools.placement import WorkEstimate
+from penstock.pools.speed_learning import SpeedLearner
 from penstock.routing.endpoint_chooser import EndpointChooser
-from penstock.routing.placement import WorkEstimate
 from penstock.routing.reasons import Reason
-from penstock.routing.speed_learning import SpeedLearner
-from penstock.routing.work import CostInputs, Work
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.attempt import LocalAttempt, LocalServices

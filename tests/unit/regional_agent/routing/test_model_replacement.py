@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from regional_agent.http.messages import Request
-from regional_agent.routing.model_name import replace_model
+from regional_agent.requests.model_name import replace_model
 
 CHAT = OPENAI_ROUTES[0]
 

@@ -1,0 +1,1 @@
+"""Configuration files that the daemons read again while they run: certificates, keys, secrets."""

@@ -1,0 +1,1 @@
+"""Accounts of the endpoints of a pool: reservations, and speeds learned from completions."""

@@ -1,0 +1,156 @@
+"""One request on one endpoint: its estimated cost, its reservation, and the measurements at its end.
+
+The agent and the simulator reserve, release and measure with the same code.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from penstock.cost.work import CostInputs, Work
+from penstock.policy.policy import Cost
+from penstock.pools.pool_accounting import EndpointAccount
+from penstock.pools.speed_learning import MICROSECONDS, microseconds
+
+Member = TypeVar("Member", bound=EndpointAccount)
+
+
+class WorkEstimate:
+    """The estimated cost of one request, and the cache keys that it shares with earlier requests."""
+
+    __slots__ = ("adapter", "ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
+
+    def __init__(self, tenant: str, model: str, cost: Cost, ask: CostInputs, work: Work, streaming: bool) -> None:
+        """Create an estimate without cache keys.
+
+        Args:
+            ask: the properties of the request that determine its cost.
+            work: the cost, estimated from `ask`.
+            streaming: the response is sent as it is generated.
+        """
+        self.tenant = tenant
+        self.model = model
+        self.adapter = ""
+        """The adapter of the model that the request names; empty for the model itself."""
+        self.cost = cost
+        self.ask = ask
+        self.streaming = streaming
+        self.work = work
+        self.prefix: list[int] = []
+        """Keys of the leading blocks of the prompt."""
+        self.session: int | None = None
+        """Key of the conversation; None without a session name."""
+
+
+class Reservation(Generic[Member]):
+    """One request's slot and work on an endpoint, each of which is released exactly once."""
+
+    __slots__ = ("decode_us", "endpoint", "prefill_us", "released")
+
+    def __init__(self, endpoint: Member, prefill_us: int = 0, decode_us: int = 0) -> None:
+        """Create a reservation of work at the endpoint's speed (microseconds); the reservation counts after `take`."""
+        self.endpoint = endpoint
+        self.prefill_us = prefill_us
+        """The remaining reservation for prefill."""
+        self.decode_us = decode_us
+        self.released = False
+
+    def take(self) -> None:
+        """Count the request on its endpoint. Called once."""
+        self.endpoint.take(self.prefill_us, self.decode_us)
+
+    def end_prefill(self) -> bool:
+        """Release the reservation for prefill; False if there is none."""
+        if not self.prefill_us or self.released:
+            return False
+        prefill_us, self.prefill_us = self.prefill_us, 0
+        self.endpoint.prefilled(prefill_us)
+        return True
+
+    def release(self) -> bool:
+        """Release the remaining reservation; False if it was released before."""
+        if self.released:
+            return False
+        self.released = True
+        self.endpoint.give_back(self.prefill_us, self.decode_us)
+        return True
+
+
+class Placement(Reservation[Member]):
+    """A reservation for a chosen endpoint, with the times from which the endpoint's speed is learned."""
+
+    __slots__ = (
+        "ahead_s",
+        "concurrency_area",
+        "estimate",
+        "first_byte_at",
+        "prefill_over_at",
+        "queued",
+        "since",
+        "streams",
+    )
+
+    def __init__(self, endpoint: Member, estimate: WorkEstimate, spared_s: float, now: float) -> None:
+        """Create the placement of a request.
+
+        Args:
+            spared_s: prefill (s, reference) that the endpoint's cache spares.
+            now: monotonic, in seconds.
+        """
+        view = endpoint.view
+        speed, streams = view.speed, view.in_flight + 1
+        prefill_us, decode_us = microseconds(estimate.work, speed, streams, spared_s)
+        super().__init__(endpoint, prefill_us, decode_us)
+        prefill_s = (view.prefill_us + prefill_us) / MICROSECONDS
+        start_s, ahead_s = 0.0, 0.0
+        if speed is not None:
+            start_s = speed.start_s
+            if prefill_us:
+                ahead_s = prefill_s / speed.prefill
+        self.estimate = estimate
+        self.since = now
+        """Time (s) of creation."""
+        self.streams = streams
+        """Number of requests on the endpoint at creation, this request included."""
+        self.queued = streams > view.slots
+        """Whether the endpoint had no free slot at creation."""
+        self.ahead_s = ahead_s
+        """Prefill (s, reference) ahead of the first byte, the request's own included; 0 if the speed is unknown."""
+        self.prefill_over_at = now + start_s + prefill_s
+        """Time (s) at which the request's prefill is expected to end."""
+        limit = endpoint.concurrency_limit
+        self.concurrency_area = limit.advance(streams, now) if limit is not None else 0.0
+        """Integral of the endpoint's concurrency over time (request-seconds); 0 if its limit is not learned."""
+        self.first_byte_at: float | None = None
+        """Time (s) of the first byte of a streamed response."""
+
+    def first_byte(self, now: float) -> bool:
+        """Record the first byte of the response at `now` (s); returns whether it ends the prefill.
+
+        The first byte of a response that is not streamed arrives at its end and does not indicate the end of prefill.
+        """
+        if self.first_byte_at is not None or not self.estimate.streaming:
+            return False
+        self.first_byte_at = now
+        return True
+
+    def prefill_is_due(self, now: float) -> bool:
+        """Whether the prefill of a response that is not streamed should have ended by `now` (s)."""
+        return now >= self.prefill_over_at and not self.estimate.streaming
+
+    def expected_first_byte_s(self) -> float:
+        """Expected time (s) to the first byte, which a response that is not streamed sends at its end."""
+        expected_s = self.prefill_over_at - self.since
+        if not self.estimate.streaming:
+            expected_s += self.decode_us / MICROSECONDS
+        if self.queued:
+            view = self.endpoint.view
+            expected_s += view.service_s * self.streams / view.slots
+        return expected_s
+
+    def mean_streams(self) -> float:
+        """Mean of the numbers of requests on the endpoint at creation and now, this request included in both."""
+        now = self.endpoint.view.in_flight
+        if self.released:
+            now += 1
+        return (self.streams + now) / 2

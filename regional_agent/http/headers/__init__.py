@@ -1,0 +1,1 @@
+"""Headers: which ones pass, which ones change, and heads that arrive again."""

@@ -1,0 +1,153 @@
+"""The context of one request: its facts, and the state of its attempts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Policy
+from penstock.policy.residency import Mask, RequestFacts
+from penstock.pools.placement import WorkEstimate
+from penstock.routes.object_locations import ObjectLocation
+from penstock.routing.reasons import Reason
+from penstock.routing.region_selection import NOTHING_TRIED
+from penstock.wire.route_context import RouteContext
+
+if TYPE_CHECKING:
+    from regional_agent.http.messages import Request
+    from regional_agent.telemetry.tracing.request_trace import Phase, RequestTrace
+
+NO_NAMES: frozenset[str] = frozenset()
+
+_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+
+
+class RequestContext:
+    """The facts of one request, and the state of its attempts. Times are on the agent's monotonic clock."""
+
+    __slots__ = (
+        "admitted",
+        "asked_for",
+        "attempts",
+        "broken",
+        "busy_endpoints",
+        "client_object",
+        "continuations",
+        "counted",
+        "deadline_at",
+        "estimate",
+        "extends_text",
+        "facts",
+        "failed_because",
+        "max_wait_s",
+        "model",
+        "object_location",
+        "own_deadline",
+        "plan_generation",
+        "policy",
+        "policy_digest",
+        "priority",
+        "queued_s",
+        "received_at",
+        "request",
+        "request_id",
+        "rests_until",
+        "route_context",
+        "trace",
+        "traceparent",
+        "tried_endpoints",
+        "tried_regions",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        request_id: str,
+        traceparent: str,
+        estimate: WorkEstimate,
+        facts: RequestFacts,
+        admitted: Mask,
+        policy: Policy,
+        now: float,
+        timeout_s: float,
+    ) -> None:
+        self.request = request
+        self.request_id = request_id
+        self.traceparent = traceparent
+        """The `traceparent` header that the next target receives."""
+        self.trace: RequestTrace | None = None
+        """The trace of the request; None if the agent exports no spans."""
+        self.estimate = estimate
+        """The estimated work of the request."""
+        self.model = estimate.model
+        self.asked_for = estimate.model
+        """The model that the client requested: `model`, or the name for which `model` is a version or fallback."""
+        self.facts = facts
+        self.admitted = admitted
+        self.policy = policy
+        """The policy under which the request was last admitted."""
+        self.received_at = now
+        self.deadline_at = now + timeout_s
+        self.own_deadline = False
+        """Whether the client set the deadline, and not the fleet."""
+        self.max_wait_s = DEFAULT_MAX_WAIT_S
+        """Maximum queueing time (s) since `received_at`; for a forwarded request, the time that its origin left."""
+        self.route_context: RouteContext | None = None
+        """Set if another region's agent forwarded the request."""
+        self.attempts = 0
+        self.policy_digest = ""
+        """Digest of the policy, and generation of the plan, by which the last target was selected."""
+        self.plan_generation = 0
+        self.queued_s = 0.0
+        """Time (s) in the admission queue."""
+        self.broken = 0
+        """Number of engines that failed, or became suspect, after they received the request."""
+        self.continuations = 0
+        """Number of times that another target had to continue the response."""
+        self.extends_text = False
+        """Whether the request continues an answer, which not every kind of engine can do."""
+        self.priority = 0
+        """The tenant's priority: higher values leave the queue first."""
+        self.counted = False
+        """Whether the request counts towards its tenant's quota at this agent."""
+        self.object_location: ObjectLocation | None = None
+        """Location of the object that the request is for, or of the earlier object that it names; None for none."""
+        self.client_object = ""
+        """Identifier of the object in the request, if the client chose it; empty for none."""
+        self.failed_because = _ENGINE_FAILED
+        """Why the last attempt did not start."""
+        self.rests_until = 0.0
+        """The queue does not offer the request to a target before this time (s)."""
+        self.busy_endpoints = NO_NAMES
+        """Endpoints that rejected the request as full: if no other endpoint is left, the pool counts as saturated."""
+        self.tried_endpoints = NO_NAMES
+        self.tried_regions = NOTHING_TRIED
+        """Regions that did not start the request, with the reason. Most requests have only one attempt."""
+
+    @property
+    def is_for_object(self) -> bool:
+        """Whether the request is for an existing object, so that no other endpoint can serve it."""
+        reader = self.request.reader
+        return reader is not None and reader.object_parameter != "" and self.object_location is not None
+
+    def begins(self, phase: Phase, now: float) -> None:
+        """Record in the trace that a phase begins at `now` (s)."""
+        if self.trace is not None:
+            self.trace.begins(phase, now)
+
+    def attempt_failed(self, reason: str, now: float) -> None:
+        """Record in the trace that an attempt ended at `now` (s) and that the request continues."""
+        if self.trace is not None:
+            self.trace.attempt_failed(reason, now)
+            self.traceparent = self.trace.traceparent
+
+    def tried(self, region: str, why: Reason) -> None:
+        """Record that a region did not start the request."""
+        self.tried_regions = {**self.tried_regions, region: why}
+
+    def forget_tries(self) -> None:
+        """Clear the attempts and the excluded targets, for a fallback model or for the continuation of a stream."""
+        self.attempts = 0
+        self.rests_until = 0.0
+        self.tried_regions = NOTHING_TRIED
+        self.tried_endpoints = self.busy_endpoints = NO_NAMES

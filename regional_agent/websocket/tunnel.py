@@ -1,0 +1,152 @@
+"""The two directions of an upgraded connection (WebSocket), each with the back-pressure of its receiver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.routing.reasons import Refusal
+from regional_agent.http.request_sequence import RequestSequence
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.websocket.client_messages import ClientMessages, Violation
+from regional_agent.websocket.websocket_frames import ServerFrames, close_frame, text_frame
+
+MAX_EVENTS = 64
+"""Maximum number of events of the agent that wait for the end of a message of the engine."""
+
+
+class Tunnel:
+    """Receives the client's and the engine's bytes, and forwards them."""
+
+    __slots__ = (
+        "_client",
+        "_client_done",
+        "_closed",
+        "_engine_done",
+        "_error_event",
+        "_events",
+        "_frames",
+        "_has_news",
+        "_last_data_at",
+        "_messages",
+        "_on_end",
+        "_on_violation",
+        "_upstream",
+        "received_bytes",
+        "sent_bytes",
+    )
+
+    def __init__(
+        self,
+        client: RequestSequence,
+        upstream: UpstreamConnection,
+        now: float,
+        on_end: Callable[[], None],
+    ) -> None:
+        """Connect both sides; `on_end` is called when both have half-closed. `now` by the agent's clock (s)."""
+        self._client = client
+        self._upstream = upstream
+        self._on_end = on_end
+        self._messages: ClientMessages | None = None
+        self._frames = ServerFrames()
+        self._events: list[bytes] = []
+        """Frames for the client that wait for the end of a message of the engine."""
+        self._error_event: Callable[[Refusal], bytes] | None = None
+        self._on_violation: Callable[[Violation], None] | None = None
+        self._client_done = self._engine_done = self._closed = False
+        self._has_news, self._last_data_at = True, now
+        self.received_bytes = self.sent_bytes = 0
+        """Bytes from the client, and bytes to the client."""
+
+    def read_messages(
+        self,
+        messages: ClientMessages,
+        error_event: Callable[[Refusal], bytes],
+        on_violation: Callable[[Violation], None],
+    ) -> None:
+        """Read the client's messages before they are forwarded.
+
+        Args:
+            messages: the reader.
+            error_event: returns the message that reports a refused message to the client.
+            on_violation: called if data of the client must not reach the engine; it ends the connection.
+        """
+        self._messages, self._error_event, self._on_violation = messages, error_event, on_violation
+
+    def idle_s(self, now: float) -> float:
+        """Time (s) without data in either direction, with the interval between calls as its resolution."""
+        if self._has_news:
+            self._has_news, self._last_data_at = False, now
+        return now - self._last_data_at
+
+    def close(self, code: int, reason: str) -> bool:
+        """Send a Close frame to the client; returns whether it could be sent. The caller ends the connection.
+
+        Args:
+            code: status code (RFC 6455, section 7.4).
+            reason: text for people.
+        """
+        self._closed = True
+        if self._engine_done or not self._frames.between_frames:
+            return False
+        self._write(close_frame(code, reason))
+        return True
+
+    # TunnelReceiver: from the client
+
+    def on_client_bytes(self, data: bytes) -> None:
+        """Forward the client's data."""
+        if self._closed:
+            return
+        self._has_news = True
+        self.received_bytes += len(data)
+        if self._messages is None:
+            self._upstream.write_bytes(data)
+            return
+        try:
+            data, refusals = self._messages.feed(data)
+        except Violation as violation:
+            if self._on_violation is not None:
+                self._on_violation(violation)
+            return
+        if data:
+            self._upstream.write_bytes(data)
+        for refusal in refusals:
+            if self._error_event is not None:
+                self._add_event(text_frame(self._error_event(refusal)))
+
+    def on_client_eof(self) -> None:
+        """Forward the half-close of the client, which may still read."""
+        self._client_done = True
+        self._upstream.write_eof()
+        if self._engine_done:
+            self._on_end()
+
+    # BytesSink: from the engine
+
+    def on_bytes(self, data: bytes) -> None:
+        """Forward the engine's data."""
+        if self._closed:
+            return
+        self._has_news = True
+        at = self._frames.feed(data)
+        if self._events and at >= 0:
+            data = b"".join([data[:at], *self._events, data[at:]])
+            self._events.clear()
+        self._write(data)
+
+    def on_eof(self) -> None:
+        """Forward the half-close of the engine, which may still read."""
+        self._engine_done = True
+        self._client.write_eof()
+        if self._client_done:
+            self._on_end()
+
+    def _add_event(self, frame: bytes) -> None:
+        if self._frames.between_messages:
+            self._write(frame)
+        elif not self._frames.closed and len(self._events) < MAX_EVENTS:
+            self._events.append(frame)
+
+    def _write(self, data: bytes) -> None:
+        self.sent_bytes += len(data)
+        self._client.write(data)

@@ -1,0 +1,123 @@
+"""The tenant of an API key: found by digest, and cached until the policy changes."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+
+from penstock.policy.policy import Policy, Region, Tenant
+from penstock.routes.route import API_KEY_HEADERS, Route
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.headers.header_rules import TO_ENGINE, Header
+from regional_agent.http.messages import Request
+from regional_agent.requests import identify
+from regional_agent.requests.identify import Keyring, credential_of
+
+KEYS = {"red": b"red-secret", "blue": b"blue-secret"}
+
+
+def policy(keys: dict[str, bytes], anonymous: str | None = None) -> Policy:
+    tenants = {name: Tenant(name, "open", (sha256(key).hexdigest(),)) for name, key in keys.items()}
+    tenants["anonymous"] = Tenant("anonymous", "open")
+    return Policy({"here": Region("here", "DE", 50.0, 8.0)}, {}, tenants, (), anonymous_tenant=anonymous)
+
+
+def name(keyring: Keyring, authorization: bytes | None) -> str:
+    """The tenant's name, or the reason why there is none."""
+    identified = keyring.identify(authorization)
+    return identified.reason.value if isinstance(identified, Refusal) else identified.name
+
+
+@pytest.mark.parametrize(
+    ("authorization", "expected"),
+    [
+        (b"Bearer red-secret", "red"),
+        (b"bearer  red-secret ", "red"),
+        (b"Bearer blue-secret", "blue"),
+        (b"Bearer red-secre", Reason.INVALID_API_KEY),
+        (b"Bearer red-secret2", Reason.INVALID_API_KEY),
+        (b"Basic red-secret", Reason.INVALID_API_KEY),
+        (b"Bearer", Reason.INVALID_API_KEY),
+        (b"", Reason.INVALID_API_KEY),
+        (None, Reason.INVALID_API_KEY),
+    ],
+)
+def test_a_key_names_its_tenant_however_often_it_comes(authorization: bytes | None, expected: str) -> None:
+    keyring = Keyring(policy(KEYS))
+    assert [name(keyring, authorization) for _ in range(3)] == [expected] * 3
+
+
+def test_no_key_is_the_anonymous_tenant_and_a_wrong_one_is_not() -> None:
+    keyring = Keyring(policy(KEYS, "anonymous"))
+    assert name(keyring, None) == "anonymous"
+    assert name(keyring, b"Bearer wrong") == Reason.INVALID_API_KEY
+
+
+def test_a_key_that_was_taken_back_is_forgotten_with_the_policy() -> None:
+    before = Keyring(policy(KEYS))
+    assert name(before, b"Bearer red-secret") == "red"
+    after = Keyring(policy({"red": b"another-secret", "blue": KEYS["blue"]}))
+    assert name(after, b"Bearer red-secret") == Reason.INVALID_API_KEY
+    assert name(after, b"Bearer another-secret") == "red"
+
+
+def test_what_is_remembered_is_bounded_and_holds_no_wrong_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identify, "MAX_CACHED_HEADERS", 4)
+    keyring = Keyring(policy(KEYS))
+    for number in range(20):
+        assert name(keyring, b"Bearer wrong-%d" % number) == Reason.INVALID_API_KEY
+    assert not keyring._cached
+    for number in range(20):
+        assert name(keyring, b"Bearer" + b" " * (number + 1) + b"red-secret") == "red"
+        assert len(keyring._cached) <= 4
+
+
+def request_with(*headers: Header, api_key_header: str = "x-api-key") -> Request:
+    request = Request()
+    request.headers = list(headers)
+    request.route = Route("messages", "/v1/messages", api_key_header=api_key_header)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([], None),
+        ([(b"x-api-key", b"red-secret")], b"Bearer red-secret"),
+        ([(b"authorization", b"Bearer red-secret")], b"Bearer red-secret"),
+        ([(b"x-api-key", b"red-secret "), (b"authorization", b"bearer  red-secret")], b"Bearer red-secret"),
+        ([(b"x-api-key", b"red-secret"), (b"x-api-key", b"red-secret")], b"Bearer red-secret"),
+    ],
+)
+def test_the_key_header_of_a_route_counts_as_authorization(headers: list[Header], expected: bytes | None) -> None:
+    assert credential_of(request_with(*headers)) == expected
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"x-api-key", b"red-secret"), (b"authorization", b"Bearer blue-secret")],
+        [(b"x-api-key", b"red-secret"), (b"authorization", b"")],
+        [(b"x-api-key", b"red-secret"), (b"x-api-key", b"blue-secret")],
+    ],
+)
+def test_contradicting_keys_are_refused(headers: list[Header]) -> None:
+    refusal = credential_of(request_with(*headers))
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.INVALID_API_KEY
+    assert "secret" not in refusal.detail
+
+
+def test_other_routes_ignore_the_key_header() -> None:
+    assert credential_of(request_with((b"x-api-key", b"red-secret"), api_key_header="")) is None
+
+
+@pytest.mark.parametrize("header", ["authorization", "x_api_key", *sorted(API_KEY_HEADERS)])
+def test_engines_never_receive_a_client_key(header: str) -> None:
+    assert TO_ENGINE.lines([(header.encode(), b"secret"), (b"accept", b"*/*")]) == [b"accept: */*\r\n"]
+
+
+def test_a_key_header_that_engines_would_receive_is_rejected() -> None:
+    with pytest.raises(ValueError, match="x-secret"):
+        Route("custom", "/custom", api_key_header="x-secret")
