@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 from pydantic import BaseModel, ValidationError
@@ -109,6 +109,11 @@ def _note_name(document: Document, taken: dict[str, Document]) -> list[PolicyErr
     return [document.error(("name",), f"{document.content['kind']} {name} exists already", f"keep one; see {place}")]
 
 
+_REMOVED_FIELDS: Final[dict[str, dict[Path, str]]] = {
+    "Route": {("hedged",): "remove it: slow requests are no longer sent to a second endpoint"}
+}
+"""The remedies for fields of earlier releases, by kind and path."""
+
 _OF_TYPE = {"string_type", "float_type", "int_type", "bool_type", "list_type", "dict_type", "model_type"}
 
 
@@ -129,6 +134,8 @@ def _to_error(document: Document, shape: type[BaseModel], detail: ErrorDetails) 
             problem, remedy = "is missing", "write it: it has no default"
         case "extra_forbidden":
             problem, remedy = "is not a known field", _field_suggestion(shape, path)
+            if path in _REMOVED_FIELDS.get(document.content["kind"], {}):
+                problem, remedy = "was removed", _REMOVED_FIELDS[document.content["kind"]][path]
         case "string_pattern_mismatch":
             problem, remedy = "is not well-formed", REMEDY_BY_PATTERN[context["pattern"]]
         case "string_type":

@@ -185,11 +185,6 @@ def _check_shape(document: Document, shape: RouteDocument, references: Reference
     elif shape.streams_by_default:
         problem = "is set without a stream_field"
         errors.append(document.error(("streams_by_default",), problem, "write stream_field, or remove it"))
-    if shape.hedged and not shape.repeatable:
-        problem = "is set, and requests may not be sent again"
-        errors.append(document.error(("hedged",), problem, "write `repeatable: true`, or remove it"))
-    elif shape.hedged and shape.stream != "none" and not shape.stream_field:
-        errors.append(document.error(("hedged",), "is set, and every response is streamed", "remove it"))
     if shape.stream == "websocket" and shape.methods != ["GET"]:
         errors.append(document.error(("methods",), "a WebSocket is opened with GET", "write `methods: [GET]`"))
     if shape.object_id.startswith("/"):

@@ -96,22 +96,6 @@ SPILLOVER = Board(
                     "reqps",
                     span=8,
                 ),
-                lines(
-                    Prose(
-                        "Do second attempts help?",
-                        "Second attempts of slow requests per second, by outcome.",
-                        "`no_budget` above `won`: an endpoint is slow for many requests; find it in the dashboard of"
-                        " pools.",
-                    ),
-                    [
-                        Query(
-                            'sum by (outcome) (rate(penstock_agent_hedges_total{site=~"$region"}[1m]))',
-                            "{{outcome}}",
-                        )
-                    ],
-                    "reqps",
-                    span=8,
-                ),
             ),
         ),
     ),

@@ -157,8 +157,6 @@ class Route(RouteStruct, frozen=True):
     """Whether a response is streamed if the flag is absent."""
     repeatable: bool = True
     """Whether a request may be sent again if an endpoint may have started the request but has sent no response."""
-    hedged: bool = False
-    """Whether a slow unstreamed request is also sent to a second endpoint; the slower attempt is cancelled."""
     timeouts: Timeouts = Timeouts()
     cost: CostFields = CostFields()
     usage: UsageFields = UsageFields()

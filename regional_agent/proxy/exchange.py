@@ -36,7 +36,6 @@ from regional_agent.proxy.exchange_state import (
     InvalidTransition,
     State,
 )
-from regional_agent.proxy.hedge import Hedge, plan_hedge
 from regional_agent.proxy.response_headers import upgrade_response_head
 from regional_agent.proxy.stream_continuation import StreamContinuation, continuation_of, request_chunk_usage
 from regional_agent.proxy.target_connection import TargetConnection
@@ -67,9 +66,6 @@ _MODEL_MISSING: Final = Reason.MODEL_NOT_READY
 """Why a target's response is read and dropped, besides the reasons of `Attempt.on_head`: the engine refused the flag
 that the agent set; the engine lacks the model."""
 
-_SECOND_WON: Final = "second_attempt_won"
-"""Reason with which the span of the first attempt ends when the second attempt wins."""
-
 _SELECTION, _QUEUE, _SENT, _STREAM = Phase.SELECTION, Phase.QUEUE, Phase.SENT, Phase.STREAM
 _OK, _REVOKED, _SATURATED = Outcome.OK, Outcome.REVOKED, Reason.SATURATED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
@@ -87,7 +83,6 @@ class Exchange:
         "_continuation",
         "_first_byte_at",
         "_head",
-        "_hedge",
         "_intake",
         "_lacking",
         "_left_error",
@@ -119,8 +114,6 @@ class Exchange:
         """The current attempt, or the last one; it holds a reservation until it is settled."""
         self._target = TargetConnection(services, client, request, context)
         self._head: ResponseHead | None = None
-        self._hedge: Hedge | None = None
-        """The second attempt, planned or sent; None where the request is not hedged."""
         self._rejected_because = _SATURATED
         """Why the target rejected the request."""
         self._response = ClientResponse(client)
@@ -253,9 +246,6 @@ class Exchange:
         self._enter(AWAITING)
         self._context.begins(_SENT, now)
         self._target.send(self._current, self, now)
-        route = self._request.route
-        if route is not None and route.hedged and self._hedge is None:
-            self._hedge = plan_hedge(self, self._services, self._client, self._request, self._context, now)
 
     def _after_rejection(self) -> None:
         """Try another target after a rejection was read, unless a peer reports that its engine may have started."""
@@ -299,10 +289,6 @@ class Exchange:
 
     def _retry(self, why: RetryReason) -> None:
         """Try another target, if the request can be sent again and the retry budget permits it."""
-        if self._hedge is not None:
-            if self._hedge.win():
-                return
-            self._hedge.cancel()
         services, now = self._services, self._services.clock()
         self._give_back(self._current, now)
         self._attempt = None
@@ -324,27 +310,6 @@ class Exchange:
             usage = self._services.recorder.metrics.usage
             usage.overhead(attempt.estimate, now - attempt.since, attempt.mean_streams())
         attempt.settle(now)
-
-    # the second attempt
-
-    def waiting_attempt(self) -> LocalAttempt | None:
-        """The attempt at an endpoint of this region that the request waits for; None in any other state."""
-        attempt = self._attempt
-        return attempt if self._state is AWAITING and isinstance(attempt, LocalAttempt) else None
-
-    def take_over(self, attempt: LocalAttempt, target: TargetConnection, head: ResponseHead | None) -> None:
-        """Cancel the first attempt, and continue with the second one, whose request has been sent."""
-        self._enter(AWAITING)
-        now = self._services.clock()
-        self._target.drop()
-        self._give_back(self._current, now)
-        self._attempt, self._target, self._head, self._intake = attempt, target, head, None
-        if head is not None:
-            self._read_answer(head)
-        self._context.attempt_failed(_SECOND_WON, now)
-        if self._context.trace is not None:
-            self._trace_attempt(attempt)
-            self._context.begins(_SENT, target.sent_at)
 
     # timeouts
 
@@ -764,8 +729,6 @@ class Exchange:
         attempt, request, head = self._current, self._request, self._head
         assert head is not None
         self._enter(STREAMING)
-        if self._hedge is not None:
-            self._hedge.cancel()
         self._target.waits_since = now = self._services.clock()
         upstream, streaming = self._target.upstream, self._context.estimate.streaming
         attempt.progressed(now)
@@ -911,12 +874,8 @@ class Exchange:
                     service_s = now - self._target.sent_at if measured else None
                     attempt.settle(now, service_s, account.measured_usage if outcome is _OK else None)
             finally:
-                try:
-                    if self._hedge is not None:
-                        self._hedge.close(now, completed=outcome is _OK)
-                finally:
-                    if context.counted:
-                        services.router.release_quota(context)
+                if context.counted:
+                    services.router.release_quota(context)
         if outcome is _OK and self._lacking is not None and self._lacking is not attempt:
             self._lacking.charge_missing_model()
         services.recorder.record(context, attempt, account)

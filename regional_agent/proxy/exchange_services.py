@@ -6,7 +6,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from penstock.admission.hedging import Hedging
 from penstock.admission.retry_budget import RetryBudget
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.usage_request import UsageRequests
@@ -46,7 +45,6 @@ class ExchangeServices:
         "answer_formats",
         "clock",
         "endpoint_pool",
-        "hedging",
         "limits",
         "peer_pool",
         "recorder",
@@ -98,7 +96,6 @@ class ExchangeServices:
         self.usage_requests = UsageRequests()
         """The models whose engines refuse to report the usage of a stream on request."""
         self.retry_budget = RetryBudget(clock())
-        self.hedging = Hedging()
         self.response_headers = ResponseHeaders(router.region)
         self.active: TimerWheel[ActiveExchange] = TimerWheel()
         """The exchanges in progress."""

@@ -40,8 +40,8 @@ TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
     SELECTING: (SELECTING, QUEUED, CONNECTING, AWAITING, DONE),  # SELECTING again: with the fallback model
     QUEUED: (SELECTING, DONE),
     CONNECTING: (AWAITING, SELECTING, DONE),
-    # CONNECTING: the connection was stale; AWAITING: the second attempt of a hedged request takes over
-    AWAITING: (REJECTED, STREAMING, TUNNEL, CONNECTING, AWAITING, SELECTING, DONE),
+    # CONNECTING: the connection was stale
+    AWAITING: (REJECTED, STREAMING, TUNNEL, CONNECTING, SELECTING, DONE),
     REJECTED: (SELECTING, AWAITING, DONE),
     STREAMING: (SELECTING, DONE),  # SELECTING: another target continues the answer
     TUNNEL: (DONE,),

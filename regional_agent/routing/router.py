@@ -156,28 +156,6 @@ class Router:
             context.attempts += 1
         return target
 
-    def second_target(self, context: RequestContext, first: LocalAttempt, now: float) -> LocalAttempt | None:
-        """A second attempt at an endpoint of this region with a free slot, beside `first`; None if there is none.
-
-        Requests in the admission queue precede second attempts.
-        """
-        if context.policy is not self._config.policy and self.readmission.readmit(context) is not None:
-            return None
-        if context.object_location is not None:
-            return None
-        if not self._has_free_slot(context.model):
-            return None
-        pool = self._endpoints.pool(context.model)
-        excluded = _excluded(pool, context) | {first.endpoint_name}
-        chosen = self.chooser.choose(pool, context.estimate, excluded, self._shared_load.age_s(), now)
-        if isinstance(chosen, Reason):
-            return None
-        endpoint, spared_s = chosen
-        if endpoint.view.in_flight >= endpoint.view.slots:
-            return None
-        attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, self.region, first.kind, self._local)
-        return self._shared_load.reserve(attempt)
-
     def has_other_target(self, context: RequestContext, now: float) -> bool:
         """Whether a request that leaves its suspect endpoint has another target; without one, it stays there.
 

@@ -21,7 +21,7 @@ from penstock.policy.service_objective import Measure
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.endpoint_metrics import EndpointMetrics
 from regional_agent.telemetry.objective_tally import ObjectiveTally
-from regional_agent.telemetry.outcomes import ContinuationOutcome, HedgeOutcome, QueueOutcome, RequestKind, RetryReason
+from regional_agent.telemetry.outcomes import ContinuationOutcome, QueueOutcome, RequestKind, RetryReason
 from regional_agent.telemetry.request_metrics import DurationHistograms, RequestCounter, Series
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
 from regional_agent.telemetry.usage_counters import usage_counters
@@ -105,9 +105,6 @@ class AgentMetrics:
             "stream_continuations",
             "Failed streams of models with `continue_streams`, by outcome.",
             ("outcome",),
-        )
-        self._hedges = self._counter(
-            "hedges", "Second attempts of slow requests of hedged routes, by outcome.", ("outcome",)
         )
         self._forwarded_residency_refusals = self._counter(
             "forwarded_residency_refusals",
@@ -235,8 +232,6 @@ class AgentMetrics:
             self.registry.register(collector)
         for reason in Reason:
             self._refusals.labels(reason.value)
-        for hedge_outcome in HedgeOutcome:
-            self._hedges.labels(hedge_outcome.value)
         for retry_reason in RetryReason:
             self._retries.labels(retry_reason.value)
         for outcome_of_stream in ContinuationOutcome:
@@ -335,10 +330,6 @@ class AgentMetrics:
     def stream_failed(self, outcome: ContinuationOutcome) -> None:
         """Count one failed stream of a model with `continue_streams`."""
         self._continuations.labels(outcome.value).inc()
-
-    def hedged(self, outcome: HedgeOutcome) -> None:
-        """Count the outcome of one second attempt, whether or not the attempt was sent."""
-        self._hedges.labels(outcome.value).inc()
 
     def revoked(self, state: str, reason: str) -> None:
         """Count one open request that a new policy ended; `state` is the state of its exchange, `reason` a Reason."""

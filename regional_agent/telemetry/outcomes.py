@@ -61,18 +61,3 @@ class ContinuationOutcome(StrEnum):
     """The limit of continuations of one request, or the retry budget, was used up."""
     NO_TARGET = "no_target"
     """No permitted target was able to continue the response."""
-
-
-class HedgeOutcome(StrEnum):
-    """The outcome of the second attempt of a hedged request that was slow."""
-
-    WON = "won"
-    """The second attempt responded first, and the first attempt was cancelled."""
-    LOST = "lost"
-    """The first attempt responded first, or the request ended."""
-    FAILED = "failed"
-    """The second attempt failed; the first attempt continued."""
-    NO_BUDGET = "no_budget"
-    """The second attempt was not sent, because the budget of hedging was used up."""
-    NO_SLOT = "no_slot"
-    """The second attempt was not sent, because no other endpoint of the region had a free slot."""

@@ -20,8 +20,8 @@ def usage_counters(meter: UsageMeter) -> list[CounterFamily]:
         ),
         _of_usage(
             "overhead_gpu_seconds",
-            "GPU seconds, counted like gpu_seconds, that no tenant is charged for: attempts that were retried or lost"
-            " to a second attempt, and responses that failed by a fault of the fleet.",
+            "GPU seconds, counted like gpu_seconds, that no tenant is charged for: attempts that were retried,"
+            " and responses that failed by a fault of the fleet.",
             meter,
             lambda series: series.overhead_gpu_s,
         ),

@@ -96,7 +96,7 @@ class UsageMeter:
             series.per_token.observe(streamed_s / (usage.answer_tokens - 1))
 
     def overhead(self, estimate: WorkEstimate, held_s: float, streams: float) -> None:
-        """Count an attempt that did not serve its request: it was retried elsewhere, or lost to a second attempt."""
+        """Count an attempt that did not serve its request: it was retried elsewhere."""
         series = self._series_of(estimate)
         if series is not None:
             series.overhead_gpu_s += series.gpus * held_s / streams

@@ -549,7 +549,7 @@ async def test_an_error_of_a_route_that_is_not_repeatable_reaches_the_client(tmp
     ):
         meter(agent)
         routes = agent.config.policy.routes
-        once = tuple(replace(route, repeatable=False, hedged=False) for route in routes)
+        once = tuple(replace(route, repeatable=False) for route in routes)
         agent.config.policy = replace(agent.config.policy, routes=once)
         assert (await ask(agent, body=body_of(PLAIN))).body == text
         assert len(one.requests) + len(two.requests) == 1

@@ -128,9 +128,6 @@ class RouteDocument(PolicyDocument):
     """Whether a response is streamed if the flag is absent."""
     repeatable: bool = True
     """Whether a request may be sent again if an endpoint may have begun to process it but has sent no response."""
-    hedged: bool = False
-    """Whether a slow request is also sent to a second endpoint; the slower attempt is cancelled. Requests for a stream
-    are not hedged."""
     timeouts: TimeoutsSpec = TimeoutsSpec()
     """Time limits of the route's requests."""
     cost: CostFieldsSpec = CostFieldsSpec()

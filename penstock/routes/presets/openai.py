@@ -92,7 +92,6 @@ OPENAI_ROUTES: Final = (
         "openai-embeddings",
         "/v1/embeddings",
         model=_IN_BODY,
-        hedged=True,
         timeouts=Timeouts(first_byte_s=60.0),
         cost=CostFields(generates=False, prompt=("/input",)),
         session=_SESSION,

@@ -18,7 +18,6 @@ def _scores(name: str, path: str, prompt: tuple[str, ...]) -> Route:
         f"vllm-{name}",
         path,
         model=IN_BODY,
-        hedged=True,
         timeouts=Timeouts(first_byte_s=60.0),
         cost=CostFields(generates=False, prompt=prompt),
     )

@@ -59,7 +59,6 @@ AGENT_CONTRACT = {
     "endpoint_ejected": ("gauge", {"endpoint"}),
     "endpoint_ejections": ("counter", {"reason"}),
     "stream_continuations": ("counter", {"outcome"}),
-    "hedges": ("counter", {"outcome"}),
     "event_loop_delay_seconds": ("histogram", set()),
     "endpoint_suspect": ("gauge", {"endpoint"}),
     "endpoint_suspicions": ("counter", {"reason"}),
