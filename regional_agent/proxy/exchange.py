@@ -45,7 +45,7 @@ from regional_agent.routing.admission_queue import QueueEntry
 from regional_agent.routing.attempt import REASONS, Attempt, LocalAttempt
 from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
 from regional_agent.telemetry.outcomes import RetryReason
-from regional_agent.telemetry.tracing.request_trace import Phase
+from regional_agent.telemetry.tracing.request_trace import SpanEvent
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, TimedOut, UpstreamError
 from regional_agent.websocket.client_messages import ClientMessages, Violation
@@ -66,7 +66,7 @@ _MODEL_MISSING: Final = Reason.MODEL_NOT_READY
 """Why a target's response is read and dropped, besides the reasons of `Attempt.on_head`: the engine refused the flag
 that the agent set; the engine lacks the model."""
 
-_SELECTION, _QUEUE, _SENT, _STREAM = Phase.SELECTION, Phase.QUEUE, Phase.SENT, Phase.STREAM
+_SELECTION, _QUEUE, _SENT, _STREAM = SpanEvent.SELECTION, SpanEvent.QUEUE, SpanEvent.SENT, SpanEvent.STREAM
 _OK, _REVOKED, _SATURATED = Outcome.OK, Outcome.REVOKED, Reason.SATURATED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
@@ -167,7 +167,7 @@ class Exchange:
     def select(self, now: float) -> None:
         """Select the next target and send the request there, or queue it; a refusal ends the exchange. `now` in s."""
         self._enter(SELECTING)
-        self._context.begins(_SELECTION, now)
+        self._context.note(_SELECTION, now)
         request = self._request
         if not request.whole:
             self._client.pause_reading()
@@ -184,7 +184,7 @@ class Exchange:
         elif isinstance(target, QueuedRequest):
             self._enter(QUEUED)
             if self._context.trace is not None:
-                self._context.begins(_QUEUE, self._services.clock())
+                self._context.note(_QUEUE, self._services.clock())
             self._queue_entry = target
             if not request.whole and reads_while_queued(request, self._services.limits):
                 self._client.resume_reading()
@@ -244,7 +244,7 @@ class Exchange:
 
     def _send(self, now: float) -> None:
         self._enter(AWAITING)
-        self._context.begins(_SENT, now)
+        self._context.note(_SENT, now)
         self._target.send(self._current, self, now)
 
     def _after_rejection(self) -> None:
@@ -732,7 +732,7 @@ class Exchange:
         self._target.waits_since = now = self._services.clock()
         upstream, streaming = self._target.upstream, self._context.estimate.streaming
         attempt.progressed(now)
-        self._context.begins(_STREAM, now)
+        self._context.note(_STREAM, now)
         if streaming:
             attempt.on_first_byte(now)
         if self._continuation is not None:

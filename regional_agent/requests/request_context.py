@@ -14,7 +14,7 @@ from penstock.wire.route_context import RouteContext
 
 if TYPE_CHECKING:
     from regional_agent.http.messages import Request
-    from regional_agent.telemetry.tracing.request_trace import Phase, RequestTrace
+    from regional_agent.telemetry.tracing.request_trace import RequestTrace, SpanEvent
 
 NO_NAMES: frozenset[str] = frozenset()
 
@@ -130,10 +130,10 @@ class RequestContext:
         reader = self.request.reader
         return reader is not None and reader.object_parameter != "" and self.object_location is not None
 
-    def begins(self, phase: Phase, now: float) -> None:
-        """Record in the trace that a phase begins at `now` (s)."""
+    def note(self, event: SpanEvent, now: float) -> None:
+        """Record an event in the trace at `now` (s)."""
         if self.trace is not None:
-            self.trace.begins(phase, now)
+            self.trace.note(event, now)
 
     def attempt_failed(self, reason: str, now: float) -> None:
         """Record in the trace that an attempt ended at `now` (s) and that the request continues."""

@@ -1,4 +1,4 @@
-"""The trace of one request in progress: identifiers, and a mark at each change of phase.
+"""The trace of one request in progress: identifiers, and a mark at each event.
 
 Spans are built after the request has ended, since most requests are not exported.
 """
@@ -16,8 +16,8 @@ MAX_MARKS: Final = 128
 of marks at a few dozen."""
 
 
-class Phase(StrEnum):
-    """The phase of a request that begins at a mark."""
+class SpanEvent(StrEnum):
+    """What happens to a request at a mark. The spans of the request begin and end with these events."""
 
     SELECTION = "selection"
     QUEUE = "queue"
@@ -44,9 +44,9 @@ class AttemptFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
-    """The beginning of a phase."""
+    """One event of a request."""
 
-    phase: Phase
+    event: SpanEvent
     at: float
     """Time (s) by the agent's monotonic clock."""
     attempt: AttemptFacts | None = None
@@ -83,17 +83,17 @@ class RequestTrace:
         """The header `traceparent` that the target of the current attempt receives."""
         return f"00-{self.trace_id}-{self.attempt_id}-{'01' if self.sampled else '00'}"
 
-    def begins(self, phase: Phase, now: float) -> None:
-        """Record that a phase begins at `now` (s)."""
-        self._add(Mark(phase, now))
+    def note(self, event: SpanEvent, now: float) -> None:
+        """Record an event at `now` (s)."""
+        self._add(Mark(event, now))
 
     def attempt(self, region: str, endpoint: str, kind: str, host: str, port: int, now: float) -> None:
         """Record that an attempt begins at `now` (s)."""
-        self._add(Mark(Phase.ATTEMPT, now, AttemptFacts(self.attempt_id, region, endpoint, kind, host, port)))
+        self._add(Mark(SpanEvent.ATTEMPT, now, AttemptFacts(self.attempt_id, region, endpoint, kind, host, port)))
 
     def attempt_failed(self, reason: str, now: float) -> None:
         """Record that the attempt failed at `now` (s). A further attempt has a separate span."""
-        self._add(Mark(Phase.FAILED, now, None, reason))
+        self._add(Mark(SpanEvent.FAILED, now, None, reason))
         self.attempt_id = self._new_span_id()
 
     def _add(self, mark: Mark) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.answers.usage import Usage
-from regional_agent.telemetry.tracing.request_trace import AttemptFacts, Mark, Phase, RequestTrace
+from regional_agent.telemetry.tracing.request_trace import AttemptFacts, Mark, RequestTrace, SpanEvent
 
 INTERNAL: Final = 1
 SERVER: Final = 2
@@ -96,18 +96,18 @@ def _value(value: AttributeValue | None) -> dict[str, Any]:
 def spans_of(
     trace: RequestTrace, ended: EndedRequest, unix_offset_s: float, new_span_id: Callable[[], str]
 ) -> list[Span]:
-    """Return the spans of a request: the request, its phases, and each attempt with the phases of its response.
+    """Return the spans of a request: the request, what precedes its attempts, each attempt, and its parts.
 
     Args:
         unix_offset_s: Unix time (s) when the agent's monotonic clock was 0.
     """
     builder = _Builder(trace, ended, unix_offset_s, new_span_id)
-    spans = [builder.request(), builder.phase("admission", ended.received_at, trace.admitted_at, trace.span_id)]
+    spans = [builder.request(), builder.internal("admission", ended.received_at, trace.admitted_at, trace.span_id)]
     marks = trace.marks
     for number, mark in enumerate(marks):
         until = marks[number + 1].at if number + 1 < len(marks) else ended.ended_at
-        if mark.phase in (Phase.SELECTION, Phase.QUEUE):
-            spans.append(builder.phase(mark.phase.value, mark.at, until, trace.span_id))
+        if mark.event in (SpanEvent.SELECTION, SpanEvent.QUEUE):
+            spans.append(builder.internal(mark.event.value, mark.at, until, trace.span_id))
         elif mark.attempt is not None:
             spans += builder.attempt(mark, mark.attempt, marks[number + 1 :])
     return spans
@@ -134,8 +134,6 @@ class _Builder:
         times: tuple[float, float],
         parent_id: str,
         attributes: Mapping[str, AttributeValue | None],
-        *,
-        failed: bool = False,
     ) -> Span:
         return Span(
             self._trace.trace_id,
@@ -146,10 +144,9 @@ class _Builder:
             self._nanoseconds(times[1]),
             attributes_of(attributes),
             parent_id,
-            ERROR if failed else {},
         )
 
-    def phase(self, name: str, since: float, until: float, parent_id: str) -> Span:
+    def internal(self, name: str, since: float, until: float, parent_id: str) -> Span:
         return self._span(self._new_span_id(), name, INTERNAL, (since, until), parent_id, {})
 
     def request(self) -> Span:
@@ -167,7 +164,10 @@ class _Builder:
         }
         times = (ended.received_at, ended.ended_at)
         name = f"{ended.method} {ended.route}".rstrip()
-        return self._span(trace.span_id, name, SERVER, times, trace.parent_id, attributes, failed=ended.failed)
+        span = self._span(trace.span_id, name, SERVER, times, trace.parent_id, attributes)
+        if ended.failed:
+            span.status = ERROR
+        return span
 
     def _model(self) -> dict[str, AttributeValue | None]:
         ended = self._ended
@@ -178,17 +178,17 @@ class _Builder:
         }
 
     def attempt(self, mark: Mark, facts: AttemptFacts, later: list[Mark]) -> list[Span]:
-        """Return the span of an attempt, and the spans of the phases of its response."""
+        """Return the span of an attempt, and the spans of the parts of its response."""
         ended = self._ended
         sent_at: float | None = None
         first_byte_at: float | None = None
         over = None
         for each in later:
-            if each.phase is Phase.SENT:
+            if each.event is SpanEvent.SENT:
                 sent_at = each.at
-            elif each.phase is Phase.STREAM:
+            elif each.event is SpanEvent.STREAM:
                 first_byte_at = each.at
-            elif each.phase is Phase.FAILED:
+            elif each.event is SpanEvent.FAILED:
                 over = each
                 break
         until, reason = (ended.ended_at, ended.reason) if over is None else (over.at, over.reason)
@@ -212,15 +212,15 @@ class _Builder:
         if ended.streaming and first_byte_at is not None and sent_at is not None:
             attributes["gen_ai.response.time_to_first_chunk"] = first_byte_at - sent_at
         name = f"{self._operation or 'request'} {ended.model}"
-        failed = over is not None or ended.failed
-        spans = [
-            self._span(facts.span_id, name, CLIENT, (mark.at, until), self._trace.span_id, attributes, failed=failed)
-        ]
+        span = self._span(facts.span_id, name, CLIENT, (mark.at, until), self._trace.span_id, attributes)
+        if over is not None or ended.failed:
+            span.status = ERROR
+        spans = [span]
         # Prefill and generation cannot be distinguished in a response that is not streamed. The agent of the serving
         # region exports these spans of a forwarded request.
         if ended.streaming and facts.endpoint and sent_at is not None:
             first = until if first_byte_at is None else first_byte_at
-            spans.append(self.phase("prefill", sent_at, first, facts.span_id))
+            spans.append(self.internal("prefill", sent_at, first, facts.span_id))
             if first_byte_at is not None:
-                spans.append(self.phase("stream", first_byte_at, until, facts.span_id))
+                spans.append(self.internal("stream", first_byte_at, until, facts.span_id))
         return spans

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from regional_agent.telemetry.tracing.request_trace import MAX_MARKS, Phase, RequestTrace
+from regional_agent.telemetry.tracing.request_trace import MAX_MARKS, RequestTrace, SpanEvent
 from regional_agent.telemetry.tracing.span_builder import MAX_TEXT, EndedRequest, Span, attributes_of, spans_of
 
 numbers = count(1)
@@ -45,13 +45,13 @@ def seconds(span: Span) -> tuple[float, float]:
 
 def test_phases_and_attempts_follow_each_other() -> None:
     request_trace = trace()
-    request_trace.begins(Phase.SELECTION, 1.0)
-    request_trace.begins(Phase.QUEUE, 2.0)
+    request_trace.note(SpanEvent.SELECTION, 1.0)
+    request_trace.note(SpanEvent.QUEUE, 2.0)
     first = request_trace.attempt_id
     request_trace.attempt("eu-de", "gpu-0", "home", "a", 1, 4.0)
-    request_trace.begins(Phase.SENT, 4.0)
+    request_trace.note(SpanEvent.SENT, 4.0)
     request_trace.attempt_failed("engine_busy", 5.0)
-    request_trace.begins(Phase.SELECTION, 5.0)
+    request_trace.note(SpanEvent.SELECTION, 5.0)
     request_trace.attempt("eu-es", "", "planned", "b", 2, 6.0)
     spans = spans_of(request_trace, ended(), 100.0, new_id)
     assert [(span.name, *seconds(span)) for span in spans] == [
@@ -71,7 +71,7 @@ def test_phases_and_attempts_follow_each_other() -> None:
 def test_a_stream_that_never_began_has_a_prefill_only() -> None:
     request_trace = trace()
     request_trace.attempt("eu-de", "gpu-0", "home", "a", 1, 1.0)
-    request_trace.begins(Phase.SENT, 2.0)
+    request_trace.note(SpanEvent.SENT, 2.0)
     spans = spans_of(
         request_trace, ended(streaming=True, failed=True, reason="engine_timeout", status=504), 0.0, new_id
     )
@@ -83,7 +83,7 @@ def test_a_stream_that_never_began_has_a_prefill_only() -> None:
 def test_marks_of_one_request_are_limited() -> None:
     request_trace = trace()
     for _ in range(MAX_MARKS + 5):
-        request_trace.begins(Phase.SELECTION, 1.0)
+        request_trace.note(SpanEvent.SELECTION, 1.0)
     assert len(request_trace.marks) == MAX_MARKS
 
 
