@@ -12,9 +12,6 @@ PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 NO_PIP  = { echo 'pip could not install everything, see above. It needs a package index:' \
 	'behind a proxy set HTTPS_PROXY, for a mirror PIP_INDEX_URL; then run make again' >&2; exit 2; }
 
-# TRACE, or the Azure trace where the file exists; otherwise the benchmarks generate a workload like it.
-BENCH_TRACE = $(or $(TRACE),$(wildcard ../shared/data/traces/azure-llm-2023-conv.csv))
-
 # Tests wait more than they compute, so there are more workers than cores. In order of names the tests that wait most run first.
 TOGETHER = -n 6 --dist loadfile --no-loadscope-reorder
 
@@ -29,7 +26,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak bench-choosing sim simulate-live calibrate bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
+.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,14 +50,8 @@ bench-leak: $(VENV)/.demo $(VENV)/.wheel  ## growth of an agent's memory over 2,
 bench-live: $(VENV)/.bench $(VENV)/.wheel  ## latency and GPU time of Penstock and of other balancers and inference routers, live (TRACE=, ARGS=--help)
 	@$(BIN)/penstock-lab bench-live $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
-bench-choosing: $(VENV)/.demo  ## tail latency of each way to choose an endpoint, simulated (ARGS=--help)
-	@$(BIN)/penstock-lab simulate-choosing $(ARGS)
-
 sim: $(VENV)/.demo  ## what the decisions must reach, against baselines on a virtual clock (ARGS='--full', --help)
 	@$(BIN)/penstock-lab sim $(ARGS)
-
-simulate-live: $(VENV)/.demo  ## tail latencies of bench-live on a virtual clock (TRACE=, ARGS=--help)
-	@$(BIN)/penstock-lab simulate-live $(if $(BENCH_TRACE),--trace '$(BENCH_TRACE)') $(ARGS)
 
 calibrate: $(VENV)/.demo  ## simulate what the last bench-live measured, and compare p50 and p99 (ARGS=--help)
 	@$(BIN)/penstock-lab calibrate $(ARGS)

@@ -20,8 +20,6 @@ COMMANDS = {
     "soak": "lab.gameday.soak_command:soak",
     "replay": "lab.replay.replay_command:replay",
     "sim": "lab.simulate.commands.sim_command:sim",
-    "simulate-choosing": "lab.simulate.commands.simulate_choosing_command:simulate_choosing",
-    "simulate-live": "lab.simulate.commands.simulate_live_command:simulate_live",
     "simulate-scaling": "lab.simulate.commands.simulate_scaling_command:simulate_scaling",
     "simulate-world": "lab.simulate.commands.simulate_world_command:simulate_world",
     "wan": "lab.wan.wan_command:wan",

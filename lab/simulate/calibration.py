@@ -16,9 +16,8 @@ from lab.bench.live.bench_live_report import PENSTOCK as LIVE_PENSTOCK
 from lab.bench.live.bench_live_report import Conditions, Contest, Demand, LiveResults
 from lab.bench.live.workloads import WORKLOADS, Draw, Kind
 from lab.quantile import quantile
-from lab.simulate.choosing import COST
-from lab.simulate.contenders import LOCAL_LEAST_REQUEST, PENSTOCK, run
-from lab.simulate.fleets import ChatFleet, EngineKind
+from lab.simulate.contenders import LOCAL_LEAST_REQUEST, PENSTOCK, AgentSettings, run
+from lab.simulate.fleets import CHAT_COST, ChatFleet, EngineKind
 from lab.traces.trace import TraceRequest
 
 CONTENDERS = {
@@ -131,8 +130,8 @@ def _simulated(
     by_round: dict[str, list[float]] = {figure: [] for figure in FIGURES}
     model = WORKLOADS[demand.workload].model
     for number, requests in enumerate(rounds):
-        fleet = partial(ChatFleet, model=model, cost=COST, kinds=kinds, exact_limits=True)
-        region = run(contender, fleet, requests, agents=demand.instances, seed=conditions.seed + number)
+        fleet = partial(ChatFleet, model=model, cost=CHAT_COST, kinds=kinds, exact_limits=True)
+        region = run(contender, fleet, requests, AgentSettings(demand.instances), conditions.seed + number)
         counted = [served for served in region.served if served.request.at_s >= conditions.warm_up_seconds]
         first_s = [served.first_s for served in counted if served.first_s is not None]
         end_s = [served.end_s for served in counted if served.end_s is not None]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from lab.simulate.baseline_agent import BalancerFactory, BaselineAgent
 from lab.simulate.baselines.clairvoyant import ORDERS, CentralQueue
 from lab.simulate.baselines.classic import (
@@ -17,14 +19,11 @@ from lab.simulate.baselines.classic import (
 from lab.simulate.baselines.inference import LlmdSticky, LlmdWeighted, LMetric, SkyWalker
 from lab.simulate.baselines.prequal import Prequal
 from lab.simulate.fleets import FleetFactory, Request
-from lab.simulate.penstock_agent import UNBOUNDED, PenstockAgent
+from lab.simulate.penstock_agent import PenstockAgent
 from lab.simulate.region import Agent, Region
 from penstock.policy.policy import Queueing
 
 PENSTOCK = "penstock"
-EARLY = "penstock, binding early"
-"""Penstock with unlimited engine queues: requests wait in engines and not in agents."""
-
 LOCAL_LEAST_REQUEST = "least request, own counts"
 GLOBAL_LEAST_REQUEST = "least request, shared counts"
 TWO_CHOICES = "two choices, own counts"
@@ -55,37 +54,35 @@ BASELINES = {
 BOUNDS = tuple(BOUND + order for order in ORDERS)
 
 
+class AgentSettings(msgspec.Struct, frozen=True):
+    """The agents of a region."""
+
+    count: int
+    view_age_s: float | None = None
+    """Age (s) of the shared view; None for the product's exchange of load."""
+    queueing: Queueing = Queueing()
+    """Queue order of Penstock's agents."""
+
+
 def run(
-    name: str,
-    fleet: FleetFactory[Request],
-    requests: Sequence[Request],
-    *,
-    agents: int,
-    seed: int,
-    view_age_s: float | None = None,
-    queueing: Queueing | None = None,
+    name: str, fleet: FleetFactory[Request], requests: Sequence[Request], agents: AgentSettings, seed: int
 ) -> Region[Request]:
     """Run requests through agents of one contender; return the region after the last response.
 
     Args:
-        name: PENSTOCK, EARLY, a key of BASELINES, or an element of BOUNDS.
+        name: PENSTOCK, a key of BASELINES, or an element of BOUNDS.
         seed: seed of the random numbers; equal seeds give equal runs.
-        view_age_s: age (s) of the shared view; None for the product's exchange of load.
-        queueing: queue order of Penstock's agents; None for the default of models.
     """
-    region: Region[Request] = Region(fleet, agents, seed, view_age_s)
-    region.run(requests, _agents(name, region, queueing))
+    region: Region[Request] = Region(fleet, agents.count, seed, agents.view_age_s)
+    region.run(requests, _agents(name, region, agents.queueing))
     return region
 
 
-def _agents(name: str, region: Region[Request], queueing: Queueing | None) -> list[Agent[Request]]:
+def _agents(name: str, region: Region[Request], queueing: Queueing) -> list[Agent[Request]]:
     count = range(region.agents)
     if name in BASELINES:
-        baseline = BASELINES[name]
-        return [
-            BaselineAgent(region, number, baseline.balancer, shares_counts=baseline.shares_counts) for number in count
-        ]
+        balancer, shares_counts = BASELINES[name]
+        return [BaselineAgent(region, number, balancer, shares_counts=shares_counts) for number in count]
     if name in BOUNDS:
         return [CentralQueue(region, ORDERS[name.removeprefix(BOUND)])] * region.agents
-    engine_queue = UNBOUNDED if name == EARLY else None
-    return [PenstockAgent(region, number, queueing=queueing, engine_queue=engine_queue) for number in count]
+    return [PenstockAgent(region, number, queueing) for number in count]

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from lab.bench.live.fleet import ACCELERATORS, MAX_NUM_SEQS
 from lab.engine.batching import Sequence as EngineSequence
 from lab.quantile import quantile
 from lab.simulate.baselines.balancer import Arrival, EngineReport
@@ -34,6 +35,15 @@ class EngineKind(msgspec.Struct, frozen=True):
     max_num_seqs: int
     speed: float = 1.0
     """Speed of image engines relative to the reference, and the weight in weighted balancers."""
+
+
+CHAT_MODEL = "llama-3.1-8b"
+
+CHAT_COST = Cost(CostUnit.TOKEN, 0.000031, 0.0069)
+"""Cost of CHAT_MODEL in policies/planet/models.yaml."""
+
+CHAT_ENGINES = tuple(EngineKind(accelerator, 3, MAX_NUM_SEQS) for accelerator in ACCELERATORS)
+"""The engines of the live benchmark, with its default count."""
 
 
 class ImageJob(msgspec.Struct, frozen=True):

@@ -16,9 +16,8 @@ from random import Random
 import msgspec
 
 from lab.quantile import quantile
-from lab.simulate.choosing import COST, MODEL
 from lab.simulate.clock import VirtualClock
-from lab.simulate.fleets import ChatFleet, EngineKind
+from lab.simulate.fleets import CHAT_COST, CHAT_ENGINES, CHAT_MODEL, ChatFleet
 from lab.simulate.penstock_agent import PenstockAgent
 from lab.simulate.region import Region, Served
 from lab.traces.generate import Arrivals, generate
@@ -31,7 +30,7 @@ from penstock.health.region_health import RegionHealth, RegionState, observe
 from penstock.planning.plan import RegionPlan
 from penstock.planning.registry import planner
 from penstock.planning.tick_input import TickInput
-from penstock.policy.policy import Failover, Model, Objective, PlannerKind, Policy
+from penstock.policy.policy import Failover, Model, Objective, PlannerKind, Policy, Queueing
 from penstock.policy.policy import Region as PolicyRegion
 from penstock.policy.residency import ResidencyClass, residency_class
 from penstock.routing.reasons import Refusal
@@ -48,9 +47,6 @@ LENGTHS_S = 100.0
 
 DRAIN_S = 120.0
 """Maximum time (s) to wait for responses after the last arrival."""
-
-_KINDS = ("h100", "a100", "l40s")
-_SEQUENCES = 6
 
 
 class Faults(msgspec.Struct, frozen=True):
@@ -114,16 +110,16 @@ class _Site:
         self, config: WorldConfig, name: str, permitted: ResidencyClass, clock: VirtualClock, seed: int
     ) -> None:
         kinds = [
-            EngineKind(kind, len(range(at, config.endpoints, len(_KINDS))), _SEQUENCES)
-            for at, kind in enumerate(_KINDS)
+            msgspec.structs.replace(kind, count=len(range(at, config.endpoints, len(CHAT_ENGINES))))
+            for at, kind in enumerate(CHAT_ENGINES)
         ]
-        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=kinds, exact_limits=True)
+        fleet = partial(ChatFleet, model=CHAT_MODEL, cost=CHAT_COST, kinds=kinds, exact_limits=True)
         self.name = name
         self.permitted = permitted
         self.region: Region[TraceRequest] = Region(fleet, config.agents, seed, clock=clock)
-        self.agents = [PenstockAgent(self.region, number) for number in range(config.agents)]
+        self.agents = [PenstockAgent(self.region, number, Queueing()) for number in range(config.agents)]
         self.region.set_agents(self.agents)
-        self.slots = _SEQUENCES * config.endpoints
+        self.slots = sum(kind.max_num_seqs for kind in self.region.fleet.kinds)
         self.rate = ArrivalRate(tuple(sorted(permitted.regions)))
         self.health = RegionHealth(RegionState.HEALTHY)
         """Health as observed by the other regions of the jurisdiction."""
@@ -225,7 +221,7 @@ class World:
             self._policy,
             entry.name,
             entry.permitted,
-            plan.lookup(MODEL, entry.permitted.name) if plan is not None else None,
+            plan.lookup(CHAT_MODEL, entry.permitted.name) if plan is not None else None,
             views,
         )
         return entry if isinstance(options, Refusal) else self.sites[draw(options, self._rng).region]
@@ -272,16 +268,14 @@ class World:
 
     def _tick(self) -> None:
         """Record a report of every agent, and plan from the newest reports of at least the configured age."""
-        now = self._clock.now
+        now, count = self._clock.now, self._config.endpoints
         agents = {}
         for name, site in self.sites.items():
             if site.is_lost:
                 continue
             site.rate.settle(PLAN_INTERVAL_S, now)
-            pools = (
-                PoolReport(MODEL, self._config.endpoints, self._config.endpoints, site.slots, site.load, SERVICE_S),
-            )
-            rows = (DemandReport(MODEL, site.permitted.name, site.rate.regions, site.rate.per_s),)
+            pools = (PoolReport(CHAT_MODEL, count, count, site.slots, site.load, SERVICE_S),)
+            rows = (DemandReport(CHAT_MODEL, site.permitted.name, site.rate.regions, site.rate.per_s),)
             agents[name, "one"] = HeldReport(AgentReport(name, "one", 1, 1, now, pools, rows), now, now)
         health = {name: site.health for name, site in self.sites.items()}
         self._reported.append((now, Snapshot(agents, health)))
@@ -331,7 +325,7 @@ def _policy(names: list[str], config: WorldConfig) -> Policy:
         regions[name] = PolicyRegion(name, "XX", latitude, (longitude + 180.0) % 360.0 - 180.0)
     return Policy(
         regions,
-        {MODEL: Model(MODEL, SERVICE_S)},
+        {CHAT_MODEL: Model(CHAT_MODEL, SERVICE_S)},
         {},
         (),
         failover=Failover(),

@@ -14,7 +14,7 @@ from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
 from penstock.admission.queue_order import urgency_at
 from penstock.admission.queueing import QueuedRequest
 from penstock.fleet.shared_counts import MIN_INTERVAL_S, weight_at_age, weighted_count
-from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Queueing
+from penstock.policy.policy import Queueing
 from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import NO_LOAD, EndpointAccount, Load, PoolAccount
 from penstock.routing.endpoint_chooser import EndpointChooser
@@ -37,33 +37,24 @@ PRIOR_SERVICE_S = 5.0
 EngineLoads = Mapping[str, tuple[int, int, int]]
 """By engine: requests, reserved prefill (µs), reserved decode (µs)."""
 
-UNBOUNDED = 1_000_000
-"""An unreachable limit of an engine's queue, with which every request is sent to an engine immediately."""
+UNBOUNDED_S = 1e8
+"""A maximum wait (s) that no request of a simulation reaches."""
 
 
 class PenstockAgent(Generic[Request]):
     """One agent with its engine accounts, endpoint chooser and queue."""
 
-    def __init__(
-        self,
-        region: Region[Request],
-        number: int,
-        *,
-        queueing: Queueing | None = None,
-        engine_queue: int | None = None,
-    ) -> None:
+    def __init__(self, region: Region[Request], number: int, queueing: Queueing) -> None:
         """Create an agent without measurements.
 
         Args:
             number: index of the agent, from 0.
-            queueing: order of the agent's queue; None for the default of models.
-            engine_queue: requests that may wait in an engine beyond its slots; None for 1 in batching engines and 0 in
-                engines with a single slot.
+            queueing: order of the agent's queue.
         """
         self.queue: FairQueue[Served[Request]] = FairQueue(number << 32)
         self._region: Region[Request] = region
         self._number = number
-        self._queueing = queueing or Queueing()
+        self._queueing = queueing
         rng = Random(region.seed * 1000 + number)
         self._rng = rng
         self._reader = region.shared.reader(number, rng.random())
@@ -76,15 +67,15 @@ class PenstockAgent(Generic[Request]):
         self._chooser = EndpointChooser(rng)
         self._chooser.affinity.publishes = True
         self._pool: PoolAccount[EndpointAccount] = PoolAccount(PRIOR_SERVICE_S)
-        self._pool.set_endpoints([self._account(index, engine_queue) for index in range(len(region.fleet.kinds))])
+        self._pool.set_endpoints([self._account(index) for index in range(len(region.fleet.kinds))])
         for endpoint in self._pool.endpoints:
             endpoint.pools = (self._pool,)
         self._pool.recount()
         self._pool.update_speeds()
 
-    def _account(self, index: int, engine_queue: int | None) -> EndpointAccount:
+    def _account(self, index: int) -> EndpointAccount:
         kind = self._region.fleet.kinds[index]
-        queue = engine_queue if engine_queue is not None else int(kind.max_num_seqs > 1)
+        queue = int(kind.max_num_seqs > 1)  # one request may wait in a batching engine
         view = EndpointView(f"engine-{index}", kind.max_num_seqs, kind.max_num_seqs + queue, ready=True)
         return EndpointAccount(view, kind.accelerator)
 
@@ -94,7 +85,7 @@ class PenstockAgent(Generic[Request]):
         self._update(now)
         if self.queue.must_queue(0, now, self._other_heads) or not self._place(served):
             work = self._estimate(served.request).work
-            give_up_at = now + DEFAULT_MAX_WAIT_S * UNBOUNDED
+            give_up_at = now + UNBOUNDED_S
             urgency = urgency_at(self._queueing, now, give_up_at, work.prefill_s + work.decode_s, PRIOR_SERVICE_S)
             self.queue.join(served, "", 0, 0, now, give_up_at, urgency_at=urgency)
             self._changed()

@@ -51,10 +51,6 @@ class SimulatedEngine:
         """Used share (0-1) of the KV cache."""
         return self._model.kv.usage
 
-    def resize(self, max_num_seqs: int) -> None:
-        """Change the maximum number of running sequences."""
-        self._model.max_num_seqs = max_num_seqs
-
     def submit(self, sequence: Sequence, on_first: Callable[[], None], on_end: Callable[[], None]) -> None:
         """Queue a sequence; the callbacks report its first and its last token."""
         self._watchers[sequence] = (on_first, on_end)

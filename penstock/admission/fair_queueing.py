@@ -2,8 +2,7 @@
 
 The agent that frees a slot can use it first. If it always did, an agent without running requests would never get a
 slot. Each agent therefore leaves free slots to the agent whose first request has waited longest, by the queues that
-agents report to each other. In a simulation of eight agents with full engines this reduces the 99th percentile of the
-time to first token by 40 % (`make bench-choosing`).
+agents report to each other.
 
 The turn is bounded in time and is not a lock: an agent that does not use its turn is skipped for a while, so an agent
 that is down, or whose first request cannot use the slot, does not delay others.

@@ -114,10 +114,16 @@ class LlmdWeighted(_PrefixAware):
         return self.least(scored)
 
 
-class LlmdSticky(LlmdWeighted):
+class LlmdSticky(_PrefixAware):
     """The endpoint with the longest matching prefix, unless it is saturated by the thresholds of llm-d's saturation
     detector; otherwise the choice of `LlmdWeighted`.
     """
+
+    def __init__(self, pool: PoolView, rng: Random) -> None:
+        """Create a balancer that has sent nothing."""
+        super().__init__(pool, rng)
+        self._weighted = LlmdWeighted(pool, rng)
+        self._weighted.sent_prefixes = self.sent_prefixes
 
     def choose(self, arrival: Arrival, now: float) -> int:
         """As `Balancer.choose`."""
@@ -127,7 +133,7 @@ class LlmdSticky(LlmdWeighted):
             open_ = [index for blocks, index in held if blocks == longest and not self._is_saturated(index)]
             if open_:
                 return self.least((self.pool.in_flight(index), index) for index in open_)
-        return super().choose(arrival, now)
+        return self._weighted.choose(arrival, now)
 
     def _is_saturated(self, index: int) -> bool:
         report = self.pool.report(index)

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from random import Random
 
-from lab.simulate.choosing import COST, MODEL
-from lab.simulate.contenders import BASELINES, PENSTOCK, TWO_CHOICES, run
-from lab.simulate.fleets import ChatFleet, EngineKind
-from lab.simulate.live import LIVE
+from lab.simulate.contenders import BASELINES, PENSTOCK, TWO_CHOICES, AgentSettings, run
+from lab.simulate.fleets import CHAT_COST, CHAT_ENGINES, CHAT_MODEL, ChatFleet
 from lab.simulate.targets.comparison import Target, at_most, mean, ratio
 from lab.simulate.targets.scenarios import (
     Measures,
@@ -55,9 +53,9 @@ class ChatScenario(RegionScenario, frozen=True, kw_only=True):
 
     def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
         """As `Scenario.measure`."""
-        fleet = partial(ChatFleet, model=MODEL, cost=COST, kinds=self.kinds, exact_limits=True)
+        fleet = partial(ChatFleet, model=CHAT_MODEL, cost=CHAT_COST, kinds=self.kinds, exact_limits=True)
         requests = self.requests(scale.chat_s, seed)
-        region = run(contender, fleet, requests, agents=self.agents, seed=seed, queueing=self.queueing)
+        region = run(contender, fleet, requests, AgentSettings(self.agents, queueing=self.queueing), seed)
         per_token_s = [
             (served.end_s - served.first_s) / (served.request.output_tokens - 1)
             for served in region.served[len(region.served) // 10 :]
@@ -72,17 +70,11 @@ class ChatScenario(RegionScenario, frozen=True, kw_only=True):
         return generate(duration_s, Random(seed), Arrivals(self.rate_per_s, rate_cv=0.0, dwell_s=duration_s))
 
 
-def _scenario(
-    name: str, agents: int, rate_per_s: float, *, reuse: bool, kinds: tuple[EngineKind, ...] = LIVE
-) -> ChatScenario:
+def _scenario(name: str, agents: int, rate_per_s: float, *, reuse: bool) -> ChatScenario:
     instances = "1 agent" if agents == 1 else f"{agents} agents"
+    name, contenders = f"{name}, {rate_per_s:g}/s, {instances}", (PENSTOCK, *_COMPARED)
     return ChatScenario(
-        name=f"{name}, {rate_per_s:g}/s, {instances}",
-        kinds=kinds,
-        agents=agents,
-        contenders=(PENSTOCK, *_COMPARED),
-        rate_per_s=rate_per_s,
-        reuse=reuse,
+        name=name, kinds=CHAT_ENGINES, agents=agents, contenders=contenders, rate_per_s=rate_per_s, reuse=reuse
     )
 
 

@@ -15,7 +15,7 @@ from statistics import fmean
 import msgspec
 
 from lab.simulate.contenders import BOUNDS, PENSTOCK
-from lab.simulate.live import LIVE
+from lab.simulate.fleets import CHAT_ENGINES
 from lab.simulate.targets.chat_targets import ChatScenario
 from lab.simulate.targets.image_targets import ONE_SLOT
 from lab.simulate.targets.scenarios import ImageScenario, Measures, Runs, Scale, values_of
@@ -58,7 +58,9 @@ class DisciplineScenario(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.of, queueing=DISCIPLINES[contender]).measure(PENSTOCK, scale, seed)
 
 
-_FULL = ChatScenario(name="chats, 22/s, 1 agent", kinds=LIVE, agents=1, contenders=(), rate_per_s=22.0, reuse=False)
+_FULL = ChatScenario(
+    name="chats, 22/s, 1 agent", kinds=CHAT_ENGINES, agents=1, contenders=(), rate_per_s=22.0, reuse=False
+)
 """A workload that exceeds the capacity of the engines."""
 
 FRONTIER_SCENARIOS = (

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from lab.quantile import quantile
-from lab.simulate.contenders import PENSTOCK, run
+from lab.simulate.contenders import PENSTOCK, AgentSettings, run
 from lab.simulate.fleets import EngineKind, ImageFleet, ImageJob, Request
 from lab.simulate.region import Region
 from lab.simulate.targets.comparison import ratio
@@ -100,10 +100,8 @@ class ImageScenario(RegionScenario, frozen=True, kw_only=True):
             contender,
             partial(ImageFleet, kinds=self.kinds),
             image_jobs(scale.image_jobs, self.load * speed / MEAN_WORK_S, seed),
-            agents=self.agents,
-            seed=seed,
-            view_age_s=self.view_age_s,
-            queueing=self.queueing,
+            AgentSettings(self.agents, self.view_age_s, self.queueing),
+            seed,
         )
         return measures(region)
 

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from lab.simulate.contenders import BOUNDS, PENSTOCK, run
+from lab.simulate.contenders import BOUNDS, GLOBAL_LEAST_REQUEST, LOCAL_LEAST_REQUEST, PENSTOCK, AgentSettings, run
 from lab.simulate.fleets import EngineKind, ImageFleet
+from lab.simulate.targets.chat_targets import REUSE, ChatScenario
 from lab.simulate.targets.comparison import at_least, at_most, ratio
 from lab.simulate.targets.frontier import DISCIPLINES, FRONTIER_SCENARIOS, METRICS, frontier
 from lab.simulate.targets.global_targets import CENTRAL, OLD_REPORTS, POOLING, WATERFALL
 from lab.simulate.targets.image_targets import OLD_VIEW, ONE_SLOT
 from lab.simulate.targets.scenarios import Scale, image_jobs, measures
 from lab.simulate.targets.targets_report import simulate, write
+
+MIXED = (EngineKind("h100", 4, 4), EngineKind("a100", 6, 4), EngineKind("l40s", 6, 4))
+"""A stream on the slowest engine takes four times as long as on the fastest engine."""
 
 TINY = Scale(seeds=2, image_jobs=60, chat_s=2.0, step_s=2.0)
 LONGER = Scale(seeds=1, image_jobs=600, chat_s=2.0, step_s=2.0)
@@ -62,6 +66,23 @@ def test_a_discipline_is_behind_those_that_are_better_in_one_metric_and_as_good_
     assert points["penstock, shortest, overtaken 10 s"] == ()
 
 
+def test_with_full_engines_penstock_has_the_shortest_tail() -> None:
+    full = ChatScenario(name="full", kinds=MIXED, agents=8, contenders=(), rate_per_s=26.0, reuse=False)
+    scale = Scale(seeds=1, image_jobs=0, chat_s=45.0, step_s=0.0)
+    ours, shared, own = (full.measure(name, scale, 2) for name in (PENSTOCK, GLOBAL_LEAST_REQUEST, LOCAL_LEAST_REQUEST))
+    assert ours["ttft_p99_s"] < 0.7 * shared["ttft_p99_s"] < 0.7 * own["ttft_p99_s"]
+    assert ours["e2e_p99_s"] < 0.95 * shared["e2e_p99_s"] < 0.95 * own["e2e_p99_s"]
+
+
+def test_three_agents_find_cached_prefixes_as_one_does() -> None:
+    scale = Scale(seeds=1, image_jobs=0, chat_s=30.0, step_s=0.0)
+    alone, shared = (scenario.measure(PENSTOCK, scale, 1) for scenario in REUSE)
+    others = REUSE[0].measure(LOCAL_LEAST_REQUEST, scale, 1)
+    assert shared["ttft_p50_s"] < 1.1 * alone["ttft_p50_s"]
+    assert shared["ttft_p50_s"] < 0.6 * others["ttft_p50_s"]
+    assert shared["e2e_p99_s"] < 0.6 * others["e2e_p99_s"]
+
+
 def test_shortest_work_first_costs_the_tail() -> None:
     by_arrival, shortest = "penstock, by arrival", "penstock, shortest, overtaken 60 s"
     in_turn, shortest_first = (FRONTIER_SCENARIOS[0].measure(name, LONGER, 1) for name in (by_arrival, shortest))
@@ -71,7 +92,7 @@ def test_shortest_work_first_costs_the_tail() -> None:
 def test_the_variation_of_a_kind_counts_by_its_use() -> None:
     """One job on one of two slow engines has a variation of 1 among these, which weighs little by their use."""
     kinds = (EngineKind("", 2, 1, 2.0), EngineKind("", 2, 1, 0.01))
-    region = run("round robin", lambda clock: ImageFleet(clock, kinds), image_jobs(3, 0.001, 1), agents=1, seed=1)
+    region = run("round robin", lambda clock: ImageFleet(clock, kinds), image_jobs(3, 0.001, 1), AgentSettings(1), 1)
     use = region.use()
     pairs = [(first, second) for first, second in (use[:2], use[2:])]
     spread = sum(abs(first - second) / 2 for first, second in pairs)
