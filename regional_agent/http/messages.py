@@ -18,6 +18,9 @@ _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
 }
 
+KEEP_ALIVE_1_0: Final = b"connection: keep-alive\r\n"
+"""Header line for HTTP/1.0 clients, which otherwise wait for the close of the connection as the response's end."""
+
 _REQUEST_ID_LINE: Final = REQUEST_ID_HEADER + b": "
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.admission.queueing import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.listener_state import ListenerState
-from regional_agent.http.messages import AdmittedHead, Request, response_head, with_common_lines
+from regional_agent.http.messages import KEEP_ALIVE_1_0, AdmittedHead, Request, response_head, with_common_lines
+from regional_agent.http.request_handler import Handler, TunnelReceiver
 
 SMALL_BODY_BYTES: Final = 64 * 1024
 """Maximum size of a small body. A request with a larger body may be handled before the body is complete, and its body
@@ -22,47 +23,14 @@ written. The data is dropped. Closing at once would reset the connection, and th
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-KEEP_ALIVE_1_0: Final = b"connection: keep-alive\r\n"
-"""Header line for HTTP/1.0 clients, which otherwise wait for the close of the connection as the response's end."""
-
 
 _DISPLACED: Final = "the memory for large bodies is full, and this tenant holds the largest part of it"
-
-
-class Handler(Protocol):
-    """Handles one request over time, and is informed of events on the client connection."""
-
-    def on_client_gone(self) -> None:
-        """Handle the disconnect of the client."""
-
-    def on_client_writable(self, writable: bool) -> None:
-        """Stop writing when the client's write buffer is above its high-water mark; continue once it has drained."""
-
-    def on_request_body(self, chunk: bytes) -> None:
-        """Process a further part of a body that was incomplete when its request was handled."""
-
-    def on_request_end(self) -> None:
-        """Process the end of a body that was incomplete when its request was handled."""
-
-    def on_request_refused(self, refusal: Refusal) -> None:
-        """Refuse a request whose incomplete body is malformed, too large or too slow, or whose kept body has to make
-        room for the body of another tenant."""
-
-    def drop_body(self) -> bool:
-        """Drop the kept body if the target has received it; returns whether it was dropped."""
-
-
-class TunnelReceiver(Protocol):
-    """Receives the client's bytes after a protocol upgrade."""
-
-    def on_client_bytes(self, data: bytes) -> None: ...
-    def on_client_eof(self) -> None: ...
 
 
 class Application(Protocol):
     """Responds to requests: at once by `connection.respond`, or by a handler that it returns."""
 
-    def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
+    def handle(self, request: Request, connection: Any) -> Handler | None:
         """Handle a request. Its body may be incomplete if it is large."""
 
     def admit_head(self, request: Request) -> AdmittedHead | Refusal:

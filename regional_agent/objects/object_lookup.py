@@ -8,19 +8,20 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from penstock.routing.reasons import Refusal
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request
-from regional_agent.http.request_sequence import Handler, RequestSequence
+from regional_agent.http.request_handler import Handler
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.requests.route_fields import objects_of
 
-Serve = Callable[[Request, RequestSequence, Refusal | None], Handler | None]
+Serve = Callable[[Request, ClientConnection, Refusal | None], Handler | None]
 """Handles a request, or responds with its refusal."""
 
 log = structlog.get_logger()
 
 
 def look_up_objects(
-    objects: KnownObjects, request: Request, connection: RequestSequence, tenant: str, serve: Serve, now: float
+    objects: KnownObjects, request: Request, connection: ClientConnection, tenant: str, serve: Serve, now: float
 ) -> ObjectLookup | None:
     """The handler of a request for an object that only another agent may have recorded; None for other requests.
 
@@ -40,7 +41,7 @@ class ObjectLookup:
         self,
         objects: KnownObjects,
         request: Request,
-        connection: RequestSequence,
+        connection: ClientConnection,
         tenant: str,
         object_ids: Sequence[str],
         serve: Serve,

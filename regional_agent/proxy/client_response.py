@@ -5,9 +5,9 @@ from __future__ import annotations
 from penstock.answers.answer_parser import AnswerParser
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import NO_BODY_STATUSES, REFUSAL_HEADER
-from regional_agent.http.messages import Request
-from regional_agent.http.request_sequence import KEEP_ALIVE_1_0, RequestSequence
+from regional_agent.http.messages import KEEP_ALIVE_1_0, Request
 from regional_agent.proxy.error_formats import error_body, stream_error
 from regional_agent.proxy.error_responses import STATUS
 from regional_agent.telemetry.stream_gaps import StreamGaps
@@ -32,7 +32,7 @@ class ClientResponse:
         "sent_bytes",
     )
 
-    def __init__(self, client: RequestSequence) -> None:
+    def __init__(self, client: ClientConnection) -> None:
         self._client = client
         self._unsent: list[bytes] = []
         self._relay: ChunkRelay | None = None

@@ -16,9 +16,9 @@ from penstock.answers.usage_request import REFUSING_STATUSES, UsageFlag, ask_for
 from penstock.continuation.continuable_request import ContinuableRequest
 from penstock.health.progress import Stall
 from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import Request
-from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object
 from regional_agent.proxy.answer_intake import HOLD_S, AnswerIntake, intake_of
 from regional_agent.proxy.client_response import ClientResponse
@@ -102,7 +102,7 @@ class Exchange:
     )
 
     def __init__(
-        self, services: ExchangeServices, client: RequestSequence, request: Request, context: RequestContext
+        self, services: ExchangeServices, client: ClientConnection, request: Request, context: RequestContext
     ) -> None:
         self._services = services
         self._client = client

@@ -12,9 +12,9 @@ import structlog
 
 from penstock.routing.reasons import Refusal
 from regional_agent.background_tasks import keep_running, sleep_until_tick
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request
-from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.exchange_services import ExchangeServices
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
@@ -104,7 +104,7 @@ class Proxy:
             ended += 1
         return ended
 
-    def handle(self, client: RequestSequence, request: Request, context: RequestContext) -> Exchange:
+    def handle(self, client: ClientConnection, request: Request, context: RequestContext) -> Exchange:
         """Start the exchange of an admitted request."""
         if self._tracer is not None:
             self._tracer.begin(context, trusted=client.trusted, now=self.clock())

@@ -10,8 +10,8 @@ import asyncio
 from typing import Final, Protocol
 
 from penstock.routes.timeouts import NO_TIMEOUTS, TimeLimits, time_limits
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request
-from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.exchange_services import ExchangeServices
 from regional_agent.proxy.upstream_request import build_upstream_request
 from regional_agent.requests.request_context import RequestContext
@@ -52,7 +52,7 @@ class TargetConnection:
     )
 
     def __init__(
-        self, services: ExchangeServices, client: RequestSequence, request: Request, context: RequestContext
+        self, services: ExchangeServices, client: ClientConnection, request: Request, context: RequestContext
     ) -> None:
         """Start without a connection."""
         self._services = services

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request, request_lines_to_upstream
-from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.websocket.websocket_offer import handshake_lines
@@ -20,7 +20,7 @@ def build_upstream_request(
     request: Request,
     context: RequestContext,
     attempt: Attempt,
-    client: RequestSequence,
+    client: ClientConnection,
     host_line: bytes,
     via: bytes,
     now: float,
@@ -54,7 +54,7 @@ def build_upstream_request(
     return _COUNTED % (*head, request.length, request.body if request.whole else b"")
 
 
-def _client_lines(request: Request, context: RequestContext, client: RequestSequence) -> bytes:
+def _client_lines(request: Request, context: RequestContext, client: ClientConnection) -> bytes:
     """The header lines that come from the client."""
     if request.plain:
         return request_lines_to_upstream(request, client.listener.to_upstream, client.scheme, request.authority)
@@ -65,7 +65,7 @@ def _client_lines(request: Request, context: RequestContext, client: RequestSequ
     )
 
 
-def _scheme_and_host(request: Request, context: RequestContext, client: RequestSequence) -> tuple[bytes, bytes]:
+def _scheme_and_host(request: Request, context: RequestContext, client: ClientConnection) -> tuple[bytes, bytes]:
     """Scheme and host that the client used. X-Forwarded headers count only from trusted proxies and peer agents."""
     proto, host = request.header(b"x-forwarded-proto"), request.header(b"x-forwarded-host")
     if (proto is None and host is None) or not (context.route_context is not None or client.trusted):

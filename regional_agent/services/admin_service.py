@@ -12,8 +12,8 @@ from adapters.access.key_access import Denied, KeyAccess
 from penstock.routes.route import ErrorFormat
 from regional_agent.endpoints import endpoint_registration
 from regional_agent.endpoints.endpoint_registration import Registrations
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request
-from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.proxy.error_formats import error_body
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
@@ -61,7 +61,7 @@ class AdminService(Service):
         self._update_metrics = update_metrics
         self._status = status
 
-    def handle(self, request: Request, connection: RequestSequence) -> None:
+    def handle(self, request: Request, connection: ClientConnection) -> None:
         """Respond without waiting, so that load on the other services does not fail a liveness probe."""
         path = request.path
         if path == endpoint_registration.PATH or path.startswith(endpoint_registration.PATH + b"/"):
@@ -82,7 +82,7 @@ class AdminService(Service):
         else:
             connection.respond(200, [JSON], msgspec.json.encode(self._status()))
 
-    def _permits(self, role: Role, request: Request, connection: RequestSequence) -> bool:
+    def _permits(self, role: Role, request: Request, connection: ClientConnection) -> bool:
         """Whether the caller has a role; if not, the request is rejected."""
         try:
             authorization, certificate = request.header(b"authorization"), connection.client_certificate()
@@ -98,7 +98,7 @@ class AdminService(Service):
             return False
         return True
 
-    def _explain(self, request: Request, connection: RequestSequence) -> None:
+    def _explain(self, request: Request, connection: ClientConnection) -> None:
         try:
             explanation = self._explain_service.explain(request.target, self._proxy.clock())
         except BadExplainQuery as error:
@@ -106,7 +106,7 @@ class AdminService(Service):
         else:
             connection.respond(200, [JSON], msgspec.json.encode(explanation))
 
-    def _register(self, request: Request, connection: RequestSequence) -> None:
+    def _register(self, request: Request, connection: ClientConnection) -> None:
         authorization, body = request.header(b"authorization"), bytes(request.body)
         reply = self._registrations.handle(request.method, request.path, authorization, body)
         connection.respond(reply.status, [JSON], reply.body)

@@ -7,8 +7,9 @@ from typing import Final
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import identity, probe, route_context
 from regional_agent.config.active_config import ActiveConfig
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AdmittedHead, Request
-from regional_agent.http.request_sequence import Handler, RequestSequence
+from regional_agent.http.request_handler import Handler
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
@@ -40,7 +41,7 @@ class PeerService(RoutedService):
         super().__init__(admission, proxy, config)
         self._responder = responder
 
-    def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
+    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
         """Respond to a probe or to a request for this agent's certificate, or proxy a forwarded request.
 
         A forwarded request is sent to an endpoint of this region and never forwarded again.
@@ -68,7 +69,7 @@ class PeerService(RoutedService):
             self._refuse_unknown_path(connection, request)
         return None
 
-    def _serve(self, request: Request, connection: RequestSequence, refusal: Refusal | None = None) -> Exchange | None:
+    def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Exchange | None:
         """Proxy a forwarded request whose objects have been looked up; `refusal` if it is refused."""
         if refusal is None:
             context = self._admission.context_from_peer(request, self._proxy.clock())

@@ -10,8 +10,8 @@ from penstock.routes.route_query import refusal_of_miss
 from penstock.routes.route_table import RouteMatch
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AdmittedHead, Request, valid_request_id
-from regional_agent.http.request_sequence import RequestSequence
 from regional_agent.objects.object_lookup import ObjectLookup, Serve, look_up_objects
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.proxy import Proxy
@@ -77,14 +77,14 @@ class Service:
         """Set the route of a request; returns a refusal if no route matches. By default no route matches."""
         return unknown_path(request)
 
-    def _refuse(self, connection: RequestSequence, request: Request, refusal: Refusal) -> None:
+    def _refuse(self, connection: ClientConnection, request: Request, refusal: Refusal) -> None:
         connection.respond(*self.refuse(refusal, request))
 
     def _loops(self, request: Request) -> bool:
         """Whether this agent has already forwarded the request (Via, RFC 9110, section 7.6.3)."""
         return any(self._proxy.via in value for value in request.every(b"via"))
 
-    def _refuse_unknown_path(self, connection: RequestSequence, request: Request) -> None:
+    def _refuse_unknown_path(self, connection: ClientConnection, request: Request) -> None:
         self._refuse(connection, request, unknown_path(request))
 
 
@@ -100,7 +100,9 @@ class RoutedService(Service):
         """Whether the body is JSON."""
         return reads_whole(request)
 
-    def _look_up(self, request: Request, connection: RequestSequence, tenant: str, serve: Serve) -> ObjectLookup | None:
+    def _look_up(
+        self, request: Request, connection: ClientConnection, tenant: str, serve: Serve
+    ) -> ObjectLookup | None:
         """Look up the unknown objects that a request of `tenant` names; None if there are none or `tenant` is empty."""
         if not tenant:
             return None
@@ -133,7 +135,7 @@ class RoutedService(Service):
         return ErrorFormat.OPENAI if route is None else route.errors
 
 
-def answer_health(readiness: Readiness, request: Request, connection: RequestSequence, *, shutting_down: bool) -> None:
+def answer_health(readiness: Readiness, request: Request, connection: ClientConnection, *, shutting_down: bool) -> None:
     """Answer `/livez` (200 while the event loop runs) or `/readyz` (200 if the agent can serve clients).
 
     An agent is ready if a policy is in force, the agent is not shutting down, and one of its endpoints is ready. An

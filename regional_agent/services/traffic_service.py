@@ -9,10 +9,11 @@ import msgspec
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.cors import cors_lines, preflight_lines
 from regional_agent.http.headers.header_rules import TIMEOUT_HEADER
 from regional_agent.http.messages import AdmittedHead, Request
-from regional_agent.http.request_sequence import Handler, RequestSequence
+from regional_agent.http.request_handler import Handler
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
@@ -47,7 +48,7 @@ class TrafficService(RoutedService):
         self._readiness = readiness
         self._endpoints = endpoints
 
-    def handle(self, request: Request, connection: RequestSequence) -> Handler | None:
+    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
         """Proxy a request of a route; respond directly to a request for the list of models and to a health check."""
         if not request.plain and self._answer_preflight(request, connection):
             return None
@@ -62,7 +63,7 @@ class TrafficService(RoutedService):
                     return lookup
         return self._serve(request, connection, refusal)
 
-    def _serve(self, request: Request, connection: RequestSequence, refusal: Refusal | None = None) -> Exchange | None:
+    def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Exchange | None:
         """Handle a request whose objects have been looked up; `refusal` if it is refused."""
         if refusal is None:
             context = self._context(request, connection)
@@ -91,7 +92,7 @@ class TrafficService(RoutedService):
         if policy is not None and policy.cors_origins:
             request.cors_lines = cors_lines(request, policy.cors_origins)
 
-    def _answer_preflight(self, request: Request, connection: RequestSequence) -> bool:
+    def _answer_preflight(self, request: Request, connection: ClientConnection) -> bool:
         """Permit the origin of a request to read the response; answer a preflight request, and return True."""
         self._permit_origin(request)
         lines = preflight_lines(request) if request.cors_lines else None
@@ -118,7 +119,7 @@ class TrafficService(RoutedService):
         """Whether a body that is not JSON can be streamed to the engine: the model is known."""
         return can_start_early(request)
 
-    def _context(self, request: Request, connection: RequestSequence) -> RequestContext | Refusal:
+    def _context(self, request: Request, connection: ClientConnection) -> RequestContext | Refusal:
         client_timeout_s = inf
         if not request.plain:
             timeout_ms = request.header(TIMEOUT_HEADER)
@@ -134,7 +135,7 @@ class TrafficService(RoutedService):
         agent_timeout_s = self._proxy.limits.request_timeout_s
         return self._admission.context_from_client(request, connection.peer_ip, now, client_timeout_s, agent_timeout_s)
 
-    def _models(self, request: Request, connection: RequestSequence) -> None:
+    def _models(self, request: Request, connection: ClientConnection) -> None:
         policy = self._config.policy
         if policy is not None and request.header(ANTHROPIC_HEADER) is not None:
             # The route determines the header of the API key and the format of errors; both follow Anthropic's API.

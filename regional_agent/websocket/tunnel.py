@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.routing.reasons import Refusal
-from regional_agent.http.request_sequence import RequestSequence
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.websocket.client_messages import ClientMessages, Violation
 from regional_agent.websocket.websocket_frames import ServerFrames, close_frame, text_frame
@@ -37,7 +37,7 @@ class Tunnel:
 
     def __init__(
         self,
-        client: RequestSequence,
+        client: ClientConnection,
         upstream: UpstreamConnection,
         now: float,
         on_end: Callable[[], None],
