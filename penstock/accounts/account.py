@@ -22,6 +22,7 @@ class Account:
         "ended_at",
         "first_byte_at",
         "is_estimated",
+        "measured_usage",
         "outcome",
         "reason",
         "received_bytes",
@@ -55,11 +56,8 @@ class Account:
         token, without a report."""
         self.is_estimated = False
         """Whether the agent counted a part of `usage`, because the engine did not report it."""
-
-    @property
-    def measured_usage(self) -> Usage | None:
-        """The usage that the engine reported for the whole answer; None if it is estimated."""
-        return None if self.is_estimated else self.usage
+        self.measured_usage: Usage | None = None
+        """The usage that the engine reported for the whole answer; None without such a report."""
 
     def use_tokens(self, estimate: WorkEstimate, reported: Usage | None, delivered: int, *, is_final: bool) -> None:
         """Set the usage of a request whose response began.
@@ -70,10 +68,15 @@ class Account:
                 the answer was not streamed, so that its expected length is used.
             is_final: whether `reported` is the usage of the whole answer.
         """
+        is_token = estimate.cost.unit is _TOKEN
         if reported is not None and is_final:
-            self.usage = reported
-            return
-        if estimate.cost.unit is not _TOKEN:
+            self.measured_usage = reported
+            if reported.prompt_tokens or not is_token:
+                self.usage = reported
+                return
+            # No prompt has zero tokens: Ollama omits their number if the whole prompt was cached.
+            delivered = reported.answer_tokens
+        if not is_token:
             return
         self.is_estimated = True
         prompt_tokens, cached_tokens, answer_tokens = 0, 0, max(0, delivered)

@@ -298,7 +298,7 @@ class AnswerParser:
     def _read_record(self, data: bytes, *, counts: bool) -> bool:
         """Read the JSON text of a record; returns whether it only reports usage that the client did not ask for."""
         if self._format.is_openai and not self._format.id_paths:
-            read = usage_of_answer(data)
+            read = usage_of_answer(data, self.usage)
             if read is not None:
                 self._usage, has_choices = read
                 if self._kind == JSON:
@@ -350,6 +350,9 @@ class AnswerParser:
             self._note_error(error)
         if self._reported is None:
             self._reported = ReportedUsage(self._format.places)
+        if self._usage is not None:
+            self._reported.replace(self._usage)
+            self._usage = None
         reports = self._reported.read(fields)
         if self._kind != JSON and (finish := finish_reason_in(fields)):
             self.finish_reason = finish
@@ -365,7 +368,6 @@ class AnswerParser:
         if counts and has_output(fields):
             self.delivered += 1
         if reports:
-            self._usage = None
             is_final = self._kind == JSON or is_usage_only or self.ended or self.finish_reason != ""
             self._final_at = self.delivered if is_final else -1
         return is_usage_only and self._hides_usage

@@ -21,8 +21,8 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
 
 
@@ -37,12 +37,17 @@ class _Answer(msgspec.Struct):
 
 _decoder: Final = msgspec.json.Decoder(_Answer)
 _ERROR: Final = b'"error"'
+_NOTHING: Final = Usage(0, 0)
 
 
-def usage_of_answer(data: bytes) -> tuple[Usage, bool] | None:
+def usage_of_answer(data: bytes, before: Usage | None) -> tuple[Usage, bool] | None:
     """The usage of an answer, or of an event, without an error, and whether it has choices.
 
-    Returns None if the answer must be read by place. `data` is a JSON text.
+    Returns None if the answer must be read by place.
+
+    Args:
+        data: a JSON text.
+        before: the last report of the same answer, whose numbers hold where `data` reports none.
     """
     try:
         answer = _decoder.decode(data)
@@ -53,11 +58,16 @@ def usage_of_answer(data: bytes) -> tuple[Usage, bool] | None:
         return None
     if bytes(answer.object) == _ERROR:
         return None
-    prompt_tokens, answer_tokens = usage.prompt_tokens, usage.completion_tokens
+    if before is None:
+        before = _NOTHING
+    prompt_tokens = before.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
+    answer_tokens = before.answer_tokens if usage.completion_tokens is None else usage.completion_tokens
+    if usage.prompt_tokens is None and (before is _NOTHING or usage.completion_tokens is None):
+        return None
     if not (0 <= prompt_tokens <= MAX_REPORTED_TOKENS and 0 <= answer_tokens <= MAX_REPORTED_TOKENS):
         return None
     details = usage.prompt_tokens_details
-    cached = 0 if details is None or details.cached_tokens is None else details.cached_tokens
+    cached = before.cached_tokens if details is None or details.cached_tokens is None else details.cached_tokens
     if cached < 0:
         return None
     return Usage(prompt_tokens, answer_tokens, min(cached, prompt_tokens)), bytes(answer.choices) != b"[]"

@@ -80,6 +80,16 @@ class ReportedUsage:
         for pointer, number in other._numbers.items():
             self._numbers[pointer] = self._numbers.get(pointer, 0) + number
 
+    def replace(self, usage: Usage) -> None:
+        """Replace the numbers by those of a later report, which was read elsewhere."""
+        places = self._places
+        tokens = (usage.prompt_tokens, usage.answer_tokens, usage.cached_tokens)
+        self._numbers = {
+            pointers[0]: number
+            for pointers, number in zip((places.prompt, places.answer, places.cached), tokens, strict=True)
+            if pointers
+        }
+
     @property
     def usage(self) -> Usage | None:
         """The usage; None if neither prompt nor answer tokens were reported."""

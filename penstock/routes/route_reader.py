@@ -25,7 +25,7 @@ _OPENAI_SESSION: Final = frozenset({"/prompt_cache_key", "/user"})
 _NUMBERS: Final = ("max_tokens", "count", "batches", "width", "height", "steps", "seconds")
 """The fields of CostFields that are numbers."""
 _OPENAI_COST: Final = {
-    "max_tokens": frozenset({"/max_tokens", "/max_completion_tokens"}),
+    "max_tokens": frozenset({"/max_tokens", "/max_completion_tokens", "/max_output_tokens"}),
     "count": frozenset({"/n"}),
     "size": frozenset({"/size"}),
     "steps": frozenset({"/steps", "/num_inference_steps"}),

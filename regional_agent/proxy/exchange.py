@@ -40,6 +40,7 @@ from regional_agent.proxy.response_headers import upgrade_response_head
 from regional_agent.proxy.stream_continuation import StreamContinuation, continuation_of, request_chunk_usage
 from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.proxy.target_selection import reads_while_queued, select_target
+from regional_agent.proxy.upstream_request import ask_for_identity
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.admission_queue import QueueEntry
 from regional_agent.routing.attempt import REASONS, Attempt, LocalAttempt
@@ -203,6 +204,7 @@ class Exchange:
         if asked is not None:
             request.body, self._usage_flag = asked
             request.length = len(request.body)
+            ask_for_identity(request)
 
     def _on_turn(self, target: Attempt | Refusal) -> None:
         """Process the target or the refusal that the admission queue returned."""
@@ -542,6 +544,11 @@ class Exchange:
         self._head, self._intake = head, None
         attempt = self._current
         reason = attempt.on_head(head.status, head.by_name, head.headers)
+        if self._usage_flag is not None and head.is_encoded_stream and self._may_send_again():
+            # The event with the usage cannot be removed from an encoded stream.
+            self._target.drop()
+            self._send_unasked()
+            return
         if reason is None and head.status >= 400:
             if self._usage_flag is not None and head.status in REFUSING_STATUSES:
                 reason = _USAGE_REFUSED
@@ -670,13 +677,17 @@ class Exchange:
         formats = self._services.answer_formats
         self._intake = intake_of(formats, route, head, streaming=streaming, hides_usage=hides)
 
+    def _may_send_again(self) -> bool:
+        """Whether the client's request can be sent again after an engine may have started it."""
+        request, route = self._request, self._request.route
+        if not request.whole or request.body_dropped or request.upgrade or self._context.is_for_object:
+            return False
+        return route is None or route.repeatable
+
     def _leave(self, error: AnswerError) -> bool:
         """Send the request elsewhere, because its response is an error; False if the client receives the error."""
-        attempt, request, context = self._current, self._request, self._context
-        route = request.route
-        if error.cause is ErrorCause.REQUEST or attempt.from_peer or request.body_dropped or request.upgrade:
-            return False
-        if not request.whole or (route is not None and not route.repeatable) or context.is_for_object:
+        attempt, context = self._current, self._context
+        if error.cause is ErrorCause.REQUEST or attempt.from_peer or not self._may_send_again():
             return False
         if context.attempts >= MAX_ATTEMPTS or context.broken + 1 >= MAX_BROKEN:
             return False

@@ -20,6 +20,7 @@ from penstock.routes.route import UsageFields
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.proxy.exchange_services import ExchangeServices
+from regional_agent.proxy.upstream_request import ask_for_identity
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.telemetry.outcomes import ContinuationOutcome
@@ -49,6 +50,7 @@ def request_chunk_usage(context: RequestContext, request: Request) -> Continuabl
         return None
     request.body = body_with_usage(continuable, request.body)
     request.length = len(request.body)
+    ask_for_identity(request)
     return continuable
 
 

@@ -12,6 +12,7 @@ from regional_agent.websocket.websocket_offer import handshake_lines
 
 _HEAD: Final = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
 _COUNTED: Final = _HEAD + b"content-length: %d\r\n\r\n%b"
+_IDENTITY: Final = b"identity"
 _CHUNKED: Final = _HEAD + b"transfer-encoding: chunked\r\n\r\n"
 _UPGRADING: Final = _HEAD + b"connection: upgrade\r\nupgrade: %b\r\n%b\r\n"
 
@@ -52,6 +53,20 @@ def build_upstream_request(
     if request.upgrade:
         return _UPGRADING % (*head, request.upgrade, handshake_lines(request))
     return _COUNTED % (*head, request.length, request.body if request.whole else b"")
+
+
+def ask_for_identity(request: Request) -> None:
+    """Ask for a response without content coding, because the agent changes the stream.
+
+    A header that is absent stays absent: servers then send no coding.
+    """
+    accepted = request.header(b"accept-encoding")
+    if accepted is not None and accepted != _IDENTITY:
+        request.headers = [
+            (name, _IDENTITY if name == b"accept-encoding" else value) for name, value in request.headers
+        ]
+        request.upstream_lines = b""
+        request.index()
 
 
 def _client_lines(request: Request, context: RequestContext, client: ClientConnection) -> bytes:

@@ -32,7 +32,14 @@ class RequestFields:
         """Name of the conversation."""
 
 
-OPENAI_NUMBERS: Final = ("/max_tokens", "/max_completion_tokens", "/n", "/steps", "/num_inference_steps")
+OPENAI_NUMBERS: Final = (
+    "/max_tokens",
+    "/max_completion_tokens",
+    "/max_output_tokens",
+    "/n",
+    "/steps",
+    "/num_inference_steps",
+)
 
 _MODEL: Final = "/model"
 _STREAM: Final = "/stream"

@@ -45,8 +45,15 @@ class ResponseHead:
     @property
     def is_event_stream(self) -> bool:
         """Whether the body is an uncompressed stream of server-sent events, to which an event can be appended."""
-        if b"content-encoding" in self.by_name:
-            return False
+        return b"content-encoding" not in self.by_name and self._has_events()
+
+    @property
+    def is_encoded_stream(self) -> bool:
+        """Whether the response succeeds, and its body is a compressed stream of server-sent events."""
+        coding = self.by_name.get(b"content-encoding")
+        return coding is not None and coding.lower() != b"identity" and self.status < 300 and self._has_events()
+
+    def _has_events(self) -> bool:
         return self.by_name.get(b"content-type", b"").partition(b";")[0].strip().lower() == b"text/event-stream"
 
     def lines_to_client(self, host: str, base_path: bytes, *, from_peer: bool) -> bytes:

@@ -183,6 +183,43 @@ async def test_an_engine_that_refuses_the_flag_gets_the_request_again(tmp_path: 
         assert refused.status == 422, "what the client sent is refused to the client"
 
 
+@pytest.mark.parametrize("obeys", [True, False], ids=["by-request", "always"])
+@pytest.mark.parametrize("coding", ["gzip", "br"])
+async def test_the_usage_that_the_agent_asks_for_is_hidden_from_clients_that_accept_a_coding(
+    tmp_path: Path, coding: str, obeys: bool
+) -> None:
+    """The event could not be removed from an encoded stream, so the agent asks for an unencoded one."""
+    encode = {"gzip": gzip.compress, "br": brotli.compress}[coding]
+
+    async def encodes(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        parts = [*WORDS, *([REPORT] if b"include_usage" in received.body else []), DONE]
+        if obeys and coding not in (received.header("accept-encoding") or ""):
+            await streams(*parts)(e, received, writer)
+            return
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: %b\r\n" % coding.encode()
+        writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        body = encode(b"".join(parts))
+        writer.write(chunk(body[:20]) + chunk(body[20:]) + b"0\r\n\r\n")
+
+    async with engine(encodes) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        for _ in range(3):
+            body = body_of(STREAM)
+            answer = await ask(agent, "Accept-Encoding: br, gzip", body=body)
+            text = answer.body
+            if not obeys:
+                text = gzip.decompress(text) if coding == "gzip" else brotli.decompress(text)
+            assert text == b"".join(WORDS) + DONE
+        assert agent.counted() == {"ok": 3}
+        inputs, _, outputs, estimated = metered(agent)
+        assert (inputs == 36, outputs, estimated) == (obeys, 9, 0 if obeys else 3)
+        assert agent.held() == 0
+        asked = body_of(ASKED)
+        compressed = await ask(agent, "Accept-Encoding: br, gzip", body=asked)
+        assert gpu.requests[-1].header("accept-encoding") == "br, gzip", "what the client asked for stays"
+        assert compressed.body == encode(b"".join([*WORDS, REPORT, DONE]))
+
+
 async def test_a_client_that_leaves_is_charged_what_it_received(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     async with (

@@ -54,7 +54,7 @@ OPENAI_ROUTES: Final = (
         model=_IN_BODY,
         stream=StreamKind.SSE,
         stream_field="/stream",
-        cost=CostFields(prompt=("/input",), max_tokens=_MAX_TOKENS),
+        cost=CostFields(prompt=("/input",), max_tokens=("/max_output_tokens",)),
         usage=UsageFields(
             objects=("/usage", "/response/usage"),
             prompt_tokens=("/input_tokens",),

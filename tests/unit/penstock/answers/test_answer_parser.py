@@ -518,3 +518,34 @@ def test_many_small_parts_take_no_more_memory_than_their_bytes() -> None:
         tracemalloc.stop()
     reader.finish(complete=True)
     assert reader.usage == READ
+
+
+@pytest.mark.parametrize("size", [7, 100_000])
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        (({"completion_tokens": 30},), Usage(12, 30, 8)),
+        (({"completion_tokens": 30, "prompt_tokens": None},), Usage(12, 30, 8)),
+        (({"prompt_tokens": 12, "completion_tokens": 30},), Usage(12, 30, 8)),
+        (({"prompt_tokens": 20},), Usage(20, 28, 8)),
+        (({"completion_tokens": 30, "completion_tokens_details": {"reasoning_tokens": 1}},), Usage(12, 30, 8)),
+        (({"completion_tokens": 29}, {"completion_tokens": 31, "total_tokens": 43}), Usage(12, 31, 8)),
+        (({"completion_tokens": 30, "prompt_tokens_details": {"cached_tokens": 2}},), Usage(12, 30, 2)),
+        (({"completion_tokens": 30.0},), Usage(12, 30, 8)),
+    ],
+)
+def test_numbers_that_a_later_report_omits_stay(
+    size: int, reports: tuple[dict[str, Any], ...], expected: Usage
+) -> None:
+    events = [{"choices": [], "usage": usage} for usage in (USAGE, *reports)]
+    for before in ((), ({"choices": [], "usage": {"prompt_tokens": 12.0}},)):
+        reader = parser()
+        read(stream(delta(), delta("", finish_reason="stop"), *before, *events) + DONE, size, reader)
+        assert (reader.usage, reader.usage_is_final) == (expected, True)
+
+
+def test_the_delta_of_a_message_adds_to_its_start() -> None:
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 40, "cache_read_input_tokens": 60}}}
+    reader = parser(MESSAGES)
+    read(stream(start, {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 7}}), 9, reader)
+    assert reader.usage == Usage(100, 7, 60)

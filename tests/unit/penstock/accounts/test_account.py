@@ -1,0 +1,34 @@
+"""The usage in the account of a request: what the engine reported, and what the agent counts where it did not."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.accounts.account import Account
+from penstock.accounts.outcomes import Outcome
+from penstock.answers.usage import Usage
+from penstock.cost.work import CostInputs, Work
+from penstock.policy.policy import Cost, CostUnit
+from penstock.pools.placement import WorkEstimate
+
+ESTIMATE = WorkEstimate("t", "m", Cost(CostUnit.TOKEN, 0.001, 0.01), CostInputs(400), Work(0.1, 2.0), True)
+
+
+@pytest.mark.parametrize(
+    ("reported", "delivered", "is_final", "usage", "is_estimated"),
+    [
+        (Usage(12, 3, 8), 9, True, Usage(12, 3, 8), False),
+        (Usage(0, 3), 9, True, Usage(100, 3), True),
+        (Usage(0, 3), -1, True, Usage(100, 3), True),
+        (Usage(12, 3, 8), 9, False, Usage(12, 9, 8), True),
+        (None, 9, False, Usage(100, 9), True),
+        (None, -1, False, Usage(100, 200), True),
+    ],
+)
+def test_numbers_that_the_engine_does_not_report_are_estimated(
+    reported: Usage | None, delivered: int, is_final: bool, usage: Usage, is_estimated: bool
+) -> None:
+    account = Account(Outcome.OK, "", 200, 1.0, 2.0)
+    account.use_tokens(ESTIMATE, reported, delivered, is_final=is_final)
+    assert (account.usage, account.is_estimated) == (usage, is_estimated)
+    assert account.measured_usage == (reported if is_final else None)
