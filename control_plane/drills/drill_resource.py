@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.drills.drill_progress import burn_rate
 from penstock.drills.drill_state import Drill, DrillPhase, DrillStep
-from penstock.policy.policy import Exercise
+from penstock.policy.kinds.operations import Exercise
 from penstock.policy.service_objective import Measure
 
 

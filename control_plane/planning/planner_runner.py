@@ -19,7 +19,7 @@ from penstock.planning.registry import planner
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import TickInput
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import PlannerKind
+from penstock.policy.kinds.operations import PlannerKind
 
 SOLVER_LIMIT_S = 0.25
 """Time limit of the solver for one plan, in seconds; a plan is due every half a second."""

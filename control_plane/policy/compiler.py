@@ -49,35 +49,32 @@ from control_plane.policy.reference_checks import check_references
 from control_plane.policy.references import References
 from control_plane.policy.route_compiler import compile_routes, timeouts_of
 from control_plane.policy.time_zones import moment_of, time_zone
-from penstock.policy.policy import (
-    AcceptedLoss,
+from penstock.policy.kinds.models import (
     Cost,
     CostUnit,
-    DrillSchedule,
-    EntryMap,
-    Exercise,
-    Failover,
-    GuardRails,
-    MaintenanceWindow,
     Model,
     ModelVersions,
-    Objective,
-    PlannerKind,
-    Policy,
     Queueing,
     QueueOrder,
-    Quota,
-    Recurrence,
-    Region,
-    ResidencyRule,
-    RolloutRules,
     Scaling,
-    Spillover,
-    SpilloverLimit,
-    Tenant,
     Version,
     default_max_wait_s,
 )
+from penstock.policy.kinds.operations import (
+    DrillSchedule,
+    Exercise,
+    GuardRails,
+    MaintenanceWindow,
+    Objective,
+    PlannerKind,
+    Recurrence,
+    RolloutRules,
+)
+from penstock.policy.kinds.regions import EntryMap, Region
+from penstock.policy.kinds.residency_rules import AcceptedLoss, ResidencyRule
+from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
+from penstock.policy.kinds.tenants import Quota, Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.service_objective import ServiceObjective
 from penstock.policy.time_zone import TimeZone
 from penstock.routes.route import Route

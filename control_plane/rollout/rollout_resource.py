@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.fleet.snapshot import Snapshot
 from penstock.planning.plan_diff import ArcChange
-from penstock.policy.policy import RolloutRules
+from penstock.policy.kinds.operations import RolloutRules
 from penstock.policy.policy_diff import Change
 from penstock.policy.provenance import Provenance
 from penstock.rollout.region_evidence import RegionEvidence

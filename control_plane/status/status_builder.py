@@ -29,7 +29,8 @@ from penstock.fleet.snapshot import FadedPool, HeldReport, Snapshot, demand, fre
 from penstock.fleet.traffic_view import countries, spillover
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import RegionPlan
-from penstock.policy.policy import Policy, Region
+from penstock.policy.kinds.regions import Region
+from penstock.policy.policy import Policy
 from penstock.policy.service_objective import ObjectiveReport
 
 

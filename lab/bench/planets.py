@@ -13,7 +13,9 @@ from penstock.fleet.report import AgentReport, DemandReport, GroupReport, PoolRe
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.linear_program.distances import Distances
-from penstock.policy.policy import Model, Policy, Region
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 
 HUBS = (

@@ -21,7 +21,7 @@ from lab.simulate.baselines.prequal import Prequal
 from lab.simulate.fleets import FleetFactory, Request
 from lab.simulate.penstock_agent import PenstockAgent
 from lab.simulate.region import Agent, Region
-from penstock.policy.policy import Queueing
+from penstock.policy.kinds.models import Queueing
 
 PENSTOCK = "penstock"
 LOCAL_LEAST_REQUEST = "least request, own counts"

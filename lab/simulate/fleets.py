@@ -18,7 +18,7 @@ from lab.traces.trace import BLOCK_TOKENS, TraceRequest
 from penstock.answers.usage import Usage
 from penstock.cost.cost_estimate import OVERHEAD_BYTES
 from penstock.cost.work import CostInputs
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routing.affinity import BLOCK_BYTES, MAX_BLOCKS
 
 BYTES_PER_TOKEN = 4

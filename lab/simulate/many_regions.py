@@ -30,8 +30,11 @@ from penstock.health.region_health import RegionHealth, RegionState, observe
 from penstock.planning.plan import RegionPlan
 from penstock.planning.registry import planner
 from penstock.planning.tick_input import TickInput
-from penstock.policy.policy import Failover, Model, Objective, PlannerKind, Policy, Queueing
-from penstock.policy.policy import Region as PolicyRegion
+from penstock.policy.kinds.models import Model, Queueing
+from penstock.policy.kinds.operations import Objective, PlannerKind
+from penstock.policy.kinds.regions import Region as PolicyRegion
+from penstock.policy.kinds.spillover_and_failover import Failover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass, residency_class
 from penstock.routing.reasons import Refusal
 from penstock.routing.region_selection import RegionView, draw, region_options

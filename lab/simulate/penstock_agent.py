@@ -14,7 +14,7 @@ from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
 from penstock.admission.queue_order import urgency_at
 from penstock.admission.queueing import QueuedRequest
 from penstock.fleet.shared_counts import MIN_INTERVAL_S, weight_at_age, weighted_count
-from penstock.policy.policy import Queueing
+from penstock.policy.kinds.models import Queueing
 from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import NO_LOAD, EndpointAccount, Load, PoolAccount
 from penstock.routing.endpoint_chooser import EndpointChooser

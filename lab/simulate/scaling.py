@@ -18,7 +18,11 @@ from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.planning.forecast import DAY_S, Forecaster
 from penstock.planning.share_moves import Key
-from penstock.policy.policy import Model, Objective, Policy, Region, Scaling, Spillover
+from penstock.policy.kinds.models import Model, Scaling
+from penstock.policy.kinds.operations import Objective
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.scaling.recommender import Recommender
 

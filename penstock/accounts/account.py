@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.accounts.outcomes import RULES, Outcome
 from penstock.answers.usage import MAX_TOKENS, Usage
-from penstock.policy.policy import CostUnit
+from penstock.policy.kinds.models import CostUnit
 from penstock.pools.placement import WorkEstimate
 
 _OK: Final = Outcome.OK

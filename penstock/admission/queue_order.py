@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.policy.policy import Queueing, QueueOrder
+from penstock.policy.kinds.models import Queueing, QueueOrder
 
 
 def urgency_at(queueing: Queueing, arrived_at: float, give_up_at: float, work_s: float, usual_s: float) -> float:

@@ -17,7 +17,7 @@ from random import Random
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.admission.tenant_shares import Share, TenantShares
-from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Queueing
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Queueing
 
 Item = TypeVar("Item")
 

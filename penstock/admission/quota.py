@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.policy.policy import Quota
+from penstock.policy.kinds.tenants import Quota
 
 
 class QuotaUsage(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from penstock.answers.usage import MAX_TOKENS, Usage
 from penstock.cost.work import CostInputs, Work
 from penstock.media.media_parts import MediaParts
 from penstock.media.media_tokens import MediaTokens
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 
 Key = TypeVar("Key")
 

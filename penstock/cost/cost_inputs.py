@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.answers.usage import MAX_TOKENS
 from penstock.cost.work import CostInputs
-from penstock.policy.policy import CostUnit
+from penstock.policy.kinds.models import CostUnit
 from penstock.routes.body_fields import BodyFields
 from penstock.routes.body_values import first_value, number_value, text_value
 from penstock.routes.json_pointer import MAX_ARRAY_INDEX

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from penstock.drills.drill_state import Drill, DrillRequest
 from penstock.overrides.maintenance import beginnings
-from penstock.policy.policy import DrillSchedule, Policy
+from penstock.policy.kinds.operations import DrillSchedule
+from penstock.policy.policy import Policy
 
 TRY_FOR_S = 300.0
 """Time (s) for which an occurrence that may not begin yet is retried; after that it is recorded as refused."""

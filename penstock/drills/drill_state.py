@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from penstock.fleet.request_counts import RequestCounts
-from penstock.policy.policy import Exercise
+from penstock.policy.kinds.operations import Exercise
 from penstock.rollout.objective_evidence import ObjectiveCounts
 from penstock.rollout.state_machine import Mark
 

@@ -13,7 +13,8 @@ import msgspec
 from penstock.fleet.capacity_groups import SharedSlots, coupled_models
 from penstock.fleet.snapshot import FadedPool, Snapshot, pools
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.policy.policy import Failover, Policy
+from penstock.policy.kinds.spillover_and_failover import Failover
+from penstock.policy.policy import Policy
 
 MIN_COMPLETIONS = 50
 """Completions from which on a pool's own mean service time is used alone; below, it is mixed with the fleet's mean."""

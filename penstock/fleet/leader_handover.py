@@ -15,7 +15,7 @@ import msgspec
 from penstock.fleet.snapshot import FADED_S
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import RegionPlan
-from penstock.policy.policy import Failover
+from penstock.policy.kinds.spillover_and_failover import Failover
 
 HANDED_OVER = frozenset({RegionState.FAILED, RegionState.RECOVERING, RegionState.DRAINING, RegionState.DEGRADED})
 """States that one good report does not end; the other states are not handed over."""

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from penstock.policy.policy import Failover
+from penstock.policy.kinds.spillover_and_failover import Failover
 
 DEGRADED_BELOW = 0.5
 """A region is degraded while less than this share (0-1) of its endpoints of some model is ready."""

@@ -12,7 +12,8 @@ from math import floor
 import msgspec
 
 from penstock.overrides.overrides import Override, OverrideKind
-from penstock.policy.policy import DrillSchedule, MaintenanceWindow, Policy, Recurrence
+from penstock.policy.kinds.operations import DrillSchedule, MaintenanceWindow, Recurrence
+from penstock.policy.policy import Policy
 from penstock.policy.time_zone import local_s, moment
 
 PERIOD_S = {Recurrence.DAILY: 86_400.0, Recurrence.WEEKLY: 7 * 86_400.0}

@@ -7,7 +7,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.policy.policy import BYTES_PER_GB, Model
+from penstock.policy.kinds.models import Model
+from penstock.policy.policy import BYTES_PER_GB
 
 Amount = TypeVar("Amount", float, NDArray[np.float64])
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.planner import Planner
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import PlannerKind
+from penstock.policy.kinds.operations import PlannerKind
 
 OFFLINE_LIMIT_S = 10.0
 """Time limit (s) of the solver for plans outside the planning loop."""

@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from penstock.policy.policy import Policy, SpilloverLimit
+from penstock.policy.kinds.spillover_and_failover import SpilloverLimit
+from penstock.policy.policy import Policy
 
 
 class Bounds(msgspec.Struct, frozen=True):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from penstock.policy.policy import ModelVersions, Policy
+from penstock.policy.kinds.models import ModelVersions
+from penstock.policy.policy import Policy
 
 WHOLE_PERCENT = 100.0
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Set
 
 import msgspec
 
-from penstock.policy.policy import Policy, ResidencyRule
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.policy import Policy
 
 MAX_REMOVED_SHARE = 0.25
 """Share (0-1) of the tenants, and of the regions, models and routes, that a change may remove without a word."""

@@ -7,7 +7,8 @@ from hashlib import sha256
 import msgspec
 
 from penstock.policy.geography import NOWHERE, Location
-from penstock.policy.policy import Policy, ResidencyRule
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal, Rejection
 
 MAX_SPELLED_NAME = 64

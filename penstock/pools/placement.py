@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from penstock.cost.work import CostInputs, Work
-from penstock.policy.policy import Cost
+from penstock.policy.kinds.models import Cost
 from penstock.pools.pool_accounting import EndpointAccount
 from penstock.pools.speed_learning import MICROSECONDS, microseconds
 

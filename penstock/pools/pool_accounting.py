@@ -12,7 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from penstock.fleet.expected_wait import mean_with, pool_service_s
 from penstock.health.concurrency_limit import ConcurrencyLimit
 from penstock.health.outlier_ejection import EjectionRules, room_to_eject
-from penstock.policy.policy import Model
+from penstock.policy.kinds.models import Model
 from penstock.pools.speed_learning import SpeedLearner, speeds
 from penstock.routing.endpoint_selection import EndpointView
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.policy.policy import RolloutRules
+from penstock.policy.kinds.operations import RolloutRules
 from penstock.rollout.state_machine import Phase, Rollout
 
 MAX_NAMED = 5

@@ -13,7 +13,7 @@ from typing import Final
 from penstock.answers.usage import Usage
 from penstock.cost.cost_estimate import CostEstimator, actual_work
 from penstock.cost.work import CostInputs
-from penstock.policy.policy import CostUnit, Model
+from penstock.policy.kinds.models import CostUnit, Model
 from penstock.pools.placement import Member, Placement, WorkEstimate
 from penstock.pools.pool_accounting import PoolAccount
 from penstock.routing.affinity import (

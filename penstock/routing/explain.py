@@ -14,8 +14,10 @@ import msgspec
 
 from penstock.planning.plan import NONE_CLOSED, Arc, ArcReason, RegionPlan
 from penstock.policy.geography import NOWHERE, Location
+from penstock.policy.kinds.models import Version
+from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.model_versions import models_for, versions_of
-from penstock.policy.policy import Policy, Tenant, Version
+from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, applies
 from penstock.routes.route_query import MatchedRoute, matched_route
 from penstock.routing.decision import admit_at_origin, decide

@@ -15,8 +15,9 @@ import msgspec
 from penstock.health.region_health import RegionState
 from penstock.policy.entry_map import mapped
 from penstock.policy.geography import NOWHERE, Location, estimated_rtt_ms, great_circle_km
+from penstock.policy.kinds.regions import Region
 from penstock.policy.model_versions import models_for
-from penstock.policy.policy import Policy, Region
+from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, mask, residency_class
 from penstock.routing.reasons import Reason, Refusal, Rejection
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.policy.policy import Policy, ResidencyRule
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.policy import Policy
 from penstock.policy.residency import cite
 from penstock.verification.situations import Situation
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from penstock.overrides.maintenance import PERIOD_S, Occurrence, occurrences
-from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence
+from penstock.policy.kinds.operations import MaintenanceWindow, Recurrence
+from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass, cite
 from penstock.policy.time_zone import local_s
 from penstock.verification.situations import Situation

@@ -7,7 +7,8 @@ from math import ceil
 
 from penstock.fleet.expected_wait import headroom_slots
 from penstock.planning.plan import RegionPlan
-from penstock.policy.policy import Policy, Spillover
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.routing.spill_credits import Grants, fair_part, grant, shared_headroom, wanted
 from penstock.wire.probe import ProbeRequest
 from regional_agent.endpoints.endpoint_set import EndpointSet

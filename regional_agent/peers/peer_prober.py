@@ -13,7 +13,8 @@ from typing import Any
 
 from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState, probe_timeout_s
-from penstock.policy.policy import Failover, Policy, Spillover
+from penstock.policy.kinds.spillover_and_failover import Failover, Spillover
+from penstock.policy.policy import Policy
 from penstock.routing.region_selection import RegionView
 from penstock.wire import identity, probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate

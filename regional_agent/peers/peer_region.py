@@ -8,7 +8,7 @@ from math import inf
 import structlog
 
 from penstock.health.region_health import RegionHealth, RegionState, observe
-from penstock.policy.policy import Failover
+from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.routing.region_selection import RegionView
 from penstock.routing.spill_credits import HeldCredits
 from penstock.wire.probe import ProbeResponse

@@ -14,7 +14,8 @@ from penstock.answers.event_splitter import event_fields
 from penstock.answers.usage_report import ReportedUsage, UsagePlaces, members_of
 from penstock.continuation.continuable_request import ContinuableRequest, body_with_usage, continuable_request
 from penstock.continuation.continued_stream import ContinuedStream
-from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Policy
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
+from penstock.policy.policy import Policy
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import UsageFields
 from penstock.routing.reasons import Reason, Refusal

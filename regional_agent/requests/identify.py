@@ -5,7 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 from hmac import compare_digest
 
-from penstock.policy.policy import Policy, Tenant
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import ID_CHARS
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request

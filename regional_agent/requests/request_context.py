@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Policy
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
+from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.object_locations import ObjectLocation

@@ -9,7 +9,7 @@ import msgspec
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.cost.cost_inputs import cost_inputs
 from penstock.media.media_parts import LARGE_BODY_BYTES, media_in
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import CostFields
 from penstock.routing.affinity import BLOCK_BYTES, prefix_keys, session_key

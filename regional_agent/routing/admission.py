@@ -14,8 +14,10 @@ from typing import Final
 from penstock.admission.queueing import MIN_RETRY_S
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.adapter_patterns import base_model_of
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Cost, ModelVersions
+from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.model_versions import WHOLE_PERCENT, session_position, version_at, versions_of
-from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Cost, ModelVersions, Policy, Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass, residency_class
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.object_locations import ObjectLocation

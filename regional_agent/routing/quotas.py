@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from penstock.admission.queueing import MIN_RETRY_S
 from penstock.admission.quota import QuotaExceeded, QuotaUsage, end, start, unused
-from penstock.policy.policy import Tenant
+from penstock.policy.kinds.tenants import Tenant
 from penstock.routing.reasons import Reason, Refusal
 
 RECOUNT_S = 1.0

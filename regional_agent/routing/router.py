@@ -13,7 +13,8 @@ from typing import Final
 
 from penstock.admission.queueing import MIN_RETRY_S, retry_after_s
 from penstock.health.region_health import RegionState
-from penstock.policy.policy import Model, Policy
+from penstock.policy.kinds.models import Model
+from penstock.policy.policy import Policy
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.decision import decide
 from penstock.routing.endpoint_chooser import EndpointChooser

@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.accounts.outcomes import FAULTS_OF_POLICY, RULES, Counts, Outcome
 from penstock.fleet.request_counts import RequestCounts
-from penstock.policy.policy import Model
+from penstock.policy.kinds.models import Model
 from penstock.policy.service_objective import Measure, ObjectiveReport
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.objective_tally import ObjectiveTally

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.answers.usage import Usage
 from penstock.cost.cost_estimate import CostEstimator
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from regional_agent.http.messages import Request

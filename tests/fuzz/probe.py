@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from penstock.policy.policy import Failover
+from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.routing.spill_credits import MAX_WANTED
 from penstock.wire.probe import (
     CLOCK_SKEW_S,

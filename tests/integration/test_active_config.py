@@ -16,7 +16,10 @@ from adapters.store.config_store import ConfigStore, Delete, KeyValue, Listing, 
 from adapters.store.memory_store import MemoryStore
 from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.policy import Model, Policy, Region, Tenant
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKey, RevokedKeySet
 from regional_agent.config.active_config import ActiveConfig, InForce
 from regional_agent.config.last_known_good import LastKnownGood

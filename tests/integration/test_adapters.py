@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from penstock.health.engine_kinds import EngineKind
-from penstock.policy.policy import Model
+from penstock.policy.kinds.models import Model
 from penstock.routes.presets.preset_registry import preset_routes
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask, code

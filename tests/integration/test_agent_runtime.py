@@ -19,7 +19,10 @@ from lab.servers.redis import RedisServer
 from penstock.fleet.report import AgentReport
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.policy import Failover, Model, Policy, Region
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Failover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.pools.placement import Reservation
 from penstock.wire import identity, probe

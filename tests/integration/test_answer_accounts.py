@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, MAX_UNDECIDED_BYTES, AnswerParser
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.answer_intake import HOLD_S, AnswerIntake
 from regional_agent.telemetry.access_log import AccessLog

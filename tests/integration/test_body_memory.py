@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.policy.policy import Quota, Tenant
+from penstock.policy.kinds.tenants import Quota, Tenant
 from regional_agent.http.limits import Limits
 from regional_agent.objects import shared_objects
 from regional_agent.objects.object_lookup import ObjectLookup

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from penstock.health.outlier_ejection import EjectionRules, EjectionState
-from penstock.policy.policy import Tenant
+from penstock.policy.kinds.tenants import Tenant
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address

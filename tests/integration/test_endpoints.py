@@ -12,7 +12,8 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
-from penstock.policy.policy import Model, Policy
+from penstock.policy.kinds.models import Model
+from penstock.policy.policy import Policy
 from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, Load
 from penstock.routing.endpoint_selection import choose_endpoint
 from regional_agent.endpoints.endpoint import Endpoint

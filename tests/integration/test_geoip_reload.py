@@ -10,7 +10,7 @@ import httpx
 from msgspec.structs import replace
 
 from lab.servers.etcd import EtcdServer, start_etcd
-from penstock.policy.policy import ResidencyRule
+from penstock.policy.kinds.residency_rules import ResidencyRule
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY
 from tests.support.control_planes import OPERATOR, PLANET, UNKEPT, ControlPlaneServer, control_planes

@@ -17,7 +17,7 @@ from netaddr import IPSet
 
 from lab.servers.etcd import EtcdServer
 from penstock.policy.geography import Location
-from penstock.policy.policy import ResidencyRule
+from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.wire import route_context
 from penstock.wire.route_context import RouteContext
 from regional_agent.requests.locate import Locator

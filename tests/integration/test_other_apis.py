@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from lab.witness import Witness
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address

@@ -10,7 +10,10 @@ from structlog.testing import capture_logs
 
 from adapters.store.memory_store import MemoryStore
 from penstock.health.region_health import RegionState
-from penstock.policy.policy import Failover, Model, Policy, Region
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Failover
+from penstock.policy.policy import Policy
 from penstock.wire import identity, probe
 from penstock.wire.identity import Identity, TrustBundle, decode_certificate, encode_certificate
 from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse

@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 from control_plane.cli.demand_file import read_access_logs
 from control_plane.cli.main import app
 from penstock.policy.geography import Location
-from penstock.policy.policy import Cost, CostUnit, EntryMap, Model, ModelVersions, Quota, ResidencyRule, Version
+from penstock.policy.kinds.models import Cost, CostUnit, Model, ModelVersions, Version
+from penstock.policy.kinds.regions import EntryMap
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.tenants import Quota
 from penstock.what_if.demand_outcomes import DemandGroup
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, running_agent

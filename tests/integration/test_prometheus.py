@@ -40,7 +40,7 @@ from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.service_objective import Measure
 from penstock.pools.placement import WorkEstimate
 from penstock.rollout.state_machine import Phase

@@ -14,7 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.policy.geography import Location
-from penstock.policy.policy import Policy, ResidencyRule
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.policy import Policy
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.websocket.websocket_frames import BINARY, CLOSE, POLICY_VIOLATION

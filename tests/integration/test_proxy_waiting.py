@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.policy.policy import DEFAULT_MAX_WAIT_S
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from regional_agent.http.drain import drain_all
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.policy.geography import NOWHERE
-from penstock.policy.policy import ResidencyRule
+from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.wire import route_context
 from penstock.wire.route_context import CLOCK_SKEW_S, LIFETIME_S, MAX_HOPS, RouteContext, content_digest
 from penstock.wire.session import Session

@@ -18,7 +18,7 @@ from lab.engine.openai_format import words
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from regional_agent.http.client_connection import PARSED_BYTES
 from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog

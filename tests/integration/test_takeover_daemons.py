@@ -19,7 +19,7 @@ from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
 from lab.servers.etcd import EtcdServer
 from lab.servers.redis import RedisServer
-from penstock.policy.policy import Failover
+from penstock.policy.kinds.spillover_and_failover import Failover
 from regional_agent.endpoints.endpoint_leases import FILE
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints

@@ -28,7 +28,11 @@ from penstock.planning.linear_program.solver import ModelSolver
 from penstock.planning.planner import PlanResult
 from penstock.planning.tick_input import planned_for
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import Model, Objective, Policy, Region, Spillover
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.operations import Objective
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.routing.spill_credits import Grants, GroupLoad, grant, shared_headroom
 from tests.support.examples import examples

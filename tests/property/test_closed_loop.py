@@ -16,7 +16,11 @@ from penstock.planning.change_limit import DEADBAND
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.share_moves import Key
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import Failover, Model, Objective, Policy, Region
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.operations import Objective
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Failover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from tests.property.test_planner_stability import reversals
 from tests.support.closed_loop import TICK_S, Loop, Plan, World

@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.geography import Location
-from penstock.policy.policy import Model, Policy, Region, ResidencyRule, Tenant
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts, residency_class
 from penstock.routing.decision import admit_at_origin, decide
 from penstock.routing.reasons import Reason, Refusal

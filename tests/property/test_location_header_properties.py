@@ -21,7 +21,10 @@ from netaddr import IPSet
 
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.geography import COUNTRIES, NOWHERE, Location
-from penstock.policy.policy import Model, Policy, Region, Tenant
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects

@@ -17,7 +17,7 @@ from control_plane.overrides.override_store import OverrideRefused, OverrideStor
 from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.overrides import Override
-from penstock.policy.policy import GuardRails
+from penstock.policy.kinds.operations import GuardRails
 from tests.support import planet
 from tests.support.examples import examples
 from tests.support.faulty_store import FaultyStore

@@ -19,7 +19,7 @@ from penstock.planning.change_limit import moved_share
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import ArcReason, ClassPlan, RegionPlan
 from penstock.planning.tick_input import planned_for
-from penstock.policy.policy import Failover
+from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.policy.residency import residency_class
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionChoice, RegionView

@@ -13,7 +13,10 @@ from penstock.planning.forecast import Forecaster
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
 from penstock.planning.share_moves import Key
-from penstock.policy.policy import Model, Policy, Region, Spillover
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from tests.support.examples import examples
 from tests.support.planner_calls import tick_input

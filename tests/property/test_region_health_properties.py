@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.health.region_health import RegionHealth, RegionState, observe
-from penstock.policy.policy import Failover
+from penstock.policy.kinds.spillover_and_failover import Failover
 
 failovers = st.builds(
     Failover,

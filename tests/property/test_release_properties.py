@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.cost.cost_estimate import CostEstimator
-from penstock.policy.policy import Quota
+from penstock.policy.kinds.tenants import Quota
 from penstock.pools.speed_learning import SpeedLearner
 from penstock.routing.endpoint_chooser import EndpointChooser
 from regional_agent.endpoints.endpoint import Endpoint

@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.planning.share_moves import Key
-from penstock.policy.policy import Model, Objective, Policy, Region, Scaling, Spillover
+from penstock.policy.kinds.models import Model, Scaling
+from penstock.policy.kinds.operations import Objective
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.scaling.replicas import Expected, Need, PoolSize, needs
 from tests.support.examples import examples

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.fleet.request_counts import RequestCounts
-from penstock.policy.policy import RolloutRules
+from penstock.policy.kinds.operations import RolloutRules
 from penstock.rollout.evidence import AgentObservation, Evidence, observe
 from penstock.rollout.state_machine import (
     TRANSITIONS,

@@ -14,7 +14,7 @@ from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
 from penstock.planning.spillover_limits import bounds
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import SpilloverLimit
+from penstock.policy.kinds.spillover_and_failover import SpilloverLimit
 from tests.support.examples import examples
 from tests.support.planet import with_spillover_orders
 from tests.support.planner_calls import tick_input

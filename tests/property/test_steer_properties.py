@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.health.region_health import RegionState
-from penstock.policy.policy import Policy, Tenant
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts, mask
 from penstock.routing.reasons import Refusal
 from penstock.routing.steering import Client, SteeringAdvisor

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.policy.policy import DEFAULT_MAX_WAIT_S, Model
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet

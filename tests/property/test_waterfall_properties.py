@@ -13,7 +13,10 @@ from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.change_limit import moved_share, step_towards
 from penstock.planning.plan import ClassPlan, RegionPlan
-from penstock.policy.policy import Model, Policy, Region, Spillover
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from tests.support.examples import examples
 from tests.support.planner_calls import waterfall_plans as plan

@@ -23,7 +23,7 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import NOWHERE, Location
-from penstock.policy.policy import Scaling
+from penstock.policy.kinds.models import Scaling
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.region_selection import RegionView

@@ -9,7 +9,12 @@ import msgspec
 
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.policy import Model, Policy, Region, ResidencyRule, RolloutRules, Tenant
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.operations import RolloutRules
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from penstock.routing.reasons import Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView, draw, region_options
 

@@ -14,7 +14,11 @@ from penstock.planning.linear_program.problem import Problem
 from penstock.planning.linear_program.problem_builder import ProblemBuilder
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.planning.tick_input import in_force, planned_for
-from penstock.policy.policy import Model, Objective, Policy, Region, Spillover
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.operations import Objective
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 
 NAMES = ("a", "b", "c", "d")

@@ -22,7 +22,12 @@ from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import Arc, ArcReason, Closed, RegionPlan
 from penstock.policy.geography import Location
-from penstock.policy.policy import Model, Policy, Region, ResidencyRule, SpilloverLimit, Tenant
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.spillover_and_failover import SpilloverLimit
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
 from penstock.routing import decision
 from penstock.routing.reasons import Reason, Refusal

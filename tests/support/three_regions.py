@@ -6,7 +6,10 @@ from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.policy import Failover, Model, Policy, Region, Spillover
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Failover, Spillover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 
 EVERYWHERE = ("de", "es", "us")

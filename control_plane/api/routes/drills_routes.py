@@ -20,7 +20,7 @@ from control_plane.drills.drill_resource import DrillPage, DrillReport, drill_re
 from control_plane.drills.drill_runner import DrillRefused, DrillRunner, LeaderNotReady, NoSuchDrill
 from control_plane.status.fleet_view import FleetView
 from penstock.drills.drill_state import Drill, DrillRequest
-from penstock.policy.policy import Exercise
+from penstock.policy.kinds.operations import Exercise
 
 MAX_NUMBER = 2**53 - 1
 

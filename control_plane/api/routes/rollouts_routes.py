@@ -28,7 +28,7 @@ from control_plane.rollout.rollout_resource import (
 )
 from control_plane.rollout.rollout_runner import RolloutRunner
 from control_plane.status.fleet_view import FleetView
-from penstock.policy.policy import RolloutRules
+from penstock.policy.kinds.operations import RolloutRules
 from penstock.policy.policy_diff import Change, diff
 from penstock.rollout.evidence import observations
 from penstock.rollout.region_evidence import by_region

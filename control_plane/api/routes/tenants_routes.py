@@ -12,7 +12,8 @@ from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, pag
 from control_plane.api.responses import Problem, json_response, large_response
 from control_plane.auth.required_roles import Viewer
 from control_plane.status.fleet_view import FleetView
-from penstock.policy.policy import Policy, Quota, Tenant
+from penstock.policy.kinds.tenants import Quota, Tenant
+from penstock.policy.policy import Policy
 
 
 class TenantView(msgspec.Struct, frozen=True):

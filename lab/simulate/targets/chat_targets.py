@@ -23,7 +23,7 @@ from lab.simulate.targets.scenarios import (
 from lab.traces.conversations import generate_conversations
 from lab.traces.generate import Arrivals, generate
 from lab.traces.trace import TraceRequest
-from penstock.policy.policy import Queueing
+from penstock.policy.kinds.models import Queueing
 
 WORSE = 1.03
 """Maximum ratio of a metric to the best baseline."""

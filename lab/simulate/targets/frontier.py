@@ -19,7 +19,7 @@ from lab.simulate.fleets import CHAT_ENGINES
 from lab.simulate.targets.chat_targets import ChatScenario
 from lab.simulate.targets.image_targets import ONE_SLOT
 from lab.simulate.targets.scenarios import ImageScenario, Measures, Runs, Scale, values_of
-from penstock.policy.policy import Queueing, QueueOrder
+from penstock.policy.kinds.models import Queueing, QueueOrder
 
 DISCIPLINES = {
     "penstock, by arrival": Queueing(QueueOrder.ARRIVAL),

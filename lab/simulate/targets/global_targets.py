@@ -16,7 +16,11 @@ from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.registry import planner
 from penstock.planning.tick_input import TickInput
-from penstock.policy.policy import Model, Objective, PlannerKind, Policy, Region, Spillover
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.operations import Objective, PlannerKind
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass, residency_class
 
 WATERFALL = "waterfall by region"

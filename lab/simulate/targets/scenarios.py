@@ -15,7 +15,7 @@ from lab.simulate.contenders import PENSTOCK, AgentSettings, run
 from lab.simulate.fleets import EngineKind, ImageFleet, ImageJob, Request
 from lab.simulate.region import Region
 from lab.simulate.targets.comparison import ratio
-from penstock.policy.policy import Queueing, QueueOrder
+from penstock.policy.kinds.models import Queueing, QueueOrder
 
 WARM_UP = 0.1
 """Share (0-1) of the requests at the start of a run that are not counted, since engines start idle and agents without

@@ -28,7 +28,9 @@ from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.policy import Cost, CostUnit, Model, Policy, Tenant
+from penstock.policy.kinds.models import Cost, CostUnit, Model
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.service_objective import Measure
 from penstock.pools.placement import WorkEstimate
 from penstock.rollout.state_machine import Phase

@@ -19,7 +19,7 @@ from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_erro
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.drills.drill_resource import DrillPage, DrillReport
 from penstock.drills.drill_state import FINAL_PHASES, DrillPhase
-from penstock.policy.policy import Exercise
+from penstock.policy.kinds.operations import Exercise
 from penstock.policy.service_objective import within_text
 
 app = typer.Typer(no_args_is_help=True, help="Exercise failures on the live fleet, safely.")

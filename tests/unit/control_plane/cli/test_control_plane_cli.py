@@ -45,7 +45,7 @@ from control_plane.status.status import (
 from penstock.drills.drill_state import Drill, DrillPhase, DrillRequest, DrillStep
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
-from penstock.policy.policy import Exercise
+from penstock.policy.kinds.operations import Exercise
 from penstock.policy.provenance import Provenance
 from penstock.rollout.region_evidence import RegionEvidence, RequestResults
 from penstock.rollout.rollout_progress import Condition, RolloutOutlook, WaitingPolicy

@@ -35,7 +35,7 @@ from control_plane.status.fleet_view import FleetView
 from penstock.drills.drill_state import DrillPhase, DrillRequest
 from penstock.overrides.overrides import Override
 from penstock.planning.plan import RegionPlan
-from penstock.policy.policy import DrillSchedule, Exercise
+from penstock.policy.kinds.operations import DrillSchedule, Exercise
 from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions
 from tests.support.override_builders import drain

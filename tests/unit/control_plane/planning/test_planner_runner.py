@@ -17,7 +17,10 @@ from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
 from penstock.planning.planner import PlanResult
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import Model, Objective, PlannerKind, Policy, Region
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.operations import Objective, PlannerKind
+from penstock.policy.kinds.regions import Region
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from tests.support.planner_calls import tick_input
 from tests.support.wait import PATIENCE_S

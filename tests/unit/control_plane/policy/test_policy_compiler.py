@@ -24,26 +24,19 @@ from control_plane.policy.kinds.operations import (
 from control_plane.policy.kinds.regions import RegionDocument
 from control_plane.policy.kinds.routing import FailoverDocument, SpilloverDocument
 from control_plane.policy.kinds.tenants import QuotaSpec, TenantDocument
-from penstock.policy.policy import (
-    Cost,
-    CostUnit,
+from penstock.policy.kinds.models import Cost, CostUnit, Model, ModelVersions, Version
+from penstock.policy.kinds.operations import (
     DrillSchedule,
-    EntryMap,
-    Failover,
     GuardRails,
     MaintenanceWindow,
-    Model,
-    ModelVersions,
     Objective,
     PlannerKind,
-    Policy,
-    Quota,
-    Region,
     RolloutRules,
-    Spillover,
-    Tenant,
-    Version,
 )
+from penstock.policy.kinds.regions import EntryMap, Region
+from penstock.policy.kinds.spillover_and_failover import Failover, Spillover
+from penstock.policy.kinds.tenants import Quota, Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.service_objective import ServiceObjective
 from tests.support.policy_bundle import BUNDLE, DIGEST, changed, refused
 

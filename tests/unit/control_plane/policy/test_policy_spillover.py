@@ -7,7 +7,7 @@ import pytest
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
-from penstock.policy.policy import SpilloverLimit
+from penstock.policy.kinds.spillover_and_failover import SpilloverLimit
 from tests.support.paths import POLICIES
 
 FILES = read_folder(POLICIES / "examples" / "spillover")

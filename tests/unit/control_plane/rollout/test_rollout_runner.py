@@ -33,7 +33,9 @@ from penstock.fleet.report import AgentReport
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import ReportVerdict
 from penstock.planning.plan import RegionPlan
-from penstock.policy.policy import Policy, ResidencyRule, RolloutRules
+from penstock.policy.kinds.operations import RolloutRules
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.policy import Policy
 from penstock.rollout.state_machine import Phase, Rollout, RolloutEvent, transition
 from tests.support import planet
 from tests.support.fake_policy_source import OfferedPolicy

@@ -14,7 +14,7 @@ from lab.geoip import SITES, write_geoip
 from lab.planet.topology import IMAGE_MODEL
 from lab.traces.trace import TraceError
 from lab.wan.matrix import MatrixError
-from penstock.policy.policy import CostUnit
+from penstock.policy.kinds.models import CostUnit
 from tests.support.paths import SHARED_DATA
 
 DATA = SHARED_DATA

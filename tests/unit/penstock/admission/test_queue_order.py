@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.admission.queue_order import urgency_at
 from penstock.admission.queueing import Queue
-from penstock.policy.policy import Queueing, QueueOrder
+from penstock.policy.kinds.models import Queueing, QueueOrder
 
 SHORTEST, DEADLINE, ARRIVAL = (Queueing(order) for order in QueueOrder)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.admission.quota import QuotaExceeded, QuotaUsage, end, start, unused
-from penstock.policy.policy import Quota, Tenant
+from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.routing.quotas import RECOUNT_S, Quotas
 

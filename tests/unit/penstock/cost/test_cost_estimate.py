@@ -18,7 +18,7 @@ from penstock.cost.cost_estimate import (
     actual_work,
 )
 from penstock.cost.work import CostInputs
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 
 CHAT = Cost(CostUnit.TOKEN, 0.001, 0.01)
 

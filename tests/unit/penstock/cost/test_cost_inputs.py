@@ -13,7 +13,7 @@ from penstock.answers.usage import MAX_TOKENS
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.cost.cost_inputs import MAX_AT_ONCE, MAX_AUDIO_S, MAX_ELEMENTS, MAX_PIXELS, MAX_STEPS, cost_inputs
 from penstock.cost.work import CostInputs
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import CostFields, Route
 from penstock.routes.route_reader import RouteReader

@@ -15,7 +15,8 @@ from penstock.drills.drill_state import Drill, DrillPhase, DrillRequest, DrillSt
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
-from penstock.policy.policy import DrillSchedule, Exercise, Policy, Recurrence
+from penstock.policy.kinds.operations import DrillSchedule, Exercise, Recurrence
+from penstock.policy.policy import Policy
 from penstock.rollout.objective_evidence import ObjectiveCounts
 from tests.support.override_builders import drain, interventions
 from tests.support.planet import policy

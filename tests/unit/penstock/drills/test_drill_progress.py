@@ -32,7 +32,7 @@ from penstock.drills.drill_state import (
 )
 from penstock.fleet.request_counts import RequestCounts
 from penstock.overrides.overrides import Override, OverrideKind, lifted
-from penstock.policy.policy import Exercise
+from penstock.policy.kinds.operations import Exercise
 from penstock.rollout.evidence import AgentObservation
 from penstock.rollout.objective_evidence import ObjectiveCounts
 

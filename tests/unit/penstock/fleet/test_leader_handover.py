@@ -9,7 +9,7 @@ from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
 from penstock.fleet.snapshot import FADED_S
 from penstock.health.region_health import HEALTHY_FROM, RegionHealth, RegionState, observe
 from penstock.planning.plan import RegionPlan
-from penstock.policy.policy import Failover
+from penstock.policy.kinds.spillover_and_failover import Failover
 
 RULES = Failover(hold_down_s=30.0, failback_ramp_s=100.0)
 TOLD_AT = 1000.0

@@ -28,7 +28,10 @@ from penstock.fleet.snapshot import (
 )
 from penstock.fleet.traffic_report import CountryReport, SpilloverReport
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.policy.policy import Failover, Model, Policy, Region
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Failover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 
 POLICY = Policy(

@@ -9,7 +9,7 @@ from penstock.health.region_health import (
     observe,
     probe_timeout_s,
 )
-from penstock.policy.policy import Failover
+from penstock.policy.kinds.spillover_and_failover import Failover
 
 FAILOVER = Failover(unhealthy_threshold=2, healthy_threshold=3, hold_down_s=1.0, failback_ramp_s=10.0)
 

@@ -11,7 +11,7 @@ from penstock.cost.cost_estimate import OVERHEAD_BYTES, CostEstimator
 from penstock.cost.work import CostInputs
 from penstock.media.media_parts import MediaParts
 from penstock.media.media_tokens import FEATURES, MediaTokens
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 
 CALM = MediaParts(images=1, megapixels=0.5, encoded_bytes=200_000)
 

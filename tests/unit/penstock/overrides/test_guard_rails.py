@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.overrides.guard_rails import Objection, objection, tenants_by_class
 from penstock.overrides.overrides import Override, lifted
-from penstock.policy.policy import GuardRails, MaintenanceWindow, ResidencyRule
+from penstock.policy.kinds.operations import GuardRails, MaintenanceWindow
+from penstock.policy.kinds.residency_rules import ResidencyRule
 from tests.support import planet
 from tests.support.override_builders import drain, fail_over, freeze, weight
 from tests.support.planet import MODEL

@@ -15,7 +15,7 @@ from penstock.overrides.interventions import Interventions, narrowed
 from penstock.overrides.overrides import Override, lifted
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import ArcReason, ClassPlan, Closed, RegionPlan
-from penstock.policy.policy import Failover, Spillover
+from penstock.policy.kinds.spillover_and_failover import Failover, Spillover
 from penstock.policy.residency import residency_class
 from tests.support import planet
 from tests.support.override_builders import drain, fail_over, freeze, interventions, weight

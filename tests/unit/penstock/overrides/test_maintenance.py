@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from control_plane.policy.time_zones import time_zone
 from penstock.overrides.maintenance import PERIOD_S, occurrences, openings, windows
 from penstock.overrides.overrides import OverrideKind
-from penstock.policy.policy import Failover, MaintenanceWindow, Policy, Recurrence
+from penstock.policy.kinds.operations import MaintenanceWindow, Recurrence
+from penstock.policy.kinds.spillover_and_failover import Failover
+from penstock.policy.policy import Policy
 from penstock.policy.time_zone import ClockChange, TimeZone, local_s, moment
 from tests.support.planet import policy
 

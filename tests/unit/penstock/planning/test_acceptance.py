@@ -3,7 +3,9 @@ import pytest
 
 from penstock.planning.acceptance import refuse_plan, refuse_policy
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable, RegionPlan
-from penstock.policy.policy import Model, Policy, Region
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.policy import Policy
 
 POLICY = Policy(
     regions={name: Region(name, "DE", 50.0, 8.0) for name in ("here", "there")},

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from penstock.planning.egress_cost import egress_cost
-from penstock.policy.policy import Model
+from penstock.policy.kinds.models import Model
 
 CHAT = Model("chat", request_bytes=2_000, response_bytes=6_000)
 

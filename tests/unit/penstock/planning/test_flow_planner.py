@@ -16,7 +16,10 @@ from penstock.planning.plan import ArcReason, RegionPlan
 from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import FORECAST_WEIGHT
-from penstock.policy.policy import Model, Objective, Policy, Region
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.operations import Objective
+from penstock.policy.kinds.regions import Region
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from tests.support import three_regions
 from tests.support.planner_calls import tick_input

@@ -20,7 +20,10 @@ from penstock.planning.planner import PlanResult
 from penstock.planning.registry import PLANNERS, planner
 from penstock.planning.share_moves import Key
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import Model, Objective, PlannerKind, Policy, Region
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.operations import Objective, PlannerKind
+from penstock.policy.kinds.regions import Region
+from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import diff
 from penstock.policy.residency import residency_class
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup

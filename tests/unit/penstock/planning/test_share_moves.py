@@ -11,7 +11,9 @@ from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.policy import Model, Policy, Spillover
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from tests.support.planner_calls import waterfall_plans as plan
 from tests.support.three_regions import REGIONS

@@ -15,7 +15,12 @@ from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.planner import Planner
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import Model, Objective, Policy, Region, Spillover, Tenant
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.operations import Objective
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup
 from penstock.what_if.evaluation import evaluate_demand

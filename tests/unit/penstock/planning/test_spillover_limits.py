@@ -19,7 +19,10 @@ from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
 from penstock.planning.spillover_limits import UNBOUNDED, bounds
-from penstock.policy.policy import Objective, Policy, Region, Spillover, SpilloverLimit
+from penstock.policy.kinds.operations import Objective
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover, SpilloverLimit
+from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, residency_class
 from penstock.routing.decision import Decision, decide
 from penstock.routing.reasons import Reason, Refusal

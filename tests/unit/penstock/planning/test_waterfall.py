@@ -11,7 +11,9 @@ from penstock.fleet.snapshot import FADED_S, HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import ArcReason, RegionPlan
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.policy import Model, Policy, Region
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.policy import Policy
 from tests.support.planner_calls import tick_input
 from tests.support.planner_calls import waterfall_plans as plan
 from tests.support.three_regions import EU, POLICY, fleet, in_force, offered, region

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.policy.adapter_patterns import base_model_of, matches, overlap, served_model
-from penstock.policy.policy import Model, Policy
+from penstock.policy.kinds.models import Model
+from penstock.policy.policy import Policy
 
 POLICY = Policy(
     regions={},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.policy.entry_map import mapped, order_by_entry_map
 from penstock.policy.geography import Location
-from penstock.policy.policy import EntryMap
+from penstock.policy.kinds.regions import EntryMap
 from penstock.policy.residency import RequestFacts
 from penstock.routing.decision import admit_at_origin
 from penstock.routing.reasons import Refusal

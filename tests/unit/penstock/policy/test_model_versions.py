@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.policy.kinds.models import ModelVersions, Version
 from penstock.policy.model_versions import session_position, version_at
-from penstock.policy.policy import ModelVersions, Version
 
 SESSIONS = [f"session-{n}".encode() for n in range(4000)]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.policy.policy import Model, Policy, Region, ResidencyRule
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.policy import Policy
 
 REGIONS = {
     "eu-de": Region("eu-de", "DE", 50.11, 8.68, frozenset({"DE", "EU"})),

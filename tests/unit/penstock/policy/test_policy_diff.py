@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence, ResidencyRule, Spillover
+from penstock.policy.kinds.operations import MaintenanceWindow, Recurrence
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import Change, ChangeKind, diff
 from penstock.policy.time_zone import ClockChange, TimeZone
 from tests.support import planet

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.policy.policy import Policy, ResidencyRule
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.policy import Policy
 from penstock.policy.removals import MAX_NAMED, Removal, unaccepted_removals
 from penstock.routes.route import Route
 from tests.support import planet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.policy.geography import Location
-from penstock.policy.policy import ResidencyRule
+from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.residency import Mask, RequestFacts, mask, residency_class
 from penstock.routing.reasons import Reason, Refusal
 from tests.support.planet import EU_ONLY, policy

@@ -10,7 +10,7 @@ from control_plane.status.status_builder import region_statuses
 from penstock.accounts.outcomes import Outcome
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import FADED_S, ReportVerdict, Snapshot, add_report
-from penstock.policy.policy import Model
+from penstock.policy.kinds.models import Model
 from penstock.policy.policy_diff import diff
 from penstock.policy.service_objective import Measure, ObjectiveReport, ServiceObjective
 from penstock.rollout.evidence import observations

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.cost.work import CostInputs, Work
-from penstock.policy.policy import Cost
+from penstock.policy.kinds.models import Cost
 from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import EndpointAccount
 from penstock.routing.endpoint_selection import EndpointView

@@ -9,7 +9,7 @@ from adapters.store.codec import encode
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Demand
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.policy import RolloutRules
+from penstock.policy.kinds.operations import RolloutRules
 from penstock.rollout.evidence import MAX_MARKS, AgentObservation, Evidence, observe
 from penstock.rollout.objective_evidence import ObjectiveCounts
 from penstock.rollout.region_evidence import by_region

@@ -13,7 +13,9 @@ from penstock.fleet.snapshot import Snapshot, add_report, pools
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.plan import ArcReason, Closed
 from penstock.policy.geography import Location
-from penstock.policy.policy import ModelVersions, ResidencyRule, Tenant, Version
+from penstock.policy.kinds.models import ModelVersions, Version
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.tenants import Tenant
 from penstock.routing.explain import (
     ApplicableRule,
     ConsideredRegion,

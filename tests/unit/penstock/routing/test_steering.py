@@ -6,7 +6,10 @@ import msgspec
 
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import NOWHERE, Location
-from penstock.policy.policy import EntryMap, Model, ModelVersions, Policy, ResidencyRule, Version
+from penstock.policy.kinds.models import Model, ModelVersions, Version
+from penstock.policy.kinds.regions import EntryMap
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason
 from penstock.routing.steering import (
     CHANGING_TTL_S,

@@ -7,7 +7,9 @@ import pytest
 from penstock.fleet.report import GroupReport, PoolReport
 from penstock.fleet.snapshot import Demand, FadedPool
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.policy import Model, Policy, Region, Scaling
+from penstock.policy.kinds.models import Model, Scaling
+from penstock.policy.kinds.regions import Region
+from penstock.policy.policy import Policy
 from penstock.scaling.cost_rates import egress_hourly_cost, gpu_hourly_cost
 
 POLICY = Policy(

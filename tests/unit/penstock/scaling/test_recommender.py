@@ -8,7 +8,9 @@ from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.planning.share_moves import Key
-from penstock.policy.policy import Model, Policy, Region, Scaling
+from penstock.policy.kinds.models import Model, Scaling
+from penstock.policy.kinds.regions import Region
+from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.scaling.recommender import REACTION_S, STABLE_S, Recommendation, Recommender
 from penstock.scaling.replicas import Cause

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.planning.share_moves import Key
-from penstock.policy.policy import Model, Objective, Policy, Region, Scaling, Spillover
+from penstock.policy.kinds.models import Model, Scaling
+from penstock.policy.kinds.operations import Objective
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.scaling.replicas import Cause, Expected, PoolSize, needs
 
 ALL = frozenset({"a", "b", "c"})

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.maintenance import windows
-from penstock.policy.policy import MaintenanceWindow, Policy, Recurrence
+from penstock.policy.kinds.operations import MaintenanceWindow, Recurrence
+from penstock.policy.policy import Policy
 from penstock.policy.time_zone import ClockChange, TimeZone
 from penstock.verification.policy_warnings import window_warnings
 from penstock.verification.verify import verify

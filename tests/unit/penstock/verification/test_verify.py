@@ -15,7 +15,11 @@ from penstock.planning.tick_input import TickInput
 from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy import residency
 from penstock.policy.geography import Location
-from penstock.policy.policy import AcceptedLoss, Model, Policy, Region, ResidencyRule, Tenant
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.residency_rules import AcceptedLoss, ResidencyRule
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, residency_class
 from penstock.routing import decision, region_selection, steering
 from penstock.routing.reasons import Refusal

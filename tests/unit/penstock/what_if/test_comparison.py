@@ -8,7 +8,7 @@ import pytest
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from penstock.overrides.overrides import Override
-from penstock.policy.policy import MaintenanceWindow, Recurrence
+from penstock.policy.kinds.operations import MaintenanceWindow, Recurrence
 from penstock.routing.reasons import Reason
 from penstock.what_if.comparison import Comparison, Side, compare
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup

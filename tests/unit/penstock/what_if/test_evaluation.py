@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
-from penstock.policy.policy import ModelVersions, Policy, Quota, Scaling, Version
+from penstock.policy.kinds.models import ModelVersions, Scaling, Version
+from penstock.policy.kinds.tenants import Quota
+from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet, sustainable_rate
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup

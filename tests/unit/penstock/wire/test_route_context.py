@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.policy.geography import Location
-from penstock.policy.policy import ResidencyRule
+from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire.route_context import (
     BOUND_BYTES,

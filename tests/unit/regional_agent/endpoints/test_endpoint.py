@@ -6,7 +6,7 @@ import pytest
 from penstock.cost.work import CostInputs, Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules, EjectionState
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import GroupAccount, Load
 from penstock.pools.speed_learning import prior

@@ -2,7 +2,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.health.region_health import RegionState
-from penstock.policy.policy import Failover
+from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.wire.probe import ModelReadiness, ProbeResponse
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.upstream.address import Address

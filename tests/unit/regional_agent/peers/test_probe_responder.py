@@ -7,7 +7,10 @@ import pytest
 
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.planning.plan import Closed, RegionPlan
-from penstock.policy.policy import Model, Policy, Region, Spillover
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
 from penstock.wire.identity import encode_certificate
 from penstock.wire.probe import MAX_EXPECTED_WAIT_S, ProbeRequest, ProbeResponse, open_response, seal_request
 from penstock.wire.session import Session

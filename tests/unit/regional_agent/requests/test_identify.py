@@ -6,7 +6,9 @@ from hashlib import sha256
 
 import pytest
 
-from penstock.policy.policy import Policy, Region, Tenant
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from penstock.routes.route import API_KEY_HEADERS, Route
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.headers.header_rules import TO_ENGINE, Header

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.cost.cost_estimate import CostEstimator
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routes.route import BodyKind, CostFields, ModelLocation, ModelSource, Route, StreamKind

@@ -10,7 +10,7 @@ import pytest
 from penstock.answers.usage import MAX_TOKENS, Usage
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.cost.cost_inputs import MAX_AT_ONCE
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
 from penstock.pools.speed_learning import microseconds
 from penstock.routes.presets.openai import OPENAI_ROUTES

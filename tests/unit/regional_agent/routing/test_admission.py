@@ -15,7 +15,11 @@ import pytest
 
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.geography import Location
-from penstock.policy.policy import Model, Policy, Quota, Region, ResidencyRule, Tenant
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.tenants import Quota, Tenant
+from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request

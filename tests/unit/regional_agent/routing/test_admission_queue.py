@@ -12,7 +12,7 @@ import pytest
 
 from penstock.admission import fair_queueing
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.policy.policy import DEFAULT_MAX_WAIT_S
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing import admission_queue

@@ -11,7 +11,7 @@ from penstock.answers.usage import Usage
 from penstock.cost.work import CostInputs, Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_signals import Signal
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
 from penstock.pools.speed_learning import SpeedLearner
 from penstock.routing.endpoint_chooser import EndpointChooser

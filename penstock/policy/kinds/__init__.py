@@ -1,0 +1,1 @@
+"""Fields of policy documents: one struct for each kind, in the module of its subject."""
