@@ -157,7 +157,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         background.append(keep_running("event loop delay", metrics.loop_delay.measure))
         if exporter is not None:
             background.append(keep_running("export of spans", exporter.run))
-        admission, readiness = runtime.admission, runtime.readiness
+        readiness = runtime.readiness
         admin = AdminService(
             proxy,
             readiness,
@@ -172,8 +172,8 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
                 **runtime.status(),
             },
         )
-        traffic = TrafficService(admission, proxy, runtime.config, readiness, runtime.endpoints)
-        peer = PeerService(admission, proxy, runtime.config, runtime.responder)
+        traffic = TrafficService(runtime.client_requests, proxy, runtime.config, readiness, runtime.endpoints)
+        peer = PeerService(runtime.forwarded_requests, proxy, runtime.config, runtime.responder)
         listeners, urls = await _open_listeners(
             _ServiceListener("admin", settings.admin_listen, admin, tls.admin),
             _ServiceListener("traffic", settings.traffic_listen, traffic, tls.traffic, traffic_socket),

@@ -46,11 +46,13 @@ from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.readiness import Readiness
+from regional_agent.requests.authorization import Authorization
+from regional_agent.requests.client_request_reader import ClientRequestReader
+from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
 from regional_agent.requests.locate import Locator
-from regional_agent.routing.admission import Admission
+from regional_agent.requests.quotas import Quotas
 from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.routing.explain_service import ExplainService
-from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.router import Router
 from regional_agent.shared_load.prefix_exchange import PrefixExchange
 from regional_agent.shared_load.redis_script import RedisAddress
@@ -185,16 +187,12 @@ class AgentRuntime:
         exchanges = (load_exchange, shared_objects, prefix_exchange)
         self.exchanges = [exchange for exchange in exchanges if exchange is not None]
         """The exchanges of data with the region's other agents through Redis; empty if no Redis is configured."""
-        self.admission = Admission(
-            region,
-            self.config,
-            self.locator,
-            Quotas(lambda: len(self._agents_here())),
-            self.demand,
-            expectations=chooser.expectations,
-            sessions=sessions,
-            objects=self.objects,
-            rng=rng,
+        quotas = Quotas(lambda: len(self._agents_here()))
+        authorization = Authorization(region, self.config, self.locator, quotas)
+        expectations = chooser.expectations
+        self.client_requests = ClientRequestReader(authorization, expectations, self.objects, self.demand, rng)
+        self.forwarded_requests = ForwardedRequestReader(
+            region, self.config, sessions, authorization, expectations, self.objects
         )
         self.prompt_tokens = PromptTokens(chooser.affinity.exact, pool)
         self.router = Router(
@@ -204,7 +202,7 @@ class AgentRuntime:
             self.shared_load,
             self.queue,
             self.peers,
-            self.admission,
+            self.client_requests,
             chooser,
             prompt_tokens=self.prompt_tokens,
             rng=rng,

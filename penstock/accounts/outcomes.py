@@ -27,7 +27,7 @@ class Outcome(StrEnum):
     EXPIRED = "expired"
     """The deadline that the client set passed before the end of the response."""
     REFUSED = "refused"
-    """The request was admitted, and no region could serve it."""
+    """The request was authorized, and no region could serve it."""
     ENGINE_ERROR = "engine_error"
     """The engine responded with 5xx, or with an error in a response with status 200."""
     ENGINE_CUT = "engine_cut"
@@ -128,9 +128,9 @@ key or a model refuses such requests on purpose. A used-up quota does not count,
 
 
 def outcome_of_refusal(reason: Reason, *, own_deadline: bool = False) -> Outcome:
-    """The outcome of a request that is refused after it was admitted.
+    """The outcome of a request that is refused after it was authorized.
 
-    Only admission refuses for the reasons of `_REVOCATIONS`, so that a request with one of these reasons was admitted
+    Only authorization refuses for the reasons of `_REVOCATIONS`, so a request with one of these reasons was authorized
     under an earlier policy.
 
     Args:

@@ -32,7 +32,7 @@ class Decision(msgspec.Struct, frozen=True):
     """Every possible result of the draw, including `choice`."""
 
 
-def admit_at_origin(policy: Policy, origin: str, model: str, facts: RequestFacts) -> Mask | Refusal:
+def authorize_at_origin(policy: Policy, origin: str, model: str, facts: RequestFacts) -> Mask | Refusal:
     """The residency mask of a request at `origin`; for a forbidden origin, a refusal with the permitted entries."""
     if model not in policy.models:
         return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {model!r} is served here")
@@ -40,7 +40,7 @@ def admit_at_origin(policy: Policy, origin: str, model: str, facts: RequestFacts
 
 
 def mask_at_origin(policy: Policy, origin: str, facts: RequestFacts) -> Mask | Refusal:
-    """The residency mask of a request at `origin`, for any model, or a refusal (see `admit_at_origin`)."""
+    """The residency mask of a request at `origin`, for any model, or a refusal (see `authorize_at_origin`)."""
     verdict = mask(policy, facts)
     if isinstance(verdict, Refusal):
         return verdict
@@ -61,23 +61,23 @@ def decide(
     plan: RegionPlan | None,
     origin: str,
     model: str,
-    admitted: Mask,
+    residency: Mask,
     views: Mapping[str, RegionView],
     rng: Random,
     *,
     tried: Mapping[str, Reason] = NOTHING_TRIED,
     overflow: bool = False,
 ) -> Decision | Refusal:
-    """Selects the region of an admitted request that arrived at `origin`; called again after a region refuses it.
+    """Selects the region of a request that arrived at `origin`; called again after a region refuses it.
 
-    The arguments are those of `region_options`; `plan` is the origin's whole plan, and `admitted` is the result of
-    `admit_at_origin`.
+    The arguments are those of `region_options`; `plan` is the origin's whole plan, and `residency` is the result of
+    `authorize_at_origin`.
     """
     options = region_options(
         policy,
         origin,
-        admitted.permitted,
-        plan.lookup(model, admitted.permitted.name) if plan is not None else None,
+        residency.permitted,
+        plan.lookup(model, residency.permitted.name) if plan is not None else None,
         views,
         tried=tried,
         overflow=overflow,
@@ -87,7 +87,7 @@ def decide(
     )
     if isinstance(options, Refusal):
         return options
-    return within_mask(Decision(admitted, draw(options, rng), options))
+    return within_mask(Decision(residency, draw(options, rng), options))
 
 
 def within_mask(decision: Decision) -> Decision | Refusal:

@@ -20,7 +20,7 @@ from penstock.policy.model_versions import models_for, versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, applies
 from penstock.routes.route_query import MatchedRoute, matched_route
-from penstock.routing.decision import admit_at_origin, decide
+from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal, Rejection
 from penstock.routing.region_selection import RegionChoice, RegionOption, RegionView
 
@@ -173,13 +173,13 @@ def explain(
         rules=_rules(policy, facts),
         versions=versions.versions if versions is not None else (),
     )
-    admitted = admit_at_origin(policy, query.origin, query.model, facts)
-    if isinstance(admitted, Refusal):
-        return _refused(policy, explanation, views, admitted)
-    name = admitted.permitted.name
+    residency = authorize_at_origin(policy, query.origin, query.model, facts)
+    if isinstance(residency, Refusal):
+        return _refused(policy, explanation, views, residency)
+    name = residency.permitted.name
     planned = plan is not None and plan.lookup(query.model, name) is not None
     explanation = msgspec.structs.replace(explanation, residency=name, planned=planned, endpoints=endpoints)
-    return _chosen(policy, plan, explanation, admitted, views, rng)
+    return _chosen(policy, plan, explanation, residency, views, rng)
 
 
 def _initial(policy: Policy, plan: RegionPlan | None, query: ExplainQuery) -> Explanation:
@@ -202,20 +202,20 @@ def _chosen(
     policy: Policy,
     plan: RegionPlan | None,
     explanation: Explanation,
-    admitted: Mask,
+    residency: Mask,
     views: Mapping[str, RegionView],
     rng: Random,
 ) -> Explanation:
     """The explanation with every region that may be drawn, and one draw."""
     query = explanation.query
     decision = decide(
-        policy, plan, query.origin, query.model, admitted, views, rng, tried=query.tried, overflow=query.overflow
+        policy, plan, query.origin, query.model, residency, views, rng, tried=query.tried, overflow=query.overflow
     )
     if isinstance(decision, Refusal):
-        regions = _regions(policy, explanation, views, admitted, plan, (), decision.rejected)
+        regions = _regions(policy, explanation, views, residency, plan, (), decision.rejected)
         return msgspec.structs.replace(explanation, regions=regions, refusal=decision)
     noted = tuple(dict.fromkeys(rejection for option in decision.options for rejection in option.choice.rejected))
-    regions = _regions(policy, explanation, views, admitted, plan, decision.options, noted)
+    regions = _regions(policy, explanation, views, residency, plan, decision.options, noted)
     return msgspec.structs.replace(explanation, regions=regions, chosen=decision.choice)
 
 
@@ -255,17 +255,17 @@ def _regions(
     policy: Policy,
     explanation: Explanation,
     views: Mapping[str, RegionView],
-    admitted: Mask | None,
+    residency: Mask | None,
     plan: RegionPlan | None,
     drawn: tuple[RegionOption, ...],
     noted: tuple[Rejection, ...],
 ) -> tuple[ConsideredRegion, ...]:
     """Every region of the policy, with all reasons from the steps of the decision."""
     origin = explanation.query.origin
-    rejections = (*admitted.rejected, *noted) if admitted is not None else noted
-    forbidden = {rejection.what for rejection in (admitted.rejected if admitted is not None else noted)}
+    rejections = (*residency.rejected, *noted) if residency is not None else noted
+    forbidden = {rejection.what for rejection in (residency.rejected if residency is not None else noted)}
     class_plan = (
-        plan.lookup(explanation.query.model, admitted.permitted.name) if plan is not None and admitted else None
+        plan.lookup(explanation.query.model, residency.permitted.name) if plan is not None and residency else None
     )
     closed = plan.closed_for(explanation.query.model) if plan is not None else NONE_CLOSED
     arcs = {arc.server: arc for arc in class_plan.arcs} if class_plan is not None else {}
@@ -278,7 +278,7 @@ def _regions(
         regions.append(
             ConsideredRegion(
                 name,
-                _verdict(explanation.query, admitted, options, reasons, is_forbidden=name in forbidden),
+                _verdict(explanation.query, residency, options, reasons, is_forbidden=name in forbidden),
                 reasons,
                 chance=sum(option.probability for option in options),
                 why=options[0].choice.why if options else None,
@@ -301,7 +301,7 @@ _OVERFLOW_ONLY = frozenset({Reason.NO_CREDIT, Reason.NOT_WORTH_THE_TRIP})
 
 def _verdict(
     query: ExplainQuery,
-    admitted: Mask | None,
+    residency: Mask | None,
     options: list[RegionOption],
     reasons: tuple[Rejection, ...],
     *,
@@ -309,7 +309,7 @@ def _verdict(
 ) -> RegionVerdict:
     if is_forbidden:
         return RegionVerdict.FORBIDDEN
-    if admitted is None:
+    if residency is None:
         return RegionVerdict.UNCONSIDERED
     if options:
         return RegionVerdict.SERVES

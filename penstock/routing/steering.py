@@ -98,10 +98,10 @@ class SteeringAdvisor:
         if client.model is not None and not models:
             refusal = Refusal(Reason.MODEL_NOT_FOUND, f"no model named {client.model!r} is served here")
             return SteeringAdvice((), STEADY_TTL_S, refusal=refusal)
-        admitted = self._mask(client)
-        if isinstance(admitted, Refusal):
-            return SteeringAdvice((), STEADY_TTL_S, rejected=admitted.rejected, refusal=admitted)
-        permitted = admitted.permitted
+        residency = self._mask(client)
+        if isinstance(residency, Refusal):
+            return SteeringAdvice((), STEADY_TTL_S, rejected=residency.rejected, refusal=residency)
+        permitted = residency.permitted
         here = {name: states.get(name, RegionState.UNKNOWN) for name in permitted.regions}
         fit = {name for name, state in here.items() if state not in _ABSENT} or set(here)
         rejected = [Rejection(name, _ABSENT[here[name]]) for name in sorted(here.keys() - fit)]
@@ -123,7 +123,7 @@ class SteeringAdvisor:
         )
         steady = all(state is RegionState.HEALTHY for state in here.values())
         ttl_s = STEADY_TTL_S if steady else CHANGING_TTL_S
-        return SteeringAdvice(tuple(entries), ttl_s, permitted.name, (*admitted.rejected, *rejected))
+        return SteeringAdvice(tuple(entries), ttl_s, permitted.name, (*residency.rejected, *rejected))
 
     def _reach_ms(self, entry: Entry, servers: Collection[str]) -> float:
         """Distance (ms) through an entry region to the nearest region that has the model."""

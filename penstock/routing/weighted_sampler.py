@@ -32,7 +32,7 @@ class WeightedSampler(msgspec.Struct, frozen=True):
     includes_home: bool
 
     def within(self, permitted: ResidencyClass) -> bool:
-        """Whether every remote choice is permitted; admission has checked home."""
+        """Whether every remote choice is permitted; the residency mask has checked home."""
         return self.remote <= permitted.regions
 
     def sample(self, rng: Random) -> RegionChoice:

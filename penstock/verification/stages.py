@@ -17,7 +17,7 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, residency_class
-from penstock.routing.decision import Decision, admit_at_origin, decide, within_mask
+from penstock.routing.decision import Decision, authorize_at_origin, decide, within_mask
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView
 from penstock.routing.steering import Client, SteeringAdvisor
@@ -54,20 +54,20 @@ class EveryDraw(Random):
 
 
 def at_origins(policy: Policy, situation: Situation) -> Iterator[Breach]:
-    """Check that admission agrees with the rules at every origin (steps 4 and 5)."""
+    """Check that the residency masks agree with the rules at every origin (step 4)."""
     expected = permitted(policy, situation)
     model = next(iter(policy.models))
     for origin in policy.regions:
-        answer = admit_at_origin(policy, origin, model, situation.facts)
+        answer = authorize_at_origin(policy, origin, model, situation.facts)
         if isinstance(answer, Mask):
             for region in sorted(answer.permitted.regions - expected):
-                yield breach(policy, "admit", situation, region, f"permitted at {origin} against the rules")
+                yield breach(policy, "residency", situation, region, f"permitted at {origin} against the rules")
             if origin not in expected or answer.permitted != residency_class(expected):
-                yield breach(policy, "admit", situation, origin, f"handled there as class {answer.permitted.name}")
+                yield breach(policy, "residency", situation, origin, f"handled there as class {answer.permitted.name}")
         elif wrong := sorted(set(answer.try_regions) - expected):
-            yield breach(policy, "admit", situation, wrong[0], f"suggested to clients that came to {origin}")
+            yield breach(policy, "residency", situation, wrong[0], f"suggested to clients that came to {origin}")
         elif answer.reason is not _reason_to_refuse(situation, expected, origin):
-            yield breach(policy, "admit", situation, origin, f"refused there as {answer.reason}")
+            yield breach(policy, "residency", situation, origin, f"refused there as {answer.reason}")
 
 
 def at_steering(policy: Policy, situation: Situation) -> Iterator[Breach]:

@@ -18,7 +18,7 @@ The properties and their proofs:
 6. *Survival of losses*: every loss of one or two regions of every class, checked with the live decision (`survival`).
 
 While every region that the plan names for a class is healthy, an agent draws from the plan's shares without a decision.
-A draw returns the origin, which admission permitted, or another region; draws are used only if all other regions are
+A draw returns the origin, which residency permits, or another region; draws are used only if all other regions are
 permitted (`WeightedSampler.within`). A fallback model or a model version changes the model of a request, but not its
 mask, which does not depend on models. Session and prefix affinity need no proof, since they choose among the endpoints
 of the region that the decision chose (`endpoint_selection.choose_endpoint`).

@@ -8,7 +8,7 @@ from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, ResidencyClass
-from penstock.routing.decision import admit_at_origin
+from penstock.routing.decision import authorize_at_origin
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.steering import Client, SteeringAdvisor
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup
@@ -53,7 +53,7 @@ class EntryResolver:
         facts = RequestFacts(tenant.name, tenant.data_class, place)
         refused = Refusal(Reason.NONE_READY, "every region that may process the request is lost")
         for region in candidates:
-            answer = admit_at_origin(policy, region, group.model, facts)
+            answer = authorize_at_origin(policy, region, group.model, facts)
             if isinstance(answer, Mask):
                 if region not in self._lost:
                     return region, answer.permitted

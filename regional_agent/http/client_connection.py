@@ -161,8 +161,8 @@ class ClientConnection(RequestReceiver):
         self._unwatch()
         self._registry.on_closed(self)
         for request in (*self._waiting, self._serving, self._current):
-            if request is not None and request.admitted is not None:
-                self._release(request, request.admitted)
+            if request is not None and request.accepted_head is not None:
+                self._release(request, request.accepted_head)
         self._waiting.clear()
         self._buffered.clear()
         self._unparsed, self._head_parts = b"", []

@@ -77,5 +77,5 @@ def joined(body: bytes | bytearray, chunk: bytes) -> bytearray:
 
 
 def _tenant_of(request: Request) -> str:
-    """Return the tenant that a request's memory counts for. Its head was admitted, if its body is large."""
-    return request.admitted.tenant if request.admitted is not None else ""
+    """Return the tenant that a request's memory counts for. Its head was accepted, if its body is large."""
+    return request.accepted_head.tenant if request.accepted_head is not None else ""

@@ -37,8 +37,8 @@ class BodyCheck(Protocol):
         """Check the end of the body; returns the problem, or an empty string."""
 
 
-class AdmittedHead:
-    """The state of a request with a large body after the admission of its head, before the body is complete."""
+class AcceptedHead:
+    """The state of a request with a large body whose head was accepted, before the body is complete."""
 
     __slots__ = ("holds_quota", "tenant")
 
@@ -53,7 +53,7 @@ class Request:
     """One request: the parsed head, header names in lower case, and the body without chunk framing."""
 
     __slots__ = (
-        "admitted",
+        "accepted_head",
         "authority",
         "body",
         "body_check",
@@ -133,8 +133,8 @@ class Request:
         self.body: bytes | bytearray = b""
         """The received part of the body that is kept in case the request must be sent again."""
         self.received_bytes = 0
-        self.admitted: AdmittedHead | None = None
-        """Set when the head of a request with a large body was admitted."""
+        self.accepted_head: AcceptedHead | None = None
+        """Set when the head of a request with a large body was accepted."""
         self.pace: tuple[float, int] | None = None
         """The last computed time (s) that the body may take, and its size (bytes) at that time; None before that."""
         self.needs_whole = False

@@ -84,11 +84,11 @@ class RequestReceiver(RequestSequence):
         expected = None if request.plain else request.header(b"expect")
         if expected is None and request.length is not None and request.length <= SMALL_BODY_BYTES:
             return
-        admitted = self._application.admit_head(request)
-        if isinstance(admitted, Refusal):
-            self._end_with(admitted)
+        accepted = self._application.accept_head(request)
+        if isinstance(accepted, Refusal):
+            self._end_with(accepted)
             return
-        request.admitted = admitted
+        request.accepted_head = accepted
         request.needs_whole = self._application.reads_whole(request)
         if request.needs_whole and (request.length or 0) > self._limits.json_bytes:
             self._refuse_large_json()

@@ -10,7 +10,7 @@ from penstock.admission.queueing import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.listener_state import ListenerState
-from regional_agent.http.messages import KEEP_ALIVE_1_0, AdmittedHead, Request, response_head, with_common_lines
+from regional_agent.http.messages import KEEP_ALIVE_1_0, AcceptedHead, Request, response_head, with_common_lines
 from regional_agent.http.request_handler import Handler, TunnelReceiver
 
 SMALL_BODY_BYTES: Final = 64 * 1024
@@ -33,11 +33,11 @@ class Application(Protocol):
     def handle(self, request: Request, connection: Any) -> Handler | None:
         """Handle a request. Its body may be incomplete if it is large."""
 
-    def admit_head(self, request: Request) -> AdmittedHead | Refusal:
+    def accept_head(self, request: Request) -> AcceptedHead | Refusal:
         """Check a request with a large body by its head, before the body is read."""
 
-    def release_head(self, admitted: AdmittedHead) -> None:
-        """Release what an admitted head still holds. Called when its request has ended."""
+    def release_head(self, head: AcceptedHead) -> None:
+        """Release what an accepted head still holds. Called when its request has ended."""
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
         """Check a request while its body arrives, periodically, since the policy may have changed since its head.
@@ -132,8 +132,8 @@ class RequestSequence(ClientTransport):
         """
         request, self._serving, self._handler = self._serving, None, None
         self._since = self.listener.clock()
-        if request is not None and request.admitted is not None:
-            self._release(request, request.admitted)
+        if request is not None and request.accepted_head is not None:
+            self._release(request, request.accepted_head)
         if request is None or not keep_alive or not request.keep_alive:
             self._start_closing(linger=request is not None and not request.whole)
         elif self._waiting or self._final_refusal is not None or self._continue_due or not self._reading:
@@ -246,10 +246,10 @@ class RequestSequence(ClientTransport):
         if self._serving is None or self._serving.whole:
             self.resume_reading()
 
-    def _release(self, request: Request, admitted: AdmittedHead) -> None:
+    def _release(self, request: Request, head: AcceptedHead) -> None:
         """Release memory and quota of a request with a large body, held since its head. A second call does nothing."""
         self.listener.bodies.release(request)
-        self._application.release_head(admitted)
+        self._application.release_head(head)
 
     def _refuse(self, reason: Reason, detail: str) -> None:
         self._end_with(Refusal(reason, detail, retry_after_s=MIN_RETRY_S if reason in _RETRYABLE else None))
@@ -258,8 +258,8 @@ class RequestSequence(ClientTransport):
         """End the connection with a refusal, in order. A request that is being handled is refused by its handler."""
         self._mode = CLOSING
         current, self._current = self._current, None
-        if current is not None and current.admitted is not None:
-            self._release(current, current.admitted)
+        if current is not None and current.accepted_head is not None:
+            self._release(current, current.accepted_head)
         if current is not None and current.started:
             if self._serving is current and self._handler is not None:
                 self._handler.on_request_refused(refusal)
@@ -280,8 +280,8 @@ class RequestSequence(ClientTransport):
         while not dropped or dropped[-1] is not request:
             dropped.append(self._waiting.pop())
         for each in dropped:
-            if each.admitted is not None:
-                self._release(each, each.admitted)
+            if each.accepted_head is not None:
+                self._release(each, each.accepted_head)
         self._final_refusal = refusal, request
         if self._serving is None:
             self._serve_next()
@@ -299,8 +299,8 @@ class RequestSequence(ClientTransport):
         """Close after all data has been sent; with `linger`, read and drop what the client still sends first."""
         self._mode, self._continue_due = CLOSING, False
         for request in self._waiting:
-            if request.admitted is not None:
-                self._release(request, request.admitted)
+            if request.accepted_head is not None:
+                self._release(request, request.accepted_head)
         self._waiting.clear()
         if linger:
             self._linger(LINGER_S)

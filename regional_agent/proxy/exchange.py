@@ -219,7 +219,7 @@ class Exchange:
         self._queue_entry = None
         if not isinstance(target, Refusal):
             self._go_to(target, now)
-        elif self._services.router.fall_back(self._context, self._request, target):
+        elif self._services.router.requests.fall_back(self._context, self._request, target):
             self.select(now)
         else:
             self._refuse(target)
@@ -437,7 +437,7 @@ class Exchange:
         """Return why a message of the client may not name `model`; None if it may."""
         if model in (self._context.model, self._context.asked_for, self._context.estimate.adapter):
             return None
-        return self._services.router.readmission.refuse_model(self._context, model, self._current.region)
+        return self._services.router.reauthorization.refuse_model(self._context, model, self._current.region)
 
     def _message_error(self, refusal: Refusal) -> bytes:
         """Return the message for the client that reports the refusal of one of its messages."""
@@ -470,12 +470,14 @@ class Exchange:
 
     # changes of policy
 
-    def readmit(self) -> Refusal | None:
+    def reauthorize(self) -> Refusal | None:
         """End the exchange if the policy in force no longer permits it; returns the reason if it does so."""
         attempt, services = self._attempt, self._services
         if self._state is DONE:
             return None
-        refusal = services.router.readmission.readmit(self._context, attempt.region if attempt is not None else "")
+        refusal = services.router.reauthorization.reauthorize(
+            self._context, attempt.region if attempt is not None else ""
+        )
         if refusal is None:
             return None
         if self._state is STREAMING:
@@ -654,7 +656,7 @@ class Exchange:
         self._enter(TUNNEL)
         self._status = 101
         if self._context.client_object:
-            keep_client_object(self._context, attempt, services.router.admission.objects, services.clock())
+            keep_client_object(self._context, attempt, services.router.requests.objects, services.clock())
         lines = services.response_headers.lines(self._context, attempt.endpoint_name)
         head = upgrade_response_head(self._request, headers, lines, attempt)
         self._client.write(head)
@@ -727,7 +729,7 @@ class Exchange:
         """Record the location of the object that the response creates, once its identifier has arrived."""
         intake = self._intake
         if intake is not None and intake.parser.object_id:
-            objects = self._services.router.admission.objects
+            objects = self._services.router.requests.objects
             keep_created_object(self._context, self._current, intake.parser.object_id, objects, now)
             self._wants_id = False
 
@@ -769,7 +771,7 @@ class Exchange:
                 self._client.listener.bodies.drop(request)
         route = request.route
         if route is not None and (route.object_id or self._context.client_object):
-            objects = self._services.router.admission.objects
+            objects = self._services.router.requests.objects
             if self._context.client_object and 200 <= head.status < 300:
                 keep_client_object(self._context, attempt, objects, now)
             if route.creates_objects and self._intake is not None:
@@ -886,7 +888,7 @@ class Exchange:
                     attempt.settle(now, service_s, account.measured_usage if outcome is _OK else None)
             finally:
                 if context.counted:
-                    services.router.release_quota(context)
+                    services.router.requests.authorization.release_quota(context.facts.tenant)
         if outcome is _OK and self._lacking is not None and self._lacking is not attempt:
             self._lacking.charge_missing_model()
         services.recorder.record(context, attempt, account)

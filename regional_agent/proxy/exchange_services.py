@@ -33,7 +33,7 @@ class ActiveExchange(Checked, Protocol):
     def shut_down(self) -> None:
         """End the exchange because the agent stops."""
 
-    def readmit(self) -> Refusal | None:
+    def reauthorize(self) -> Refusal | None:
         """End the exchange if the policy in force no longer permits it; returns the reason if it does so."""
 
 

@@ -78,7 +78,7 @@ class OutcomeRecorder:
                 return
             usage = account.usage
             location, work = context.facts.location, context.estimate.work
-            permitted = context.admitted.permitted
+            permitted = context.residency.permitted
             self._access_log.add(
                 # Positional, in the order of the fields: keyword arguments take fifteen times as long.
                 AccessLine(
@@ -107,7 +107,7 @@ class OutcomeRecorder:
                     context.plan_generation,
                     permitted.name,
                     permitted.regions if permitted.name.startswith(SHORTENED) else None,
-                    context.admitted.rejected,
+                    context.residency.rejected,
                     context.tried_regions if context.tried_regions is not NOTHING_TRIED else None,
                     context.queued_s * 1000 if context.queued_s > 0.0 else None,
                     None if usage is None else usage.prompt_tokens,

@@ -18,7 +18,7 @@ from penstock.routing.reasons import Refusal
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.proxy.exchange_services import ActiveExchange
 from regional_agent.proxy.timer_wheel import SLOT_S
-from regional_agent.routing.readmission import Readmission
+from regional_agent.requests.reauthorization import Reauthorization
 
 SLICE_S: Final = 0.005
 """Time (s) for which one slice occupies the event loop."""
@@ -32,9 +32,9 @@ log = structlog.get_logger()
 class PolicyEnforcer:
     """Evaluates all open requests after each change of policy."""
 
-    def __init__(self, readmission: Readmission, active: Iterable[ActiveExchange]) -> None:
+    def __init__(self, reauthorization: Reauthorization, active: Iterable[ActiveExchange]) -> None:
         """Enforce the policy in force on the exchanges in progress, `active`."""
-        self._readmission = readmission
+        self._reauthorization = reauthorization
         self._active = active
         self._enforced: Policy | None = None
 
@@ -42,13 +42,13 @@ class PolicyEnforcer:
         """Wait for changes of policy, and enforce each."""
         while True:
             await sleep_until_tick(SLOT_S)
-            policy = self._readmission.policy
+            policy = self._reauthorization.policy
             if policy is not None and policy is not self._enforced:
                 await self._enforce(policy)
                 self._enforced = policy
 
     async def _enforce(self, policy: Policy) -> None:
-        """Evaluate every open request. Requests that start meanwhile are admitted under the policy in force."""
+        """Evaluate every open request. Requests that start meanwhile are read under the policy in force."""
         ended: Counter[tuple[str, str]] = Counter()
         clock = time.perf_counter
         slice_end = clock() + SLICE_S
@@ -56,7 +56,7 @@ class PolicyEnforcer:
         while remaining:
             # The list drops its reference now, since to free thousands of exchanges at once takes tens of milliseconds.
             exchange = remaining.pop()
-            refusal = _readmit(exchange)
+            refusal = _reauthorize(exchange)
             if refusal is not None:
                 ended[exchange.tenant, refusal.reason.value] += 1
             if clock() >= slice_end:
@@ -74,9 +74,9 @@ class PolicyEnforcer:
             )
 
 
-def _readmit(exchange: ActiveExchange) -> Refusal | None:
+def _reauthorize(exchange: ActiveExchange) -> Refusal | None:
     try:
-        return exchange.readmit()
+        return exchange.reauthorize()
     except Exception:
         # A defect that prevents the end of one request must not prevent the evaluation of the other requests.
         log.exception("an open request could not be ended", tenant=exchange.tenant)

@@ -75,7 +75,7 @@ class Proxy:
         self.retry_budget = self._services.retry_budget
         self.active = self._services.active
         """The exchanges in progress."""
-        self._enforcer = PolicyEnforcer(router.readmission, self.active)
+        self._enforcer = PolicyEnforcer(router.reauthorization, self.active)
         self._unmeasured = 1
         """Number of requests until the next measurement of a decision time."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,7 +105,7 @@ class Proxy:
         return ended
 
     def handle(self, client: ClientConnection, request: Request, context: RequestContext) -> Exchange:
-        """Start the exchange of an admitted request."""
+        """Start the exchange of a request."""
         if self._tracer is not None:
             self._tracer.begin(context, trusted=client.trusted, now=self.clock())
         exchange = Exchange(self._services, client, request, context)

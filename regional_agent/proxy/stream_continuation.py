@@ -132,7 +132,7 @@ class StreamContinuation:
         if self.stream.done:
             return True
         context = self._context
-        opted_in = _opted_in(self._services.router.readmission.policy, context.model)
+        opted_in = _opted_in(self._services.router.reauthorization.policy, context.model)
         return opted_in and not self.stream.problem and context.continuations < MAX_CONTINUATIONS
 
     def prepare(self, attempt: Attempt, failure: Refusal, now: float) -> bool:
@@ -150,7 +150,7 @@ class StreamContinuation:
             return True
         if stream.problem:
             return self._refuse(stream.problem, ContinuationOutcome.NOT_CONTINUABLE)
-        if not _opted_in(self._services.router.readmission.policy, context.model):
+        if not _opted_in(self._services.router.reauthorization.policy, context.model):
             return self._refuse("the policy does not permit it", ContinuationOutcome.NOT_CONTINUABLE)
         if context.continuations >= MAX_CONTINUATIONS:
             return self._refuse(f"it was continued {MAX_CONTINUATIONS} times", ContinuationOutcome.OVER_BUDGET)

@@ -33,14 +33,14 @@ def select_target(
         target: Attempt | QueueEntry | Refusal = services.router.next_target(context, now)
         if not isinstance(target, Refusal):
             return target
-        if target.reason is _NONE_READY and services.router.fall_back(context, request, target):
+        if target.reason is _NONE_READY and services.router.requests.fall_back(context, request, target):
             now = services.clock()
             continue
         if target.reason is _SATURATED or (target.reason is _NONE_READY and services.router.awaits_endpoint(context)):
             target = _queue(services, context, request, on_turn, target)
             if not isinstance(target, Refusal):
                 return target
-        if not services.router.fall_back(context, request, target):
+        if not services.router.requests.fall_back(context, request, target):
             return target
         now = services.clock()
 

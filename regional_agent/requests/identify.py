@@ -25,7 +25,7 @@ class Keyring:
     """The tenants of one policy by the digest of their keys.
 
     The table is indexed by the SHA-256 of the key that the client sent, so that the time of a look-up reveals nothing
-    about other keys. Headers with a valid key are cached as received (here, and with an address in `admission.py`),
+    about other keys. Headers with a valid key are cached as received (here, and with an address in `authorization.py`),
     only in the memory of this process and only while the policy is in force. The cache is indexed by Python's hash of
     the header, keyed by a secret of the process (SipHash, PEP 456). Bytes are compared only where all 64 bits of the
     hash agree, so that the time of a look-up does not reveal how much of a guessed key is correct.

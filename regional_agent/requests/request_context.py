@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
@@ -27,7 +28,6 @@ class RequestContext:
     """The facts of one request, and the state of its attempts. Times are on the agent's monotonic clock."""
 
     __slots__ = (
-        "admitted",
         "asked_for",
         "attempts",
         "broken",
@@ -52,6 +52,7 @@ class RequestContext:
         "received_at",
         "request",
         "request_id",
+        "residency",
         "rests_until",
         "route_context",
         "trace",
@@ -63,18 +64,15 @@ class RequestContext:
     def __init__(
         self,
         request: Request,
-        request_id: str,
-        traceparent: str,
         estimate: WorkEstimate,
         facts: RequestFacts,
-        admitted: Mask,
+        residency: Mask,
         policy: Policy,
         now: float,
-        timeout_s: float,
     ) -> None:
         self.request = request
-        self.request_id = request_id
-        self.traceparent = traceparent
+        self.request_id = ""
+        self.traceparent = ""
         """The `traceparent` header that the next target receives."""
         self.trace: RequestTrace | None = None
         """The trace of the request; None if the agent exports no spans."""
@@ -84,11 +82,11 @@ class RequestContext:
         self.asked_for = estimate.model
         """The model that the client requested: `model`, or the name for which `model` is a version or fallback."""
         self.facts = facts
-        self.admitted = admitted
+        self.residency = residency
         self.policy = policy
-        """The policy under which the request was last admitted."""
+        """The policy under which the request was last authorized."""
         self.received_at = now
-        self.deadline_at = now + timeout_s
+        self.deadline_at = inf
         self.own_deadline = False
         """Whether the client set the deadline, and not the fleet."""
         self.max_wait_s = DEFAULT_MAX_WAIT_S

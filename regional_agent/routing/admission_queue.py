@@ -296,7 +296,7 @@ class ModelQueue(FairQueue[Waiter]):
     def group(self, item: Waiter, now: float) -> str | None:
         """The residency class of a request; None while engines that were busy may not be tried again."""
         context = item.context
-        return None if now < context.rests_until else context.admitted.permitted.name
+        return None if now < context.rests_until else context.residency.permitted.name
 
     def represents_group(self, item: Waiter) -> bool:
         """Whether the request had no attempt: without a target for it, there is none for its residency class."""

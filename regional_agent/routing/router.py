@@ -1,4 +1,4 @@
-"""Selects the region and endpoint of an admitted request (`admission.py`).
+"""Selects the region and endpoint of a request that has been read (`regional_agent/requests/`).
 
 The proxy calls `next_target` again after every attempt that did not start; it returns the next attempt, with its
 reservation, or the refusal for the client.
@@ -32,17 +32,15 @@ from penstock.wire.route_context import RouteContext, content_digest, seal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.http.messages import Request
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.peers.peer_prober import PeerProber
+from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.identify import credential_of, key_id
-from regional_agent.requests.model_name import replace_model
+from regional_agent.requests.reauthorization import Reauthorization
 from regional_agent.requests.request_context import NO_NAMES, RequestContext
-from regional_agent.routing.admission import Admission
 from regional_agent.routing.admission_queue import AdmissionQueue, OnTarget, QueueEntry
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt, LocalServices
 from regional_agent.routing.engine_request import can_rename
-from regional_agent.routing.readmission import Readmission
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.outcomes import RequestKind
 
@@ -54,9 +52,6 @@ MAX_BROKEN: Final = 2
 
 _NOT_FOUND: Final = Reason.NOT_FOUND
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""
-
-_FALLS_BACK: Final = frozenset({Reason.NONE_READY, Reason.SATURATED})
-"""Refusals for lack of capacity; the fallback model may have capacity."""
 
 
 class Router:
@@ -70,7 +65,7 @@ class Router:
         shared_load: SharedLoad,
         queue: AdmissionQueue,
         peers: PeerProber,
-        admission: Admission,
+        requests: ClientRequestReader,
         chooser: EndpointChooser,
         *,
         prompt_tokens: PromptTokens | None = None,
@@ -86,14 +81,14 @@ class Router:
             shared_load: the reservations of all agents of the region on the endpoints.
             queue: holds requests that wait for capacity.
             peers: health, waits and spill credits of the other regions.
-            admission: admits requests.
+            requests: reads the requests of clients.
             chooser: selects an endpoint of this region.
             prompt_tokens: receives the prompts whose tokens are needed; None for none.
             clock: monotonic, in seconds.
         """
         self.region = region
-        self.admission = admission
-        self.readmission = Readmission(region, config, admission)
+        self.requests = requests
+        self.reauthorization = Reauthorization(region, config, requests.authorization)
         self.chooser = chooser
         self._prompt_tokens = prompt_tokens
         self._config = config
@@ -130,7 +125,7 @@ class Router:
             in_turn: the request is at the head of the admission queue, so no waiting request precedes it.
         """
         if context.policy is not self._config.policy:
-            refusal = self.readmission.readmit(context)
+            refusal = self.reauthorization.reauthorize(context)
             if refusal is not None:
                 return refusal
         plan = self._config.plan
@@ -164,7 +159,7 @@ class Router:
         """
         if context.route_context is not None or self._endpoints.pool(context.model).ready > 0:
             return True
-        permitted = context.admitted.permitted
+        permitted = context.residency.permitted
         views = self.views(permitted.regions, context.model, now)
         return another_region_serves(self.region, permitted, views, context.tried_regions)
 
@@ -199,33 +194,6 @@ class Router:
         if self._endpoints.may_become_ready(context.model, cold_start_s):
             return True
         return not self._endpoints.is_known(context.model) and 0.0 < cold_start_s <= context.max_wait_s
-
-    def fall_back(self, context: RequestContext, request: Request, refusal: Refusal) -> bool:
-        """Switch a request that would be refused to the policy's fallback model; returns whether the model changed. The
-        model of an answer that is being continued does not change."""
-        policy = self._config.policy
-        model = policy.models.get(context.model) if policy is not None else None
-        if (
-            model is None
-            or model.fallback is None
-            or context.route_context is not None
-            or context.continuations
-            or refusal.reason not in _FALLS_BACK
-        ):
-            return False
-        fields = replace_model(request, model.fallback)
-        if fields is None or policy is None:
-            return False
-        context.estimate = self.admission.estimate(request, fields, policy, context.facts.tenant)
-        context.model = fields.model
-        context.max_wait_s = policy.models[fields.model].queueing.max_wait_s
-        context.forget_tries()
-        self.admission.count_demand(fields.model, context.admitted.permitted, context.facts.location.country)
-        return True
-
-    def release_quota(self, context: RequestContext) -> None:
-        """Release the tenant's concurrency quota. Called exactly once per request that counts towards it."""
-        self.admission.release_quota(context.facts.tenant)
 
     def leave(self, entry: QueueEntry) -> None:
         """Remove a request from the queue."""
@@ -270,7 +238,7 @@ class Router:
         policy, is_forwarded = self._config.policy, context.route_context is not None
         request = ObjectRequest(context.model, context.is_for_object, _occupies_slot(context), is_forwarded)
         view = self._peers.view(location.region, context.model, now)
-        permitted = context.admitted.permitted
+        permitted = context.residency.permitted
         where = region_with_object(request, location, permitted, self.region, view, context.tried_regions)
         if not isinstance(where, RegionChoice):
             return where
@@ -303,7 +271,7 @@ class Router:
 
     def _plans_home(self, context: RequestContext) -> bool:
         """Whether this region has a share of the request's traffic class in the plan; True without a plan for it."""
-        sampler = self._config.samplers.get((context.model, context.admitted.permitted.name))
+        sampler = self._config.samplers.get((context.model, context.residency.permitted.name))
         return sampler is None or sampler.includes_home
 
     def _target_for_peer(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
@@ -336,8 +304,8 @@ class Router:
                 plan,
                 self.region,
                 context.model,
-                context.admitted,
-                self.views(context.admitted.permitted.regions, context.model, now),
+                context.residency,
+                self.views(context.residency.permitted.regions, context.model, now),
                 self._rng,
                 tried=context.tried_regions,
                 overflow=context.tried_regions.get(self.region) is Reason.SATURATED,
@@ -351,7 +319,7 @@ class Router:
 
     def _planned_choice(self, context: RequestContext, now: float) -> RegionChoice | None:
         """Return the plan's region for a request without attempts; None if the plan alone does not decide."""
-        model, permitted = context.model, context.admitted.permitted
+        model, permitted = context.model, context.residency.permitted
         sampler = self._config.samplers.get((model, permitted.name))
         if sampler is None or (sampler.includes_home and not self._has_free_slot(model)):
             return None
@@ -373,7 +341,7 @@ class Router:
         return self._local_target(context, where.why, now, in_turn=in_turn)
 
     def _saturated(self, context: RequestContext, detail: str, now: float) -> Refusal:
-        permitted = context.admitted.permitted
+        permitted = context.residency.permitted
         return Refusal(
             Reason.SATURATED,
             detail,
@@ -384,7 +352,7 @@ class Router:
         """Whether an idle region may soon grant spill credits for a request."""
         if context.route_context is not None:
             return False
-        permitted = context.admitted.permitted
+        permitted = context.residency.permitted
         views = self.views(permitted.regions, context.model, now)
         return idle_region_exists(self.region, permitted, views, context.tried_regions)
 
@@ -438,7 +406,7 @@ class Router:
             data_class=context.facts.data_class,
             location=context.facts.location,
             model=context.model,
-            residency=tuple(sorted(context.admitted.permitted.regions)),
+            residency=tuple(sorted(context.residency.permitted.regions)),
             policy_digest=self._config.policy_digest,
             issued_at=wall,
             deadline_at=wall + context.deadline_at - now,

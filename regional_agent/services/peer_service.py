@@ -8,13 +8,13 @@ from penstock.routing.reasons import Reason, Refusal
 from penstock.wire import identity, probe, route_context
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.messages import AdmittedHead, Request
+from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
+from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.admission import Admission
 from regional_agent.services.service import READS, TEXT, RoutedService, unknown_path
 
 PROBE_PATH: Final = probe.PATH.encode()
@@ -29,16 +29,19 @@ RESIDENCY_REASONS: Final = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITT
 class PeerService(RoutedService):
     """The service for agents of other regions: probes and forwarded requests."""
 
-    def __init__(self, admission: Admission, proxy: Proxy, config: ActiveConfig, responder: ProbeResponder) -> None:
+    def __init__(
+        self, reader: ForwardedRequestReader, proxy: Proxy, config: ActiveConfig, responder: ProbeResponder
+    ) -> None:
         """Create the service for agents of other regions.
 
         Args:
-            admission: verifies the route context of forwarded requests.
-            proxy: sends admitted requests to endpoints of this region.
+            reader: reads forwarded requests.
+            proxy: sends requests to endpoints of this region.
             config: the policy in force, for its routes.
             responder: answers probes.
         """
-        super().__init__(admission, proxy, config)
+        super().__init__(proxy, config, reader.objects)
+        self._reader = reader
         self._responder = responder
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
@@ -59,7 +62,7 @@ class PeerService(RoutedService):
                 return None
             route = request.route
             if route is not None and (route.object_id or route.previous_object or route.client_object):
-                forwarded = self._admission.route_context_of(request)
+                forwarded = self._reader.route_context_of(request)
                 owner = "" if isinstance(forwarded, Refusal) else forwarded.tenant
                 lookup = self._look_up(request, connection, owner, self._serve)
                 if lookup is not None:
@@ -72,7 +75,7 @@ class PeerService(RoutedService):
     def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Exchange | None:
         """Proxy a forwarded request whose objects have been looked up; `refusal` if it is refused."""
         if refusal is None:
-            context = self._admission.context_from_peer(request, self._proxy.clock())
+            context = self._reader.read(request, self._proxy.clock())
             if isinstance(context, RequestContext):
                 return self._proxy.handle(connection, request, context)
             refusal = context
@@ -85,15 +88,15 @@ class PeerService(RoutedService):
             self._proxy.metrics.forwarded_residency_refused()
         return super().refuse(refusal, request)
 
-    def admit_head(self, request: Request) -> AdmittedHead | Refusal:
+    def accept_head(self, request: Request) -> AcceptedHead | Refusal:
         """Reject a request without a valid signed route context before its body is read."""
         if request.header(ROUTE_HEADER) is None:
             return unknown_path(request)
         refusal = self.refuse_route(request)
         if refusal is not None:
             return refusal
-        context = self._admission.route_context_of(request)
-        return context if isinstance(context, Refusal) else AdmittedHead(context.tenant)
+        context = self._reader.route_context_of(request)
+        return context if isinstance(context, Refusal) else AcceptedHead(context.tenant)
 
     def can_start_early(self, request: Request) -> bool:
         """Return True: for a body that is not JSON, routing needs only the signed route context."""

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.admission.queueing import MIN_RETRY_S
 from penstock.routes.route import ErrorFormat
 from penstock.routes.route_query import refusal_of_miss
 from penstock.routes.route_table import RouteMatch
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.messages import AdmittedHead, Request, valid_request_id
+from regional_agent.http.messages import AcceptedHead, Request, valid_request_id
+from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.object_lookup import ObjectLookup, Serve, look_up_objects
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
+from regional_agent.requests.authorization import NO_POLICY
 from regional_agent.requests.model_name import reads_whole
-from regional_agent.routing.admission import Admission
 
 JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
 
 READS: Final = frozenset({b"GET", b"HEAD"})
-
-NO_POLICY: Final = Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=MIN_RETRY_S)
 
 
 class Service:
@@ -54,12 +52,12 @@ class Service:
         """Return the format of error responses to a request. By default OpenAI's."""
         return ErrorFormat.OPENAI
 
-    def admit_head(self, request: Request) -> AdmittedHead | Refusal:
-        """Admit a request before its body is read, or reject it. By default every path is unknown."""
+    def accept_head(self, request: Request) -> AcceptedHead | Refusal:
+        """Accept a request before its body is read, or reject it. By default every path is unknown."""
         return unknown_path(request)
 
-    def release_head(self, admitted: AdmittedHead) -> None:
-        """Release the quota that an admitted head still holds. By default a head holds none."""
+    def release_head(self, head: AcceptedHead) -> None:
+        """Release the quota that an accepted head still holds. By default a head holds none."""
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
         """Return the refusal of a request whose body is arriving; None, the default, to continue reading the body."""
@@ -91,10 +89,10 @@ class Service:
 class RoutedService(Service):
     """A service that proxies the requests of routes."""
 
-    def __init__(self, admission: Admission, proxy: Proxy, config: ActiveConfig) -> None:
+    def __init__(self, proxy: Proxy, config: ActiveConfig, objects: KnownObjects) -> None:
         super().__init__(proxy)
-        self._admission = admission
         self._config = config
+        self._objects = objects
 
     def reads_whole(self, request: Request) -> bool:
         """Whether the body is JSON."""
@@ -106,7 +104,7 @@ class RoutedService(Service):
         """Look up the unknown objects that a request of `tenant` names; None if there are none or `tenant` is empty."""
         if not tenant:
             return None
-        return look_up_objects(self._admission.objects, request, connection, tenant, serve, self._proxy.clock())
+        return look_up_objects(self._objects, request, connection, tenant, serve, self._proxy.clock())
 
     def refuse_route(self, request: Request) -> Refusal | None:
         """Set the route of a request under the policy in force; returns a refusal if no route matches.

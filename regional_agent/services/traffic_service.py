@@ -12,14 +12,15 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.cors import cors_lines, preflight_lines
 from regional_agent.http.headers.header_rules import TIMEOUT_HEADER
-from regional_agent.http.messages import AdmittedHead, Request
+from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
+from regional_agent.requests.authorization import NO_POLICY
+from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.model_name import can_start_early
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.admission import Admission
 from regional_agent.routing.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
 from regional_agent.services.service import JSON, READS, RoutedService, answer_health
 
@@ -29,7 +30,7 @@ class TrafficService(RoutedService):
 
     def __init__(
         self,
-        admission: Admission,
+        reader: ClientRequestReader,
         proxy: Proxy,
         config: ActiveConfig,
         readiness: Readiness,
@@ -38,13 +39,15 @@ class TrafficService(RoutedService):
         """Create the service for clients.
 
         Args:
-            admission: admits requests.
-            proxy: sends admitted requests to their targets.
+            reader: reads the requests of clients.
+            proxy: sends requests to their targets.
             config: the policy in force, for the list of models.
             readiness: answers health checks.
             endpoints: the endpoints of this region, whose adapters are in the list of models.
         """
-        super().__init__(admission, proxy, config)
+        super().__init__(proxy, config, reader.objects)
+        self._reader = reader
+        self._authorization = reader.authorization
         self._readiness = readiness
         self._endpoints = endpoints
 
@@ -56,7 +59,7 @@ class TrafficService(RoutedService):
         if refusal is None:
             route = request.route
             if route is not None and (route.object_id or route.previous_object or route.client_object):
-                tenant = self._admission.tenant_of(request)
+                tenant = self._authorization.tenant_of(request)
                 owner = "" if isinstance(tenant, Refusal) else tenant.name
                 lookup = self._look_up(request, connection, owner, self._serve)
                 if lookup is not None:
@@ -100,26 +103,29 @@ class TrafficService(RoutedService):
             connection.respond(200, lines, b"")
         return lines is not None
 
-    def admit_head(self, request: Request) -> AdmittedHead | Refusal:
+    def accept_head(self, request: Request) -> AcceptedHead | Refusal:
         """Reject a request of an unknown tenant, or of a tenant at its quota, before its large body is read."""
         refusal = self.refuse_route(request)
         if refusal is not None:
             return refusal
-        return self._admission.admit_head(request, self._proxy.clock())
+        return self._authorization.accept_head(request, self._proxy.clock())
 
-    def release_head(self, admitted: AdmittedHead) -> None:
+    def release_head(self, head: AcceptedHead) -> None:
         """Release the quota of a request that ended before it had a context."""
-        self._admission.release_head(admitted)
+        self._authorization.release_head(head)
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
         """Reject a request whose API key was revoked, or whose residency forbids this region."""
-        return self.refuse_route(request) or self._admission.refuse_sender(request, peer_ip)
+        return self.refuse_route(request) or self._authorization.refuse_sender(request, peer_ip)
 
     def can_start_early(self, request: Request) -> bool:
         """Whether a body that is not JSON can be streamed to the engine: the model is known."""
         return can_start_early(request)
 
     def _context(self, request: Request, connection: ClientConnection) -> RequestContext | Refusal:
+        policy = self._config.policy
+        if policy is None:
+            return NO_POLICY
         client_timeout_s = inf
         if not request.plain:
             timeout_ms = request.header(TIMEOUT_HEADER)
@@ -133,14 +139,14 @@ class TrafficService(RoutedService):
                 )
         now = self._proxy.clock()
         agent_timeout_s = self._proxy.limits.request_timeout_s
-        return self._admission.context_from_client(request, connection.peer_ip, now, client_timeout_s, agent_timeout_s)
+        return self._reader.read(policy, request, connection.peer_ip, now, client_timeout_s, agent_timeout_s)
 
     def _models(self, request: Request, connection: ClientConnection) -> None:
         policy = self._config.policy
         if policy is not None and request.header(ANTHROPIC_HEADER) is not None:
             # The route determines the header of the API key and the format of errors; both follow Anthropic's API.
             request.route = anthropic_route(policy)
-        tenant = self._admission.tenant_of(request)
+        tenant = self._authorization.tenant_of(request)
         if isinstance(tenant, Refusal) or policy is None:
             refusal = tenant if isinstance(tenant, Refusal) else Refusal(Reason.NO_POLICY, "no policy accepted yet")
             self._refuse(connection, request, refusal)

@@ -19,7 +19,7 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.http.messages import AdmittedHead, Request, request_lines_to_upstream
+from regional_agent.http.messages import AcceptedHead, Request, request_lines_to_upstream
 from regional_agent.proxy.error_responses import refusal_response
 from tests.property.test_proxy_properties import Wire, statuses
 
@@ -89,15 +89,15 @@ class Application:
         assert all(b":" in line for line in lines.split(b"\r\n")[:-1])
         connection.respond(200, [b"x-request-id: 1\r\n"], b"answer")
 
-    def admit_head(self, request: Request) -> AdmittedHead:
+    def accept_head(self, request: Request) -> AcceptedHead:
         """Accepts every head."""
-        return AdmittedHead("t")
+        return AcceptedHead("t")
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
         """Refuses no body."""
         return None
 
-    def release_head(self, admitted: AdmittedHead) -> None:
+    def release_head(self, head: AcceptedHead) -> None:
         """Holds nothing for a head."""
 
     def reads_whole(self, request: Request) -> bool:

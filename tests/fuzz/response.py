@@ -20,7 +20,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.http.messages import AdmittedHead, Request
+from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.proxy.answer_intake import intake_of
 from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.error_responses import refusal_response
@@ -70,15 +70,15 @@ class Relay:
         self.upstream.send(self, b"request")
         return self
 
-    def admit_head(self, request: Request) -> AdmittedHead:
+    def accept_head(self, request: Request) -> AcceptedHead:
         """Accepts every head."""
-        return AdmittedHead("t")
+        return AcceptedHead("t")
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
         """Refuses no body."""
         return None
 
-    def release_head(self, admitted: AdmittedHead) -> None:
+    def release_head(self, head: AcceptedHead) -> None:
         """Holds nothing for a head."""
 
     def reads_whole(self, request: Request) -> bool:

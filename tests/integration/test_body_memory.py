@@ -309,8 +309,8 @@ async def test_a_forwarded_body_counts_for_the_tenant_of_its_route_context(tmp_p
         await until(lambda: bool(far.head))
         (connection,) = server.peer_listener.connections
         assert connection._serving is not None
-        assert connection._serving.admitted is not None
-        assert connection._serving.admitted.tenant == "b"
+        assert connection._serving.accepted_head is not None
+        assert connection._serving.accepted_head.tenant == "b"
         far.read_on.set()
         client.send(b"x" * 100_000)
         assert (await client.answer()).status == 200

@@ -143,10 +143,10 @@ async def test_a_message_with_a_model_that_is_refused_is_not_forwarded(tmp_path:
 async def test_the_serving_region_must_be_permitted_for_the_model_of_a_message(tmp_path: Path) -> None:
     async with websocket_engine() as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client, _, _ = await upgrade(agent)
-        readmission = agent.router.readmission
+        reauthorization = agent.router.reauthorization
         exchange = cast(Any, next(iter(agent.proxy.active)))
-        assert readmission.refuse_model(exchange._context, MODEL, "eu-de") is None
-        refusal = readmission.refuse_model(exchange._context, MODEL, "elsewhere")
+        assert reauthorization.refuse_model(exchange._context, MODEL, "eu-de") is None
+        refusal = reauthorization.refuse_model(exchange._context, MODEL, "elsewhere")
         assert refusal is not None
         assert refusal.reason == "residency_denied"
         client.close()

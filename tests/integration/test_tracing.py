@@ -71,8 +71,8 @@ async def test_a_forwarded_request_is_one_trace_from_the_client_to_the_engine(tm
     assert generated.parent_span_id == served.span_id
     assert received.header("traceparent") == f"00-{TRACE}-{generated.span_id.hex()}-01"
     assert received.header("tracestate") == "a=1"
-    assert set(origin_spans) == {request.name, "admission", "selection", attempt.name}
-    assert set(server_spans) == {served.name, "admission", "selection", generated.name, "prefill", "stream"}
+    assert set(origin_spans) == {request.name, "authorization", "selection", attempt.name}
+    assert set(server_spans) == {served.name, "authorization", "selection", generated.name, "prefill", "stream"}
     assert {server_spans[name].parent_span_id for name in ("prefill", "stream")} == {generated.span_id}
     for _, span in otlp.spans:
         assert span.start_time_unix_nano <= span.end_time_unix_nano
@@ -119,7 +119,7 @@ async def test_the_continuation_of_a_stream_is_an_attempt(tmp_path: Path) -> Non
         await exporter.close()
     names = [span.name for _, span in otlp.spans]
     attempt = [f"chat {MODEL}", "prefill", "stream"]
-    assert names == ["POST /v1/chat/completions", "admission", "selection", *attempt, "selection", *attempt]
+    assert names == ["POST /v1/chat/completions", "authorization", "selection", *attempt, "selection", *attempt]
     reasons = [attributes(span).get("penstock.reason") for _, span in otlp.spans if span.name == attempt[0]]
     assert reasons == ["engine_failed", None]
 

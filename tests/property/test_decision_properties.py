@@ -16,7 +16,7 @@ from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts, residency_class
-from penstock.routing.decision import admit_at_origin, decide
+from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionChoice, RegionView
 from penstock.routing.weighted_sampler import accepts_full_share, sampler_of, samplers_of
@@ -93,12 +93,12 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
     permitted = allowed_by_hand(policy, about)
     name = "+".join(sorted(permitted))
     plan = RegionPlan(origin, 1, 1, "digest", 0.0, (ClassPlan("m", name, plan_arcs, ()),))
-    admitted = admit_at_origin(policy, origin, "m", about)
-    if isinstance(admitted, Refusal):
-        assert set(admitted.try_regions) <= permitted
+    residency = authorize_at_origin(policy, origin, "m", about)
+    if isinstance(residency, Refusal):
+        assert set(residency.try_regions) <= permitted
         return
-    assert set(admitted.permitted.regions) == permitted
-    decision = decide(policy, plan, origin, "m", admitted, live, Random(seed), tried=refused, overflow=overflow)
+    assert set(residency.permitted.regions) == permitted
+    decision = decide(policy, plan, origin, "m", residency, live, Random(seed), tried=refused, overflow=overflow)
     if isinstance(decision, Refusal):
         return
     assert origin in permitted, "a forbidden origin handles nothing"

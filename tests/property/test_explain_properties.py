@@ -12,7 +12,7 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.geography import Location
 from penstock.policy.residency import RequestFacts, residency_class
-from penstock.routing.decision import admit_at_origin, decide
+from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.explain import ExplainQuery, RegionVerdict, explain
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import RegionView
@@ -58,19 +58,19 @@ def test_an_explanation_equals_the_decision(policy, plan, location, live, refuse
     reported = explain(policy, plan, asked, live, Random(seed))
     assert sorted(explained.region for explained in reported.regions) == sorted(policy.regions)
 
-    admitted = admit_at_origin(policy, origin, "m", RequestFacts("t", "personal", location))
-    if isinstance(admitted, Refusal):
-        assert reported.refusal == admitted
+    residency = authorize_at_origin(policy, origin, "m", RequestFacts("t", "personal", location))
+    if isinstance(residency, Refusal):
+        assert reported.refusal == residency
         assert reported.chosen is None
         assert {explained.verdict for explained in reported.regions} <= {
             RegionVerdict.FORBIDDEN,
             RegionVerdict.UNCONSIDERED,
         }
         return
-    decision = decide(policy, plan, origin, "m", admitted, live, Random(seed), tried=refused, overflow=overflow)
+    decision = decide(policy, plan, origin, "m", residency, live, Random(seed), tried=refused, overflow=overflow)
     by_name = {explained.region: explained for explained in reported.regions}
     forbidden = {name for name, explained in by_name.items() if explained.verdict is RegionVerdict.FORBIDDEN}
-    assert forbidden == policy.regions.keys() - admitted.permitted.regions
+    assert forbidden == policy.regions.keys() - residency.permitted.regions
     for name in forbidden:
         reasons = {why.reason for why in by_name[name].reasons}
         assert reasons & {Reason.RESIDENCY_DENIED, Reason.RESIDENCY_NOT_ALLOWED}
@@ -90,13 +90,13 @@ def test_an_explanation_equals_the_decision(policy, plan, location, live, refuse
 @settings(max_examples=examples(200), deadline=None)
 @given(policies, several_arcs, st.floats(0, 1), locations, lively, tried, st.sampled_from(NAMES), st.booleans(), seeds)
 def test_chances_are_those_of_the_draw(policy, shares, ramp, location, live, refused, origin, overflow, seed) -> None:
-    admitted = admit_at_origin(policy, origin, "m", RequestFacts("t", "personal", location))
-    if isinstance(admitted, Refusal):
+    residency = authorize_at_origin(policy, origin, "m", RequestFacts("t", "personal", location))
+    if isinstance(residency, Refusal):
         return
-    plan = RegionPlan("a", 7, 1, "d", 0.0, (ClassPlan("m", admitted.permitted.name, shares, ()),), ramp)
+    plan = RegionPlan("a", 7, 1, "d", 0.0, (ClassPlan("m", residency.permitted.name, shares, ()),), ramp)
     rng, draws, seen = Random(seed), 200, Counter()
     for _ in range(draws):
-        decision = decide(policy, plan, origin, "m", admitted, live, rng, tried=refused, overflow=overflow)
+        decision = decide(policy, plan, origin, "m", residency, live, rng, tried=refused, overflow=overflow)
         if isinstance(decision, Refusal):
             return
         assert decision.choice in [option.choice for option in decision.options]

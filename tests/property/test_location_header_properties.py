@@ -28,12 +28,12 @@ from penstock.policy.policy import Policy
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.requests.authorization import Authorization
+from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.locate import Locator
+from regional_agent.requests.quotas import Quotas
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.admission import Admission
-from regional_agent.routing.quotas import Quotas
 from regional_agent.telemetry.demand_meter import DemandMeter
-from tests.support.identities import region_sessions
 
 POLICY = Policy(
     {"de-1": Region("de-1", "DE", 50.0, 8.0)},
@@ -60,12 +60,12 @@ def locator() -> Iterator[Locator]:
         yield made
 
 
-def place(admission: Admission, peer_ip: str, headers: list[tuple[bytes, bytes]]) -> Location:
+def place(reader: ClientRequestReader, peer_ip: str, headers: list[tuple[bytes, bytes]]) -> Location:
     """The location of a request's client."""
     request = Request()
     request.whole, request.body = True, msgspec.json.encode({"model": "m"})
     request.headers = [(b"authorization", b"Bearer key"), *headers]
-    context = admission.context_from_client(request, peer_ip, 0.0, inf, 600.0)
+    context = reader.read(POLICY, request, peer_ip, 0.0, inf, 600.0)
     assert isinstance(context, RequestContext)
     return context.facts.location
 
@@ -85,19 +85,12 @@ ASKED = st.lists(st.tuples(st.sampled_from([PROXY, *PLACES]), HEADERS), min_size
 def test_only_a_trusted_proxy_sets_the_location(
     locator: Locator, asked: list[tuple[str, list[tuple[bytes, bytes]]]]
 ) -> None:
-    admission = Admission(
-        "de-1",
-        cast(ActiveConfig, SimpleNamespace(policy=POLICY)),
-        locator,
-        Quotas(lambda: 1),
-        DemandMeter(lambda: 0.0),
-        expectations=CostEstimator(),
-        sessions=region_sessions("de-1"),
-        objects=KnownObjects(),
-        rng=Random(1),
-    )
+    config = cast(ActiveConfig, SimpleNamespace(policy=POLICY))
+    authorization = Authorization("de-1", config, locator, Quotas(lambda: 1))
+    demand = DemandMeter(lambda: 0.0)
+    reader = ClientRequestReader(authorization, CostEstimator(), KnownObjects(), demand, Random(1))
     for peer_ip, headers in asked:
-        location = place(admission, peer_ip, headers)
+        location = place(reader, peer_ip, headers)
         words = [value for name, value in headers if name == b"x-country"]
         if peer_ip != PROXY:
             assert location == Location(PLACES[peer_ip])

@@ -15,7 +15,7 @@ from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
-from regional_agent.http.messages import AdmittedHead, Request
+from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.chunk_relay import ChunkRelay
@@ -74,10 +74,10 @@ class Repeater:
         said = repr((request.method, request.target, sorted(request.headers), bytes(request.body)))
         connection.respond(200, [b"x-request-id: 1\r\n"], said.encode())
 
-    def admit_head(self, request: Request) -> AdmittedHead:
-        return AdmittedHead("t")
+    def accept_head(self, request: Request) -> AcceptedHead:
+        return AcceptedHead("t")
 
-    def release_head(self, admitted: AdmittedHead) -> None:
+    def release_head(self, head: AcceptedHead) -> None:
         pass
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:

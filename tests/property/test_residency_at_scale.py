@@ -54,8 +54,8 @@ def _obeying_the_plan(policy: Policy, origin: str, permitted: Any, *args: Any, *
 
 
 DEFECTS: list[tuple[str, list[tuple[Any, str, Callable[..., Any]]]]] = [
-    ("admission ignores denials", [(decision, "mask", _ignoring_denials)]),
-    ("admission guesses locations", [(decision, "mask", _guessing_locations)]),
+    ("the mask ignores denials", [(decision, "mask", _ignoring_denials)]),
+    ("the mask guesses locations", [(decision, "mask", _guessing_locations)]),
     ("servers ignore denials", [(route_context, "mask", _ignoring_denials)]),
     (
         "decisions ignore the mask",

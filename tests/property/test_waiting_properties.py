@@ -82,7 +82,7 @@ class Room(RuleBasedStateMachine):
             endpoint.take()
             self.running[context.model] += 1
             return "here"
-        if context.admitted.permitted.name == "anywhere" and self.credits:
+        if context.residency.permitted.name == "anywhere" and self.credits:
             self.credits -= 1
             return "elsewhere"
         return None if endpoint.view.ready else Refusal(Reason.NONE_READY, "nobody is left")
@@ -129,7 +129,7 @@ class Room(RuleBasedStateMachine):
             rests_until=self.now + rests_s,
             estimate=SimpleNamespace(tenant=residency, work=Work(prefill_s=0.1, decode_s=work_s)),
             policy=SimpleNamespace(models={name: Model(name) for name in MODELS}),
-            admitted=SimpleNamespace(permitted=SimpleNamespace(name=residency)),
+            residency=SimpleNamespace(permitted=SimpleNamespace(name=residency)),
         )
         waiter = Waiter(context)
         answered_within: list[Any] = []

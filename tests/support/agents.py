@@ -38,11 +38,13 @@ from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.shared_objects import SharedObjects
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
+from regional_agent.requests.authorization import Authorization
+from regional_agent.requests.client_request_reader import ClientRequestReader
+from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
 from regional_agent.requests.locate import Locator
-from regional_agent.routing.admission import Admission
+from regional_agent.requests.quotas import Quotas
 from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.routing.explain_service import ExplainService
-from regional_agent.routing.quotas import Quotas
 from regional_agent.routing.router import Router
 from regional_agent.services.admin_service import AdminService
 from regional_agent.services.peer_service import PeerService
@@ -274,8 +276,16 @@ async def running_agent(
     )
     agent.proxy.start()
     readiness = Readiness(agent.config, endpoints, others.serve_any)
-    service = TrafficService(agent.router.admission, agent.proxy, agent.config, readiness, endpoints)
-    peer_service = PeerService(agent.router.admission, agent.proxy, agent.config, cast(Any, None))
+    service = TrafficService(agent.router.requests, agent.proxy, agent.config, readiness, endpoints)
+    forwarded = ForwardedRequestReader(
+        region,
+        agent.config,
+        region_sessions(region),
+        agent.router.requests.authorization,
+        agent.router.chooser.expectations,
+        agent.objects,
+    )
+    peer_service = PeerService(forwarded, agent.proxy, agent.config, cast(Any, None))
     trusts = locator.trusts if locator is not None else lambda ip: trusted
     header = agent.locator.header
     agent.listener = Listener(service, bounds, tls=tls, trusts=trusts, location_header=header)
@@ -319,17 +329,8 @@ def admin_service(
 def _router(agent: Agent, region: str) -> Router:
     rng, peers = Random(1), cast(Any, agent.peers)
     chooser = EndpointChooser(rng)
-    admission = Admission(
-        region,
-        agent.config,
-        agent.locator,
-        agent.quotas,
-        cast(Any, agent.demand),
-        expectations=chooser.expectations,
-        sessions=region_sessions(region),
-        objects=agent.objects,
-        rng=rng,
-    )
+    authorization = Authorization(region, agent.config, agent.locator, agent.quotas)
+    requests = ClientRequestReader(authorization, chooser.expectations, agent.objects, cast(Any, agent.demand), rng)
     return Router(
         region,
         agent.config,
@@ -337,7 +338,7 @@ def _router(agent: Agent, region: str) -> Router:
         agent.shared_load,
         agent.queue,
         peers,
-        admission,
+        requests,
         chooser,
         rng=rng,
         clock=time.monotonic,

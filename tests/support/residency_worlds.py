@@ -1,11 +1,11 @@
 """Random fleets and requests, traced from the client to the serving region, to count residency violations.
 
 A world consists of a policy, its next revision, which serving regions have applied, fleets in many failure states, and
-plans of the real planners, some of them corrupted. A request is admitted, decided, retried after failures and
+plans of the real planners, some of them corrupted. A request is authorized, decided, retried after failures and
 rejections, and checked by its server, with the functions that agents call. `allowed` determines whether a region may
 process a request; it reads the rules region by region and shares no code with the mask.
 
-The decisions of admission and of a server depend on few values, so each decision is computed once per world and cached.
+The masks and the decisions of a server depend on few values, so each decision is computed once per world and cached.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Tally(msgspec.Struct):
     """Regions chosen for requests, retries included."""
     served: int = 0
     refused_at_origin: int = 0
-    """Requests that admission rejected because of residency, location, or entry region."""
+    """Requests that an origin rejected because of residency, location, or entry region."""
     refused_by_server: int = 0
     """Attempts that the check of the serving region rejected."""
     retried: int = 0
@@ -87,9 +87,9 @@ class World:
             for revision, policy in enumerate((self.policy, self.next_policy))
             for facts in self.facts
         }
-        self.admitted: dict[tuple[str, RequestFacts], Mask | Refusal] = {}
+        self.masks: dict[tuple[str, RequestFacts], Mask | Refusal] = {}
         for origin, facts in product(self.names, self.facts):
-            self.admitted[origin, facts] = decision.admit_at_origin(self.policy, origin, MODEL, facts)
+            self.masks[origin, facts] = decision.authorize_at_origin(self.policy, origin, MODEL, facts)
         self.fleets = [self._fleet() for _ in range(FLEETS)]
         self.plans = self._plans()
         self.accepted: dict[tuple[RequestFacts, frozenset[str], str, int], bool] = {}
@@ -99,12 +99,12 @@ class World:
         rng = self.rng
         facts, origin = rng.choice(self.facts), rng.choice(self.names)
         tally.cases += 1
-        admitted = self.admitted[origin, facts]
+        residency = self.masks[origin, facts]
         may = self.allowed[0, facts]
-        if isinstance(admitted, Refusal):
+        if isinstance(residency, Refusal):
             tally.refused_at_origin += 1
-            if not may.issuperset(admitted.try_regions):
-                tally.violations.append(f"sends the client of {facts} to {admitted.try_regions}")
+            if not may.issuperset(residency.try_regions):
+                tally.violations.append(f"sends the client of {facts} to {residency.try_regions}")
             return
         if origin not in may:
             tally.violations.append(f"admits {facts} at {origin}")
@@ -113,7 +113,7 @@ class World:
         overflow = rng.random() < 0.2
         for _ in range(MAX_TRIES):
             decided = decision.decide(
-                self.policy, plan, origin, MODEL, admitted, fleet, rng, tried=tried, overflow=overflow
+                self.policy, plan, origin, MODEL, residency, fleet, rng, tried=tried, overflow=overflow
             )
             if isinstance(decided, Refusal):
                 return
@@ -121,7 +121,7 @@ class World:
             tally.attempts += 1
             if region not in may:
                 tally.violations.append(f"chooses {region} for {facts}")
-            if region != origin and not self._takes_it(facts, admitted.permitted.regions, region):
+            if region != origin and not self._takes_it(facts, residency.permitted.regions, region):
                 tally.refused_by_server += 1
                 tried[region] = Reason.RESIDENCY_DENIED
             elif rng.random() < 0.7:
@@ -236,9 +236,9 @@ class World:
         agents = {}
         for name in self.names:
             classes = {
-                admission.permitted.name: tuple(sorted(admission.permitted.regions))
-                for (origin, _), admission in self.admitted.items()
-                if origin == name and isinstance(admission, Mask)
+                verdict.permitted.name: tuple(sorted(verdict.permitted.regions))
+                for (origin, _), verdict in self.masks.items()
+                if origin == name and isinstance(verdict, Mask)
             }
             demand = tuple(
                 DemandReport(MODEL, *named_class, rng.choice((0.1, 5.0, 50.0))) for named_class in classes.items()

@@ -161,6 +161,8 @@ class _Deciding:
 
     def __init__(self, runtime: AgentRuntime, router: Router, busy: int) -> None:
         self._router = router
+        assert runtime.config.policy is not None
+        self._policy = runtime.config.policy
         self._busy = busy
         self._held: deque[Attempt] = deque()
         rng = Random(1)
@@ -176,8 +178,8 @@ class _Deciding:
             request = self._requests[self._number % len(self._requests)]
             now = time.monotonic()
             began = clock()
-            context = router.admission.context_from_client(request, "127.0.0.1", now, inf, Limits().request_timeout_s)
-            admitted = clock()
+            context = router.requests.read(self._policy, request, "127.0.0.1", now, inf, Limits().request_timeout_s)
+            read_at = clock()
             if not isinstance(context, RequestContext):
                 raise RuntimeError(f"refused: {context}")
             target = router.next_target(context, now)
@@ -185,7 +187,7 @@ class _Deciding:
             if isinstance(target, Refusal):
                 raise RuntimeError(f"no target: {target}")
             wholes.append(ended - began)
-            parts.append(ended - admitted)
+            parts.append(ended - read_at)
             held.append(target)
             if len(held) > self._busy:
                 held.popleft().settle(now, 1.0)

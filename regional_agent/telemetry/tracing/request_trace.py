@@ -56,12 +56,12 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 class RequestTrace:
     """The trace of one request at this agent."""
 
-    __slots__ = ("_new_span_id", "admitted_at", "attempt_id", "marks", "parent_id", "sampled", "span_id", "trace_id")
+    __slots__ = ("_new_span_id", "attempt_id", "authorized_at", "marks", "parent_id", "sampled", "span_id", "trace_id")
 
     def __init__(
-        self, trace_id: str, parent_id: str, sampled: bool, admitted_at: float, new_span_id: Callable[[], str]
+        self, trace_id: str, parent_id: str, sampled: bool, authorized_at: float, new_span_id: Callable[[], str]
     ) -> None:
-        """Start the trace of a request that was admitted at `admitted_at` (s).
+        """Start the trace of a request that was authorized at `authorized_at` (s).
 
         Args:
             trace_id: 32 hexadecimal digits.
@@ -71,7 +71,7 @@ class RequestTrace:
         self.trace_id = trace_id
         self.parent_id = parent_id
         self.sampled = sampled
-        self.admitted_at = admitted_at
+        self.authorized_at = authorized_at
         self._new_span_id = new_span_id
         self.span_id = new_span_id()
         self.attempt_id = new_span_id()

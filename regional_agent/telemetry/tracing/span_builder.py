@@ -102,7 +102,10 @@ def spans_of(
         unix_offset_s: Unix time (s) when the agent's monotonic clock was 0.
     """
     builder = _Builder(trace, ended, unix_offset_s, new_span_id)
-    spans = [builder.request(), builder.internal("admission", ended.received_at, trace.admitted_at, trace.span_id)]
+    spans = [
+        builder.request(),
+        builder.internal("authorization", ended.received_at, trace.authorized_at, trace.span_id),
+    ]
     marks = trace.marks
     for number, mark in enumerate(marks):
         until = marks[number + 1].at if number + 1 < len(marks) else ended.ended_at

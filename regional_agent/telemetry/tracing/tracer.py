@@ -45,7 +45,7 @@ class Tracer:
         self._kept = 0
 
     def begin(self, context: RequestContext, *, trusted: bool, now: float) -> None:
-        """Start the trace of an admitted request.
+        """Start the trace of an authorized request.
 
         The sampled flag of the caller counts only if the caller is trusted. For other callers the decision is random
         and not by trace id, because the caller chooses the trace id.
@@ -104,7 +104,7 @@ class Tracer:
             "penstock.outcome": outcome.value,
             "penstock.tenant": context.facts.tenant,
             "penstock.data_class": context.facts.data_class,
-            "penstock.permitted_regions": tuple(sorted(context.admitted.permitted.regions)),
+            "penstock.permitted_regions": tuple(sorted(context.residency.permitted.regions)),
             "penstock.rejected_regions": tuple(f"{region}={why}" for region, why in context.tried_regions.items()),
             "penstock.origin": self._region if context.route_context is None else context.route_context.origin,
             "penstock.server": "" if attempt is None else attempt.region,

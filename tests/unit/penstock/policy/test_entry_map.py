@@ -11,7 +11,7 @@ from penstock.policy.entry_map import mapped, order_by_entry_map
 from penstock.policy.geography import Location
 from penstock.policy.kinds.regions import EntryMap
 from penstock.policy.residency import RequestFacts
-from penstock.routing.decision import admit_at_origin
+from penstock.routing.decision import authorize_at_origin
 from penstock.routing.reasons import Refusal
 from tests.support.planet import MODEL, policy, with_bias
 
@@ -45,10 +45,10 @@ def test_what_is_not_mapped_follows_in_its_order() -> None:
 
 def test_a_client_at_the_wrong_door_is_sent_by_its_map_but_only_where_it_may_be() -> None:
     californian = RequestFacts("personal", "personal", Location("US", "CA"))
-    answer = admit_at_origin(MAPPED, "us-east", MODEL, californian)
+    answer = authorize_at_origin(MAPPED, "us-east", MODEL, californian)
     assert isinstance(answer, Refusal)
     assert answer.try_regions == ("eu-es", "eu-de")
-    unmapped = admit_at_origin(policy(), "us-east", MODEL, californian)
+    unmapped = authorize_at_origin(policy(), "us-east", MODEL, californian)
     assert isinstance(unmapped, Refusal)
     assert set(unmapped.try_regions) == {"eu-es", "eu-de"}
 

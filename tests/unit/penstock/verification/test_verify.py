@@ -166,7 +166,7 @@ def _mapping_without_the_mask(rules: Policy, client: Any) -> Mask:
 
 
 DEFECTS: list[tuple[str, Any, str, Callable[..., Any]]] = [
-    ("admit", decision, "mask", _ignoring_denials),
+    ("residency", decision, "mask", _ignoring_denials),
     ("steer", steering, "entry_mask", _mapping_without_the_mask),
     ("server", route_context, "mask", _ignoring_denials),
     ("gate", stages, "within_mask", lambda decided: decided),

@@ -66,7 +66,7 @@ class Here:
             rests_until=0.0,
             max_wait_s=DEFAULT_MAX_WAIT_S,
         )
-        context.admitted = SimpleNamespace(permitted=SimpleNamespace(name=residency))
+        context.residency = SimpleNamespace(permitted=SimpleNamespace(name=residency))
         context.estimate = SimpleNamespace(tenant="t")
         context.policy = SimpleNamespace(models={})
 
@@ -89,8 +89,8 @@ class Here:
 
     def _ask(self, context: Any, now: float) -> Any:
         self.asked.append(context.name)
-        if self.credits.get(context.admitted.permitted.name, 0):
-            self.credits[context.admitted.permitted.name] -= 1
+        if self.credits.get(context.residency.permitted.name, 0):
+            self.credits[context.residency.permitted.name] -= 1
             return TARGET
         if not self.gpu.view.takes_more or context.name == self.cannot_use_it:
             return None

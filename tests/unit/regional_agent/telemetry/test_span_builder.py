@@ -56,7 +56,7 @@ def test_phases_and_attempts_follow_each_other() -> None:
     spans = spans_of(request_trace, ended(), 100.0, new_id)
     assert [(span.name, *seconds(span)) for span in spans] == [
         ("POST /v1/embeddings", 100.0, 109.0),
-        ("admission", 100.0, 101.0),
+        ("authorization", 100.0, 101.0),
         ("selection", 101.0, 102.0),
         ("queue", 102.0, 104.0),
         ("embeddings m", 104.0, 105.0),

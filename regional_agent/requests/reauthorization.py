@@ -17,20 +17,20 @@ from penstock.policy.residency import RequestFacts
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire.route_context import refuse_here
 from regional_agent.config.active_config import ActiveConfig
+from regional_agent.requests.authorization import MAX_CACHED_LOCATIONS, Authorization
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.admission import MAX_ADMITTED, Admission
 
 log = structlog.get_logger()
 
 
-class Readmission:
-    """Evaluates the policy in force for requests that were admitted under an earlier one."""
+class Reauthorization:
+    """Evaluates the policy in force for requests that were authorized under an earlier one."""
 
-    def __init__(self, region: str, config: ActiveConfig, admission: Admission) -> None:
-        """Create the readmission of requests that an agent of `region` has admitted."""
+    def __init__(self, region: str, config: ActiveConfig, authorization: Authorization) -> None:
+        """Create the reauthorization of the open requests of an agent of `region`."""
         self._region = region
         self._config = config
-        self._admission = admission
+        self._authorization = authorization
         self._policy: Policy | None = None
         """The policy under which `_forwarded` was evaluated."""
         self._forwarded: dict[RequestFacts, Refusal | None] = {}
@@ -40,8 +40,8 @@ class Readmission:
         """The policy in force."""
         return self._config.policy
 
-    def readmit(self, context: RequestContext, server: str = "") -> Refusal | None:
-        """Admit a request under the policy in force; returns the refusal if the policy no longer permits the request.
+    def reauthorize(self, context: RequestContext, server: str = "") -> Refusal | None:
+        """Authorize a request under the policy in force; returns the refusal if the policy no longer permits it.
 
         A request that has an attempt may complete although its model or its route was removed from the policy. A
         request that cannot be evaluated is refused: a defect must not leave a request open where residency may forbid
@@ -54,7 +54,7 @@ class Readmission:
         if policy is None or policy is context.policy:
             return None
         try:
-            return self._readmit(context, server, policy)
+            return self._reauthorize(context, server, policy)
         except Exception:
             log.exception("a policy cannot be evaluated for an open request", tenant=context.facts.tenant)
             return Refusal(Reason.RESIDENCY_DENIED, "the policy in force cannot be evaluated for this request")
@@ -71,19 +71,19 @@ class Readmission:
             [base_model_of(policy, model) or model] if versions is None else [each.model for each in versions.versions]
         )
         for name in names:
-            verdict = self._admission.admit(policy, name, context.facts)
+            verdict = self._authorization.mask(policy, name, context.facts)
             if isinstance(verdict, Refusal):
                 return verdict
             if server not in verdict.permitted.regions:
                 return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {server}", verdict.rejected)
         return None
 
-    def _readmit(self, context: RequestContext, server: str, policy: Policy) -> Refusal | None:
+    def _reauthorize(self, context: RequestContext, server: str, policy: Policy) -> Refusal | None:
         route_context = context.route_context
         if route_context is None:
-            refusal = self._readmit_from_client(context, server, policy)
+            refusal = self._reauthorize_from_client(context, server, policy)
         else:
-            withdrawn = self._admission.withdrawn(policy)
+            withdrawn = self._authorization.withdrawn(policy)
             refusal = withdrawn.refuse(route_context)
             if refusal is None and not server:
                 refusal = withdrawn.refuse_start(context.model, context.request.route)
@@ -93,8 +93,8 @@ class Readmission:
             context.policy = policy
         return refusal
 
-    def _readmit_from_client(self, context: RequestContext, server: str, policy: Policy) -> Refusal | None:
-        tenant = self._admission.tenant_of(context.request)
+    def _reauthorize_from_client(self, context: RequestContext, server: str, policy: Policy) -> Refusal | None:
+        tenant = self._authorization.tenant_of(context.request)
         if isinstance(tenant, Refusal):
             return tenant
         facts = context.facts
@@ -105,21 +105,21 @@ class Readmission:
         route = context.request.route
         if not server and route is not None and not policy.route_table.has(route):
             return Refusal(Reason.NOT_FOUND, f"the policy in force does not offer the route {route.name}")
-        admission, adapter = self._admission, context.estimate.adapter
+        authorization, adapter = self._authorization, context.estimate.adapter
         if adapter and not server and base_model_of(policy, adapter) != context.model:
             return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {adapter!r} is served here")
-        verdict = admission.residency(policy, facts) if server else admission.admit(policy, context.model, facts)
+        verdict = authorization.residency(policy, facts) if server else authorization.mask(policy, context.model, facts)
         if isinstance(verdict, Refusal):
             return verdict
         if server and server not in verdict.permitted.regions:
             return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {server}", verdict.rejected)
-        context.admitted = verdict
+        context.residency = verdict
         return None
 
     def _refuse_forwarded(self, facts: RequestFacts, policy: Policy) -> Refusal | None:
         """Why this region may not serve a forwarded request. Cached while the policy is in force."""
         forwarded = self._forwarded
-        if policy is not self._policy or len(forwarded) >= MAX_ADMITTED:
+        if policy is not self._policy or len(forwarded) >= MAX_CACHED_LOCATIONS:
             self._policy, forwarded = policy, {}
             self._forwarded = forwarded
         if facts not in forwarded:

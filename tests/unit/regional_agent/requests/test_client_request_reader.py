@@ -1,4 +1,4 @@
-"""The admission cache: hits require the same key, address and proxy chain, under the same policy."""
+"""The cache of senders: hits require the same key, address and proxy chain, under the same policy."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.requests import authorization, client_request_reader
+from regional_agent.requests.authorization import Authorization
+from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.locate import MAX_CACHED_CHAIN_BYTES, Locator
+from regional_agent.requests.quotas import Quotas
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing import admission
-from regional_agent.routing.admission import Admission
-from regional_agent.routing.quotas import Quotas
 from regional_agent.telemetry.demand_meter import DemandMeter
-from tests.support.identities import region_sessions
 
 PROXY = "127.0.0.9"
 TOLD = {b"DE": Location("DE"), b"FR": Location("FR"), b"FR,DE": Location("BE")}
@@ -51,17 +51,9 @@ class Here:
             header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate, generation=0
         )
         config, locator = cast(ActiveConfig, self.active_config), cast(Locator, self.locator)
-        self.admission = Admission(
-            "de-1",
-            config,
-            locator,
-            Quotas(lambda: 1),
-            DemandMeter(lambda: 0.0),
-            expectations=CostEstimator(),
-            sessions=region_sessions("de-1"),
-            objects=KnownObjects(),
-            rng=Random(1),
-        )
+        self.authorization = Authorization("de-1", config, locator, Quotas(lambda: 1))
+        demand = DemandMeter(lambda: 0.0)
+        self.reader = ClientRequestReader(self.authorization, CostEstimator(), KnownObjects(), demand, Random(1))
 
     def ask(self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", reported: Sequence[bytes] = ()) -> Any:
         request = Request()
@@ -69,7 +61,7 @@ class Here:
         request.headers = [(b"authorization", b"Bearer %b" % key.encode())]
         request.headers += [(b"x-forwarded-for", address) for address in chain]
         request.headers += [(b"x-country", country) for country in reported]
-        return self.admission.context_from_client(request, peer_ip, 0.0, inf, 600.0)
+        return self.reader.read(self.active_config.policy, request, peer_ip, 0.0, inf, 600.0)
 
     def whose(
         self, key: str, *chain: bytes, peer_ip: str = "127.0.0.1", reported: Sequence[bytes] = ()
@@ -121,9 +113,9 @@ def test_who_is_elsewhere_by_a_proxys_word_is_somebody_else() -> None:
     assert here.whose("red", peer_ip=PROXY, reported=[b"FR", b"DE"]) == ("red", "BE"), "both headers count"
     assert here.whose("red", peer_ip=PROXY, reported=[b"DE"]) == ("red", "DE")
     long = b"D" * (MAX_CACHED_CHAIN_BYTES + 1)
-    before = len(here.admission._senders)
+    before = len(here.authorization._senders)
     assert here.whose("red", peer_ip=PROXY, reported=[long]) == ("red", None)
-    assert len(here.admission._senders) == before
+    assert len(here.authorization._senders) == before
 
 
 def test_location_headers_of_other_senders_use_no_memory() -> None:
@@ -154,11 +146,11 @@ def test_a_reloaded_geoip_database_locates_every_sender_again() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MAX_SENDERS", 2)
+    monkeypatch.setattr(authorization, "MAX_SENDERS", 2)
     here = Here(policy())
     for number in range(5):
         here.whose("red", b"10.0.1.%d" % number)
-    assert len(here.admission._senders) == 2
+    assert len(here.authorization._senders) == 2
     long_chain = b"10.0.0.1, " * MAX_CACHED_CHAIN_BYTES
     here.whose("red", long_chain)
     here.whose("red", long_chain)
@@ -166,7 +158,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_trace_ids_differ_and_are_whole() -> None:
-    ids = list(islice(admission._trace_ids(Random(1)), 1000))
+    ids = list(islice(client_request_reader._trace_ids(Random(1)), 1000))
     assert len(set(ids)) == 1000
     assert all(len(trace_id) == 32 and set(trace_id) <= set("0123456789abcdef") for trace_id in ids)
 
@@ -178,13 +170,13 @@ def test_a_usable_request_id_is_kept_and_a_new_trace_is_named_as_the_request() -
     assert here.ask("red", b"10.0.0.1").request_id != context.request_id
 
 
-def test_a_failed_admission_releases_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_reading_releases_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     limited = policy()
     quota = Quota(requests_per_s=None, burst_requests=1, concurrent=1)
     limited.tenants["red"] = msgspec.structs.replace(limited.tenants["red"], quota=quota)
     here = Here(limited)
     with monkeypatch.context() as failing:
-        failing.setattr(admission, "RequestContext", None)
+        failing.setattr(client_request_reader, "RequestContext", None)
         with pytest.raises(TypeError):
             here.ask("red", b"10.0.0.1")
     assert here.whose("red", b"10.0.0.1") == ("red", "DE")

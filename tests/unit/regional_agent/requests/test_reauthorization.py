@@ -8,14 +8,16 @@ from typing import Any, cast
 from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.routing.readmission import Readmission
+from regional_agent.requests.reauthorization import Reauthorization
 from tests.support.planet import MODEL, policy
 
 FACTS = RequestFacts("personal", "personal")
 
 
-def readmission(in_force: Policy, **admission: Any) -> Readmission:
-    return Readmission("eu-de", cast(Any, SimpleNamespace(policy=in_force)), cast(Any, SimpleNamespace(**admission)))
+def reauthorization(in_force: Policy, **admission: Any) -> Reauthorization:
+    return Reauthorization(
+        "eu-de", cast(Any, SimpleNamespace(policy=in_force)), cast(Any, SimpleNamespace(**admission))
+    )
 
 
 def opened(under: Policy) -> Any:
@@ -29,7 +31,7 @@ def test_a_request_that_cannot_be_evaluated_is_refused() -> None:
 
     before = policy()
     context = opened(before)
-    refusal = readmission(policy(), tenant_of=fail).readmit(context)
+    refusal = reauthorization(policy(), tenant_of=fail).reauthorize(context)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.RESIDENCY_DENIED
     assert context.policy is before
@@ -37,4 +39,4 @@ def test_a_request_that_cannot_be_evaluated_is_refused() -> None:
 
 def test_a_request_is_evaluated_once_for_each_policy() -> None:
     in_force = policy()
-    assert readmission(in_force).readmit(opened(in_force)) is None
+    assert reauthorization(in_force).reauthorize(opened(in_force)) is None

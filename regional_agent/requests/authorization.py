@@ -1,0 +1,236 @@
+"""Steps 1, 3, 4 and 5 of the request path: tenant, location of the client, residency mask and quota.
+
+Under one policy the first three depend only on the client's key and location, so the results are cached by key and
+address: the next request of the same client needs one look-up.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.admission.queueing import MIN_RETRY_S
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
+from penstock.policy.residency import Mask, RequestFacts
+from penstock.routing.decision import mask_at_origin
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.http.messages import AcceptedHead, Request
+from regional_agent.requests.identify import Keyring, credential_of
+from regional_agent.requests.locate import MAX_CACHED_CHAIN_BYTES, Locator
+from regional_agent.requests.quotas import Quotas
+from regional_agent.requests.withdrawn import Withdrawn
+
+MAX_CACHED_LOCATIONS: Final = 4096
+"""Maximum number of cached (tenant, location) pairs."""
+
+MAX_SENDERS: Final = 16_384
+"""Maximum number of cached (key, address) pairs; the oldest entry is evicted first."""
+
+NO_POLICY: Final = Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=MIN_RETRY_S)
+
+Masks = dict[str, Mask | Refusal]
+"""The residency masks of one tenant and location, by model."""
+
+SenderKey = tuple[bytes | None, bytes | None, bytes | None, str]
+"""The cache key of a sender: Authorization, X-Forwarded-For, trusted location header, and peer address."""
+
+
+class Sender:
+    """The tenant and location of a client, under one policy."""
+
+    __slots__ = ("facts", "masks", "tenant")
+
+    def __init__(self, tenant: Tenant, facts: RequestFacts, masks: Masks) -> None:
+        """`masks` is shared by all senders of one tenant and location."""
+        self.tenant = tenant
+        self.facts = facts
+        self.masks = masks
+
+
+class Authorization:
+    """What the policy in force permits the clients of one agent."""
+
+    def __init__(self, region: str, config: ActiveConfig, locator: Locator, quotas: Quotas) -> None:
+        """Create the authorization of requests that reach an agent of `region`.
+
+        Args:
+            region: the region of this agent.
+            config: the policy in force.
+            locator: finds the client's location.
+            quotas: limits tenants to their quotas.
+        """
+        self._region = region
+        self._config = config
+        self._locator = locator
+        self._quotas = quotas
+        self._location_header = self._locator.header
+        self._policy: Policy | None = None
+        """The policy under which all cached entries were computed."""
+        self._located_by = self._locator.generation
+        """The generation of the GeoIP database that located the cached senders."""
+        self._keyring: Keyring
+        self._senders: dict[SenderKey, Sender] = {}
+        self._masks: dict[tuple[str, str | None, str | None], Masks] = {}
+        self._residency: dict[tuple[str, str | None, str | None], Mask | Refusal] = {}
+        """The residency masks by tenant and location, for any model."""
+        self._withdrawn = Withdrawn()
+        """For requests that other regions forward."""
+
+    def sender_of(self, policy: Policy, request: Request, peer_ip: str) -> Sender | Refusal:
+        """Return the tenant and location of a client's request under `policy`, which is in force, or the refusal.
+
+        Args:
+            peer_ip: the address of the TCP peer.
+        """
+        if policy is not self._policy:
+            self._switch_policy(policy)
+        if self._locator.generation != self._located_by:
+            self._located_by = self._locator.generation
+            self._senders.clear()
+        headers = request.by_name or request.index()
+        location_header = headers.get(self._location_header)
+        # A location header from an untrusted peer has no effect, so it is not part of the cache key.
+        if location_header is not None and not self._locator.trusts(peer_ip):
+            location_header = None
+        authorization, route = headers.get(b"authorization"), request.route
+        if request.upgrade or (route is not None and route.api_key_header):
+            credential = credential_of(request)
+            if isinstance(credential, Refusal):
+                return credential
+            authorization = credential
+        key = (authorization, headers.get(b"x-forwarded-for"), location_header, peer_ip)
+        sender = self._senders.get(key)
+        if sender is None or request.repeats:
+            return self._identify(request, key)
+        return sender
+
+    def tenant_of(self, request: Request) -> Tenant | Refusal:
+        """Return the tenant of a request by its key, or the refusal if the key matches none."""
+        policy = self._config.policy
+        if policy is None:
+            return NO_POLICY
+        if policy is not self._policy:
+            self._switch_policy(policy)
+        credential = credential_of(request)
+        return credential if isinstance(credential, Refusal) else self._keyring.identify(credential)
+
+    def refuse_sender(self, request: Request, peer_ip: str) -> Refusal | None:
+        """Return why the policy in force permits no request of a sender in this region; None if it permits some.
+
+        Args:
+            peer_ip: the address of the TCP peer.
+        """
+        tenant = self.tenant_of(request)
+        if isinstance(tenant, Refusal):
+            return tenant
+        policy = self._policy
+        assert policy is not None
+        verdict = self.residency(policy, self._facts(tenant, request, peer_ip))
+        return verdict if isinstance(verdict, Refusal) else None
+
+    def mask(self, policy: Policy, model: str, facts: RequestFacts) -> Mask | Refusal:
+        """Return the residency mask of a request for `model`. Cached while the policy is in force."""
+        if policy is not self._policy:
+            self._switch_policy(policy)
+        masks = self._masks_of(facts)
+        mask = masks.get(model)
+        if mask is None:
+            if model not in policy.models:
+                return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {model!r} is served here")
+            mask = masks[model] = self.residency(policy, facts)
+        return mask
+
+    def residency(self, policy: Policy, facts: RequestFacts) -> Mask | Refusal:
+        """Return the residency mask of a request for any model. Cached while the policy is in force.
+
+        Args:
+            facts: the facts of the request, with the data class that `policy` assigns to the tenant.
+        """
+        if policy is not self._policy:
+            self._switch_policy(policy)
+        location = facts.location
+        key = (facts.tenant, location.country, location.subdivision)
+        verdict = self._residency.get(key)
+        if verdict is None:
+            if len(self._residency) >= MAX_CACHED_LOCATIONS:
+                self._residency.clear()
+            verdict = self._residency[key] = mask_at_origin(policy, self._region, facts)
+        return verdict
+
+    def accept_head(self, request: Request, now: float) -> AcceptedHead | Refusal:
+        """Accept a request with a large body by its head. It counts towards its tenant's quota from here on.
+
+        `start_quota` takes the quota over; if the request ends before that, `release_head` releases it.
+        """
+        tenant = self.tenant_of(request)
+        if isinstance(tenant, Refusal):
+            return tenant
+        started = self._quotas.start(tenant, now)
+        if isinstance(started, Refusal):
+            return started
+        return AcceptedHead(tenant.name, holds_quota=started)
+
+    def release_head(self, head: AcceptedHead) -> None:
+        """Release the quota that an accepted head still holds. A second call does nothing."""
+        if head.holds_quota:
+            head.holds_quota = False
+            self._quotas.end(head.tenant)
+
+    def start_quota(self, tenant: Tenant, request: Request, now: float) -> bool | Refusal:
+        """Count a request towards the quota of its tenant, once; True if `release_quota` must release it."""
+        head = request.accepted_head
+        if head is not None and head.holds_quota and head.tenant == tenant.name:
+            head.holds_quota = False
+            return True
+        return self._quotas.start(tenant, now)
+
+    def release_quota(self, tenant: str) -> None:
+        """Release the tenant's concurrency quota. Called exactly once per request that counts towards it."""
+        self._quotas.end(tenant)
+
+    def withdrawn(self, policy: Policy) -> Withdrawn:
+        """Return what earlier policies contained and `policy`, which is in force, does not."""
+        if policy is not self._policy:
+            self._switch_policy(policy)
+        return self._withdrawn
+
+    def _switch_policy(self, policy: Policy) -> None:
+        """Switch to another policy and clear all caches."""
+        self._policy, self._keyring = policy, Keyring(policy)
+        self._withdrawn.use(policy)
+        self._senders.clear()
+        self._masks.clear()
+        self._residency.clear()
+
+    def _identify(self, request: Request, key: SenderKey) -> Sender | Refusal:
+        """Identify and locate a client. Cached, unless a header is repeated or the proxy chain is unusually long."""
+        authorization, forwarded_for, location_header, peer_ip = key
+        tenant = self._keyring.identify(authorization)
+        if isinstance(tenant, Refusal):
+            return tenant
+        facts = self._facts(tenant, request, peer_ip)
+        sender = Sender(tenant, facts, self._masks_of(facts))
+        if not request.repeats and len(forwarded_for or b"") + len(location_header or b"") <= MAX_CACHED_CHAIN_BYTES:
+            if len(self._senders) >= MAX_SENDERS:
+                del self._senders[next(iter(self._senders))]
+            self._senders[key] = sender
+        return sender
+
+    def _facts(self, tenant: Tenant, request: Request, peer_ip: str) -> RequestFacts:
+        """Locate the client of a request."""
+        location_headers = request.every(self._location_header)
+        if location_headers and not self._locator.trusts(peer_ip):
+            location_headers = []
+        location = self._locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), location_headers)
+        return RequestFacts(tenant.name, tenant.data_class, location)
+
+    def _masks_of(self, facts: RequestFacts) -> Masks:
+        location = facts.location
+        key = (facts.tenant, location.country, location.subdivision)
+        masks = self._masks.get(key)
+        if masks is None:
+            if len(self._masks) >= MAX_CACHED_LOCATIONS:
+                self._masks.clear()
+            masks = self._masks[key] = {}
+        return masks

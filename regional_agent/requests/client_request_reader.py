@@ -1,0 +1,208 @@
+"""Reads the request of a client: steps 1 to 5, which end in a `RequestContext` or in a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Final
+
+from penstock.cost.cost_estimate import CostEstimator
+from penstock.policy.adapter_patterns import base_model_of
+from penstock.policy.kinds.models import ModelVersions
+from penstock.policy.model_versions import WHOLE_PERCENT, session_position, version_at, versions_of
+from penstock.policy.policy import Policy
+from penstock.routes.object_locations import ObjectLocation
+from penstock.routes.timeouts import NO_TIMEOUTS, total_limit_s
+from penstock.routing.reasons import Reason, Refusal
+from penstock.wire import trace_context
+from regional_agent.http.messages import Request, valid_request_id
+from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.requests.authorization import Authorization
+from regional_agent.requests.classify import RequestFields
+from regional_agent.requests.model_name import can_replace_model, replace_model, request_fields
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.requested_object import NO_OBJECT, is_for_object, location_at, prefer_object
+from regional_agent.requests.work_estimate import session_of, work_estimate_of
+from regional_agent.telemetry.demand_meter import DemandMeter
+
+IDS_AT_ONCE: Final = 64
+"""Number of trace ids generated per batch."""
+
+_MODEL_NOT_FOUND: Final = Reason.MODEL_NOT_FOUND
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+
+_FALLS_BACK: Final = frozenset({Reason.NONE_READY, Reason.SATURATED})
+"""Refusals for lack of capacity; the fallback model may have capacity."""
+
+_NO_ID: Final = "0" * 16
+
+
+class ClientRequestReader:
+    """Creates the contexts of clients' requests."""
+
+    def __init__(
+        self,
+        authorization: Authorization,
+        expectations: CostEstimator,
+        objects: KnownObjects,
+        demand: DemandMeter,
+        rng: Random,
+    ) -> None:
+        """Create a reader of the requests that clients send to this agent.
+
+        Args:
+            authorization: what the policy in force permits.
+            expectations: estimates the work of a request.
+            objects: the locations of objects, for requests that name one.
+            demand: counts authorized requests.
+        """
+        self.authorization = authorization
+        self.objects = objects
+        """The locations of objects."""
+        self._expectations = expectations
+        self._demand = demand
+        self._rng = rng
+        self._trace_ids = _trace_ids(rng)
+
+    def read(
+        self,
+        policy: Policy,
+        request: Request,
+        peer_ip: str,
+        now: float,
+        client_timeout_s: float,
+        agent_timeout_s: float,
+    ) -> RequestContext | Refusal:
+        """Return the context of a request that a client sent to this agent, or the refusal.
+
+        Args:
+            policy: the policy in force.
+            peer_ip: the address of the TCP peer.
+            client_timeout_s: the timeout (s) that the client set; inf for none.
+            agent_timeout_s: the total timeout (s) of requests whose route and model set none.
+        """
+        authorization = self.authorization
+        sender = authorization.sender_of(policy, request, peer_ip)
+        if isinstance(sender, Refusal):
+            return sender
+        tenant, facts, reader = sender.tenant, sender.facts, request.reader
+        location: ObjectLocation | None = None
+        versions: ModelVersions | None = None
+        fields: RequestFields | Refusal
+        if reader is not None and is_for_object(request, reader):
+            location = location_at(self.objects, request, reader.object_parameter, tenant.name, now)
+            if location is None:
+                return Refusal(Reason.NOT_FOUND, NO_OBJECT)
+            fields = RequestFields(location.model)
+        else:
+            fields = request_fields(request)
+        if isinstance(fields, Refusal):
+            return fields
+        asked_for = fields.model
+        if policy.versions and location is None:
+            versions = versions_of(policy, asked_for)
+        if versions is not None:
+            fields = self._version(versions, facts.tenant, request, fields)
+            if isinstance(fields, Refusal):
+                return fields
+        mask = sender.masks.get(fields.model) or authorization.mask(policy, fields.model, facts)
+        adapter = ""
+        if isinstance(mask, Refusal) and mask.reason is _MODEL_NOT_FOUND:
+            base = base_model_of(policy, fields.model)
+            if base is not None:
+                adapter, fields.model, asked_for = fields.model, base, base
+                mask = sender.masks.get(base) or authorization.mask(policy, base, facts)
+        if isinstance(mask, Refusal):
+            return mask
+        if location is not None and location.region not in mask.permitted.regions:
+            return Refusal(Reason.NO_PERMITTED_REGION, f"residency forbids {location.region}, which has the object")
+        counted = False
+        if tenant.quota is not None:
+            started = authorization.start_quota(tenant, request, now)
+            if isinstance(started, Refusal):
+                return started
+            counted = started
+        try:
+            model, route = policy.models[fields.model], request.route
+            estimate = work_estimate_of(request, fields, facts.tenant, model.cost, self._expectations)
+            estimate.adapter = adapter
+            context = RequestContext(request, estimate, facts, mask, policy, now)
+            headers = request.by_name or request.index()
+            trace_id = next(self._trace_ids)
+            given_id, given_trace = headers.get(b"x-request-id"), headers.get(b"traceparent")
+            context.request_id = trace_id if given_id is None else valid_request_id(given_id, trace_id)
+            continued = None if given_trace is None else trace_context.continue_trace(given_trace)
+            context.traceparent = continued or trace_context.start_trace(trace_id)
+            timeout_s = total_limit_s(model.timeouts, NO_TIMEOUTS if route is None else route.timeouts, agent_timeout_s)
+            if client_timeout_s < timeout_s:
+                timeout_s = client_timeout_s
+            context.deadline_at = now + timeout_s
+            context.own_deadline = timeout_s == client_timeout_s
+            context.priority = tenant.priority
+            context.max_wait_s = model.queueing.max_wait_s
+            context.counted = counted
+            context.asked_for = asked_for
+            if location is not None:
+                context.object_location = location
+            elif route is not None and (route.previous_object or route.client_object):
+                prefer_object(self.objects, context, now)
+            self._demand.offered(fields.model, mask.permitted, facts.location.country)
+        except BaseException:
+            if counted:
+                authorization.release_quota(tenant.name)
+            raise
+        return context
+
+    def fall_back(self, context: RequestContext, request: Request, refusal: Refusal) -> bool:
+        """Switch a request that would be refused to the policy's fallback model; returns whether the model changed.
+
+        The model of an answer that is being continued does not change.
+        """
+        policy = context.policy
+        model = policy.models.get(context.model)
+        if (
+            model is None
+            or model.fallback is None
+            or context.route_context is not None
+            or context.continuations
+            or refusal.reason not in _FALLS_BACK
+        ):
+            return False
+        fields = replace_model(request, model.fallback)
+        if fields is None:
+            return False
+        fallback, facts = policy.models[fields.model], context.facts
+        context.estimate = work_estimate_of(request, fields, facts.tenant, fallback.cost, self._expectations)
+        context.model = fields.model
+        context.max_wait_s = fallback.queueing.max_wait_s
+        context.forget_tries()
+        self._demand.offered(fields.model, context.residency.permitted, facts.location.country)
+        return True
+
+    def _version(
+        self, versions: ModelVersions, tenant: str, request: Request, fields: RequestFields
+    ) -> RequestFields | Refusal:
+        """Rewrite the request for the model version that serves it; a session always maps to the same version."""
+        if not can_replace_model(request):
+            if any(version.model == fields.model for version in versions.versions):
+                return fields
+            names = ", ".join(version.model for version in versions.versions)
+            return Refusal(Reason.BAD_REQUEST, f"{fields.model} has several versions; request one of them: {names}")
+        session = session_of(request, fields)
+        place = session_position(tenant, fields.model, session) if session else self._rng.random() * WHOLE_PERCENT
+        version = version_at(versions, place)
+        if version == fields.model:
+            return fields
+        return replace_model(request, version) or Refusal(
+            Reason.BAD_REQUEST,
+            "the body's model name is repeated or contains escapes; send it once, without escapes",
+        )
+
+
+def _trace_ids(rng: Random) -> Iterator[str]:
+    """Generate ids for `trace_context.start_trace`. Ids are drawn in batches to reduce the cost per id."""
+    while True:
+        digits = rng.randbytes(16 * IDS_AT_ONCE).hex()
+        if _NO_ID not in digits:
+            for at in range(0, len(digits), 32):
+                yield digits[at : at + 32]

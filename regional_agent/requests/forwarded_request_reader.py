@@ -1,0 +1,121 @@
+"""Reads a request that the agent of another region forwarded, by its signed route context."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from penstock.cost.cost_estimate import CostEstimator
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Cost
+from penstock.policy.residency import Mask, RequestFacts, residency_class
+from penstock.routes.object_locations import ObjectLocation
+from penstock.routing.reasons import Reason, Refusal
+from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept
+from penstock.wire.session import Sessions
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.http.messages import Request
+from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.requests.authorization import NO_POLICY, Authorization
+from regional_agent.requests.classify import RequestFields
+from regional_agent.requests.model_name import request_fields
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.requested_object import NO_OBJECT, is_for_object, location_at, prefer_object
+from regional_agent.requests.work_estimate import work_estimate_of
+
+DEFAULT_COST: Final = Cost()
+"""The cost of a model that another region's policy contains and the policy of this region does not contain yet."""
+
+_ROUTE_HEADER: Final = HEADER.encode()
+
+
+class ForwardedRequestReader:
+    """Creates the contexts of requests that other regions forward."""
+
+    def __init__(
+        self,
+        region: str,
+        config: ActiveConfig,
+        sessions: Sessions,
+        authorization: Authorization,
+        expectations: CostEstimator,
+        objects: KnownObjects,
+    ) -> None:
+        """Create a reader of the requests that are forwarded to an agent of `region`.
+
+        Args:
+            region: the region of this agent.
+            config: the policy in force.
+            sessions: verify the route contexts.
+            authorization: what the policy in force permits.
+            expectations: estimates the work of a request.
+            objects: the locations of objects, for requests that name one.
+        """
+        self._region = region
+        self._config = config
+        self._sessions = sessions
+        self._authorization = authorization
+        self._expectations = expectations
+        self._used = ReplayGuard()
+        self.objects = objects
+        """The locations of objects."""
+
+    def read(self, request: Request, now: float) -> RequestContext | Refusal:
+        """Return the context of a request that another region's agent forwarded, or the refusal.
+
+        The forwarded facts are accepted once, if they are signed for this region and for this request.
+        """
+        policy = self._config.policy
+        route_context = self.route_context_of(request)
+        if isinstance(route_context, Refusal) or policy is None:
+            return route_context if isinstance(route_context, Refusal) else NO_POLICY
+        if not route_context.fits(request.method, request.target, request.body, request.length):
+            return Refusal(Reason.BAD_ROUTE_CONTEXT, "the route context is signed for another request")
+        withdrawn = self._authorization.withdrawn(policy).refuse_start(route_context.model, request.route)
+        if withdrawn is not None:
+            return withdrawn
+        if not self._used.first((request.header(_ROUTE_HEADER) or b"").decode("latin-1"), now):
+            return Refusal(Reason.BAD_ROUTE_CONTEXT, "the route context was used before")
+        facts = RequestFacts(route_context.tenant, route_context.data_class, route_context.location)
+        mask = Mask(residency_class(frozenset(route_context.residency)))
+        reader, route = request.reader, request.route
+        location: ObjectLocation | None = None
+        if reader is not None and is_for_object(request, reader):
+            location = location_at(self.objects, request, reader.object_parameter, route_context.tenant, now)
+            if location is None or location.region != self._region or location.model != route_context.model:
+                return Refusal(Reason.NOT_FOUND, NO_OBJECT)
+        fields = request_fields(request)
+        if isinstance(fields, Refusal):
+            fields = RequestFields(route_context.model)
+        # The origin replaces the name of a version or a fallback in the request, but not that of an adapter.
+        adapter = "" if fields.model == route_context.model else fields.model
+        fields.model = route_context.model
+        model = policy.models.get(fields.model)
+        cost = DEFAULT_COST if model is None else model.cost
+        estimate = work_estimate_of(request, fields, route_context.tenant, cost, self._expectations)
+        estimate.adapter = adapter
+        context = RequestContext(request, estimate, facts, mask, policy, now)
+        context.request_id, context.traceparent = route_context.request_id, route_context.traceparent
+        # Both times are from the origin's clock: the local clock may differ by seconds, which can exceed the deadline.
+        context.deadline_at = now + route_context.deadline_at - route_context.issued_at
+        context.route_context = route_context
+        if location is not None:
+            context.object_location = location
+        elif route is not None and (route.previous_object or route.client_object):
+            prefer_object(self.objects, context, now)
+        context.extends_text = route_context.extends_text
+        max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.queueing.max_wait_s
+        context.max_wait_s = min(max_wait_s, max(0.0, route_context.queue_s))
+        sender = policy.tenants.get(route_context.tenant)
+        context.priority = sender.priority if sender is not None else 0
+        return context
+
+    def route_context_of(self, request: Request) -> RouteContext | Refusal:
+        """Verify the route context in a request's headers."""
+        policy = self._config.policy
+        if policy is None:
+            return NO_POLICY
+        token = request.header(_ROUTE_HEADER) or b""
+        context = accept(token.decode("latin-1"), self._sessions, policy, self._region, time.time())
+        if isinstance(context, RouteContext):
+            return self._authorization.withdrawn(policy).refuse(context) or context
+        return context

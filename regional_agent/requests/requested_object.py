@@ -1,0 +1,35 @@
+"""The object that a request is for, or that it names: its location as this agent knows it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.routes.object_locations import ObjectLocation
+from penstock.routes.route_reader import RouteReader
+from regional_agent.http.messages import Request
+from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.route_fields import object_in
+
+NO_OBJECT: Final = "no object of this tenant with this identifier was created through this region's agents"
+
+
+def is_for_object(request: Request, reader: RouteReader) -> bool:
+    """Whether a request is for an existing object. A query parameter that names the object is optional."""
+    place = reader.object_parameter
+    return place != "" and (not place.startswith("?") or object_in(request, place) is not None)
+
+
+def location_at(objects: KnownObjects, request: Request, place: str, tenant: str, now: float) -> ObjectLocation | None:
+    """Return the location of the object whose identifier a request has at `place`; None if it is unknown."""
+    object_id = object_in(request, place)
+    return None if object_id is None else objects.find(tenant, object_id, now)
+
+
+def prefer_object(objects: KnownObjects, context: RequestContext, now: float) -> None:
+    """Set the location of the earlier object that a request names, or of the object that the client named."""
+    request, route, tenant = context.request, context.request.route, context.facts.tenant
+    assert route is not None
+    if route.client_object:
+        context.client_object = object_in(request, route.client_object) or ""
+    context.object_location = location_at(objects, request, route.client_object or route.previous_object, tenant, now)
