@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from lab.demo.page.svg import tag, text
 from lab.gameday.gameday_run import DayResult
+from lab.markup import tag, text
 
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:32px auto;padding:0 16px;color-scheme:light dark}"

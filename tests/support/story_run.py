@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from random import Random
+from typing import Any
 
 import msgspec
 
+from lab.demo.demo_report import Setting, build_report
 from lab.demo.demo_workload import EEA
 from lab.demo.records import (
     Answer,
@@ -23,8 +25,10 @@ from lab.demo.records import (
     Sighting,
 )
 from lab.demo.scenario import ActName, PhaseName, full_scenario
+from lab.demo.verdict import judge
 from lab.geoip import SITES, ClientSite
 from lab.planet.sites import entry_rtt_ms, nearest_first
+from lab.wan.matrix import SHIPPED_SITES
 
 REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
 EU = ("eu-de", "eu-es")
@@ -194,6 +198,31 @@ def change(run: Run, number: int, **fields: object) -> Run:
 def in_phase(run: Run, name: PhaseName) -> list[int]:
     """The indexes of the requests of a phase."""
     return [number for number, request in enumerate(run.served) if run.scenario.phase(name).covers(request.due_s)]
+
+
+def report_setting(**changed: Any) -> Setting:
+    """The inputs of a run as its report states them, with `changed` fields."""
+    engines = [{"model": "m", "max_num_seqs": 8}]
+    regions = tuple(
+        {"name": name, "city": name, "latitude_deg": lat, "longitude_deg": lon, "agents": 1, "engines": engines}
+        for name, (lat, lon) in SHIPPED_SITES.items()
+    )
+    sites = tuple(msgspec.to_builtins(site) for site in SITES)
+    fields = {
+        "made_at": "2026-01-01T00:00:00+00:00",
+        "workload": "made up by a test",
+        "geography": "laid over the arrivals",
+        "network": "estimated",
+        "regions": regions,
+        "sites": sites,
+        "environment": {"cores": 2},
+    }
+    return Setting(**{**fields, **changed})
+
+
+def report_of(run: Run) -> dict[str, Any]:
+    """The report of a run."""
+    return build_report(run, judge(run), report_setting())
 
 
 @cache

@@ -24,7 +24,7 @@ from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
 from tests.support.live_planets import BETWEEN_S, BODY, KEY, running
-from tests.ui import large_fleet_checks, planet_checks
+from tests.ui import large_fleet_checks, planet_checks, report_checks
 from tests.ui.checks import OUT, PATIENCE_MS
 
 POLICY = OUT / "policy"
@@ -385,6 +385,7 @@ async def main() -> int:
             browser = await playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
             failed = await run(browser, planet, token)
             others_failed = await planet_checks.run(browser, planet, token) + await large_fleet_checks.run(browser)
+            others_failed += await report_checks.run(browser)
             await browser.close()
             for asking in clients:
                 asking.cancel()

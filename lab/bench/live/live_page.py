@@ -16,7 +16,7 @@ from lab.bench.live.bench_live_report import (
     Scores,
     to_best,
 )
-from lab.demo.page.svg import tag, text
+from lab.markup import tag, text
 
 PLOTTED = {
     "ttft_p50_s": "Time to first token, median, s",

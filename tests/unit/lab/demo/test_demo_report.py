@@ -4,45 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from lab.demo.demo_report import Setting, build_report, write_report
+from lab.demo.demo_report import build_report, write_report
 from lab.demo.page.page import render_page
-from lab.demo.records import Outcome, Run
+from lab.demo.records import Outcome
 from lab.demo.verdict import judge
-from lab.geoip import SITES
-from lab.wan.matrix import SHIPPED_SITES
-from tests.support.story_run import REGIONS, change, story_run
+from tests.support.story_run import REGIONS, change, report_of, report_setting, story_run
 
 RUN = story_run()
 VOID = {"meta", "input", "br"}
 OPTIONAL_END = {"th"}
-
-
-def setting(**changed: Any) -> Setting:
-    regions = tuple(
-        {"name": name, "city": name, "latitude_deg": lat, "longitude_deg": lon, "agents": 1, "endpoints": 3}
-        for name, (lat, lon) in SHIPPED_SITES.items()
-    )
-    sites = tuple(msgspec.to_builtins(site) for site in SITES)
-    fields = {
-        "made_at": "2026-01-01T00:00:00+00:00",
-        "workload": "made up by a test",
-        "geography": "laid over the arrivals",
-        "network": "estimated",
-        "regions": regions,
-        "sites": sites,
-        "environment": {"cores": 2},
-    }
-    return Setting(**{**fields, **changed})
-
-
-def report_of(run: Run) -> dict[str, Any]:
-    return build_report(run, judge(run), setting())
 
 
 def test_the_report_has_all_documented_fields(tmp_path: Path) -> None:
@@ -99,21 +74,42 @@ def test_the_page_is_one_file_without_external_resources() -> None:
     assert outline.addresses == []
     assert "link" not in outline.seen
     assert not re.search(r"@import|url\(", page)
-    assert page.count("<svg") == 4 + len(RUN.scenario.phases)
+
+
+def test_the_page_has_every_module_that_its_modules_import() -> None:
+    page = render_page(report_of(RUN), RUN)
+    imports = json.loads(re.search(r'<script type="importmap">(.*?)</script>', page)[1])["imports"]
+    for address in imports.values():
+        module = b64decode(address.partition("base64,")[2]).decode()
+        assert set(re.findall(r'from "(.*?)"', module)) <= imports.keys()
+
+
+def shown(page: str) -> dict[str, Any]:
+    """The data that the page draws."""
+    return json.loads(re.search(r'<script type="application/json" id="report">(.*?)</script>', page)[1])
+
+
+def test_the_page_plays_every_request_back() -> None:
+    run = shown(render_page(report_of(RUN), RUN))["run"]
+    assert len(run["requests"]) == len(RUN.served)
+    assert {request["kind"] for request in run["requests"]} == {"home", "spillover", "failover", "failback", ""}
+    assert run["lost"]["region"] == "eu-de"
+    assert run["lost"]["killed_s"] < run["lost"]["ready_s"] < run["lost"]["ramped_s"]
 
 
 def test_the_page_names_the_failed_checks() -> None:
     number = next(n for n, request in enumerate(RUN.served) if len(request.attempts) == 1)
     run = change(RUN, number, outcome=Outcome.REFUSED)
-    page = render_page(report_of(run), run)
-    assert "1 of 14 checks failed" in page
-    assert "Every promise was kept" in render_page(report_of(RUN), RUN)
+    checks = shown(render_page(report_of(run), run))["checks"]
+    assert len(checks) == 14
+    assert [check["name"] for check in checks if not check["passed"]] == ["nearest permitted region"]
 
 
 def test_external_text_is_escaped() -> None:
     evil = "</script><script>alert(1)</script>"
     run = change(RUN, 3, outcome=Outcome.FAILED, detail=evil)
-    report = build_report(run, judge(run), setting(workload=evil, environment={evil: evil}))
+    report = build_report(run, judge(run), report_setting(workload=evil, environment={evil: evil}))
     page = render_page(report, run)
     assert "<script>alert" not in page
-    assert page.count("</script>") == 2
+    assert page.count("</script>") == 3
+    assert shown(page)["workload"] == evil

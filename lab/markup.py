@@ -28,8 +28,3 @@ def text(value: object) -> str:
 def number(value: object) -> str:
     """Return a float with at most one decimal, any other value as its string."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
-
-
-def colour(region: str) -> str:
-    """Return the CSS variable of a region's colour, which the page defines for light and dark schemes."""
-    return f"var(--{region})"
