@@ -3,7 +3,7 @@
 A prompt can make an engine fail. If each such failure counted against its endpoint, one tenant could eject the
 endpoints that serve all others. Two observations show that the requests are the cause:
 
-- one request breaks the connections of several endpoints in turn,
+- several endpoints fail one request in turn: their connections break, or they respond with errors,
 - several endpoints fail requests of one tenant alone, and serve the requests of other tenants in the same time.
 
 Such failures do not count against the endpoints. With a single tenant, or where endpoints fail the requests of several
@@ -119,14 +119,14 @@ def _is_over(failures: _Failures, now: float) -> bool:
 
 
 class Break(NamedTuple, Generic[Place]):
-    """A connection that broke after a request was sent and before a response."""
+    """A connection that broke after a request was sent and before a response; or an error in place of a response."""
 
     request: object
     """The request, compared by identity."""
     place: Place
     """Where the request was sent."""
     at: float
-    """When the connection broke (s)."""
+    """When the endpoint failed (s)."""
 
 
 class UndecidedBreaks(Generic[Place]):

@@ -48,6 +48,10 @@ FAILURES = tuple(
 """Outcomes that count against an endpoint."""
 
 
+ENGINE_ERRORS = frozenset({AttemptOutcome.GATEWAY_ERROR, AttemptOutcome.SERVER_ERROR})
+"""Failures that the engine itself reported, so that the request may be their cause."""
+
+
 class EjectionState(StrEnum):
     """Whether an agent has ejected an endpoint, by the outcomes of its requests."""
 

@@ -21,11 +21,12 @@ log = structlog.get_logger()
 
 
 class _Sent(NamedTuple):
-    """A request that broke off, as it was sent."""
+    """A request that failed before a response, as it was sent."""
 
     endpoint: Endpoint
     tenant: str
     at: float
+    outcome: AttemptOutcome
 
 
 class EndpointFailures:
@@ -60,25 +61,36 @@ class EndpointFailures:
             log.warning("endpoint ejected", endpoint=endpoint.name, after=outcome.value, for_s=round(until_s, 1))
             self._on_ejected(outcome)
 
-    def broke(self, endpoint: Endpoint, tenant: str, request: object, sent_at: float) -> None:
-        """Record that the connection of a request broke before a response. The cause is decided later, by `check`.
+    def failed_before_response(
+        self, endpoint: Endpoint, tenant: str, request: object, outcome: AttemptOutcome, sent_at: float
+    ) -> None:
+        """Record that a request failed before its client received a response. The cause is decided later, by `check`.
 
-        The endpoint is probed at once, since its server may have ended.
+        If a connection broke, the endpoint is probed at once, since its server may have ended.
 
         Args:
-            request: identifies the request, which may break other endpoints too.
+            request: identifies the request, which may fail at other endpoints too.
+            outcome: UNREACHABLE for a connection that broke, or an error of the engine.
             sent_at: when the request was sent to the endpoint (s).
         """
-        for sent in self._undecided.broke(request, _Sent(endpoint, tenant, sent_at), self._clock()):
+        now = self._clock()
+        for sent in self._undecided.broke(request, _Sent(endpoint, tenant, sent_at, outcome), now):
+            self._by_tenant.failed(sent.tenant, sent.endpoint.name, now)
             self.ended(sent.endpoint, sent.tenant, AttemptOutcome.INCONCLUSIVE, sent.at)
-        endpoint.probe_now.set()
+        if outcome is AttemptOutcome.UNREACHABLE:
+            endpoint.probe_now.set()
+
+    def are_caused_by(self, tenant: str) -> bool:
+        """Whether the recent failures of a tenant's requests are caused by the requests."""
+        now = self._clock()
+        return self._by_tenant.until >= now and self._by_tenant.is_cause(tenant, now)
 
     def began(self, request: object) -> None:
-        """Record that the response of a request began that broke a connection before: the other endpoint failed."""
+        """Record that the response of a request began that failed before: the other endpoint was the cause."""
         for sent in self._undecided.began(request):
-            self.ended(sent.endpoint, sent.tenant, AttemptOutcome.UNREACHABLE, sent.at)
+            self.ended(sent.endpoint, sent.tenant, sent.outcome, sent.at)
 
     def check(self, now: float) -> None:
-        """Apply the breaks that count against their endpoints by `now` (s). Called a few times a second."""
+        """Apply the failures that count against their endpoints by `now` (s). Called a few times a second."""
         for sent in self._undecided.decided(now):
-            self.ended(sent.endpoint, sent.tenant, AttemptOutcome.UNREACHABLE, sent.at)
+            self.ended(sent.endpoint, sent.tenant, sent.outcome, sent.at)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcomes import Outcome, outcome_of_failure, outcome_of_refusal, outcome_of_status
+from penstock.accounts.outcomes import RULES, Outcome, outcome_of_failure, outcome_of_refusal, outcome_of_status
 from penstock.admission.queueing import MIN_RETRY_S, QueuedRequest
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.usage_request import REFUSING_STATUSES, UsageFlag, ask_for_usage
@@ -64,8 +64,15 @@ CHECKS_PER_STALL: Final = 20
 
 _USAGE_REFUSED: Final = Reason.BAD_REQUEST
 _MODEL_MISSING: Final = Reason.MODEL_NOT_READY
+_ERROR_STATUS: Final = Reason.UNREACHABLE
 """Why a target's response is read and dropped, besides the reasons of `Attempt.on_head`: the engine refused the flag
-that the agent set; the engine lacks the model."""
+that the agent set; the engine lacks the model; the engine failed, and another endpoint may not."""
+
+RETRIED_STATUSES: Final = frozenset({500, 502})
+"""Statuses of engines that failed. Another engine would respond with the same 501 or 505; after 504 the engine may
+still run the request; 503 is a rejection."""
+
+_ERROR_RULES: Final = RULES[Outcome.ENGINE_ERROR]
 
 _SELECTION, _QUEUE, _SENT, _STREAM = SpanEvent.SELECTION, SpanEvent.QUEUE, SpanEvent.SENT, SpanEvent.STREAM
 _OK, _REVOKED, _SATURATED = Outcome.OK, Outcome.REVOKED, Reason.SATURATED
@@ -254,6 +261,9 @@ class Exchange:
         attempt, reason = self._current, self._rejected_because
         if reason is _USAGE_REFUSED:
             self._send_unasked()
+        elif reason is _ERROR_STATUS and isinstance(attempt, LocalAttempt):
+            attempt.failed_first(self._context)
+            self._retry(RetryReason.ENGINE_ERROR)
         elif reason is Reason.ENGINE_TIMEOUT:
             self._refuse(Refusal(reason, f"the engine in {attempt.region} did not begin in time"))
         else:
@@ -560,6 +570,8 @@ class Exchange:
                 and attempt.lacks_model(head.status, self._context)
             ):
                 self._lacking, reason = attempt, _MODEL_MISSING
+            elif self._leaves_status(head.status):
+                reason = _ERROR_STATUS
         else:
             self._read_answer(head)
         if reason is not None:
@@ -686,15 +698,31 @@ class Exchange:
             return False
         return route is None or route.repeatable
 
+    def _may_retry(self, now: float) -> bool:
+        """Whether the client's request can and may be sent again after an engine failed. `now` in s."""
+        context = self._context
+        if not _ERROR_RULES.may_retry or context.attempts >= MAX_ATTEMPTS or context.broken + 1 >= MAX_BROKEN:
+            return False
+        return self._may_send_again() and self._services.retry_budget.allows_one(now)
+
+    def _leaves_status(self, status: int) -> bool:
+        """Whether the request is sent to another endpoint, because the engine failed; else the client receives that."""
+        attempt = self._current
+        if status not in RETRIED_STATUSES or not isinstance(attempt, LocalAttempt):
+            return False
+        if not attempt.may_move(self._context) or not self._may_retry(self._services.clock()):
+            return False
+        self._left_error = AnswerError(ErrorCause.ENGINE, f"status {status}")
+        return True
+
     def _leave(self, error: AnswerError) -> bool:
         """Send the request elsewhere, because its response is an error; False if the client receives the error."""
         attempt, context = self._current, self._context
-        if error.cause is ErrorCause.REQUEST or attempt.from_peer or not self._may_send_again():
+        if error.cause is ErrorCause.REQUEST or not isinstance(attempt, LocalAttempt):
             return False
-        if context.attempts >= MAX_ATTEMPTS or context.broken + 1 >= MAX_BROKEN:
-            return False
-        assert isinstance(attempt, LocalAttempt)
         attempt.erred(error)
+        if not self._may_retry(self._services.clock()):
+            return False
         self._left_error = error
         self._target.drop()
         if error.cause is ErrorCause.BUSY:
@@ -911,4 +939,11 @@ class Exchange:
         return account
 
 
-_FAILURES: Final = frozenset({RetryReason.CONNECT_FAILED, RetryReason.CLOSED_EARLY, RetryReason.CREDENTIAL_REJECTED})
+_FAILURES: Final = frozenset(
+    {
+        RetryReason.CONNECT_FAILED,
+        RetryReason.CLOSED_EARLY,
+        RetryReason.CREDENTIAL_REJECTED,
+        RetryReason.ENGINE_ERROR,
+    }
+)

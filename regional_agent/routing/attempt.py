@@ -13,7 +13,7 @@ import structlog
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.usage import Usage
 from penstock.health import orca, preemption
-from penstock.health.outlier_ejection import AttemptOutcome
+from penstock.health.outlier_ejection import ENGINE_ERRORS, AttemptOutcome
 from penstock.health.progress import Stall
 from penstock.health.region_health import RegionState
 from penstock.pools.placement import Placement, WorkEstimate
@@ -39,7 +39,8 @@ BUSY_REST_S: Final = 0.5
 requests are still offered, since a 429 may concern a quota of this request alone."""
 
 _SERVED, _INCONCLUSIVE = AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
-_CREDENTIAL_REJECTED = AttemptOutcome.CREDENTIAL_REJECTED
+_CREDENTIAL_REJECTED, _UNREACHABLE = AttemptOutcome.CREDENTIAL_REJECTED, AttemptOutcome.UNREACHABLE
+_SERVER_ERROR: Final = AttemptOutcome.SERVER_ERROR
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 _GIVEN_UP: Final = (None, AttemptOutcome.STALLED)
@@ -114,7 +115,7 @@ class LocalAttempt(Placement[Endpoint]):
         self.outcome: AttemptOutcome | None = None
         """The outcome for the health of the endpoint; None while it is undecided."""
         self.broken_before: RequestContext | None = None
-        """The request, if it broke the connection of an earlier attempt."""
+        """The request, if an earlier attempt failed after the endpoint had received it."""
         self._silent_since = 0.0
         """Since when a stream has been silent (s); 0 if it is not."""
         self._judged_later = False
@@ -157,6 +158,7 @@ class LocalAttempt(Placement[Endpoint]):
         self.outcome = self._services.endpoints.answered(self.endpoint, status, headers)
         if self.outcome is _CREDENTIAL_REJECTED:
             return Reason.ENGINE_FAILED
+        self._judge_again()
         return Reason.SATURATED if status in BUSY_STATUSES else None
 
     def on_first_byte(self, now: float) -> None:
@@ -249,6 +251,7 @@ class LocalAttempt(Placement[Endpoint]):
         """Record an error that the engine reported in a response with status 200."""
         if error.cause is ErrorCause.ENGINE:
             self.outcome = self._services.endpoints.engine_error()
+            self._judge_again()
         else:
             self.outcome = _INCONCLUSIVE
             if error.cause is ErrorCause.BUSY:
@@ -259,14 +262,35 @@ class LocalAttempt(Placement[Endpoint]):
         context.failed_because = Reason.ENGINE_FAILED
         context.broken += 1
         context.tried_endpoints |= {self.endpoint.name}
+        self._judge_later(context, self.outcome or _SERVER_ERROR)
 
-    def lacks_model(self, status: int, context: RequestContext) -> bool:
-        """Whether the status may report that the engine lacks the model, and another endpoint of the pool is ready."""
-        if status != 404 or context.is_for_object:
+    def _judge_later(self, context: RequestContext, outcome: AttemptOutcome) -> None:
+        """Leave it to `EndpointFailures` whether the endpoint or the request is the cause of a failure."""
+        self._judged_later = True
+        failures, tenant = self._services.endpoints.failures, self.estimate.tenant
+        failures.failed_before_response(self.endpoint, tenant, context, outcome, self.since)
+
+    def _judge_again(self) -> None:
+        """Let an error of the engine count against no endpoint if an earlier attempt of the request failed too."""
+        if self.broken_before is not None and self.outcome in ENGINE_ERRORS:
+            self._judge_later(self.broken_before, self.outcome)
+            self.broken_before = None
+
+    def may_move(self, context: RequestContext) -> bool:
+        """Whether a request, to which the engine responded with an error, is sent to another endpoint."""
+        if self.outcome not in ENGINE_ERRORS or not self._has_sibling(context):
             return False
+        return not self._services.endpoints.failures.are_caused_by(self.estimate.tenant)
+
+    def _has_sibling(self, context: RequestContext) -> bool:
+        """Whether another endpoint of the pool is ready that the request has not tried."""
         tried = context.tried_endpoints
         others = self._services.endpoints.pool(self.estimate.model).endpoints
         return any(other.view.ready and other is not self.endpoint and other.name not in tried for other in others)
+
+    def lacks_model(self, status: int, context: RequestContext) -> bool:
+        """Whether the status may report that the engine lacks the model, and another endpoint of the pool is ready."""
+        return status == 404 and not context.is_for_object and self._has_sibling(context)
 
     def charge_missing_model(self) -> None:
         """Record, after another endpoint served the request, that this endpoint lacks the model that it lists."""
@@ -290,8 +314,7 @@ class LocalAttempt(Placement[Endpoint]):
         context.broken += broke
         context.tried_endpoints |= {self.endpoint.name}
         if broke:
-            self._judged_later = True
-            self._services.endpoints.failures.broke(self.endpoint, self.estimate.tenant, context, self.since)
+            self._judge_later(context, _UNREACHABLE)
         elif self.endpoint.connection_failed():
             self.outcome = AttemptOutcome.UNREACHABLE
         else:

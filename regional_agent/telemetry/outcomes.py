@@ -39,7 +39,7 @@ class RetryReason(StrEnum):
     CREDENTIAL_REJECTED = "credential_rejected"
     """The engine rejected the endpoint's credential (401, 403)."""
     ENGINE_ERROR = "engine_error"
-    """The engine responded with status 200, and the response was an error."""
+    """The engine responded with an error: status 500 or 502, or status 200 and an error in the response."""
     MODEL_MISSING = "model_missing"
     """The engine responded with 404, and another endpoint of the pool was ready."""
     USAGE_REFUSED = "usage_refused"

@@ -1,0 +1,150 @@
+"""Engines that respond with 5xx before a client has received anything: retried once at a sibling, or forwarded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.policy.kinds.tenants import Tenant
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import JSON_ANSWER, SSE_HEAD, ask, chunk
+from tests.support.planet import MODEL
+from tests.support.sockets import ReceivedRequest, Script, ScriptedEngine, engine
+
+FAILED = b'{"error": {"message": "CUDA error: an illegal memory access was encountered"}}'
+
+
+def request(text: str = "hello", *, streamed: bool = False) -> bytes:
+    return json.dumps({"model": MODEL, "stream": streamed, "messages": [{"role": "user", "content": text}]}).encode()
+
+
+def fails(status: int, *, chunked: bool = False, when: Callable[[bytes], bool] = lambda body: True) -> Script:
+    """An engine that responds with `status` to the requests that `when` selects, and serves the others."""
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if when(received.body):
+            head = b"HTTP/1.1 %d Failed\r\nContent-Type: application/json\r\nX-Engine: a\r\n" % status
+            if chunked:
+                writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(FAILED) + b"0\r\n\r\n")
+            else:
+                writer.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(FAILED), FAILED))
+        elif b'"stream": true' in received.body:
+            writer.write(SSE_HEAD + chunk(b"data: x\n\n") + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        else:
+            writer.write(JSON_ANSWER)
+
+    return script
+
+
+SERVES = fails(500, when=lambda body: False)
+
+
+def ejected(agent: Agent) -> int:
+    return sum(endpoint.ejection.is_ejected for endpoint in agent.endpoints.every())
+
+
+@pytest.mark.parametrize("status", [500, 502])
+@pytest.mark.parametrize(("streamed", "chunked"), [(False, False), (True, False), (True, True)])
+async def test_a_failed_request_is_served_by_a_sibling_and_charged(
+    tmp_path: Path, status: int, streamed: bool, chunked: bool
+) -> None:
+    async with (
+        engine(fails(status, chunked=chunked)) as bad,
+        engine(SERVES) as good,
+        running_agent(tmp_path, [bad.address, good.address]) as agent,
+    ):
+        for _ in range(12):
+            assert (await ask(agent, body=request(streamed=streamed))).status == 200
+        assert agent.counted() == {"ok": 12}
+        assert 1 <= len(bad.requests) <= 4, "the endpoint is charged, and ejected"
+        assert (ejected(agent), agent.held()) == (1, 0)
+
+
+@pytest.mark.parametrize("status", [500, 502])
+async def test_the_same_error_of_two_engines_is_forwarded_and_counts_against_none(tmp_path: Path, status: int) -> None:
+    async with (
+        engine(fails(status)) as one,
+        engine(fails(status)) as two,
+        engine(fails(status)) as three,
+        running_agent(tmp_path, [one.address, two.address, three.address]) as agent,
+    ):
+        for _ in range(10):
+            answer = await ask(agent, body=request())
+            assert (answer.status, answer.body, answer.headers["x-engine"]) == (status, FAILED, "a")
+        assert len(one.requests) + len(two.requests) + len(three.requests) == 20, "two attempts for each request"
+        assert agent.counted() == {"engine_error": 10}
+        assert (ejected(agent), agent.held()) == (0, 0)
+
+
+async def test_a_tenants_poisonous_requests_eject_no_endpoint_and_are_soon_sent_once(tmp_path: Path) -> None:
+    def poisonous(body: bytes) -> bool:
+        return b"poison" in body
+
+    async with (
+        engine(fails(500, when=poisonous)) as one,
+        engine(fails(500, when=poisonous)) as two,
+        engine(fails(500, when=poisonous)) as three,
+        running_agent(tmp_path, [one.address, two.address, three.address], anonymous=None) as agent,
+    ):
+        engines = (one, two, three)
+        tenants = {name: Tenant(name, "open", (sha256(name.encode()).hexdigest(),)) for name in ("bad", "good")}
+        agent.config.policy = replace(agent.config.policy, tenants=tenants)
+        for _ in range(30):
+            answer = await ask(agent, "Authorization: Bearer bad", body=request("poison"))
+            assert (answer.status, answer.body) == (500, FAILED)
+            for _ in engines:
+                assert (await ask(agent, "Authorization: Bearer good", body=request())).status == 200
+        assert ejected(agent) == 0
+        sent = sum(poisonous(received.body) for gpu in engines for received in gpu.requests)
+        assert 30 <= sent <= 40, "a request of a tenant whose requests are the cause is not sent again"
+
+
+@pytest.mark.parametrize("status", [501, 504, 505])
+async def test_statuses_that_another_engine_would_not_change_are_forwarded_at_once(tmp_path: Path, status: int) -> None:
+    async with (
+        engine(fails(status)) as one,
+        engine(SERVES) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        answers = [await ask(agent, body=request()) for _ in range(6)]
+        assert [answer.status for answer in answers].count(status) == len(one.requests) > 0
+
+
+async def test_a_route_that_is_not_repeatable_forwards_the_error(tmp_path: Path) -> None:
+    async with (
+        engine(fails(500)) as one,
+        engine(fails(500)) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        once = tuple(replace(route, repeatable=False) for route in agent.config.policy.routes)
+        agent.config.policy = replace(agent.config.policy, routes=once)
+        assert (await ask(agent, body=request())).body == FAILED
+        assert len(one.requests) + len(two.requests) == 1
+
+
+async def test_the_error_of_a_lone_engine_is_forwarded(tmp_path: Path) -> None:
+    async with engine(fails(500)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        for _ in range(3):
+            answer = await ask(agent, body=request(streamed=True))
+            assert (answer.status, answer.body) == (500, FAILED)
+        assert (len(gpu.requests), agent.counted()) == (3, {"engine_error": 3})
+
+
+async def test_an_error_is_forwarded_when_the_retry_budget_is_used_up(tmp_path: Path) -> None:
+    async with (
+        engine(fails(500)) as one,
+        engine(fails(500)) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        budget = agent.proxy.retry_budget
+        while budget.withdraw(agent.proxy.clock()):
+            pass
+        answer = await ask(agent, body=request())
+        assert (answer.status, answer.body) == (500, FAILED)
+        assert len(one.requests) + len(two.requests) == 1
