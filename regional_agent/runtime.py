@@ -152,7 +152,6 @@ class AgentRuntime:
         self.shared_load = SharedLoad(
             self.endpoints,
             shared=settings.redis_url is not None,
-            agent=name,
             is_known=self._is_agent_here,
             clock=clock,
         )

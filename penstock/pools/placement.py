@@ -81,7 +81,6 @@ class Placement(Reservation[Member]):
 
     __slots__ = (
         "ahead_s",
-        "concurrency_area",
         "estimate",
         "first_byte_at",
         "prefill_over_at",
@@ -118,9 +117,6 @@ class Placement(Reservation[Member]):
         """Prefill (s, reference) ahead of the first byte, the request's own included; 0 if the speed is unknown."""
         self.prefill_over_at = now + start_s + prefill_s
         """Time (s) at which the request's prefill is expected to end."""
-        limit = endpoint.concurrency_limit
-        self.concurrency_area = limit.advance(streams, now) if limit is not None else 0.0
-        """Integral of the endpoint's concurrency over time (request-seconds); 0 if its limit is not learned."""
         self.first_byte_at: float | None = None
         """Time (s) of the first byte of a streamed response."""
 

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from penstock.fleet.expected_wait import mean_with, pool_service_s
-from penstock.health.concurrency_limit import ConcurrencyLimit
 from penstock.health.outlier_ejection import EjectionRules, room_to_eject
 from penstock.policy.kinds.models import Model
 from penstock.pools.speed_learning import SpeedLearner, speeds
@@ -111,7 +110,7 @@ class GroupAccount(PoolTotals):
 class EndpointAccount:
     """One endpoint's account at one agent. Endpoint selection reads its `view`."""
 
-    __slots__ = ("completions", "concurrency_limit", "learner", "name", "pools", "remote_load", "service_s", "view")
+    __slots__ = ("completions", "learner", "name", "pools", "remote_load", "service_s", "view")
 
     def __init__(self, view: EndpointView, accelerator: str) -> None:
         """Create an account without requests.
@@ -125,8 +124,6 @@ class EndpointAccount:
         """The load that the region's other agents report, faded with its age."""
         self.learner = SpeedLearner(accelerator)
         """The endpoint's speed, learned from completions."""
-        self.concurrency_limit: ConcurrencyLimit | None = None
-        """Learns the number of slots; None if the slots are configured."""
         self.service_s: float | None = None
         """Recent mean time (s) a request holds its slot; None before the first completion."""
         self.completions = 0

@@ -97,7 +97,7 @@ class EndpointChooser:
             learner.saw_first_byte(placement.ahead_s, now - placement.since, now)
 
     def learn_response(self, placement: Placement[Member], now: float, usage: Usage | None) -> None:
-        """Update answer length, decode speed and concurrency limit from a complete response.
+        """Update answer length and decode speed from a complete response.
 
         Args:
             usage: the usage that the engine reported; None without a report.
@@ -107,16 +107,10 @@ class EndpointChooser:
             usage = None
         length_due = estimate.cost.unit is _TOKEN and self.expectations.is_due(estimate.tenant, estimate.model, now)
         speed_due = not placement.queued and learner.is_due(now)
-        limit = placement.endpoint.concurrency_limit
-        if not length_due and not speed_due and limit is None:
+        if not length_due and not speed_due:
             return
         if usage is not None and length_due:
             self.expectations.observe(estimate.tenant, estimate.model, estimate.ask, usage, now)
-        if limit is not None:
-            work = actual_work(estimate.cost, usage) if usage is not None else estimate.work
-            limit.advance(placement.endpoint.view.in_flight, now)
-            service_s = now - placement.since
-            limit.completed(placement.concurrency_area, placement.streams, work.prefill_s + work.decode_s, service_s)
         if not speed_due:
             return
         begun_at = placement.first_byte_at if estimate.streaming else min(now, placement.prefill_over_at)

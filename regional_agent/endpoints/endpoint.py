@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from penstock.health.concurrency_limit import ConcurrencyLimit
 from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
 from penstock.health.engine_kinds import ENGINES, EngineKind
 from penstock.health.engine_signals import Readings, Signal, pressure, updated_readings
@@ -167,7 +166,7 @@ class Endpoint(EndpointAccount):
         """Since when the endpoint has not been ready, if it is not, by its health probes (s)."""
         self.probe_now = asyncio.Event()
         """Set to trigger an immediate probe."""
-        self._apply_slots(spec)
+        self.set_slots(spec.slots, spec.queue)
 
     @property
     def health_check(self) -> HealthCheck:
@@ -197,7 +196,7 @@ class Endpoint(EndpointAccount):
         if spec.accelerator != self.spec.accelerator:
             self.learner = SpeedLearner(spec.accelerator)
         self.spec = spec
-        self._apply_slots(spec)
+        self.set_slots(spec.slots, spec.queue)
         self._models_at = -inf
 
     def set_rewrite(self, rewrite: RequestRewrite | None, problem: str, *, usable: bool) -> None:
@@ -321,13 +320,6 @@ class Endpoint(EndpointAccount):
         self.readings = updated_readings(self.readings, values, now)
         if Signal.RUNNING in values:
             self.progress.read_load(values[Signal.RUNNING] + values.get(Signal.QUEUED, 0.0), now)
-            if self.concurrency_limit is not None:
-                self.concurrency_limit.reported(values.get(Signal.QUEUED, 0.0), values[Signal.RUNNING], now)
-
-    def follow_limit(self, limit: int | None) -> None:
-        """Use the learned slots of another agent of the region; None uses the slots that this agent learns."""
-        if self.concurrency_limit is not None:
-            self.set_slots(self.concurrency_limit.follow(limit, self._detection.clock()), self.spec.queue)
 
     def mark_full(self) -> None:
         """Mark the engine as full after it rejected a request, so that other endpoints are preferred for a while."""
@@ -384,10 +376,8 @@ class Endpoint(EndpointAccount):
         return self._detection.clock()
 
     def tick(self) -> None:
-        """Update slots, progress, ejection, weight and pressure, which depend on time. The caller updates the pools."""
+        """Update progress, ejection, weight and pressure, which depend on time. The caller updates the pools."""
         now = self._detection.clock()
-        if self.concurrency_limit is not None:
-            self.set_slots(self.concurrency_limit.tick(self.view.in_flight, now), self.spec.queue)
         self.occupation.tick(self.view.in_flight, now)
         self.sample = self.progress.take_sample()
         self.ejection = made_progress(at_time(self.ejection, now), self.sample.progressed_at)
@@ -404,17 +394,6 @@ class Endpoint(EndpointAccount):
         self.view.unready_reason = _UNREADY.get(self.ejection.state, _NOT_READY) if alive else _NOT_READY
         self.view.trial = self.ejection.state is EjectionState.TRIAL
         self.view.update_score()
-
-    def _apply_slots(self, spec: EndpointSpec) -> None:
-        bounds, now = spec.learned_slots, self._detection.clock()
-        if bounds is None:
-            self.concurrency_limit = None
-            self.set_slots(spec.slots, spec.queue)
-            return
-        if self.concurrency_limit is None:
-            self.concurrency_limit = ConcurrencyLimit(bounds, now)
-        self.concurrency_limit.set_bounds(bounds, now)
-        self.set_slots(self.concurrency_limit.limit, spec.queue)
 
     def _set_ejection(self, ejection: Ejection) -> None:
         before, self.ejection = self.ejection, ejection

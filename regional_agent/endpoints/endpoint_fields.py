@@ -6,12 +6,11 @@ Every error message states the remedy.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from penstock.health.concurrency_limit import DEFAULT_MAX_SLOTS, LimitBounds
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.health_check import HealthCheckOptions
 from regional_agent.endpoints import endpoint_options
@@ -25,8 +24,7 @@ MAX_MODELS = 64
 MAX_REQUESTS = 100_000
 """Maximum slots, and maximum queue, of one endpoint."""
 
-AUTO = "auto"
-"""The value of `slots` for slots that the agent learns."""
+_SLOTS_REMEDY = "write the number of requests that the engine runs at once, such as vLLM's --max-num-seqs"
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:@/-]{0,127}")
@@ -40,7 +38,7 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     address: Address
     models: tuple[str, ...]
     slots: int
-    """Maximum number of requests that run concurrently; 0 if it is learned (`slots: auto`)."""
+    """Maximum number of requests that run concurrently; 0 in an entry of which labels give it."""
     queue: int = 0
     """Maximum number of requests that wait in the engine when all slots are in use."""
     zone: str = ""
@@ -73,17 +71,8 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     client_key_file: str = ""
     server_name: str = ""
     """Name in the engine's certificate; empty for the host of its address."""
-    min_slots: int = 1
-    """Minimum of learned slots."""
-    max_slots: int = DEFAULT_MAX_SLOTS
-    """Maximum of learned slots."""
     adapters: tuple[str, ...] = ()
     """Patterns of the adapters that the engine serves although it does not list them."""
-
-    @property
-    def learned_slots(self) -> LimitBounds | None:
-        """Bounds of the slots if they are learned; None if they are configured."""
-        return None if self.slots else LimitBounds(self.min_slots, max(self.min_slots, self.max_slots))
 
     @property
     def has_files(self) -> bool:
@@ -161,25 +150,9 @@ def _whole_number(minimum: int, maximum: int, unit: str) -> Callable[[Any], int]
 
 
 def _slots(value: Any) -> int:
-    if value == AUTO:
-        return 0
-    try:
-        return _whole_number(1, MAX_REQUESTS, "requests")(value)
-    except InvalidField as error:
-        raise InvalidField(f"{error}, or {AUTO} to have it learned") from None
-
-
-def slots_problem(values: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the slot field that contradicts another field, and the problem; None if the fields are consistent.
-
-    Args:
-        values: by attribute of EndpointSpec; None where a value is invalid.
-    """
-    for field in ("min_slots", "max_slots"):
-        if values.get(field) is not None and values.get("slots"):
-            return field, f"the slots are not learned; remove it, or write `slots: {AUTO}`"
-    least, most = values.get("min_slots") or 1, values.get("max_slots") or DEFAULT_MAX_SLOTS
-    return ("min_slots", f"more than the {most} of max_slots; lower it") if least > most else None
+    if value == "auto":
+        raise InvalidField(f"auto was removed; {_SLOTS_REMEDY}")
+    return _whole_number(1, MAX_REQUESTS, "requests")(value)
 
 
 def _port(value: Any) -> int:
@@ -196,8 +169,6 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "zone": ("zone", _name),
     "accelerator": ("accelerator", _name),
     "slots": ("slots", _slots),
-    "min_slots": ("min_slots", _whole_number(1, MAX_REQUESTS, "requests")),
-    "max_slots": ("max_slots", _whole_number(1, MAX_REQUESTS, "requests")),
     "queue": ("queue", _whole_number(0, MAX_REQUESTS, "requests")),
     "engine": ("engine", _engine),
     "version": ("version", _version),

@@ -11,13 +11,12 @@
 - name: gpus
   dns: engines.default.svc:8000
   models: [llama-3-8b]
-  slots: auto
+  slots: 8
 
-The second entry creates one endpoint for each address of its host name, with slots that are learned (see
-penstock/health/concurrency_limit.py), from `min_slots` to `max_slots`. The name of an SRV record (`srv`), and a Service
-or InferencePool (`kubernetes`), may take the place of `dns`: see endpoints/discovery/. Further fields are optional:
-`engine` (see penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`, `kv_events_port`, and the
-fields in endpoint_options.py.
+The second entry creates one endpoint for each address of its host name. The name of an SRV record (`srv`), and a
+Service or InferencePool (`kubernetes`), may take the place of `dns`: see endpoints/discovery/. Further fields are
+optional: `engine` (see penstock/health/engine_kinds.py), `version`, `health` (a path), `metrics_port`,
+`kv_events_port`, and the fields in endpoint_options.py.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from regional_agent.endpoints.discovery.endpoint_discovery import Entry
 from regional_agent.endpoints.discovery.endpoint_dns import DnsEntry, dns_address
 from regional_agent.endpoints.discovery.kubernetes_entry import KubernetesEntry, default_server_name, read_source
 from regional_agent.endpoints.discovery.srv_records import SrvEntry, domain_of, read_record
-from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec, slots_problem
+from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, MAX_PAIRS, InvalidField, conflicts
 from regional_agent.upstream.address import Address
 
@@ -196,9 +195,6 @@ def _entry_problems(values: dict[str, Any]) -> list[str]:
     source = values.get("kubernetes")
     if source is not None and source.inference_pool and source.scheme == "https" and "server_name" not in values:
         problems.append("server_name: missing; add the name that the certificates of the pool's servers contain")
-    conflict = slots_problem(values)
-    if conflict is not None:
-        problems.append(": ".join(conflict))
     return problems
 
 

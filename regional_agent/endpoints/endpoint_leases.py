@@ -60,7 +60,8 @@ class LeaseFile:
         leases = {}
         for lease in stored.leases if stored is not None else ():
             left_s = min(lease.ttl_s, lease.expires_unix_s - unix_s)
-            if left_s > 0.0:
+            # An earlier build could learn the slots, and stored none for such an endpoint.
+            if left_s > 0.0 and lease.spec.slots:
                 leases[lease.spec.name] = Lease(lease.spec, lease.ttl_s, now + left_s)
         return leases
 

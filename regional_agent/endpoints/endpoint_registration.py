@@ -29,7 +29,7 @@ from penstock.health.preemption import DEFAULT_NOTICE_S, MAX_NOTICE_S
 from penstock.routes.route import ErrorFormat
 from penstock.wire.reserved_addresses import is_reserved
 from regional_agent.background_tasks import until_tick_s, wait_for_event
-from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec, slots_problem
+from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
 from regional_agent.endpoints.endpoint_leases import Lease, LeaseFile
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, InvalidField, conflicts
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -290,9 +290,6 @@ def _read(name: str, body: bytes) -> tuple[dict[str, Any], float]:
             raise _BadField(field, "missing; add it")
     for field, problem in conflicts(values):
         raise _BadField(field, problem)
-    conflict = slots_problem(values)
-    if conflict is not None:
-        raise _BadField(*conflict)
     if is_reserved(values["address"].host):
         raise _BadField(
             "url", "a link-local, broadcast, metadata or other reserved address; use the engine's own address"

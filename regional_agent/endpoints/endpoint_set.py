@@ -118,7 +118,6 @@ class EndpointSet:
         self.groups = EndpointGroups()
         """The capacity groups of endpoints that serve several models."""
         self._remote_loads: Mapping[str, Load] = {}
-        self._followed_limits: Mapping[str, int] = {}
         self._prior_s: dict[str, float] = {}
         self._held_prefixes = held_prefixes
         self._probes: dict[Endpoint, list[asyncio.Task[None]]] = {}
@@ -248,12 +247,6 @@ class EndpointSet:
         for endpoint in self._by_name.values():
             self._set_remote_load(endpoint)
 
-    def follow_limits(self, limits: Mapping[str, int]) -> None:
-        """Use the learned slots of other agents, by endpoint; other endpoints use the slots that this agent learns."""
-        self._followed_limits = limits
-        for endpoint in self._by_name.values():
-            endpoint.follow_limit(limits.get(endpoint.name))
-
     def use_priors(self, policy: Policy) -> None:
         """Use the policy's expected service time of each model until completions are observed."""
         self._prior_s = {name: model.expected_service_s for name, model in policy.models.items()}
@@ -277,7 +270,6 @@ class EndpointSet:
             else:
                 endpoint = self._undrain(spec) or Endpoint(spec, self._outlier_detection, self._fill_pools)
             self._set_remote_load(endpoint)
-            endpoint.follow_limit(self._followed_limits.get(endpoint.name))
             self._by_name[spec.name] = endpoint
         for gone in before.values():
             gone.drain()

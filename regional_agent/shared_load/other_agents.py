@@ -61,7 +61,7 @@ class OtherAgents:
         if before is None or counts is not counted:
             return counts
         past = before.load
-        return counts and (load.loads != past.loads or load.waiting != past.waiting or load.limits != past.limits)
+        return counts and (load.loads != past.loads or load.waiting != past.waiting)
 
     def is_live(self, load: PublishedLoad) -> bool:
         """Whether the agent that published a load still publishes."""
@@ -91,20 +91,6 @@ class OtherAgents:
             for model, queue in received.load.waiting.items():
                 queues.setdefault(model, []).append(queue)
         return loads, queues
-
-    def limits(self, agent: str) -> dict[str, int]:
-        """Return the learned slots that `agent` has to use, by endpoint. Call it after `total`.
-
-        The region's agents share the endpoints' slots, so all agents use the same limit: the limit of the first agent
-        in the order of names. Only the limits of agents whose names precede `agent` are returned.
-        """
-        limits: dict[str, int] = {}
-        for start in sorted(self._live):
-            received = self._live[start]
-            if received.counts and start[0] < agent:
-                for name, limit in received.load.limits.items():
-                    limits.setdefault(name, limit)
-        return limits
 
     def _remember(self, start: AgentStart, number: int) -> None:
         self._numbers.pop(start, None)

@@ -50,8 +50,6 @@ class PublishedLoad(msgspec.Struct, frozen=True):
     """Loads by endpoint: requests, reserved prefill (µs), reserved decode (µs); see `pool_accounting.Load`."""
     waiting: dict[str, QueueSummary] = {}
     """Admission queues by model."""
-    limits: dict[str, _Requests] = {}
-    """Slots in force by endpoint, for endpoints whose slots the agent learns."""
 
     @property
     def field(self) -> str:
@@ -67,13 +65,11 @@ class _UncheckedLoad(msgspec.Struct, frozen=True):
     number: _Number
     loads: dict[str, msgspec.Raw] = {}
     waiting: dict[str, msgspec.Raw] = {}
-    limits: dict[str, msgspec.Raw] = {}
 
 
 _decoder = msgspec.json.Decoder(PublishedLoad)
 _unchecked_decoder = msgspec.json.Decoder(_UncheckedLoad)
 _load_decoder = msgspec.json.Decoder(_EndpointLoad)
-_limit_decoder = msgspec.json.Decoder(_Requests)
 _queue_decoder = msgspec.json.Decoder(QueueSummary)
 
 
@@ -106,8 +102,4 @@ def _valid_part(encoded: bytes) -> PublishedLoad:
     for model, queue in unchecked.waiting.items():
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             queues[model] = _queue_decoder.decode(queue)
-    limits: dict[str, int] = {}
-    for name, limit in unchecked.limits.items():
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            limits[name] = _limit_decoder.decode(limit)
-    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues, limits)
+    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues)

@@ -30,7 +30,6 @@ class SharedLoad:
         endpoints: EndpointSet,
         *,
         shared: bool = False,
-        agent: str = "",
         is_known: Callable[[str], bool] = lambda agent: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -39,7 +38,6 @@ class SharedLoad:
         Args:
             endpoints: the endpoints whose views contain the load.
             shared: whether the region has other agents to receive load from; False for the only agent of a region.
-            agent: name of this agent.
             is_known: returns whether the directory contains an agent of this region; other loads are ignored.
             clock: monotonic, in seconds.
         """
@@ -57,9 +55,6 @@ class SharedLoad:
         self._clock = clock
         self._others = OtherAgents(is_known)
         self._remote_loads: dict[str, Load] = {}
-        self._agent = agent
-        self._followed: dict[str, int] = {}
-        """The learned slots of other agents that are in force in this agent, by endpoint."""
         self._remote_queues: dict[str, list[QueueSummary]] = {}
         self._is_faded = False
         """Whether the weight of any remote load was below 1 when the loads were last summed."""
@@ -107,14 +102,6 @@ class SharedLoad:
                 )
         return loads
 
-    def learned_limits(self) -> dict[str, int]:
-        """Return the learned slots to publish, by endpoint, for endpoints with enough requests to learn from."""
-        return {
-            endpoint.name: limit.limit
-            for endpoint in self._endpoints.every()
-            if (limit := endpoint.concurrency_limit) is not None and limit.is_measuring
-        }
-
     def receive(self, published: Iterable[PublishedLoad], read_at: float) -> bool:
         """Process the loads that the other agents published; returns whether their load or queues have changed.
 
@@ -133,10 +120,6 @@ class SharedLoad:
         now = self._clock()
         self._is_faded = self._others.is_fading(now)
         loads, queues = self._others.total(now)
-        limits = self._others.limits(self._agent)
-        if limits != self._followed:
-            self._endpoints.follow_limits(limits)
-            self._followed = limits
         if loads == self._remote_loads and queues == self._remote_queues:
             return False
         self._remote_loads, self._remote_queues = loads, queues

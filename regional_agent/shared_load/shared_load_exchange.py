@@ -97,7 +97,7 @@ class SharedLoadExchange:
         await cancel(self._tasks)
         self._tasks = []
         with suppress(*FAILURES):
-            await self._exchange({}, {}, {})
+            await self._exchange({}, {})
         await self._redis.aclose()
         self._load.up = False
 
@@ -106,7 +106,7 @@ class SharedLoadExchange:
         while True:
             began_at = time.monotonic()
             try:
-                await self._exchange(self._load.begin_publishing(), self._queues(), self._load.learned_limits())
+                await self._exchange(self._load.begin_publishing(), self._queues())
             except FAILURES as error:
                 self._set_down(error)
                 wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
@@ -122,12 +122,10 @@ class SharedLoadExchange:
                     async with asyncio.timeout(exchange_interval_s(quiet_s, requests_wait=bool(self._queues()))):
                         await self._load.changed.wait()
 
-    async def _exchange(
-        self, loads: dict[str, tuple[int, int, int]], queues: Mapping[str, QueueSummary], limits: dict[str, int]
-    ) -> None:
+    async def _exchange(self, loads: dict[str, tuple[int, int, int]], queues: Mapping[str, QueueSummary]) -> None:
         began_at = time.monotonic()
         self._number += 1
-        load = PublishedLoad(self._agent, self._epoch, self._number, loads, dict(queues), limits)
+        load = PublishedLoad(self._agent, self._epoch, self._number, loads, dict(queues))
         sealed = seal_load(load, self._region_key)
         if len(sealed) > MAX_LOAD_BYTES:
             log.warning("the load of this agent is too large for the other agents", size_bytes=len(sealed))

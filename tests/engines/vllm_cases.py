@@ -369,47 +369,6 @@ async def metrics_agree(region: Region) -> None:
         expect(re.search(pattern, await page(), re.MULTILINE), f"the agent exports no signal {signal}")
 
 
-LEARNING_S, MEASURING_S = 75.0, 15.0
-CLIENTS_AT_ONCE = 16
-
-
-@case(SUBJECT)
-async def learned_slots(region: Region) -> None:
-    """With `slots: auto` the throughput is close to that with the number of requests that vLLM runs at once."""
-
-    async def throughput(seconds: float) -> float:
-        end, served, failed = time.monotonic() + seconds, 0, 0
-
-        async def client() -> None:
-            nonlocal served, failed
-            while time.monotonic() < end:
-                ok = (await chat(region, 40)).status_code == 200
-                served += ok
-                failed += not ok
-
-        await asyncio.gather(*(client() for _ in range(CLIENTS_AT_ONCE)))
-        expect(not failed, f"{failed} of {served + failed} requests failed")
-        return served / seconds
-
-    async def set_slots(slots: int | str) -> None:
-        for name in NAMES:
-            await region.change(name, slots=slots)
-
-    try:
-        await set_slots(VLLM_RUNS)
-        by_hand = await throughput(MEASURING_S)
-        await set_slots("auto")
-        await throughput(LEARNING_S)
-        learned = await throughput(MEASURING_S)
-        slots = [(await region.endpoint(name)).get("slots") for name in NAMES]
-    finally:
-        await set_slots(SLOTS)
-    found = f"{learned:.1f} requests/s with {slots} slots learned, {by_hand:.1f} with {VLLM_RUNS} set"
-    expect(learned > 0.75 * by_hand, found)
-    expect(all(isinstance(number, int) and number >= VLLM_RUNS // 2 for number in slots), found)
-    print(f"               {found}")
-
-
 @case(SUBJECT)
 async def killed_mid_stream(region: Region) -> None:
     """kill -9 of an engine mid-stream ends its streams with an error event, and the other engine serves on."""

@@ -143,21 +143,20 @@ async def test_labels_and_annotations_give_the_attributes(api: KubernetesServer,
         ),
     )
     await api.put(SLICES, endpoint_slice("bad", server("10.0.0.2"), labels={"penstock/slots": "many"}))
-    rest = "  slots: auto\n  accelerator: h100\n"
+    rest = "  slots: 16\n  accelerator: h100\n"
     async with watching(api, tmp_path, "service: llama, port: http, models_label: team/model", rest) as endpoints:
         await until(lambda: len(endpoints.sources.specs) == 1)
         (spec,) = endpoints.sources.specs
         assert (spec.models, spec.slots, spec.engine) == (("llama-3-8b", "mistral/7b"), 8, EngineKind.VLLM)
         assert (spec.zone, spec.accelerator) == ("a", "h100")
         assert status(endpoints)["problems"] == [
-            "EndpointSlice bad: slots: not a whole number from 1 to 100000; write the number of requests, or auto to "
-            "have it learned"
+            "EndpointSlice bad: slots: not a whole number from 1 to 100000; write the number of requests"
         ]
         await api.put(
             SLICES, endpoint_slice("bad", server("10.0.0.2"), labels={"team/model": "m", "penstock/slots": "x"})
         )
         await until(lambda: len(endpoints.sources.specs) == 2)
-        assert endpoints.sources.specs[1].slots == 0
+        assert endpoints.sources.specs[1].slots == 16
 
 
 async def test_resumes_a_watch_without_a_list_and_from_a_bookmark(api: KubernetesServer, tmp_path: Path) -> None:

@@ -13,19 +13,16 @@ from structlog.testing import capture_logs
 from lab.servers.redis import RedisServer
 from penstock.fleet import shared_counts
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
-from penstock.health.concurrency_limit import LimitState
 from penstock.pools.placement import Reservation
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.shared_load import other_agents, shared_load_exchange
 from regional_agent.shared_load.published_load import MAX_US, PublishedLoad, QueueSummary, seal_load
 from regional_agent.shared_load.redis_script import MAX_AGENTS, MAX_LOAD_BYTES, RedisAddress, RedisScript, loads_key
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
-from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.shared_loads import has_no_load, published_loads, region_keys
 from tests.support.wait import PATIENCE_S, until
@@ -35,7 +32,7 @@ class Sharing(SharedLoad):
     """The shared load of one agent, and the task that exchanges it."""
 
     def __init__(self, endpoints: EndpointSet, region: str, agent: str, epoch: int, url: str) -> None:
-        super().__init__(endpoints, shared=True, agent=agent)
+        super().__init__(endpoints, shared=True)
         self.endpoints = endpoints
         self.queues: dict[str, QueueSummary] = {}
         self.exchange = SharedLoadExchange(
@@ -120,25 +117,6 @@ async def test_agents_count_each_others_requests_until_they_end(start: Start) ->
     b.release(own)
     assert endpoint(b).view.in_flight == 2
     await until(lambda: in_flight(a) == in_flight(b) == [0, 0])
-
-
-async def test_learned_slots_of_one_agent_apply_to_all(start: Start) -> None:
-    a, b = start("a"), start("b")
-    limits = []
-    for view in (a, b):
-        endpoint(view).resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 0))
-        limit = endpoint(view).concurrency_limit
-        assert limit is not None
-        limit.is_measuring = True
-        limits.append(limit)
-    await until(lambda: limits[1].state is LimitState.FOLLOWS)
-    endpoint(a).follow_limit(30)
-    await until(lambda: endpoint(b).view.slots == 30)
-    endpoint(b).follow_limit(12)
-    await asyncio.sleep(0.3)
-    assert endpoint(a).view.slots == 30
-    limits[0].is_measuring = False
-    await until(lambda: limits[1].state is LimitState.NEW)
 
 
 async def test_agents_count_each_others_work_and_queues(start: Start) -> None:

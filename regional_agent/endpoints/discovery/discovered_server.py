@@ -33,7 +33,7 @@ class DiscoveredServer(msgspec.Struct, frozen=True, omit_defaults=True):
     port: int
     models: tuple[str, ...] = ()
     slots: int | None = None
-    """Maximum number of concurrent requests: 0 if it is learned, None for the value of the entry."""
+    """Maximum number of concurrent requests; None for the value of the entry."""
     engine: EngineKind | None = None
     zone: str = ""
     accelerator: str = ""
@@ -80,7 +80,7 @@ def read_attributes(values: Mapping[str, str], where: str, problems: list[str]) 
 
 
 def expanded(template: EndpointSpec, servers: Iterable[DiscoveredServer]) -> tuple[EndpointSpec, ...]:
-    """Return one endpoint for each server that has a model. Every agent generates the same names.
+    """Return one endpoint for each server that has a model and slots. Every agent generates the same names.
 
     Args:
         template: the entry; its name is a prefix.
@@ -89,7 +89,8 @@ def expanded(template: EndpointSpec, servers: Iterable[DiscoveredServer]) -> tup
     specs: dict[str, EndpointSpec] = {}
     for server in sorted(servers, key=lambda server: (server.address, server.port)):
         models = server.models or template.models
-        if not models:
+        slots = template.slots if server.slots is None else server.slots
+        if not models or not slots:
             continue
         name = f"{template.name}-{server.address.replace(':', '-').strip('-')}-{server.port}"
         specs.setdefault(
@@ -99,7 +100,7 @@ def expanded(template: EndpointSpec, servers: Iterable[DiscoveredServer]) -> tup
                 name=name,
                 address=template.address._replace(host=server.address, port=server.port),
                 models=models,
-                slots=template.slots if server.slots is None else server.slots,
+                slots=slots,
                 engine=server.engine or template.engine,
                 zone=server.zone or template.zone,
                 accelerator=server.accelerator or template.accelerator,

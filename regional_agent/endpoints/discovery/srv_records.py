@@ -3,7 +3,7 @@
 A record is queried again when its answer expires. If a query fails or has no answer, the last answer stays in use and
 the status shows its age. A target whose own query fails keeps its last addresses. Endpoints of a higher priority number
 are used while no lower number has a ready endpoint. Within one priority the slots of an endpoint are proportional to
-its weight; without weights all endpoints have the same slots. Weights have no effect on learned slots.
+its weight; without weights all endpoints have the same slots.
 """
 
 from __future__ import annotations
@@ -61,13 +61,12 @@ class SrvEntry(msgspec.Struct, frozen=True):
         for server in servers:
             heaviest[server.priority] = max(heaviest.get(server.priority, 0), server.weight)
         slots = self.template.slots
-        if slots:
-            servers = tuple(
-                msgspec.structs.replace(server, slots=max(1, round(slots * server.weight / heaviest[server.priority])))
-                if heaviest[server.priority]
-                else server
-                for server in servers
-            )
+        servers = tuple(
+            msgspec.structs.replace(server, slots=max(1, round(slots * server.weight / heaviest[server.priority])))
+            if heaviest[server.priority]
+            else server
+            for server in servers
+        )
         return expanded(self.template, servers)
 
 

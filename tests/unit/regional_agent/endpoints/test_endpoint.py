@@ -3,19 +3,14 @@ from random import Random
 import msgspec
 import pytest
 
-from penstock.cost.work import CostInputs, Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.outlier_ejection import AttemptOutcome, EjectionRules, EjectionState
-from penstock.policy.kinds.models import Cost, CostUnit
-from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import GroupAccount, Load
 from penstock.pools.speed_learning import prior
-from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import choose_endpoint
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
-from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.upstream.address import Address
 
 RULES = EjectionRules(consecutive_failures=2, base_s=10.0)
@@ -209,42 +204,13 @@ def test_new_accelerator_resets_the_learned_speed() -> None:
     assert endpoint.learner.prior == prior("h100")
 
 
-def test_learned_slots_are_applied_and_reported(clock: Clock) -> None:
-    """An engine without a limit receives requests while the endpoint has free slots."""
-    pool = pool_of(1, clock)
-    (gpu,) = pool.endpoints
-    gpu.resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 0, queue=2, min_slots=2, max_slots=40))
-    assert (gpu.view.slots, gpu.view.limit) == (8, 10)
-    chooser, cost = EndpointChooser(Random(1)), Cost(CostUnit.REQUEST, 0.0, 1.0)
-    work = WorkEstimate("t", "m", cost, CostInputs(100), Work(0.0, 1.0), streaming=False)
-    running: list[Placement[Endpoint]] = []
-    for _ in range(2000):
-        while gpu.view.in_flight < gpu.view.slots:
-            running.append(Placement(gpu, work, 0.0, clock.now))
-            running[-1].take()
-        later(pool, clock, 0.2)
-        for placement in [placement for placement in running if clock.now - placement.since >= 1.0]:
-            running.remove(placement)
-            placement.release()
-            gpu.completed(1.0)
-            chooser.learn_response(placement, clock.now, None)
-
-    assert gpu.view.slots == pool.slots == 40
-    assert gpu.view.limit == 42
-    status = endpoint_status(gpu, None)
-    assert status["slots"] == 40
-    assert status["learned_slots"]["min_slots"] == 2
-    gpu.resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m",), 4))
-    assert (gpu.view.slots, gpu.view.limit, endpoint_status(gpu, None)["learned_slots"]) == (4, 4, None)
-
-
-def test_a_change_of_learned_slots_changes_all_totals_at_once(clock: Clock) -> None:
+def test_a_change_of_slots_changes_all_totals_at_once(clock: Clock) -> None:
     pool = pool_of(1, clock)
     (gpu,) = pool.endpoints
     group = GroupAccount(("m", "n"))
     group.endpoints.append(gpu)
     gpu.pools = (pool, group)
-    gpu.resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 0))
+    gpu.resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 8))
     assert (gpu.view.slots, pool.slots, group.slots) == (8, 8, 8)
-    gpu.follow_limit(50)
+    gpu.resize(EndpointSpec("gpu-0", Address("127.0.0.1", 1), ("m", "n"), 50))
     assert (gpu.view.slots, pool.slots, group.slots) == (50, 50, 50)

@@ -5,7 +5,6 @@ import pytest
 
 from adapters.files.tls_files import BadTlsFiles
 from adapters.tls_contexts import ServerTls
-from penstock.health.concurrency_limit import LimitBounds
 from penstock.health.engine_kinds import EngineKind
 from regional_agent.endpoints.discovery.endpoint_discovery import Entry
 from regional_agent.endpoints.discovery.endpoint_dns import DnsEntry
@@ -63,16 +62,6 @@ def test_reads_optional_fields_and_dns_entries() -> None:
     assert (gpus.host, gpus.template.address) == ("engines.test", Address("engines.test", 8000))
 
 
-def test_reads_learned_slots() -> None:
-    text = GOOD.replace("slots: 16", "slots: auto\n  max_slots: 64") + DNS.replace("slots: 8", "slots: auto")
-    first, second, gpus = parse(text)
-    assert isinstance(first, EndpointSpec)
-    assert isinstance(second, EndpointSpec)
-    assert isinstance(gpus, DnsEntry)
-    assert (first.learned_slots, second.learned_slots) == (LimitBounds(1, 64), None)
-    assert [spec.learned_slots for spec in gpus.expanded(["10.0.0.1", "10.0.0.2"])] == [LimitBounds()] * 2
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -89,10 +78,10 @@ def test_reads_learned_slots() -> None:
         (("slots: 16", "slots: '16'"), ":6: slots: not a whole number"),
         (
             ("slots: 16", "slots: some"),
-            ":6: slots: not a whole number from 1 to 100000; write the number of requests, or",
+            ":6: slots: not a whole number from 1 to 100000; write the number of requests",
         ),
-        (("slots: 16", "slots: 16\n  max_slots: 32"), ":1: max_slots: the slots are not learned; remove it"),
-        (("slots: 16", "slots: auto\n  min_slots: 400"), ":1: min_slots: more than the 256 of max_slots"),
+        (("slots: 16", "slots: auto"), ":6: slots: auto was removed; write the number of requests"),
+        (("slots: 16", "slots: 16\n  max_slots: 32"), ":7: max_slots: no such field"),
         (("queue: 4", "queue: -1"), ":7: queue: not a whole number from 0"),
         (("queue: 4", "queued: 4"), ":7: queued: no such field; use one of name, url"),
         (("queue: 4", "slots: 4"), ":7: slots: given twice"),

@@ -10,7 +10,6 @@ from penstock.fleet.shared_counts import FRESH_S, LEASE_S
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from penstock.wire.session import BadSignature
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -22,19 +21,16 @@ KEY = RegionKey(RegionKeys(bytes(KEY_BYTES)), "eu")
 class View(SharedLoad):
     """The shared load of an agent whose directory contains `known`."""
 
-    def __init__(self, directory: Path, agent: str = "c", slots: str = "4") -> None:
+    def __init__(self, directory: Path) -> None:
         file = directory / "endpoints.yaml"
         lines = [
-            f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: {slots}, queue: 2}}\n"
-            for n in (0, 1)
+            f"- {{name: gpu-{n}, url: 'http://127.0.0.1:{n + 1}', models: [m], slots: 4, queue: 2}}\n" for n in (0, 1)
         ]
         file.write_text("".join(lines))
         self.now = 100.0
         self.known = {"a", "b"}
         self.endpoints = EndpointSet(file, UpstreamPool(), Random(1))
-        super().__init__(
-            self.endpoints, shared=True, agent=agent, is_known=self.known.__contains__, clock=lambda: self.now
-        )
+        super().__init__(self.endpoints, shared=True, is_known=self.known.__contains__, clock=lambda: self.now)
 
     def read(self, *published: PublishedLoad) -> bool:
         return self.receive(published, self.now)
@@ -153,28 +149,3 @@ def test_what_does_not_change_is_not_applied_again(view: View) -> None:
     assert not view.read(load("a", 2, 2))
     assert not view.fade()
     assert view.read(load("a", 3, 1))
-
-
-def test_agents_follow_the_learned_slots_of_the_first_one(tmp_path: Path) -> None:
-    view = View(tmp_path, agent="b", slots="auto")
-    view.known = {"a", "c"}
-
-    def slots() -> list[int]:
-        return [endpoint.view.slots for endpoint in view.endpoints.every()]
-
-    assert slots() == [8, 8]
-    view.read(PublishedLoad("c", 1, 1, limits={"gpu-0": 50}), PublishedLoad("stranger", 1, 1, limits={"gpu-0": 99}))
-    assert slots() == [8, 8]
-    view.read(PublishedLoad("a", 1, 1, limits={"gpu-0": 20}))
-    assert slots() == [20, 8]
-    view.read(PublishedLoad("a", 1, 2, limits={"gpu-0": 100_000, "gpu-1": 16}))
-    assert slots() == [256, 16]
-    view.read(PublishedLoad("a", 1, 3, limits={"gpu-1": 16}))
-    status = [endpoint_status(endpoint, None)["learned_slots"]["state"] for endpoint in view.endpoints.every()]
-    assert (slots(), status) == ([256, 16], ["new", "follows"])
-    view.now += LEASE_S
-    view.fade()
-    assert [endpoint_status(endpoint, None)["learned_slots"]["state"] for endpoint in view.endpoints.every()] == [
-        "new",
-        "new",
-    ]
