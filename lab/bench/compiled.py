@@ -1,24 +1,47 @@
-"""The compiled agent, if `make wheel` built one. Benchmarks measure it, since production installs it."""
+"""Builds of Penstock to run: what `make wheel` compiled. Benchmarks measure it, since production installs it."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import msgspec
+
+from lab.planet.bundle import SHIPPED_BUNDLE
+
 COMPILED = Path(sys.prefix) / "compiled"
 """The unpacked wheel of `make wheel`; the Makefile has the same path."""
 
 
-def environment() -> dict[str, str]:
-    """Return the environment in which Penstock's processes run compiled; empty if nothing is compiled."""
-    return {"PYTHONPATH": str(COMPILED)} if is_there() else {}
+class Build(msgspec.Struct, frozen=True):
+    """A build of Penstock, and the policy bundle that it runs with."""
+
+    compiled: Path = COMPILED
+    """Directory of the unpacked wheel."""
+    bundle: Path = SHIPPED_BUNDLE
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the wheel has a compiled agent."""
+        return any(self.compiled.glob("*__mypyc*"))
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment in which Penstock's processes run this build; empty if nothing is compiled."""
+        return {"PYTHONPATH": str(self.compiled)} if self.is_compiled else {}
+
+    def form(self) -> str:
+        """Return a description of how agents run."""
+        return "agents compiled with mypyc" if self.is_compiled else "agents interpreted: `make` found no C compiler"
 
 
-def is_there() -> bool:
-    """Whether a compiled agent exists."""
-    return any(COMPILED.glob("*__mypyc*"))
+def build_of(checkout: Path) -> Build:
+    """Return the build that `make wheel` left in another checkout, with the policy bundle of that checkout.
 
-
-def form() -> str:
-    """Return a description of how agents run."""
-    return "agents compiled with mypyc" if is_there() else "agents interpreted: `make` found no C compiler"
+    Raises:
+        FileNotFoundError: the checkout has no compiled agent.
+    """
+    checkout = checkout.resolve()
+    build = Build(checkout / ".venv" / COMPILED.name, checkout / "policies" / "planet")
+    if not build.is_compiled:
+        raise FileNotFoundError(f"{checkout} has no compiled agent; run `make wheel` there")
+    return build

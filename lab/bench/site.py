@@ -11,10 +11,9 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from lab.bench import compiled
+from lab.bench.compiled import Build
 from lab.bench.cores import pinned_to
 from lab.geoip import write_geoip
-from lab.planet.bundle import SHIPPED_BUNDLE
 from lab.planet.configs import (
     AGENTS_KEY_FILE,
     agent_environment,
@@ -67,8 +66,8 @@ class Site:
         engine_ports: ports of the endpoints, by name.
         agents: number of agents that serve the region.
         directory: directory for state, configuration and logs; must be empty.
+        build: the build of the agents and the control plane, and their policy bundle.
         core: the only core that agents may use; None for any core.
-        bundle: directory of the policy bundle.
     """
 
     def __init__(
@@ -78,8 +77,8 @@ class Site:
         *,
         agents: int,
         directory: Path,
+        build: Build,
         core: int | None = None,
-        bundle: Path = SHIPPED_BUNDLE,
     ) -> None:
         names = tuple(f"agent-{number}" for number in range(1, agents + 1))
         self._region = Region(REGION, CITY, names, tuple(engines))
@@ -91,7 +90,7 @@ class Site:
             self._ports[etcd_link(REGION, member)] = self._ports[etcd_port(member, "client")]
         self._directory = directory
         self._core = core
-        self._bundle = bundle
+        self._build = build
         self._write_files()
         self._servers: list[ServerProcess] = [*self._stores(), self._control_plane()]
         self.agents = [self._agent(name) for name in names]
@@ -161,7 +160,7 @@ class Site:
 
     def _control_plane(self) -> ServerProcess:
         environment = control_plane_environment(
-            self._topology, CONTROL_PLANE, self._ports, self._directory, self._bundle
+            self._topology, CONTROL_PLANE, self._ports, self._directory, self._build.bundle
         )
         where = control_plane_urls(self._topology, self._ports)[CONTROL_PLANE]
         return ServerProcess(
@@ -170,7 +169,7 @@ class Site:
             log_path=self._directory / "control-plane.log",
             ready=http_ok(where + "/readyz"),
             ports=[self._ports[control_plane_port(CONTROL_PLANE)]],
-            env={**os.environ, **environment},
+            env={**os.environ, **environment, **self._build.environment()},
         )
 
     def _agent(self, name: str) -> ServerProcess:
@@ -184,5 +183,5 @@ class Site:
             log_path=self._directory / f"{name}.log",
             ready=http_ok(url(self._ports[agent_port(REGION, name, "admin")]) + "/readyz"),
             ports=[self._ports[agent_port(REGION, name, face)] for face in ("traffic", "peer", "admin")],
-            env={**os.environ, **environment, **compiled.environment()},
+            env={**os.environ, **environment, **self._build.environment()},
         )

@@ -56,13 +56,13 @@ def demo_bundle(matrix: RttMatrix) -> dict[str, str]:
     return files
 
 
-def bench_router_bundle(*, continue_streams: bool) -> dict[str, str]:
-    """Return the bundle of the router benchmark by file name: the shipped one, with `continue_streams` in every model.
+def bench_router_bundle(folder: Path = SHIPPED_BUNDLE, *, continue_streams: bool) -> dict[str, str]:
+    """Return the bundle of the router benchmark by file name: that in `folder`, with `continue_streams` in every model.
 
     Raises:
         PolicyRefused: the bundle cannot be read.
     """
-    files = read_folder(SHIPPED_BUNDLE)
+    files = read_folder(folder)
     models = [model | {"continue_streams": continue_streams} for model in yaml.safe_load_all(files[MODELS_FILE])]
     files[MODELS_FILE] = yaml.safe_dump_all(models, sort_keys=False)
     return files

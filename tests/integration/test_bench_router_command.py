@@ -70,6 +70,13 @@ def test_one_core_is_too_few(tmp_path: Path) -> None:
     assert ran.stderr.count("\n") == 1
 
 
+def test_a_baseline_without_a_compiled_agent_is_refused(tmp_path: Path) -> None:
+    argv = [*BENCH, "--baseline", str(tmp_path)]
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert f"{tmp_path} has no compiled agent; run `make wheel` there" in ran.stderr
+
+
 def test_an_unknown_peer_is_named(tmp_path: Path) -> None:
     ran = subprocess.run([*BENCH, "--peer", "squid"], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert ran.returncode == 2

@@ -14,6 +14,7 @@ from statistics import fmean
 import msgspec
 import uvloop
 
+from lab.bench.compiled import Build
 from lab.bench.live.engine_use import EngineUse, EngineWatch
 from lab.bench.live.fleet import CLIENT_SITES, Engines, start_engines
 from lab.bench.peers.peer import Peer
@@ -124,7 +125,7 @@ def _balancers(setup: Setup, running: Engines, directory: Path) -> Iterator[list
             running.ports,
             agents=setup.instances,
             directory=directory / "penstock",
-            bundle=bundle,
+            build=Build(bundle=bundle),
         )
         with site:
             yield site.traffic_ports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from lab.bench import compiled
+from lab.bench.compiled import Build
 from lab.bench.live.bench_live_report import PENSTOCK, System
 from lab.bench.peers.envoy import Envoy
 from lab.bench.peers.haproxy import Haproxy
@@ -34,4 +34,4 @@ def system_of(peer: Peer | None) -> System:
     if peer is not None:
         return System(peer.name, peer.version(), peer.settings)
     known = f"per engine: its accelerator, its slots and {QUEUE_PER_ENGINE} queue place"
-    return System(PENSTOCK, importlib.metadata.version(PENSTOCK), (*SETTINGS, compiled.form(), known))
+    return System(PENSTOCK, importlib.metadata.version(PENSTOCK), (*SETTINGS, Build().form(), known))

@@ -15,6 +15,7 @@ import uvloop
 from rich.console import Console
 
 from lab.bench.bench_results import closing_line, goals_table, show, this_machine, write_results
+from lab.bench.compiled import Build, build_of
 from lab.bench.cores import Cores, TooFewCores, divide_cores, keep_to
 from lab.bench.router.bench_router_report import Results, Setup, results, tables
 from lab.bench.router.contestant import PEERS, Field, start_field
@@ -44,6 +45,9 @@ class Part(StrEnum):
 def bench_router(
     only: Annotated[list[Part] | None, typer.Option(help="Part to measure; repeatable.")] = None,
     peer: Annotated[list[str] | None, typer.Option(help="Peer to compare with; repeatable.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Checkout with another build of Penstock (`make wheel`) to compare with.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each round measures every system.")] = 5,
     seconds: Annotated[float, typer.Option(min=0.1, help="Duration of each measurement in seconds.")] = 3.0,
     warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds of warm-up per measurement.")] = 1.0,
@@ -80,7 +84,9 @@ def bench_router(
     )
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
-        found = _measure(setup, parts, None if peer is None else frozenset(peer), continue_streams=continue_streams)
+        other = None if baseline is None else build_of(baseline)
+        wanted = None if peer is None else frozenset(peer)
+        found = _measure(setup, parts, wanted, other, continue_streams=continue_streams)
         write_results(out, found)
     except (TooFewCores, ServerError, OSError) as error:
         refuse("bench-router", str(error))
@@ -91,7 +97,14 @@ def bench_router(
     print(closing_line(found.machine, out))
 
 
-def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None, *, continue_streams: bool) -> Results:
+def _measure(
+    setup: Setup,
+    parts: frozenset[Part],
+    wanted: frozenset[str] | None,
+    baseline: Build | None,
+    *,
+    continue_streams: bool,
+) -> Results:
     machine = this_machine()
     cores = divide_cores()
     keep_to(cores.load)
@@ -106,7 +119,7 @@ def _measure(setup: Setup, parts: frozenset[Part], wanted: frozenset[str] | None
         field = Field((), (), {})
         if parts - {Part.DECISION}:
             status.update("starting all systems")
-            with start_field(directory, cores, peers, continue_streams=continue_streams) as field:
+            with start_field(directory, cores, peers, baseline=baseline, continue_streams=continue_streams) as field:
                 if Part.REQUESTS in parts:
                     requests = request_rounds(
                         field,

@@ -8,13 +8,13 @@ import msgspec
 from rich.table import Table
 
 from lab.bench.bench_results import Goal, Machine, Measured, goal, measured, table
-from lab.bench.router.contestant import PENSTOCK, Field
+from lab.bench.router.contestant import BASELINE, PENSTOCK, Field
 from lab.bench.router.decision import DecisionCost
 from lab.bench.router.leak import LeakCheck
 from lab.bench.router.rounds import DIRECT, OpenStreams, RequestRound, StreamRound
 
-YARDSTICK = "envoy"
-"""System that the ratios of the tables refer to."""
+YARDSTICKS = ("envoy", BASELINE)
+"""Systems that the ratios of the tables refer to, each if it was measured; the first has a column in any case."""
 
 FULL_CORE = 0.9
 """Minimum core use of a router that was the bottleneck; below this value the load generator was the limit."""
@@ -195,7 +195,7 @@ def tables(found: Results) -> list[Table]:
 
 
 def _requests_table(found: Results) -> Table:
-    yardstick = found.systems.get(YARDSTICK)
+    yardsticks = _yardsticks(found)
     rows = []
     for name, system in found.systems.items():
         at_limit = (system.core_use or 0.0) < FULL_CORE
@@ -205,20 +205,20 @@ def _requests_table(found: Results) -> Table:
                 f"{'>' if at_limit else ''}{system.requests_per_s or 0:,.0f}",
                 _figure(system.cpu_us_per_request, 1),
                 _spread(system, "cpu_us_per_request"),
-                _figure(_ratio(system, yardstick, "cpu_us_per_request"), 2),
+                *_ratios(found, system, "cpu_us_per_request"),
                 _figure(system.added_p50_ms, 3),
                 _figure(system.added_p99_ms, 3),
                 _spread(system, "added_p99_ms"),
                 str(system.errors),
             )
         )
-    title = f"Whole responses, one core (>: the load was the limit, not the router; x {YARDSTICK}: ratio of CPU)"
+    title = "Whole responses, one core (>: the load was the limit, not the router; x: ratio of CPU)"
     header = (
         "",
         "requests/s",
         "CPU us/request",
         "rounds",
-        f"x {YARDSTICK}",
+        *(f"x {name}" for name in yardsticks),
         "added p50 ms",
         "added p99 ms",
         "rounds",
@@ -228,7 +228,7 @@ def _requests_table(found: Results) -> Table:
 
 
 def _streams_table(found: Results) -> Table:
-    yardstick = found.systems.get(YARDSTICK)
+    yardsticks = _yardsticks(found)
     rows = []
     for name, system in found.systems.items():
         slow = system.open_streams
@@ -238,7 +238,7 @@ def _streams_table(found: Results) -> Table:
                 _figure(system.chunks_per_s, 0),
                 _figure(system.cpu_us_per_chunk, 1),
                 _spread(system, "cpu_us_per_chunk"),
-                _figure(_ratio(system, yardstick, "cpu_us_per_chunk"), 2),
+                *_ratios(found, system, "cpu_us_per_chunk"),
                 str(slow.streams) if slow else "",
                 _figure(slow.resident_kb_per_stream if slow else None, 1),
                 _figure(slow.core_use * 100 if slow else None, 1),
@@ -250,7 +250,7 @@ def _streams_table(found: Results) -> Table:
         "chunks/s",
         "CPU us/chunk",
         "rounds",
-        f"x {YARDSTICK}",
+        *(f"x {name}" for name in yardsticks),
         "slow streams",
         "resident kB/stream",
         "core %",
@@ -282,6 +282,14 @@ def _leak_table(leak: LeakCheck) -> Table:
     row = (f"{leak.requests:,}", f"{leak.streams_left:,}", *figures, _figure(leak.grown_bytes_per_request, 2))
     header = ("requests", "streams aborted", "at the start", "after 1/20", "halfway", "at the end", "bytes/request")
     return table("Resident memory (MB) over many requests", header, [row])
+
+
+def _yardsticks(found: Results) -> list[str]:
+    return [name for name in YARDSTICKS if name == YARDSTICKS[0] or name in found.systems]
+
+
+def _ratios(found: Results, system: System, field: str) -> list[str]:
+    return [_figure(_ratio(system, found.systems.get(name), field), 2) for name in _yardsticks(found)]
 
 
 def _ratio(system: System, other: System | None, field: str) -> float | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from lab.bench import compiled
+from lab.bench.compiled import Build
 from lab.bench.cores import Cores
 from lab.bench.peers.bare_relay import BareRelay
 from lab.bench.peers.envoy import Envoy
@@ -30,6 +30,8 @@ from lab.servers.readiness import http_ok
 from lab.servers.starting import PORT_TRIES, start_server
 
 PENSTOCK = "penstock"
+BASELINE = "baseline"
+"""Name of the other build of Penstock in the results."""
 
 PEERS: tuple[Peer, ...] = (Nginx(), Haproxy(), Envoy(), VLLM_ROUTER, SGLANG_ROUTER, BareRelay())
 
@@ -62,15 +64,21 @@ class Field(msgspec.Struct, frozen=True):
 
 @contextmanager
 def start_field(
-    directory: Path, cores: Cores, peers: Sequence[Peer] = PEERS, *, continue_streams: bool
+    directory: Path,
+    cores: Cores,
+    peers: Sequence[Peer] = PEERS,
+    *,
+    baseline: Build | None = None,
+    continue_streams: bool,
 ) -> Iterator[Field]:
-    """Start the backends, the agent with all its dependencies, and every installed peer.
+    """Start the backends, the agent with all its dependencies, the same of another build, and every installed peer.
 
     Args:
         directory: directory for all files; must be empty.
         cores: division of the cores; this process must already be restricted to the cores of the load.
         peers: peers to start.
-        continue_streams: whether the agent prepares to continue every stream, which no peer does.
+        baseline: the other build of Penstock to compare with; None compares with none.
+        continue_streams: whether agents prepare to continue every stream, which no peer does.
 
     Raises:
         ServerError: the backends or Penstock do not start. A peer that does not start is `missing`.
@@ -80,15 +88,20 @@ def start_field(
         running.callback(backends.process.kill)
         engines = [Engine(f"backend-{number}", MODEL, "h100", "a", SLOTS) for number in range(BACKENDS)]
         listen = {engine.name: port for engine, port in zip(engines, backends.ports, strict=True)}
-        bundle = directory / "policy"
-        write_bundle(bundle, bench_router_bundle(continue_streams=continue_streams))
-        site = Site(engines, listen, agents=1, directory=directory / PENSTOCK, core=cores.router, bundle=bundle)
-        running.enter_context(site)
-        version = importlib.metadata.version(PENSTOCK)
-        settings = (*SETTINGS, f"continue_streams: {str(continue_streams).lower()} in all models", compiled.form())
-        agent = Contestant(PENSTOCK, version, settings, site.agents[0], site.traffic_ports[0])
+        builds = {PENSTOCK: Build()} | ({} if baseline is None else {BASELINE: baseline})
+        agents = []
+        for name, build in builds.items():
+            bundle = directory / f"{name}-policy"
+            write_bundle(bundle, bench_router_bundle(build.bundle, continue_streams=continue_streams))
+            run = Build(build.compiled, bundle)
+            site = Site(engines, listen, agents=1, directory=directory / name, core=cores.router, build=run)
+            running.enter_context(site)
+            policy = f"continue_streams: {str(continue_streams).lower()} in all models"
+            settings = (*SETTINGS, policy, build.form(), f"build: {build.compiled}")
+            version = importlib.metadata.version(PENSTOCK)
+            agents.append(Contestant(name, version, settings, site.agents[0], site.traffic_ports[0]))
         others, missing = start_peers(peers, directory, backends.ports, cores.router, running)
-        yield Field(backends.ports, (agent, *others), missing)
+        yield Field(backends.ports, (*agents, *others), missing)
 
 
 def start_peers(
