@@ -8,6 +8,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # checkov needs other versions of the same packages.
 CHECKOV := $(VENV)-checkov
+# mutmut copies the tree and starts tests in the copy; its packages are not among those of the tests.
+MUTATION := $(VENV)-mutation
 PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 NO_PIP  = { echo 'pip could not install everything, see above. It needs a package index:' \
 	'behind a proxy set HTTPS_PROXY, for a mirror PIP_INDEX_URL; then run make again' >&2; exit 2; }
@@ -26,7 +28,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
+.PHONY: help test-mutations test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +84,9 @@ test-long: $(VENV)/.test  ## long simulations, and property tests with all their
 	@$(BIN)/pytest -n 2 -m long tests
 	@PENSTOCK_TEST_EXAMPLES=1 $(BIN)/pytest -n 2 tests/property
 
+test-mutations: $(MUTATION)/.ready  ## break rules and constants of the decision core: the tests must notice (ARGS='routing --sample 0', --help)
+	@$(MUTATION)/bin/python -m tests.mutation $(ARGS)
+
 verify-long: $(VENV)/.test  ## check residency of ten million requests in random fleets
 	@PENSTOCK_RESIDENCY_CASES=10000000 $(BIN)/pytest -s tests/property/test_residency_at_scale.py $(ARGS)
 
@@ -129,7 +134,7 @@ check-wheel: $(VENV)/.wheel  ## the wheel in an empty environment, with the newe
 	@$(BIN)/python -m tests.support.unconstrained_wheel dist/penstock-*.whl out/wheel/unconstrained
 
 clean:  ## remove what these targets made
-	rm -rf $(VENV) .venv-* out dist
+	rm -rf $(VENV) .venv-* out dist mutants
 
 $(VENV)/bin/pip:
 	@test -n '$(PYTHON)' || { echo 'Penstock needs Python 3.11 or newer: install it, or run make PYTHON=/path/to/python3.11' >&2; exit 2; }
@@ -149,6 +154,12 @@ $(VENV)/.test: pyproject.toml lab/pyproject.toml constraints.txt | $(VENV)/bin/p
 	@echo 'Installing Penstock and its test tools into $(VENV) (about a minute) ...'
 	@$(PIP) -e '.[test]' -e ./lab || $(NO_PIP)
 	@touch $@ $(VENV)/.demo
+
+$(MUTATION)/.ready: pyproject.toml lab/pyproject.toml constraints.txt | $(VENV)/bin/pip
+	@echo 'Setting up $(MUTATION) (about a minute) ...'
+	@$(PYTHON) -m venv $(MUTATION)
+	@$(MUTATION)/bin/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test]' -e ./lab 'mutmut>=3.8,<4' || $(NO_PIP)
+	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.test
 	@echo 'Installing Atheris into $(VENV) ...'
