@@ -40,6 +40,7 @@ from regional_agent.http.listen_port import is_served
 from regional_agent.http.listener import Listener
 from regional_agent.http.request_sequence import Application
 from regional_agent.peers.peer_verifier import ControlPlaneVerifier, PeerVerifier
+from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.locate import Locator
@@ -52,7 +53,7 @@ from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.tracing.span_exporter import SpanExporter
 from regional_agent.telemetry.tracing.tracer import Tracer
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
 
 log = structlog.get_logger()
 
@@ -134,18 +135,10 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         redis_tls=tls.to_redis,
     ) as runtime:
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
-        proxy = Proxy(
-            runtime.router,
-            pool,
-            metrics,
-            runtime.tally,
-            settings.limits,
-            via=via,
-            rng=rng,
-            peer_pool=peer_pool,
-            access_log=access_log,
-            tracer=_tracer(settings, exporter, rng),
-        )
+        tracer = _tracer(settings, exporter, rng)
+        recorder = OutcomeRecorder(settings.region, metrics, runtime.tally, access_log, tracer)
+        pools = UpstreamPools(pool, peer_pool)
+        proxy = Proxy(runtime.router, pools, recorder, settings.limits, via=via, rng=rng)
         proxy.start()
         runtime.reloaded_files += [("identity", identity), ("admin_api_keys", access)]
         runtime.reloaded_files += [("tls", files) for files in tls.files]

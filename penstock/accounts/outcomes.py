@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.routing.reasons import Reason
 
 
@@ -148,6 +149,11 @@ def outcome_of_failure(reason: Reason, *, own_deadline: bool = False) -> Outcome
     """
     outcome = _OUTCOMES.get(reason, Outcome.ENGINE_CUT)
     return Outcome.EXPIRED if own_deadline and reason is Reason.DEADLINE_PASSED else outcome
+
+
+def outcome_of_error(error: AnswerError) -> Outcome:
+    """The outcome of a response with status 200 that reports an error."""
+    return Outcome.CLIENT_ERROR if error.cause is ErrorCause.REQUEST else Outcome.ENGINE_ERROR
 
 
 def outcome_of_status(status: int) -> Outcome:

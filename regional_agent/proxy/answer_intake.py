@@ -53,6 +53,14 @@ class AnswerIntake:
         self.held += self.parser.feed(part)
         return not self.parser.undecided or len(self.held) > MAX_UNDECIDED_BYTES
 
+    def forwards_comments(self, sent_at: float, now: float) -> bool:
+        """Whether comments, by which the engine keeps the stream open, are forwarded before the first event.
+
+        Args:
+            sent_at: when the request was sent (s).
+        """
+        return self.parser.between_records and now - sent_at > HOLD_S
+
     def end(self) -> bytes:
         """Read the end of a complete response; returns what the client has yet to receive."""
         return self.parser.finish(complete=True)

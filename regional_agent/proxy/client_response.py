@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.answers.answer_parser import AnswerParser
 from penstock.routes.route import ErrorFormat
-from penstock.routing.reasons import Reason
+from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import NO_BODY_STATUSES, REFUSAL_HEADER
 from regional_agent.http.messages import KEEP_ALIVE_1_0, Request
@@ -30,6 +30,7 @@ class ClientResponse:
         "has_news",
         "keep_alive",
         "sent_bytes",
+        "status",
     )
 
     def __init__(self, client: ClientConnection) -> None:
@@ -47,6 +48,7 @@ class ClientResponse:
         self.keep_alive = False
         """Whether the client connection can be used for another request."""
         self.sent_bytes = 0
+        self.status = 0
         self.has_news = False
         """Whether data has arrived since the owner last reset this flag."""
 
@@ -65,6 +67,7 @@ class ClientResponse:
             parser: reads the chunks that are relayed; None if they are not read.
             lines: the status line, and the header lines except for those of the framing.
         """
+        self.status = head.status
         length = head.by_name.get(b"content-length")
         if length is not None and parser is not None and parser.shortens:
             length, upstream = None, None
@@ -104,9 +107,7 @@ class ClientResponse:
             self._unsent.append(b"0\r\n\r\n")
         self.flush()
 
-    def end_with_error(
-        self, reason: Reason, detail: str, error_format: ErrorFormat, request_id: str, *, to_peer: bool
-    ) -> bool:
+    def end_with_error(self, failure: Refusal, error_format: ErrorFormat, request_id: str, *, to_peer: bool) -> bool:
         """End an event stream or a stream of JSON lines with an error; False if no error can be appended.
 
         A peer agent also receives the reason as a trailer, since it would treat the result as a complete response.
@@ -116,7 +117,8 @@ class ClientResponse:
             return False
         self.count_relayed()
         self.flush()
-        body = error_body(error_format, STATUS[reason], reason.value, detail, request_id=request_id)
+        reason = failure.reason
+        body = error_body(error_format, STATUS[reason], reason.value, failure.detail, request_id=request_id)
         error = stream_error(error_format, head.by_name.get(b"content-type", b""), body, self._last)
         if error is None:
             return False

@@ -44,7 +44,7 @@ class OutcomeRecorder:
         self._region = region
         self._tally = tally
         self._access_log = access_log
-        self._tracer = tracer
+        self.tracer = tracer
 
     def record(self, context: RequestContext, attempt: Attempt | None, account: Account) -> None:
         """Record a finished request. A failure is logged and not raised: the request itself has succeeded or failed.
@@ -72,8 +72,8 @@ class OutcomeRecorder:
                     streamed_s = now - first_byte_at
                 held_s, streams = now - attempt.since, attempt.mean_streams()
                 self.metrics.usage.ended(attempt.estimate, account, held_s, streams, streamed_s)
-            if self._tracer is not None:
-                self._tracer.ended(context, attempt, account, self.wall_clock())
+            if self.tracer is not None:
+                self.tracer.ended(context, attempt, account, self.wall_clock())
             if self._access_log is None or not self._access_log.samples(outcome is _OK):
                 return
             usage = account.usage
@@ -118,12 +118,17 @@ class OutcomeRecorder:
         except Exception:
             log.exception("recording a finished request failed", model=context.model, outcome=outcome)
 
+    def attempt_lost(self, attempt: Attempt, now: float) -> None:
+        """Count an attempt that does not serve its request, at `now` (s): its GPU time is overhead of the fleet."""
+        if isinstance(attempt, LocalAttempt):
+            self.metrics.usage.overhead(attempt.estimate, now - attempt.since, attempt.mean_streams())
+
     def record_rejected(self, request: Request, refusal: Refusal, request_id: str) -> None:
         """Record a request that was refused before an exchange began."""
         self.metrics.refused(refusal.reason)
         self._tally.rejected(refusal.reason)
-        if self._tracer is not None:
-            self._tracer.rejected(request, refusal, STATUS[refusal.reason], request_id, self.wall_clock())
+        if self.tracer is not None:
+            self.tracer.rejected(request, refusal, STATUS[refusal.reason], request_id, self.wall_clock())
         if self._access_log is not None:
             self._access_log.add(
                 AccessLine(

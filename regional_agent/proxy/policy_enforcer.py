@@ -9,15 +9,14 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Refusal
 from regional_agent.background_tasks import sleep_until_tick
-from regional_agent.proxy.exchange_services import ActiveExchange
-from regional_agent.proxy.timer_wheel import SLOT_S
+from regional_agent.proxy.timer_wheel import SLOT_S, Checked
 from regional_agent.requests.reauthorization import Reauthorization
 
 SLICE_S: Final = 0.005
@@ -27,6 +26,24 @@ MAX_LOGGED: Final = 20
 """Maximum number of pairs of tenant and reason in a log line; the access log contains every request."""
 
 log = structlog.get_logger()
+
+
+class ActiveExchange(Checked, Protocol):
+    """An exchange in progress."""
+
+    @property
+    def model(self) -> str:
+        """The requested model."""
+
+    @property
+    def tenant(self) -> str:
+        """The owner of the request."""
+
+    def shut_down(self) -> None:
+        """End the exchange because the agent stops."""
+
+    def reauthorize(self) -> Refusal | None:
+        """End the exchange if the policy in force no longer permits it; returns the reason if it does so."""
 
 
 class PolicyEnforcer:

@@ -11,8 +11,7 @@ from typing import Final, Protocol
 
 from penstock.routes.timeouts import NO_TIMEOUTS, TimeLimits, time_limits
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.messages import Request
-from regional_agent.proxy.exchange_services import ExchangeServices
+from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.upstream_request import build_upstream_request
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
@@ -42,22 +41,20 @@ class TargetConnection:
         "_client",
         "_connecting",
         "_context",
+        "_proxy",
         "_reconnected",
         "_request",
-        "_services",
         "_time_limits",
         "sent_at",
         "upstream",
         "waits_since",
     )
 
-    def __init__(
-        self, services: ExchangeServices, client: ClientConnection, request: Request, context: RequestContext
-    ) -> None:
+    def __init__(self, proxy: Proxy, client: ClientConnection, context: RequestContext) -> None:
         """Start without a connection."""
-        self._services = services
+        self._proxy = proxy
         self._client = client
-        self._request = request
+        self._request = context.request
         self._context = context
         self._connecting: asyncio.Task[None] | None = None
         self._reconnected = False
@@ -90,7 +87,7 @@ class TargetConnection:
         sink.on_connected()
 
     def _pool(self, attempt: Attempt) -> UpstreamPool:
-        return self._services.peer_pool if attempt.from_peer else self._services.endpoint_pool
+        return self._proxy.pools.peers if attempt.from_peer else self._proxy.pools.endpoints
 
     def send(self, attempt: Attempt, sink: TargetSink, now: float) -> None:
         """Send the request over the connection; `sink` receives the response. `now` in s."""
@@ -98,7 +95,7 @@ class TargetConnection:
         assert connection is not None
         self.sent_at, self._time_limits = now, None
         host_line = self._pool(attempt).host_line(attempt.address)
-        data = build_upstream_request(request, self._context, attempt, self._client, host_line, self._services.via, now)
+        data = build_upstream_request(request, self._context, attempt, self._client, host_line, self._proxy.via, now)
         if request.method == b"HEAD":
             connection.expect_head_only()
         if request.upgrade:
@@ -127,13 +124,20 @@ class TargetConnection:
     def end_body(self) -> None:
         """End the request's body at the target, if the request has been sent."""
         if self.upstream is not None:
-            self.sent_at = self._services.clock()
+            self.sent_at = self._proxy.clock()
             self.upstream.end_request()
 
-    def overdue(self, now: float) -> str:
-        """Why the target is overdue: it did not begin to respond, or stopped reading the body. Empty if it is not."""
+    def overdue(self, now: float, *, has_begun: bool) -> str:
+        """Why the target is overdue: it did not begin to respond, or stopped. Empty if it is not.
+
+        Args:
+            has_begun: whether a part of its response has arrived, which is not forwarded yet.
+        """
         limits = self.time_limits
-        if self._request.whole:
+        if has_begun:
+            if now - self.waits_since > limits.idle_s:
+                return f"sent a part of its response, and then nothing for {limits.idle_s:g} s"
+        elif self._request.whole:
             limit_s = limits.first_byte_limit_s(streaming=self._context.estimate.streaming)
             if now - self.sent_at > limit_s:
                 return f"did not begin to respond within {limit_s:g} s"
@@ -150,7 +154,7 @@ class TargetConnection:
             self._time_limits = time_limits(
                 model.timeouts if model is not None else NO_TIMEOUTS,
                 route.timeouts if route is not None else NO_TIMEOUTS,
-                self._services.time_limits,
+                self._proxy.time_limits,
             )
         return self._time_limits
 
@@ -161,7 +165,7 @@ class TargetConnection:
 
     def may_reconnect(self) -> bool:
         """Whether the target has probably not received the request. True only once: the request may cause the close."""
-        soon = self._services.clock() - self.sent_at < STALE_S
+        soon = self._proxy.clock() - self.sent_at < STALE_S
         return soon and not self._reconnected and not self._request.body_dropped
 
     def reconnect(self, attempt: Attempt, sink: TargetSink) -> None:

@@ -50,6 +50,7 @@ class RequestContext:
         "priority",
         "queued_s",
         "received_at",
+        "reported_error",
         "request",
         "request_id",
         "residency",
@@ -115,6 +116,8 @@ class RequestContext:
         """Identifier of the object in the request, if the client chose it; empty for none."""
         self.failed_because = _ENGINE_FAILED
         """Why the last attempt did not start."""
+        self.reported_error = ""
+        """The error in a response with status 200, because of which the request left its target; empty for none."""
         self.rests_until = 0.0
         """The queue does not offer the request to a target before this time (s)."""
         self.busy_endpoints = NO_NAMES
@@ -128,6 +131,12 @@ class RequestContext:
         """Whether the request is for an existing object, so that no other endpoint can serve it."""
         reader = self.request.reader
         return reader is not None and reader.object_parameter != "" and self.object_location is not None
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the request may be sent again if an engine may have begun to process it."""
+        route = self.request.route
+        return (route is None or route.repeatable) and not self.request.upgrade
 
     def note(self, event: SpanEvent, now: float) -> None:
         """Record an event in the trace at `now` (s)."""

@@ -43,7 +43,7 @@ class Service:
         new_id = self._proxy.rng.randbytes(16).hex()
         request_id = valid_request_id(request.header(b"x-request-id") or b"", new_id)
         if self.refuse_route(request) in (None, NO_POLICY):
-            self._proxy.record_rejected(request, refusal, request_id)
+            self._proxy.recorder.record_rejected(request, refusal, request_id)
         else:
             self._proxy.metrics.refused(refusal.reason)
         return refusal_response(refusal, self._proxy.rng, self.error_format(request), request_id)

@@ -245,3 +245,14 @@ class UpstreamPool:
         for connection in [connection for idle in self._idle.values() for connection in idle]:
             connection.abort()
         self._idle.clear()
+
+
+class UpstreamPools:
+    """The connections of the agent, by the kind of target."""
+
+    __slots__ = ("endpoints", "peers")
+
+    def __init__(self, endpoints: UpstreamPool, peers: UpstreamPool | None = None) -> None:
+        """`peers` holds the connections to other regions' agents; None uses `endpoints`."""
+        self.endpoints = endpoints
+        self.peers = peers or endpoints

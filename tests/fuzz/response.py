@@ -131,7 +131,7 @@ class Relay:
         assert not self.ended
         self.ended = self.failed = True
         if self._started and self.response.end_with_error(
-            Reason.ENGINE_FAILED, "broken", ErrorFormat.OPENAI, "", to_peer=False
+            Refusal(Reason.ENGINE_FAILED, "broken"), ErrorFormat.OPENAI, "", to_peer=False
         ):
             self.client.finished(keep_alive=False)
         else:

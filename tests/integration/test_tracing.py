@@ -250,7 +250,7 @@ async def test_failed_requests_are_exported_up_to_a_limit(tmp_path: Path, monkey
     async with collector() as otlp, engine(fails) as near:
         exporter = otlp.exporter()
         async with running_agent(tmp_path, [near.address], exporter=exporter, trace_share=0.0) as origin:
-            origin.proxy._recorder.wall_clock = lambda: 1000.0
+            origin.proxy.recorder.wall_clock = lambda: 1000.0
             for _ in range(4):
                 await ask(origin)
         await exporter.close()

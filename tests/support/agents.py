@@ -36,6 +36,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.shared_objects import SharedObjects
+from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.authorization import Authorization
@@ -59,7 +60,7 @@ from regional_agent.telemetry.tracing.span_exporter import SpanExporter
 from regional_agent.telemetry.tracing.tracer import Tracer
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_connection import UpstreamConnection
-from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
 from tests.support.identities import region_sessions, session_between
 from tests.support.planet import MODEL, policy
 from tests.support.shared_loads import region_keys
@@ -262,17 +263,14 @@ async def running_agent(
         agent.shared_objects.start()
     agent.router = _router(agent, region)
     bounds = limits or Limits(max_body_bytes=MAX_BODY_BYTES, idle_linger_s=0.0)
+    tracer = Tracer(region, trace_share, trace_slow_s, exporter, Random()) if exporter is not None else None
     agent.proxy = Proxy(
         agent.router,
-        connections,
-        metrics,
-        agent.tally,
+        UpstreamPools(connections, peer_pool),
+        OutcomeRecorder(region, metrics, agent.tally, access_log, tracer),
         bounds,
         via=b"1.1 agent-1.%b.test" % region.encode(),
         rng=Random(1),
-        peer_pool=peer_pool,
-        access_log=access_log,
-        tracer=Tracer(region, trace_share, trace_slow_s, exporter, Random()) if exporter is not None else None,
     )
     agent.proxy.start()
     readiness = Readiness(agent.config, endpoints, others.serve_any)

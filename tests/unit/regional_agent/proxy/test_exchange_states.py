@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,7 +21,7 @@ from regional_agent.proxy.exchange_state import (
 
 def in_state(state: State) -> Exchange:
     nothing = cast(Any, None)
-    exchange = Exchange(nothing, nothing, nothing, nothing)
+    exchange = Exchange(nothing, nothing, cast(Any, SimpleNamespace(request=nothing)))
     exchange._state = state
     return exchange
 

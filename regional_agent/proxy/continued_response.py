@@ -1,0 +1,263 @@
+"""A streamed response that another target continues, after its endpoint or its serving region failed.
+
+Only the agent that received the client's request continues an answer; the agent of another serving region ends its
+stream with an error.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.accounts.account import Account
+from penstock.accounts.outcomes import Outcome
+from penstock.answers.event_splitter import event_fields
+from penstock.answers.usage_report import ReportedUsage, UsagePlaces, members_of
+from penstock.continuation.continuable_request import ContinuableRequest
+from penstock.continuation.continued_stream import ContinuedStream
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
+from penstock.routes.route import UsageFields
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.relayed_response import RelayedResponse
+from regional_agent.proxy.stream_usage import opted_in
+from regional_agent.proxy.target_connection import TargetConnection
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.routing.attempt import Attempt
+from regional_agent.telemetry.outcomes import ContinuationOutcome
+from regional_agent.upstream.response_head import ResponseHead
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+
+MAX_CONTINUATIONS: Final = 2
+"""Maximum number of continuations of one answer."""
+
+_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
+_OK: Final = Outcome.OK
+_PLACES: Final = UsagePlaces(UsageFields())
+_OF_CAPACITY: Final = frozenset({Reason.ENGINE_FAILED, Reason.NONE_READY, Reason.SATURATED})
+"""Reasons that report only that no target continues the answer: the client receives the failure of the stream."""
+
+
+def is_continuable(head: ResponseHead) -> bool:
+    """Whether a response is an event stream that another target can continue."""
+    by_name = head.by_name
+    framed = b"content-length" in by_name or b"content-encoding" in by_name
+    return head.status == 200 and head.is_event_stream and not framed
+
+
+class ContinuedResponse:
+    """The response of several targets, one after the other, that the client receives as one stream.
+
+    Its methods are those of `RelayedResponse`.
+    """
+
+    __slots__ = (
+        "_body",
+        "_context",
+        "_failed_at_end",
+        "_failed_endpoints",
+        "_failed_regions",
+        "_failure",
+        "_may_move",
+        "_proxy",
+        "_relayed",
+        "_stream",
+    )
+
+    def __init__(
+        self, proxy: Proxy, context: RequestContext, relayed: RelayedResponse, asked: ContinuableRequest
+    ) -> None:
+        """Continue the stream when it fails.
+
+        Args:
+            relayed: the response to the client, which does not read what it forwards.
+            asked: the request, which asks for the usage of each chunk.
+        """
+        self._proxy = proxy
+        self._context = context
+        self._relayed = relayed
+        self._stream = ContinuedStream(asked)
+        self._body = context.request.body
+        """The body of the client's request; `request.body` may be the body of a continuation."""
+        self._failed_endpoints: frozenset[str] = frozenset()
+        self._failed_regions: list[str] = []
+        self._failure = Refusal(_ENGINE_FAILED, "")
+        """How the stream failed."""
+        self._failed_at_end = False
+        """Whether the stream failed after the answer was complete."""
+        self._may_move = True
+        """Whether another target may be asked to continue the answer."""
+        if context.request.body_dropped:
+            self.drop_body()
+
+    def begin(
+        self, head: ResponseHead, attempt: Attempt, upstream: UpstreamConnection | None, chunk: bytes
+    ) -> Refusal | None:
+        """Add the head of the first response, or check the head of a further one; then add the first events."""
+        relayed = self._relayed
+        relayed.attempt = attempt
+        if not self._context.continuations:
+            # Chunks that are forwarded without this object would not be read.
+            relayed.add_head(head, None)
+        elif head.status == 200 and head.is_event_stream:
+            self._count(ContinuationOutcome.RESUMED)
+        else:
+            self._may_move = False
+            return self.not_moved(Refusal(_ENGINE_FAILED, f"the engine responded with status {head.status}"))
+        return self._add(self._stream.feed(chunk)) if chunk else None
+
+    def on_body(self, chunk: bytes) -> Refusal | None:
+        """Forward the complete events of the stream."""
+        return self._add(self._stream.feed(chunk))
+
+    def on_pause(self) -> bool:
+        """Write the events of one read; returns whether there were any."""
+        return self._relayed.on_pause()
+
+    def _add(self, events: bytes) -> Refusal | None:
+        relayed = self._relayed
+        relayed.writer.has_news = True
+        if events:
+            relayed.writer.add(events)
+        if not self._stream.failure:
+            return None
+        relayed.attempt.broke_off()
+        return Refusal(_ENGINE_FAILED, f"the stream broke off: {self._stream.failure}")
+
+    def on_end(self, upstream: UpstreamConnection | None) -> Refusal | None:
+        """Write the end of the stream, if the answer is complete."""
+        return self._add(self._stream.end()) or self._relayed.write_end(upstream)
+
+    def check(self, target: TargetConnection, now: float, *, waits_for_client: bool) -> Refusal | float:
+        """Detect a stream that stopped arriving, or whose endpoint or region has failed."""
+        due = self._relayed.check(target, now, waits_for_client=waits_for_client)
+        if isinstance(due, Refusal) or due > now:
+            return due
+        attempt = self._relayed.attempt
+        if attempt.peer_failed():
+            return Refusal(_ENGINE_FAILED, "the serving region has failed")
+        if (
+            attempt.stall() is not None
+            and self._is_possible
+            and self._proxy.router.has_other_target(self._context, now)
+        ):
+            return Refusal(Reason.STREAM_STALLED, "the endpoint makes no progress")
+        return due
+
+    @property
+    def _is_possible(self) -> bool:
+        """Whether another target can continue the stream as far as it has arrived, or needs not."""
+        if self._stream.done:
+            return True
+        opted_in_now = opted_in(self._proxy.router.reauthorization.policy, self._context.model)
+        return opted_in_now and not self._stream.problem and self._context.continuations < MAX_CONTINUATIONS
+
+    def move(self, failure: Refusal, now: float) -> Refusal | bool:
+        """Make the request continue the answer; False if the answer is complete, which ends the response.
+
+        Returns the failure for the client if neither is possible.
+        """
+        context, stream, relayed = self._context, self._stream, self._relayed
+        if not self._may_move:
+            return failure
+        self._failure = failure
+        if stream.done:
+            self._failed_at_end = True
+            relayed.write_end(None)
+            return False
+        if stream.problem:
+            return self._refuse(stream.problem, ContinuationOutcome.NOT_CONTINUABLE)
+        if not opted_in(self._proxy.router.reauthorization.policy, context.model):
+            return self._refuse("the policy does not permit it", ContinuationOutcome.NOT_CONTINUABLE)
+        if context.continuations >= MAX_CONTINUATIONS:
+            return self._refuse(f"it was continued {MAX_CONTINUATIONS} times", ContinuationOutcome.OVER_BUDGET)
+        if not self._proxy.retry_budget.withdraw(now):
+            return self._refuse("the retry budget is used up", ContinuationOutcome.OVER_BUDGET)
+        self._exclude(relayed.attempt, reported=bool(stream.failure))
+        context.continuations += 1
+        context.extends_text = stream.has_text
+        model = context.policy.models.get(context.model)
+        max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.queueing.max_wait_s
+        context.max_wait_s = now - context.received_at + max_wait_s
+        body = stream.next_body(self._body)
+        stream.next_stream()
+        if body is None:
+            self._count(ContinuationOutcome.RESUMED)
+            if end := stream.finish_at_limit():
+                relayed.writer.add(end)
+            relayed.write_end(None)
+            return False
+        context.request.body, context.request.length = body, len(body)
+        relayed.on_pause()
+        return True
+
+    def not_moved(self, refusal: Refusal) -> Refusal:
+        """The failure for the client if no target continues the answer."""
+        failure = self._refuse(refusal.detail, ContinuationOutcome.NO_TARGET)
+        return failure if refusal.reason in _OF_CAPACITY else Refusal(refusal.reason, failure.detail)
+
+    def _refuse(self, problem: str, outcome: ContinuationOutcome) -> Refusal:
+        self._count(outcome)
+        return Refusal(self._failure.reason, f"{self._failure.detail}; not continued: {problem}")
+
+    def _exclude(self, attempt: Attempt, *, reported: bool) -> None:
+        """Exclude the failed targets, except a region that reported the failure: its agent evaluates the endpoint."""
+        context, attempts = self._context, self._context.attempts
+        if not attempt.from_peer:
+            self._failed_endpoints |= {attempt.endpoint_name}
+        elif not reported:
+            self._failed_regions.append(attempt.region)
+        if self._failure.reason is _ENGINE_FAILED and (reported or not attempt.from_peer):
+            context.broken += 1
+        context.forget_tries()
+        context.attempts = attempts
+        context.tried_endpoints = self._failed_endpoints
+        for region in self._failed_regions:
+            context.tried(region, Reason.UNREACHABLE)
+
+    def _count(self, outcome: ContinuationOutcome) -> None:
+        self._proxy.metrics.stream_failed(outcome)
+
+    def end_early(self, failure: Refusal) -> bool:
+        """End a response that failed; see `RelayedResponse.end_early`."""
+        return self._relayed.end_early(failure)
+
+    def outcome(self) -> Outcome:
+        """The outcome of a response that the client received as a whole."""
+        return self._relayed.outcome_with(self._stream.error)
+
+    def outcome_of(self, failure: Refusal) -> Outcome:
+        """The outcome of a response that failed."""
+        return self._relayed.outcome_of(failure)
+
+    def outcome_without_client(self) -> Outcome:
+        """The outcome for a client that has disconnected."""
+        return self.outcome() if self._stream.done else Outcome.CLIENT_LEFT
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the client connection can be used for another request."""
+        return self._relayed.keep_alive
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether one attempt generated the whole answer, and the stream ended with the answer."""
+        return not self._context.continuations and not self._failed_at_end
+
+    def drop_body(self) -> bool:
+        """Release the body, whose memory another tenant needs; the answer cannot be continued afterwards."""
+        self._body = b""
+        self._stream.give_up("the request body was not kept")
+        return True
+
+    def settle(self, account: Account) -> None:
+        """Set what the client received, and the usage, in the account of the request."""
+        self._relayed.count_in(account)
+        if not 200 <= account.status < 300:
+            return
+        stream, reported = self._stream, ReportedUsage(_PLACES)
+        _, data = event_fields(stream.usage_event)
+        fields = members_of(data) if data is not None else None
+        if fields is not None:
+            reported.read(fields)
+        is_final = stream.done or account.outcome is _OK
+        account.use_tokens(self._context.estimate, reported.usage, stream.generated_tokens, is_final=is_final)

@@ -1,0 +1,240 @@
+"""The response of a target as the client receives it: read on the way, supervised, and ended in order.
+
+A response that the client has begun to receive has one of three forms with the same methods: `RelayedResponse`,
+`ContinuedResponse` (regional_agent/proxy/continued_response.py) and `TunnelResponse`. A method that detects a failure
+returns it, and the exchange decides what follows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.accounts.account import Account
+from penstock.accounts.outcomes import Outcome, outcome_of_error, outcome_of_failure, outcome_of_status
+from penstock.answers.answer_errors import AnswerError
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.objects.object_ids import keep_client_object, keep_created_object
+from regional_agent.proxy.answer_intake import AnswerIntake
+from regional_agent.proxy.client_response import ClientResponse
+from regional_agent.proxy.error_responses import error_format_of
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.target_connection import TargetConnection
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.routing.attempt import REASONS, Attempt
+from regional_agent.upstream.response_head import ResponseHead
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+
+MAX_CHECK_INTERVAL_S: Final = 3.0
+"""Maximum time (s) between two checks of a stream: the progress of a stream shows that its endpoint is not stalled."""
+
+CHECKS_PER_STALL: Final = 20
+"""Checks of a stream within the stall timeout. A stall is detected at most one interval between checks late."""
+
+_OK: Final = Outcome.OK
+_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
+
+
+class RelayedResponse:
+    """The response of one target, forwarded as it arrives."""
+
+    __slots__ = (
+        "_client",
+        "_context",
+        "_ended",
+        "_intake",
+        "_proxy",
+        "_wants_id",
+        "attempt",
+        "first_byte_at",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        client: ClientConnection,
+        context: RequestContext,
+        attempt: Attempt,
+        intake: AnswerIntake | None,
+        now: float,
+    ) -> None:
+        """Begin to forward the response of `attempt` at `now` (s); `intake` None if the response is not read."""
+        self._proxy = proxy
+        self._client = client
+        self._context = context
+        self._intake = intake
+        self._wants_id = False
+        """Whether the response creates an object whose identifier has not arrived yet."""
+        self._ended = False
+        """Whether the end of the response has been written."""
+        self.attempt = attempt
+        """The attempt whose response is forwarded."""
+        self.first_byte_at = now
+        self.writer = ClientResponse(client)
+
+    def begin(
+        self, head: ResponseHead, attempt: Attempt, upstream: UpstreamConnection | None, chunk: bytes
+    ) -> Refusal | None:
+        """Add the head, and the first part of the body, which has been read. No other target can respond from here on.
+
+        Args:
+            upstream: the connection whose chunks may be forwarded without this object; None if there are no more.
+            chunk: empty without a body.
+        """
+        request = self._context.request
+        self.attempt = attempt
+        # The body is freed, since no retry is possible and the response may take minutes.
+        request.body = b""
+        if request.kept_bytes:
+            self._client.listener.bodies.drop(request)
+        self.add_head(head, upstream)
+        if chunk:
+            self.writer.add(chunk)
+        return None
+
+    def add_head(self, head: ResponseHead, upstream: UpstreamConnection | None) -> None:
+        """Add the head, and record the object that the response is about."""
+        proxy, context, attempt, intake = self._proxy, self._context, self.attempt, self._intake
+        request, writer = context.request, self.writer
+        if context.estimate.streaming and context.route_context is None:
+            writer.gaps = proxy.metrics.sample_stream(context.model)
+        if context.client_object and 200 <= head.status < 300:
+            keep_client_object(context, attempt, proxy.router.requests.objects, self.first_byte_at)
+        if intake is not None and request.route is not None and request.route.creates_objects:
+            self._wants_id, upstream = True, None
+            self._keep_created_object()
+        lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
+        lines += proxy.response_headers.lines(context, attempt.endpoint_name) + request.cors_lines
+        writer.start(head, upstream, lines, request, None if intake is None else intake.parser)
+
+    def _keep_created_object(self) -> None:
+        """Record the location of the object that the response creates, once its identifier has arrived."""
+        intake = self._intake
+        if intake is not None and intake.parser.object_id:
+            objects, now = self._proxy.router.requests.objects, self._proxy.clock()
+            keep_created_object(self._context, self.attempt, intake.parser.object_id, objects, now)
+            self._wants_id = False
+
+    def on_body(self, chunk: bytes) -> Refusal | None:
+        """Forward a part of the body."""
+        if self._intake is not None:
+            chunk = self._intake.parser.feed(chunk)
+            if self._wants_id:
+                self._keep_created_object()
+        if chunk:
+            self.writer.add(chunk)
+        return None
+
+    def on_pause(self) -> bool:
+        """Write the data of one read; returns whether there was any."""
+        return self.writer.flush()
+
+    def on_end(self, upstream: UpstreamConnection | None) -> Refusal | None:
+        """Write the end of the response, which arrived over `upstream`; returns the failure that a peer reports."""
+        if self._intake is not None:
+            rest = self._intake.end()
+            if rest:
+                self.writer.add(rest)
+            if self._wants_id:
+                self._keep_created_object()
+        return self.write_end(upstream)
+
+    def write_end(self, upstream: UpstreamConnection | None) -> Refusal | None:
+        """Write the end of the response; returns the failure that a peer reports in a trailer."""
+        self.writer.end()
+        self._ended = True
+        trailer = upstream.error_trailer if upstream is not None and self.attempt.from_peer else b""
+        return Refusal(REASONS.get(trailer, _ENGINE_FAILED), "") if trailer else None
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the client connection can be used for another request."""
+        return self._ended and self.writer.keep_alive
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the duration of a complete response is the service time of its last attempt."""
+        return True
+
+    def check(self, target: TargetConnection, now: float, *, waits_for_client: bool) -> Refusal | float:
+        """Detect a response that stopped arriving; returns the time of the next check (s), or the failure.
+
+        Args:
+            waits_for_client: whether the client does not read.
+        """
+        writer, idle_s = self.writer, target.time_limits.idle_s
+        writer.count_relayed()
+        if writer.has_news or waits_for_client or not (self._context.request.whole or target.write_stalled):
+            if writer.has_news:
+                self.attempt.progressed(now)
+            writer.has_news, target.waits_since = False, now
+            return now + min(idle_s / CHECKS_PER_STALL, MAX_CHECK_INTERVAL_S)
+        if now - target.waits_since > idle_s:
+            self.attempt.stalled()
+            return Refusal(Reason.STREAM_STALLED, f"no data for {idle_s:g} s")
+        self.attempt.waits_for_chunk(target.waits_since, now)
+        return now
+
+    def move(self, failure: Refusal, now: float) -> Refusal | bool:
+        """Return the failure for the client, since no other target can send the rest of the response."""
+        return failure
+
+    def not_moved(self, refusal: Refusal) -> Refusal:
+        """The failure for the client if no target accepts the rest of the response. Not called, since none is asked."""
+        return refusal
+
+    def end_early(self, failure: Refusal) -> bool:
+        """End a response that failed: with an error event if it is an event stream. False if the connection must break.
+
+        A response of a peer may be complete, and contain the error, although it failed.
+        """
+        if self._ended:
+            self.writer.cut()
+            return True
+        context = self._context
+        to_peer = context.route_context is not None
+        return self.writer.end_with_error(
+            failure, error_format_of(context.request), context.request_id, to_peer=to_peer
+        )
+
+    def outcome(self) -> Outcome:
+        """The outcome of a response that the client received as a whole."""
+        return self.outcome_with(None if self._intake is None else self._intake.error)
+
+    def outcome_with(self, error: AnswerError | None) -> Outcome:
+        """The outcome of a whole response; charges the endpoint for an error in it."""
+        if error is None:
+            return outcome_of_status(self.writer.status)
+        self.attempt.erred(error)
+        return outcome_of_error(error)
+
+    def outcome_of(self, failure: Refusal) -> Outcome:
+        """The outcome of a response that failed."""
+        return outcome_of_failure(failure.reason, own_deadline=self._context.own_deadline)
+
+    def outcome_without_client(self) -> Outcome:
+        """The outcome for a client that has disconnected: some clients do so once they have the end of the answer."""
+        if self._intake is None:
+            return Outcome.CLIENT_LEFT
+        self._intake.parser.finish(complete=False)
+        return self.outcome() if self._intake.is_finished else Outcome.CLIENT_LEFT
+
+    def drop_body(self) -> bool:
+        """Drop the kept body of the request; False, since it is dropped when the response begins."""
+        return False
+
+    def settle(self, account: Account) -> None:
+        """Set what the client received, and the usage."""
+        intake, complete = self._intake, account.outcome is _OK
+        self.count_in(account)
+        if intake is not None and 200 <= account.status < 300:
+            intake.parser.finish(complete=complete)
+            intake.settle(account, self._context.estimate, complete=complete)
+
+    def count_in(self, account: Account) -> None:
+        """Set what the client received."""
+        writer = self.writer
+        writer.count_relayed()
+        account.status, account.first_byte_at, account.sent_bytes = writer.status, self.first_byte_at, writer.sent_bytes

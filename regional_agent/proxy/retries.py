@@ -1,0 +1,166 @@
+"""What follows an attempt that failed before the client received a byte: another target, or a refusal.
+
+The table of outcomes (penstock/accounts/outcomes.py) states which outcomes of an attempt permit another one, and which
+are the fault of the endpoint.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.accounts.outcomes import RULES, Outcome, outcome_of_error
+from penstock.answers.answer_errors import AnswerError, ErrorCause
+from penstock.health.progress import Stall
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.proxy.answer_intake import AnswerIntake
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.stream_usage import StreamUsage
+from regional_agent.proxy.target_connection import TargetConnection
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
+from regional_agent.telemetry.outcomes import RetryReason
+from regional_agent.upstream.response_head import ResponseHead
+
+RETRIED_STATUSES: Final = frozenset({500, 502})
+"""Statuses of engines that failed. Another engine would respond with the same 501 or 505; after 504 the engine may
+still run the request; 503 is a rejection."""
+
+USAGE_REFUSED: Final = Reason.BAD_REQUEST
+MODEL_MISSING: Final = Reason.MODEL_NOT_READY
+ERROR_STATUS: Final = Reason.UNREACHABLE
+"""Why a target's response is read and dropped, besides the reasons of `Attempt.on_head`: the engine refused the flag
+that the agent set; the engine lacks the model; the engine failed, and another endpoint may not."""
+
+OUTCOMES: Final[dict[RetryReason, Outcome]] = {
+    RetryReason.CONNECT_FAILED: Outcome.ENGINE_CUT,
+    RetryReason.CLOSED_EARLY: Outcome.ENGINE_CUT,
+    RetryReason.STALE_CONNECTION: Outcome.REFUSED,
+    RetryReason.ENGINE_BUSY: Outcome.REFUSED,
+    RetryReason.CREDENTIAL_REJECTED: Outcome.ENGINE_ERROR,
+    RetryReason.ENGINE_ERROR: Outcome.ENGINE_ERROR,
+    RetryReason.MODEL_MISSING: Outcome.REFUSED,
+    RetryReason.USAGE_REFUSED: Outcome.REFUSED,
+    RetryReason.PEER_REFUSED: Outcome.REFUSED,
+    RetryReason.ENDPOINT_SUSPECT: Outcome.REFUSED,
+}
+"""The outcome that an attempt has if it is the last one."""
+
+_REJECTIONS: Final[dict[Reason, Outcome]] = {Reason.ENGINE_TIMEOUT: Outcome.STALLED}
+"""The outcomes of rejections by peers, by their reason, that are no refusals: the peer's engine may have started."""
+
+_SATURATED, _ENGINE_FAILED = Reason.SATURATED, Reason.ENGINE_FAILED
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
+
+
+def rejection_of(
+    proxy: Proxy, context: RequestContext, attempt: Attempt, usage: StreamUsage | None, head: ResponseHead
+) -> Reason | None:
+    """Why a response is not for the client: its target did not start the request, or failed; None if it may be."""
+    status = head.status
+    reason = attempt.on_head(status, head.by_name, head.headers)
+    if usage is not None and usage.is_refused_by(head):
+        return USAGE_REFUSED if reason is None and (status >= 400 or _may_send_again(context)) else reason
+    if reason is not None or status < 400 or not isinstance(attempt, LocalAttempt):
+        return reason
+    if not context.request.body_dropped and attempt.lacks_model(status, context):
+        return MODEL_MISSING
+    if status in RETRIED_STATUSES and attempt.may_move(context) and _may_retry(proxy, context, Outcome.ENGINE_ERROR):
+        context.reported_error = f"status {status}"
+        return ERROR_STATUS
+    return None
+
+
+def after_rejection(context: RequestContext, attempt: Attempt, reason: Reason, now: float) -> RetryReason | Refusal:
+    """What follows a rejection: another target, unless a peer reports that its engine may have started. `now` in s."""
+    if not RULES[_REJECTIONS.get(reason, Outcome.REFUSED)].may_retry:
+        return Refusal(reason, f"the engine in {attempt.region} did not begin in time")
+    if reason is ERROR_STATUS and isinstance(attempt, LocalAttempt):
+        attempt.failed_first(context)
+        return RetryReason.ENGINE_ERROR
+    attempt.rejected(context, reason, now)
+    return RetryReason.MODEL_MISSING if reason is MODEL_MISSING else attempt.retry_reason
+
+
+def after_error(
+    proxy: Proxy, context: RequestContext, attempt: Attempt, error: AnswerError, now: float
+) -> RetryReason | None:
+    """What follows a response with status 200 that begins with an error; None if the client receives it. `now` in s."""
+    outcome = outcome_of_error(error)
+    if not RULES[outcome].may_retry or not isinstance(attempt, LocalAttempt):
+        return None
+    attempt.erred(error)
+    if not _may_retry(proxy, context, outcome):
+        return None
+    context.reported_error = error.message
+    if error.cause is ErrorCause.BUSY:
+        attempt.rejected(context, _SATURATED, now)
+        return RetryReason.ENGINE_BUSY
+    attempt.failed_first(context)
+    return RetryReason.ENGINE_ERROR
+
+
+def while_awaiting(
+    proxy: Proxy,
+    context: RequestContext,
+    attempt: Attempt,
+    target: TargetConnection,
+    intake: AnswerIntake | None,
+    now: float,
+) -> RetryReason | Refusal | None:
+    """What follows if no response has begun by `now` (s): a further target if this one failed or is suspect, a refusal
+    if it is overdue, since it may have started; None to wait."""
+    if context.request.whole:
+        attempt.waits(now)
+    if attempt.peer_failed():
+        attempt.unreachable(context, broke=True)
+        return RetryReason.CLOSED_EARLY
+    stall = attempt.stall()
+    if stall is not None and _may_leave_suspect(proxy, context, stall, now):
+        attempt.moved_away(context)
+        return RetryReason.ENDPOINT_SUSPECT
+    overdue = target.overdue(now, has_begun=intake is not None and intake.held != b"")
+    if not overdue:
+        return None
+    attempt.stalled()
+    return Refusal(Reason.ENGINE_TIMEOUT, f"the engine {overdue}")
+
+
+def refuse_retry(proxy: Proxy, context: RequestContext, why: RetryReason, now: float) -> Refusal | None:
+    """Take a retry from the budget; a refusal if the request cannot be sent again, or the budget is used up."""
+    rules, budget = RULES[OUTCOMES[why]], proxy.retry_budget
+    if not rules.may_retry:
+        return Refusal(_ENGINE_FAILED, why.value)
+    if context.request.body_dropped:
+        return Refusal(_ENGINE_FAILED, f"{why.value}, and the body was not kept for a retry")
+    if budget.withdraw(now):
+        return None
+    reason = _ENGINE_FAILED if rules.charges_endpoint else _SATURATED
+    return Refusal(reason, f"{why.value}, and the retry budget is used up", retry_after_s=budget.more_in_s(now))
+
+
+def _may_leave_suspect(proxy: Proxy, context: RequestContext, stall: Stall, now: float) -> bool:
+    """Whether a request may leave its suspect target. Otherwise it stays, since the target may recover."""
+    return (
+        stall.may_resend(repeatable=context.is_repeatable)
+        and not context.request.body_dropped
+        and _has_attempts(context)
+        and proxy.retry_budget.allows_one(now)
+        and proxy.router.has_other_target(context, now)
+    )
+
+
+def _may_retry(proxy: Proxy, context: RequestContext, outcome: Outcome) -> bool:
+    """Whether the client's request can and may be sent again after an attempt ended with `outcome`."""
+    may_retry = RULES[outcome].may_retry and _has_attempts(context) and _may_send_again(context)
+    return may_retry and proxy.retry_budget.allows_one(proxy.clock())
+
+
+def _may_send_again(context: RequestContext) -> bool:
+    """Whether the client's request can be sent again after an engine may have started it."""
+    request = context.request
+    return request.whole and not request.body_dropped and context.is_repeatable and not context.is_for_object
+
+
+def _has_attempts(context: RequestContext) -> bool:
+    return context.attempts < MAX_ATTEMPTS and context.broken + 1 < MAX_BROKEN
