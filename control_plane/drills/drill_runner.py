@@ -36,7 +36,7 @@ from penstock.drills.drill_state import (
 from penstock.fleet.snapshot import pools
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
-from penstock.rollout.evidence import observations, with_marks
+from penstock.rollout.canary_analysis import observations, with_marks
 
 TICK_S = 1.0
 """Time (s) between two steps: agents report about once a second."""

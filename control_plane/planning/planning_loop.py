@@ -27,7 +27,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.planning.planner import PlanResult
 from penstock.planning.tick_input import TickInput
 from penstock.policy.policy import Policy
-from penstock.rollout.evidence import observations
+from penstock.rollout.canary_analysis import observations
 from penstock.rollout.shadow import shadow
 from penstock.scaling.cost_rates import egress_hourly_cost, gpu_hourly_cost
 from penstock.scaling.recommender import Recommendation, Recommender

@@ -15,7 +15,7 @@ from penstock.planning.registry import OFFLINE_LIMIT_S
 from penstock.planning.tick_input import TickInput
 from penstock.policy.policy import Policy
 from penstock.policy.service_objective import within_text
-from penstock.rollout.objective_evidence import ObjectiveCounts, counted, merge_counts
+from penstock.rollout.objective_analysis import ObjectiveCounts, counted, merge_counts
 
 
 class Situation(msgspec.Struct, frozen=True):

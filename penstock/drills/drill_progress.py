@@ -9,8 +9,8 @@ import msgspec
 from penstock.drills.drill_state import Drill, DrillEvent, DrillPhase, transition
 from penstock.overrides.overrides import Override, OverrideKind
 from penstock.policy.service_objective import within_text
-from penstock.rollout.evidence import AgentObservation, objectives_since, requests_since, with_marks
-from penstock.rollout.objective_evidence import ObjectiveCounts, merge_counts
+from penstock.rollout.canary_analysis import AgentObservation, objectives_since, requests_since, with_marks
+from penstock.rollout.objective_analysis import ObjectiveCounts, merge_counts
 
 SET_WITHIN_S = 60.0
 """Time limit (s) for setting the drain, which takes longer only if the store does not respond."""

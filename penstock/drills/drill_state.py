@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.kinds.operations import Exercise
-from penstock.rollout.objective_evidence import ObjectiveCounts
+from penstock.rollout.objective_analysis import ObjectiveCounts
 from penstock.rollout.state_machine import Mark
 
 

@@ -16,8 +16,8 @@ from penstock.fleet.capacity import Supply
 from penstock.fleet.capacity_groups import SharedSlots
 from penstock.fleet.snapshot import Demand
 from penstock.overrides.overrides import WITHDRAWS, Override, OverrideKind
-from penstock.planning.change_limit import ramped, step_towards
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed
+from penstock.planning.share_change_limit import ramped, step_towards
 from penstock.planning.spillover_limits import Bounds, bounds
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class

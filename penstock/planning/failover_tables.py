@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 import numpy as np
 
-from penstock.planning.change_limit import normalised
 from penstock.planning.linear_program.arrays import Ints
 from penstock.planning.linear_program.flows import Flows, slot_ledger
 from penstock.planning.linear_program.problem import Problem
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable, RegionPlan
+from penstock.planning.share_change_limit import normalised
 from penstock.planning.share_moves import Key
 
 INTERVAL_S = 10.0

@@ -14,8 +14,8 @@ import msgspec
 from penstock.fleet.snapshot import Snapshot, reporting_regions
 from penstock.health.region_health import RegionState
 from penstock.overrides.interventions import emptied
-from penstock.planning.change_limit import ramped, step_towards
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.planning.share_change_limit import ramped, step_towards
 from penstock.planning.share_moves import Key, Move, NearestFirst, ReportedModels, homeward
 from penstock.planning.tick_input import TickInput, Workload
 from penstock.policy.policy import Policy

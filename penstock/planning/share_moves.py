@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from penstock.fleet.snapshot import Demand, Snapshot
 from penstock.overrides.interventions import Constraints, Interventions, capped, stays
-from penstock.planning.change_limit import moved_share
 from penstock.planning.plan import ClassPlan
+from penstock.planning.share_change_limit import moved_share
 from penstock.planning.spillover_limits import kept_home
 
 

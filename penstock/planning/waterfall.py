@@ -12,10 +12,10 @@ from penstock.fleet.capacity import Supply
 from penstock.fleet.slot_ledger import SlotLedger
 from penstock.fleet.snapshot import Demand
 from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
-from penstock.planning.change_limit import normalised
 from penstock.planning.linear_program.flows import Flows
 from penstock.planning.plan_builder import PlanBuilder
 from penstock.planning.planner import PlanResult
+from penstock.planning.share_change_limit import normalised
 from penstock.planning.share_moves import Key, NearestFirst
 from penstock.planning.tick_input import TickInput, workload
 from penstock.policy.policy import Policy

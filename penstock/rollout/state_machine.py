@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.provenance import Provenance
-from penstock.rollout.objective_evidence import ObjectiveCounts
+from penstock.rollout.objective_analysis import ObjectiveCounts
 
 MAX_DISMISSED = 50
 """Maximum number of remembered digests that are not rolled out again automatically."""

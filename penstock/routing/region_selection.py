@@ -16,8 +16,8 @@ import msgspec
 
 from penstock.admission.queueing import MIN_RETRY_S, retry_after_s
 from penstock.health.region_health import RegionState
-from penstock.planning.change_limit import ramped
 from penstock.planning.plan import NONE_CLOSED, ArcReason, ClassPlan
+from penstock.planning.share_change_limit import ramped
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal, Rejection

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.health.region_health import RegionState
-from penstock.planning.change_limit import DEADBAND
 from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.share_change_limit import DEADBAND
 from penstock.planning.share_moves import Key
 from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.kinds.models import Model

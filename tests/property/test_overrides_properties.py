@@ -15,9 +15,9 @@ from penstock.fleet.snapshot import demand
 from penstock.health.region_health import RegionState
 from penstock.overrides.interventions import Interventions, narrowed
 from penstock.overrides.overrides import Override, OverrideKind, lifted
-from penstock.planning.change_limit import moved_share
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import ArcReason, ClassPlan, RegionPlan
+from penstock.planning.share_change_limit import moved_share
 from penstock.planning.tick_input import planned_for
 from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.policy.residency import residency_class

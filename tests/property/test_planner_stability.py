@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.planning.change_limit import DEADBAND
 from penstock.planning.forecast import Forecaster
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
+from penstock.planning.share_change_limit import DEADBAND
 from penstock.planning.share_moves import Key
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.kinds.operations import RolloutRules
-from penstock.rollout.evidence import AgentObservation, Evidence, observe
+from penstock.rollout.canary_analysis import AgentObservation, Evidence, observe
 from penstock.rollout.state_machine import (
     TRANSITIONS,
     Phase,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.planning.change_limit import moved_share, step_towards
 from penstock.planning.plan import ClassPlan, RegionPlan
+from penstock.planning.share_change_limit import moved_share, step_towards
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Spillover

@@ -30,7 +30,7 @@ from control_plane.rollout.rollout_runner import RolloutRunner
 from control_plane.status.fleet_view import FleetView
 from penstock.policy.kinds.operations import RolloutRules
 from penstock.policy.policy_diff import Change, diff
-from penstock.rollout.evidence import observations
+from penstock.rollout.canary_analysis import observations
 from penstock.rollout.region_evidence import by_region
 from penstock.rollout.state_machine import Rollout, RolloutEvent
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.fleet.slot_ledger import SlotLedger
-from penstock.planning.change_limit import normalised
 from penstock.planning.linear_program.arrays import Floats, Ints, summed
 from penstock.planning.linear_program.problem import Pool, Problem
+from penstock.planning.share_change_limit import normalised
 from penstock.planning.share_moves import Key
 
 

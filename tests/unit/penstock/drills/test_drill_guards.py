@@ -17,7 +17,7 @@ from penstock.health.region_health import RegionHealth, RegionState
 from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
 from penstock.policy.kinds.operations import DrillSchedule, Exercise, Recurrence
 from penstock.policy.policy import Policy
-from penstock.rollout.objective_evidence import ObjectiveCounts
+from penstock.rollout.objective_analysis import ObjectiveCounts
 from tests.support.override_builders import drain, interventions
 from tests.support.planet import policy
 from tests.support.reports import offered, report

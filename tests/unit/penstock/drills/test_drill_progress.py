@@ -33,8 +33,8 @@ from penstock.drills.drill_state import (
 from penstock.fleet.request_counts import RequestCounts
 from penstock.overrides.overrides import Override, OverrideKind, lifted
 from penstock.policy.kinds.operations import Exercise
-from penstock.rollout.evidence import AgentObservation
-from penstock.rollout.objective_evidence import ObjectiveCounts
+from penstock.rollout.canary_analysis import AgentObservation
+from penstock.rollout.objective_analysis import ObjectiveCounts
 
 RAMP_S, HOLD_S = 8.0, 30.0
 

@@ -13,8 +13,8 @@ from penstock.fleet.snapshot import FADED_S, ReportVerdict, Snapshot, add_report
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy_diff import diff
 from penstock.policy.service_objective import Measure, ObjectiveReport, ServiceObjective
-from penstock.rollout.evidence import observations
-from penstock.rollout.objective_evidence import ObjectiveCounts
+from penstock.rollout.canary_analysis import observations
+from penstock.rollout.objective_analysis import ObjectiveCounts
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.objective_tally import STEP_S, WINDOW_S
 from regional_agent.telemetry.request_tally import RequestTally

@@ -10,8 +10,8 @@ from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Demand
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.operations import RolloutRules
-from penstock.rollout.evidence import MAX_MARKS, AgentObservation, Evidence, observe
-from penstock.rollout.objective_evidence import ObjectiveCounts
+from penstock.rollout.canary_analysis import MAX_MARKS, AgentObservation, Evidence, observe
+from penstock.rollout.objective_analysis import ObjectiveCounts
 from penstock.rollout.region_evidence import by_region
 from penstock.rollout.shadow import shadow
 from penstock.rollout.state_machine import (

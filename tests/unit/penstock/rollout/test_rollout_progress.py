@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.rollout.evidence import Evidence, phase_facts
+from penstock.rollout.canary_analysis import Evidence, phase_facts
 from penstock.rollout.rollout_progress import RolloutOutlook, conditions, outlook
 from penstock.rollout.state_machine import IN_CANARY, Phase, Rollout, RolloutEvent, begin, first_rollout, transition
 from tests.unit.penstock.rollout.test_rollout import NEW, NEXT, OLD, RULES, STABLE, Story, fleet, word

@@ -9,7 +9,7 @@ import msgspec
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Snapshot, freshness
 from penstock.policy.kinds.operations import RolloutRules
-from penstock.rollout.objective_evidence import ObjectiveCounts, broken_objective, counts_of, counts_since, merge_counts
+from penstock.rollout.objective_analysis import ObjectiveCounts, broken_objective, counts_of, counts_since, merge_counts
 from penstock.rollout.rollout_progress import MAX_NAMED, PhaseFacts, conditions
 from penstock.rollout.state_machine import IN_CANARY, Mark, Phase, Rollout, RolloutEvent, transition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.planning.change_limit import DEADBAND, moved_share, normalised, ramped, step_towards
+from penstock.planning.share_change_limit import DEADBAND, moved_share, normalised, ramped, step_towards
 
 ALIVE = {"a", "b", "c"}
 NOISE = {"a": 0.7 + DEADBAND / 2, "b": 0.3 - DEADBAND / 2}
