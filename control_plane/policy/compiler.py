@@ -367,8 +367,9 @@ def _model(shape: ModelDocument) -> Model:
 
 
 def _queueing(shape: QueueingSpec, expected_service_s: float) -> Queueing:
+    follows_service = shape.max_wait_s is None
     max_wait_s = default_max_wait_s(expected_service_s) if shape.max_wait_s is None else shape.max_wait_s
-    return Queueing(QueueOrder(shape.order), shape.max_overtaken_s, max_wait_s, shape.max_length)
+    return Queueing(QueueOrder(shape.order), shape.max_overtaken_s, max_wait_s, follows_service, shape.max_length)
 
 
 def _cost(shape: CostSpec) -> Cost:

@@ -16,6 +16,7 @@ from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
 from penstock.admission.queue_order import urgency_at
 from penstock.admission.queueing import CREDIT_WAIT_S, MIN_RETRY_S, QueuedRequest, give_up_at, retry_after_s
 from penstock.fleet.expected_wait import expected_wait_s
+from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
 from regional_agent.telemetry.outcomes import QueueOutcome
@@ -125,12 +126,14 @@ class AdmissionQueue:
         """
         model, tenant, arrived_at = context.model, context.estimate.tenant, context.received_at
         # The wait is counted from the arrival, so that a request that joins again keeps its deadline.
-        until = give_up_at(arrived_at, context.deadline_at, context.max_wait_s)
-        urgency = _urgency_at(context, until)
+        pool, max_wait_s = self._endpoints.pool(model), context.max_wait_s
         queue, known = self._queue(model), context.policy.models.get(model)
         if known is not None:
             queue.max_length = known.queueing.max_length
-        pool = self._endpoints.pool(model)
+            if known.queueing.follows_service and context.route_context is None and pool.slots:
+                max_wait_s = max(max_wait_s, WAIT_SERVICE_TIMES * pool.service_s * pool.ready / pool.slots)
+        until = give_up_at(arrived_at, context.deadline_at, max_wait_s)
+        urgency = _urgency_at(context, until)
         ahead = queue.ahead_of(tenant, context.priority, arrived_at, urgency) + self.waiting(model) - len(queue)
         # Without a ready endpoint, when one becomes ready is unknown.
         wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s) if pool.ready else 0.0

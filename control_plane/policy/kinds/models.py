@@ -86,8 +86,9 @@ class QueueingSpec(StrictModel):
     value shortens the median wait and lengthens the longest waits."""
     max_wait_s: float | None = Field(None, ge=0, le=3600)
     """Time (s) for which a request may wait for a slot, or for an endpoint that loads, restarts or was scaled to zero,
-    in all regions together. A request that is expected to wait longer is refused at once; 0: never wait. null: 20, or
-    twice `expected_service_s` where that is longer."""
+    in all regions together. A request that is expected to wait longer is refused at once; 0: never wait. null: 20,
+    or twice `expected_service_s`, or twice the measured time in which a slot of an endpoint becomes free, whichever is
+    longest."""
     max_length: int = Field(4096, ge=1, le=1_000_000)
     """Maximum number of requests that wait at one agent. A full queue refuses or displaces requests of the tenant that
     has most in it."""

@@ -84,6 +84,8 @@ class Queueing(PolicyStruct, frozen=True):
     """Arrivals later than this time (s) after a request do not overtake it, whatever its work."""
     max_wait_s: float = DEFAULT_MAX_WAIT_S
     """Maximum wait (s) of a request, in all regions together."""
+    follows_service: bool = False
+    """Whether the maximum wait grows with the measured service times, because the policy sets none."""
     max_length: int = 4096
     """Maximum number of requests that wait at one agent."""
 

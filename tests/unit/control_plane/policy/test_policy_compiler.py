@@ -314,6 +314,7 @@ def test_requests_wait_for_two_service_times_by_default(fields: str, max_wait_s:
     document = f"\n---\napiVersion: penstock/v1\nkind: Model\nname: slow\n{fields}"
     queueing = compile_bundle(BUNDLE | {"slow.yaml": document}).models["slow"].queueing
     assert (queueing.max_wait_s, queueing.max_length) == (max_wait_s, max_length)
+    assert queueing.follows_service == ("max_wait_s" not in fields)
 
 
 @pytest.mark.parametrize(("rate", "burst"), [("0.5", 1), ("2", 2), ("2.5", 3), ("null", 1)])

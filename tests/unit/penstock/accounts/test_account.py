@@ -8,7 +8,7 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome
 from penstock.answers.usage import Usage
 from penstock.cost.work import CostInputs, Work
-from penstock.policy.policy import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
 
 ESTIMATE = WorkEstimate("t", "m", Cost(CostUnit.TOKEN, 0.001, 0.01), CostInputs(400), Work(0.1, 2.0), True)

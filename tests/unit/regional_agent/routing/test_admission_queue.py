@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 
 from penstock.admission import fair_queueing
+from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
-from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
+from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model, Queueing
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing import admission_queue
@@ -48,6 +49,7 @@ class Here:
         """By residency, what other regions have granted."""
         self.cannot_use_it = ""
         """Who has tried what there is here already."""
+        self.models: dict[str, Model] = {}
         self.refused: dict[str, Refusal] = {}
         for _ in range(2):
             self.gpu.take()
@@ -65,10 +67,11 @@ class Here:
             attempts=0,
             rests_until=0.0,
             max_wait_s=DEFAULT_MAX_WAIT_S,
+            route_context=None,
         )
         context.residency = SimpleNamespace(permitted=SimpleNamespace(name=residency))
-        context.estimate = SimpleNamespace(tenant="t")
-        context.policy = SimpleNamespace(models={})
+        context.estimate = SimpleNamespace(tenant="t", work=Work(0.1, 1.0))
+        context.policy = SimpleNamespace(models=self.models)
 
         def answer(target: Any) -> None:
             if isinstance(target, Refusal):
@@ -236,3 +239,18 @@ async def test_the_length_and_age_of_the_queue_are_published(here: Here) -> None
     assert (said.requests, said.behind, said.waited_ms) == (2, 0, 2000)
     here.room.leave(first)
     assert here.room.summaries()["m"].which != said.which
+
+
+@pytest.mark.parametrize("follows_service", [True, False])
+async def test_the_default_wait_grows_with_the_measured_service_times(here: Here, follows_service: bool) -> None:
+    here.models["m"] = Model("m", queueing=Queueing(follows_service=follows_service))
+    for _ in range(50):
+        here.gpu.completed(60.0)
+    here.endpoints.pool("m").recount()
+    entry = here.join("second")
+    if not follows_service:
+        assert isinstance(entry, Refusal)
+        assert "too long" in entry.detail
+        return
+    assert not isinstance(entry, Refusal)
+    assert entry.leave_at == pytest.approx(here.clock.now + 60.0, rel=0.05), "two service times, of two slots"
