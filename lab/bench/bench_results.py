@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
+
+Row = TypeVar("Row")
+Columns = Sequence[tuple[str, Callable[[Row], str]]]
+"""Header and cell of each column."""
 
 MAX_LOAD_AVERAGE = 0.5
 """A higher load average in the minute before a run means that other processes used the machine."""
@@ -91,19 +96,21 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> T
     return shown
 
 
+def columns_table(title: str, columns: Columns[Row], rows: Iterable[Row]) -> Table:
+    """Return a table whose columns compute their cells from the rows."""
+    return table(title, [header for header, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
+
+
 def goals_table(goals: Iterable[Goal]) -> Table:
     """Return the goals as a table."""
     words = {True: "kept", False: "missed", None: "not measured"}
-    rows = [
-        (
-            target.what,
-            f"{target.limit:g}",
-            "" if target.measured is None else f"{target.measured:g}",
-            words[target.kept],
-        )
-        for target in goals
-    ]
-    return table("Goals", ("goal", "at most", "measured", ""), rows)
+    columns: Columns[Goal] = (
+        ("goal", lambda target: target.what),
+        ("at most", lambda target: f"{target.limit:g}"),
+        ("measured", lambda target: "" if target.measured is None else f"{target.measured:g}"),
+        ("", lambda target: words[target.kept]),
+    )
+    return columns_table("Goals", columns, goals)
 
 
 def closing_line(machine: Machine, out: Path) -> str:

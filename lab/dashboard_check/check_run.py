@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,16 +17,12 @@ from lab.dashboard_check.fleet_events import change_policy, inject_engine_faults
 from lab.dashboard_check.panel_queries import Query, dashboard_queries, rule_queries
 from lab.dashboard_check.prometheus_api import PrometheusApi
 from lab.dashboard_check.query_report import Answer, build_report
+from lab.demo.demo_fleet import demo_fleet
 from lab.demo.inputs import DemoInputs, gather
 from lab.demo.screen import PlainScreen
 from lab.demo.story import Story
-from lab.geoip import write_geoip
-from lab.planet.bundle import write_bundle
-from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls
+from lab.planet.configs import control_plane_urls
 from lab.planet.planet import Planet
-from lab.planet.planet_ports import assign_ports
-from lab.planet.secret_files import read_secret_line
-from lab.planet.topology import IMAGE_MODEL
 from lab.servers.prometheus import PrometheusServer, find_prometheus
 
 PACE = 2.0
@@ -57,19 +49,15 @@ async def check(dashboards: Path, out: Path, console: Console) -> dict[str, Any]
     find_prometheus()
     read_queries(dashboards, 60)
     inputs = gather(None, None, None, PACE, Random(SEED))
-    logs = out / "logs"
-    shutil.rmtree(logs, ignore_errors=True)
-    with _directory() as directory:
-        planet = _planet(inputs, directory, logs)
-        prometheus = _prometheus(planet, dashboards, directory, logs)
+    async with demo_fleet(inputs, out / "logs", more_ports=[PROMETHEUS_PORT]) as planet:
+        prometheus = _prometheus(planet, dashboards)
         try:
             await asyncio.to_thread(planet.start)
             await asyncio.to_thread(prometheus.start)
             await asyncio.to_thread(prometheus.wait_ready)
-            report = await _ask_after_story(inputs, planet, directory, dashboards, prometheus.url, console)
+            report = await _ask_after_story(inputs, planet, dashboards, prometheus.url, console)
         finally:
             await asyncio.shield(asyncio.to_thread(prometheus.stop, 3.0))
-            await asyncio.shield(asyncio.to_thread(planet.stop))
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return report
 
@@ -100,15 +88,13 @@ def rule_files(folder: Path) -> list[Path]:
 
 
 async def _ask_after_story(
-    inputs: DemoInputs, planet: Planet, directory: Path, dashboards: Path, prometheus_url: str, console: Console
+    inputs: DemoInputs, planet: Planet, dashboards: Path, prometheus_url: str, console: Console
 ) -> dict[str, Any]:
     began_s = time.time()
-    cost_s = inputs.policy.models[IMAGE_MODEL].cost.output_unit_s
-    ramp_s = inputs.policy.failover.failback_ramp_s
     async with httpx.AsyncClient(base_url=prometheus_url, timeout=60) as client, asyncio.TaskGroup() as group:
         api = PrometheusApi(client)
-        story = Story(planet, inputs.scenario, inputs.asks, PlainScreen(console), ramp_s, cost_s)
-        group.create_task(_inject_events(planet, directory))
+        story = Story(planet, inputs, PlainScreen(console))
+        group.create_task(_inject_events(planet))
         # The scenario ends with killed control planes, so missing targets are read before the first kill.
         missing = group.create_task(_missing_targets(api))
         await story.run()
@@ -119,10 +105,10 @@ async def _ask_after_story(
         return build_report(answers, await api.broken_rules(), await missing)
 
 
-async def _inject_events(planet: Planet, directory: Path) -> None:
+async def _inject_events(planet: Planet) -> None:
     await asyncio.sleep(EVENTS_AFTER_S)
-    change_policy(directory / "policy")
-    await set_override(planet, read_secret_line(directory / ADMIN_TOKEN_FILE))
+    change_policy(planet.policy_dir)
+    await set_override(planet, planet.admin_token)
     await inject_engine_faults(planet)
 
 
@@ -131,32 +117,7 @@ async def _missing_targets(api: PrometheusApi) -> list[str]:
     return await api.missing_targets()
 
 
-@contextmanager
-def _directory() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="penstock-dashboards-"))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _planet(inputs: DemoInputs, directory: Path, logs: Path) -> Planet:
-    names = [*inputs.topology.port_names(), PROMETHEUS_PORT]
-    write_bundle(directory / "policy", inputs.bundle)
-    geoip_file = directory / "sites.mmdb"
-    write_geoip(geoip_file)
-    return Planet(
-        inputs.topology,
-        assign_ports(names, None, Random()),
-        inputs.matrix,
-        directory=directory,
-        logs=logs,
-        policy_dir=directory / "policy",
-        geoip_file=geoip_file,
-    )
-
-
-def _prometheus(planet: Planet, dashboards: Path, directory: Path, logs: Path) -> PrometheusServer:
+def _prometheus(planet: Planet, dashboards: Path) -> PrometheusServer:
     """Return a Prometheus with the target labels that dashboards/README.md requires."""
     agents = []
     for name, where in planet.admin_urls().items():
@@ -170,7 +131,7 @@ def _prometheus(planet: Planet, dashboards: Path, directory: Path, logs: Path) -
         for name, where in control_plane_urls(planet.topology, planet.ports).items()
     ]
     server = PrometheusServer(
-        directory / "prometheus",
+        planet.directory / "prometheus",
         port=planet.ports[PROMETHEUS_PORT],
         scrape_configs=[
             {
@@ -187,5 +148,5 @@ def _prometheus(planet: Planet, dashboards: Path, directory: Path, logs: Path) -
         rule_files=rule_files(dashboards),
         interval_s=SCRAPE_INTERVAL_S,
     )
-    server.log_path = logs / "prometheus.log"
+    server.log_path = planet.logs / "prometheus.log"
     return server

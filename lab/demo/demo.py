@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,7 +16,9 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from lab.demo.demo_fleet import demo_fleet
 from lab.demo.demo_report import Setting, build_report, write_report
+from lab.demo.findings import Finding, print_findings
 from lab.demo.inputs import DemoInputs, gather
 from lab.demo.listing import print_listing, print_page
 from lab.demo.output_dir import NEEDED_BYTES, check_space, lock_output_dir
@@ -25,12 +26,8 @@ from lab.demo.page.page import render_page
 from lab.demo.records import Run
 from lab.demo.screen import Screen, make_screen
 from lab.demo.story import Story
-from lab.demo.verdict import Check, judge
-from lab.geoip import write_geoip
-from lab.planet.bundle import write_bundle
+from lab.demo.verdict import judge
 from lab.planet.planet import Planet
-from lab.planet.planet_ports import assign_ports
-from lab.planet.topology import IMAGE_MODEL
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -62,51 +59,21 @@ async def run_demo(options: Options, console: Console) -> bool:
 
 
 async def _run(options: Options, console: Console, inputs: DemoInputs, began: float) -> bool:
-    logs = options.out / "logs"
-    shutil.rmtree(logs, ignore_errors=True)
-    directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-    planet = None
-    try:
-        planet = _planet(options, inputs, directory, logs)
+    async with demo_fleet(inputs, options.out / "logs", port_base=options.port_base) as planet:
         with make_screen(console, inputs.topology.region_names, inputs.scenario.duration_s) as screen:
             await _start(planet, screen)
-            print_page(planet, console, directory)
+            print_page(planet, console)
             started_s = time.monotonic() - began
-            ramp_s = inputs.policy.failover.failback_ramp_s
-            megapixel_step_s = inputs.policy.models[IMAGE_MODEL].cost.output_unit_s
-            story = Story(planet, inputs.scenario, inputs.asks, screen, ramp_s, megapixel_step_s)
-            run = await story.run()
-        checks = judge(run)
-        report = build_report(run, checks, _setting(inputs, started_s))
+            run = await Story(planet, inputs, screen).run()
+        findings = judge(run)
+        report = build_report(run, findings, _setting(inputs, started_s))
         write_report(report, options.out / "report.json")
         page = await asyncio.to_thread(render_page, report, run)
         (options.out / "report.html").write_text(page, encoding="utf-8")
-        _print_verdict(console, checks, run, options.out)
+        _print_verdict(console, findings, run, options.out)
         if options.keep:
-            await _keep(planet, console, directory)
+            await _keep(planet, console)
         return bool(report["passed"])
-    finally:
-        if planet is not None:
-            await asyncio.shield(asyncio.to_thread(planet.stop))
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _planet(options: Options, inputs: DemoInputs, directory: Path, logs: Path) -> Planet:
-    ports = assign_ports(inputs.topology.port_names(), options.port_base, Random())
-    write_bundle(directory / "policy", inputs.bundle)
-    geoip_file = options.geoip
-    if geoip_file is None:
-        geoip_file = directory / "sites.mmdb"
-        write_geoip(geoip_file)
-    return Planet(
-        inputs.topology,
-        ports,
-        inputs.matrix,
-        directory=directory,
-        logs=logs,
-        policy_dir=directory / "policy",
-        geoip_file=geoip_file.resolve(),
-    )
 
 
 async def _start(planet: Planet, screen: Screen) -> None:
@@ -122,10 +89,10 @@ async def _start(planet: Planet, screen: Screen) -> None:
     await asyncio.to_thread(planet.start, progress)
 
 
-async def _keep(planet: Planet, console: Console, directory: Path) -> None:
+async def _keep(planet: Planet, console: Console) -> None:
     """Restart the processes that the scenario killed, list all addresses, and wait for Ctrl-C."""
     await asyncio.to_thread(planet.restart_killed)
-    print_listing(planet, console, directory)
+    print_listing(planet, console)
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
@@ -163,15 +130,9 @@ def _setting(inputs: DemoInputs, started_s: float) -> Setting:
     )
 
 
-def _print_verdict(console: Console, checks: Sequence[Check], run: Run, out: Path) -> None:
-    for check in checks:
-        mark = "[green]✓[/]" if check.passed else "[bold red]✗[/]"
-        console.print(mark, f"[bold]{check.name}[/]", highlight=False, end=": ")
-        console.print(check.says, highlight=False, markup=False, soft_wrap=True)
-    failed = sum(not check.passed for check in checks)
+def _print_verdict(console: Console, findings: Sequence[Finding], run: Run, out: Path) -> None:
+    print_findings(console, findings)
+    failed = sum(not found.passed for found in findings)
     verdict = "[bold green]every promise was kept[/]" if not failed else f"[bold red]{failed} checks failed[/]"
-    console.print(
-        f"{verdict}; {len(run.served)} chats, {len(run.images)} images; {out}/report.html",
-        highlight=False,
-        soft_wrap=True,
-    )
+    counts = f"{len(run.served)} chats, {len(run.images)} images"
+    console.print(f"{verdict}; {counts}; {out}/report.html", highlight=False, soft_wrap=True)

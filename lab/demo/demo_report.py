@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from lab.demo.findings import Finding
 from lab.demo.images.image_outcomes import image_outcomes
 from lab.demo.measure import (
     Kind,
@@ -27,7 +28,6 @@ from lab.demo.measure import (
 )
 from lab.demo.records import Answer, Outcome, Run, Served
 from lab.demo.scenario import Phase, PhaseName
-from lab.demo.verdict import Check
 from lab.quantile import quantile
 
 DEFINITIONS = {
@@ -67,7 +67,7 @@ class Setting(msgspec.Struct, frozen=True):
     environment: dict[str, Any]
 
 
-def build_report(run: Run, checks: Sequence[Check], setting: Setting) -> dict[str, Any]:
+def build_report(run: Run, checks: Sequence[Finding], setting: Setting) -> dict[str, Any]:
     """Return the content of report.json; `passed` determines the exit code."""
     measured = failover(run)
     outcomes = Counter(request.outcome for request in run.served)

@@ -61,6 +61,8 @@ class DemoInputs(msgspec.Struct, frozen=True):
     policy: Policy
     """The compiled `bundle`."""
     matrix: RttMatrix
+    geoip_file: Path | None
+    """Database that locates clients; None for the lab's table of sites."""
     workload: str
     """Description of the source of arrivals and lengths, for the report."""
     geography: str
@@ -108,6 +110,7 @@ def gather(
         bundle=bundle,
         policy=compile_bundle(bundle),
         matrix=matrix,
+        geoip_file=geoip_file,
         workload=_workload(trace_file, stretch, scenario, len(pulses), len(images), len(forwarded)),
         geography=_geography(geoip_file),
         network=_network(rtt_file),

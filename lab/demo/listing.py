@@ -15,14 +15,14 @@ from lab.planet.topology import CHAT_8B, FACES, IMAGE_MODEL, agent_port, engine_
 from lab.servers.free_ports import LOOPBACK
 
 
-def print_page(planet: Planet, console: Console, directory: Path) -> None:
+def print_page(planet: Planet, console: Console) -> None:
     """Print the URL of the operators' page and the path of the sign-in key."""
     pages = " or ".join(f"{where}/ui" for where in control_plane_urls(planet.topology, planet.ports).values())
-    line = f"operators' page: {pages}; the sign-in key is in {directory / ADMIN_TOKEN_FILE}"
+    line = f"operators' page: {pages}; the sign-in key is in {planet.directory / ADMIN_TOKEN_FILE}"
     console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def print_listing(planet: Planet, console: Console, directory: Path) -> None:
+def print_listing(planet: Planet, console: Console) -> None:
     """Print the addresses, keys and files of the fleet, and example commands."""
     topology, ports = planet.topology, planet.ports
     lines: list[tuple[str, str]] = []
@@ -40,20 +40,20 @@ def print_listing(planet: Planet, console: Console, directory: Path) -> None:
         ("redis", f"redis://{LOOPBACK}:{ports['redis']}/0"),
         ("WAN fault control", url(ports["wan control"])),
         ("tenant keys", ", ".join(TENANT_KEYS.values())),
-        ("policy (editable)", str(directory / "policy")),
-        ("certificates", str(directory / IDENTITIES_DIR)),
-        ("admin token", str(directory / ADMIN_TOKEN_FILE)),
+        ("policy (editable)", str(planet.policy_dir)),
+        ("certificates", str(planet.directory / IDENTITIES_DIR)),
+        ("admin token", str(planet.directory / ADMIN_TOKEN_FILE)),
         ("logs", str(planet.logs)),
     ]
     console.print("the fleet runs until Ctrl-C:", highlight=False)
     for what, where in lines:
         console.print(f"  {what:<28}{where}", highlight=False, markup=False, soft_wrap=True)
     console.print("example commands for another terminal:", highlight=False)
-    for command in _to_try(planet, directory):
+    for command in _to_try(planet):
         console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _to_try(planet: Planet, directory: Path) -> list[str]:
+def _to_try(planet: Planet) -> list[str]:
     """Return example shell commands that work in any directory: requests, and `penstock` with its environment."""
     topology, ports = planet.topology, planet.ports
     first, site = topology.regions[0], topology.sites[0]
@@ -69,7 +69,7 @@ def _to_try(planet: Planet, directory: Path) -> list[str]:
         f'-d \'{{"prompt":"a lake","steps":20,"override_settings":{{"sd_model_checkpoint":"{IMAGE_MODEL}"}}}}\'',
         f'export PATH={quote(str(Path(sys.executable).parent))}:"$PATH"',
         f"export PENSTOCK_URL={','.join(control_plane_urls(topology, ports).values())}",
-        f"export PENSTOCK_ADMIN_TOKEN_FILE={quote(str(directory / ADMIN_TOKEN_FILE))}",
+        f"export PENSTOCK_ADMIN_TOKEN_FILE={quote(str(planet.directory / ADMIN_TOKEN_FILE))}",
         "penstock status",
         f"penstock explain --origin {first.name} --ip {address} {asked}",
         f"penstock explain --origin {first.name} --ip {address} --tenant open --model {IMAGE_MODEL} "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from itertools import pairwise
 
 import msgspec
 
@@ -142,13 +143,10 @@ def _forwarded_streams(run: Run, killed_s: float) -> list[Served]:
 def _first_notice(run: Run, from_s: float, to_s: float) -> list[float]:
     """Return the times (s) at which each surviving agent first reported the region as failed."""
     first: dict[str, float] = {}
-    for peer_state in run.peer_states:
-        if (
-            peer_state.region == run.scenario.lost_region
-            and peer_state.state == "failed"
-            and from_s <= peer_state.at_s < to_s
-        ):
-            first.setdefault(peer_state.observer, peer_state.at_s)
+    for look in run.looks:
+        for observer, failed in look.failed_peers.items():
+            if from_s <= look.at_s < to_s and run.scenario.lost_region in failed:
+                first.setdefault(observer, look.at_s)
     return list(first.values())
 
 
@@ -165,9 +163,13 @@ def _attempts_at_the_dead(run: Run, from_s: float, to_s: float) -> list[tuple[Se
 
 
 def _agents_at_the_dead(run: Run, from_s: float, to_s: float) -> list[float]:
-    """Return the times (s) at which failed attempts of agents at the killed region were observed."""
-    lost = run.scenario.lost_region
-    return [miss.at_s for miss in run.peer_misses if miss.region == lost and from_s <= miss.at_s < to_s]
+    """Return the times (s) at which retries of other regions' agents were observed, as attempts at the region."""
+    return [
+        later.at_s
+        for earlier, later in pairwise(run.looks)
+        if from_s <= later.at_s < to_s
+        and any(count > earlier.retries.get(name, count) for name, count in later.retries.items())
+    ]
 
 
 def steady_share(run: Run) -> float | None:

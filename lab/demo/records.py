@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from lab.demo.scenario import Scenario
+from lab.planet.fleet_watch import Look
 
 
 class Answer(StrEnum):
@@ -127,23 +128,6 @@ class Event(msgspec.Struct, frozen=True):
     text: str
 
 
-class PeerState(msgspec.Struct, frozen=True):
-    """A change of a region's state, as reported by an agent of another region."""
-
-    at_s: float
-    observer: str
-    region: str
-    state: str
-
-
-class PeerMiss(msgspec.Struct, frozen=True):
-    """A failed attempt of an agent at a peer region, observed as an increase of the agent's retry counter."""
-
-    at_s: float
-    observer: str
-    region: str
-
-
 class Run(msgspec.Struct, frozen=True):
     """All records of a run."""
 
@@ -154,8 +138,7 @@ class Run(msgspec.Struct, frozen=True):
     started: frozenset[str]
     """Ids of the requests that an engine started."""
     events: tuple[Event, ...]
-    peer_states: tuple[PeerState, ...]
-    peer_misses: tuple[PeerMiss, ...]
+    looks: tuple[Look, ...]
     failback_ramp_s: float
     """Failback ramp (s) of the policy."""
     images: tuple[ImageJob, ...] = ()

@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from lab.demo.clients import as_served, entries_of
-from lab.demo.demo_workload import Ask
 from lab.demo.images.image_accounting import accounted_work_s
+from lab.demo.inputs import DemoInputs
 from lab.demo.records import Event, EventKind, ImageJob, Run, Served
 from lab.demo.records import Outcome as Ending
-from lab.demo.scenario import Act, ActName, Scenario
+from lab.demo.scenario import Act, ActName
 from lab.demo.screen import Screen
 from lab.demo.tally import Tally
-from lab.demo.watching import AgentWatch, WitnessWatch, every
-from lab.planet.planet import Planet
-from lab.planet.topology import agent_port
+from lab.demo.witness_watch import WitnessWatch
+from lab.planet.fleet_watch import LOOK_EVERY_S, FleetWatch
+from lab.planet.planet import Planet, control_plane_process
+from lab.planet.topology import IMAGE_MODEL
 from lab.replay.outcome import Outcome
 from lab.replay.replayer import Replayer
 from lab.servers.errors import ServerError
-from lab.servers.free_ports import LOOPBACK
-from lab.witness import Witness
 
 HEAD_START_S = 0.5
 """Time (s) from the start of the replayer to the start of the schedule."""
@@ -35,10 +34,13 @@ PREPARE_S = 0.5
 """Time (s) before an act at which its preparation begins."""
 
 FAST_POLL_FOR_S = 3.0
-"""Time (s) after the kill of a region in which agents are polled at the short interval."""
+"""Time (s) after the kill of a region in which processes are polled at the short interval."""
 
 DRAW_EVERY_S = 0.125
-LOOK_EVERY_S = 0.5
+READ_EVERY_S = 0.5
+POLL_S = 0.25
+"""Interval (s) at which the processes are polled, except while a region is being lost."""
+
 LEADER_WITHIN_S = 15.0
 """Maximum time (s) to wait for a new leader."""
 
@@ -58,39 +60,23 @@ STYLES = {
 class Story:
     """One run of the scenario on a running fleet."""
 
-    def __init__(
-        self,
-        planet: Planet,
-        scenario: Scenario,
-        asks: Sequence[Ask],
-        screen: Screen,
-        failback_ramp_s: float,
-        megapixel_step_s: float,
-    ) -> None:
-        """Create a run; `run` starts it.
-
-        Args:
-            failback_ramp_s: failback ramp (s) of the policy.
-            megapixel_step_s: cost (s) of a megapixel step by the policy.
-        """
-        self._megapixel_step_s = megapixel_step_s
+    def __init__(self, planet: Planet, inputs: DemoInputs, screen: Screen) -> None:
+        """Create a run; `run` starts it."""
         self._planet = planet
-        self._scenario = scenario
+        self._scenario = inputs.scenario
         self._screen = screen
-        self._failback_ramp_s = failback_ramp_s
+        self._failback_ramp_s = inputs.policy.failover.failback_ramp_s
+        self._megapixel_step_s = inputs.policy.models[IMAGE_MODEL].cost.output_unit_s
+        asks = inputs.asks
         topology, ports = planet.topology, planet.ports
-        admin = {
-            f"{region.name}/{agent}": ports[agent_port(region.name, agent, "admin")]
-            for region in topology.regions
-            for agent in region.agents
-        }
         self._asks = {ask.planned.id: ask for ask in asks}
         workload = [ask.planned for ask in asks]
         self._replayer = Replayer(workload, entries_of(topology, ports), on_outcome=self._ended)
         self._images_due_s = sorted(ask.planned.at_s for ask in asks if ask.planned.image is not None)
         self._images: list[Served] = []
         self._tally = Tally({region.name: region.city for region in topology.regions})
-        self._agents = AgentWatch(admin, LOOPBACK, self._now, planet.agents_key)
+        self._watch = FleetWatch(planet, self._now)
+        self._watch.interval_s = POLL_S
         self._zero = 0.0
         self._events: list[Event] = []
         self._served: list[Served] = []
@@ -99,13 +85,13 @@ class Story:
     async def run(self) -> Run:
         """Run the scenario until the last response, and return its records."""
         self._zero = time.monotonic() + HEAD_START_S
-        witness = WitnessWatch(Witness(self._planet.witness_dir), time.time() + HEAD_START_S)
+        witness = WitnessWatch(self._planet.witness_dir, time.time() + HEAD_START_S)
         watching = [
             asyncio.create_task(job)
             for job in (
-                self._agents.run(),
+                self._watch.run(),
                 every(DRAW_EVERY_S, self._draw),
-                every(LOOK_EVERY_S, partial(self._look, witness)),
+                every(READ_EVERY_S, partial(self._look, witness)),
             )
         ]
         acting = asyncio.create_task(self._act())
@@ -131,8 +117,7 @@ class Story:
             sightings=tuple(witness.sightings),
             started=await witness.started(),
             events=tuple(sorted(self._events, key=lambda event: event.at_s)),
-            peer_states=tuple(self._agents.peer_states),
-            peer_misses=tuple(self._agents.misses),
+            looks=tuple(self._watch.looks),
             failback_ramp_s=self._failback_ramp_s,
             images=await self._image_jobs(),
             processes=len(self._planet.processes()),
@@ -170,7 +155,7 @@ class Story:
 
     async def _draw(self) -> None:
         running: dict[str, int] = {}
-        for agent, requests in self._agents.running.items():
+        for agent, requests in self._watch.looks[-1].running.items() if self._watch.looks else ():
             region = agent.partition("/")[0]
             running[region] = running.get(region, 0) + requests
         states = {self._scenario.lost_region: self._lost_region_is}
@@ -197,7 +182,7 @@ class Story:
     async def _do(self, act: Act) -> None:
         scenario, planet = self._scenario, self._planet
         if act.name is ActName.KILL_REGION:
-            self._agents.missing, self._agents.polls_fast = scenario.lost_region, True
+            self._watch.lost_region, self._watch.interval_s = scenario.lost_region, LOOK_EVERY_S
         await self._until(act.at_s)
         match act.name:
             case ActName.SURGE_BEGINS:
@@ -212,31 +197,29 @@ class Story:
             case ActName.KILL_LEADER:
                 await self._replace_leader()
             case ActName.KILL_ETCD:
-                at = await asyncio.to_thread(planet.kill_etcd)
+                at = await asyncio.to_thread(planet.kill, planet.topology.etcd_members)
                 self._note(EventKind.ETCD_KILLED, "kill -9 of etcd: no new plans, no elections", at - self._zero)
             case ActName.KILL_REDIS:
-                at = await asyncio.to_thread(planet.kill_redis)
+                at = await asyncio.to_thread(planet.kill, ["redis"])
                 self._note(EventKind.REDIS_KILLED, "kill -9 of Redis: no shared in-flight view", at - self._zero)
 
     async def _lose_region(self, region: str) -> None:
         self._lost_region_is = "dead"
         at_s = await asyncio.to_thread(self._planet.kill_region, region) - self._zero
         self._note(EventKind.REGION_KILLED, f"kill -9 of all processes of {region}", at_s)
-        seen = None
-        while seen is None and self._lost_region_is == "dead":
+        observer = None
+        while observer is None and self._lost_region_is == "dead":
             await asyncio.sleep(0.01)
-            seen = next(
-                (b for b in self._agents.peer_states if b.region == region and b.state == "failed" and b.at_s > at_s),
-                None,
-            )
-        if seen is not None:
-            text = f"{seen.observer} reports {region} as failed, {seen.at_s - at_s:.2f} s after the kill"
-            self._note(EventKind.LOSS_DETECTED, text, seen.at_s)
+            look = self._watch.looks[-1]
+            observer = next((name for name, failed in look.failed_peers.items() if region in failed), None)
+        if observer is not None:
+            text = f"{observer} reports {region} as failed, {look.at_s - at_s:.2f} s after the kill"
+            self._note(EventKind.LOSS_DETECTED, text, look.at_s)
         await self._until(at_s + FAST_POLL_FOR_S)
-        self._agents.polls_fast = False
+        self._watch.interval_s = POLL_S
 
     async def _return_region(self, region: str) -> None:
-        self._agents.missing = None
+        self._watch.lost_region = ""
         self._lost_region_is = "starting"
         self._note(EventKind.REGION_STARTED, f"{region} is restarted")
         try:
@@ -252,16 +235,20 @@ class Story:
 
     async def _replace_leader(self) -> None:
         planet = self._planet
-        leader = await asyncio.to_thread(planet.leading_control_plane)
+        leader = await asyncio.to_thread(planet.wait_for_leader, 0.0)
         if leader is None:
             self._screen.event(self._now(), "no control plane reports that it leads; no leader was killed", "bold red")
             return
-        at = await asyncio.to_thread(planet.kill_control_plane, leader)
+        at = await asyncio.to_thread(planet.kill, [control_plane_process(leader)])
         self._note(EventKind.LEADER_KILLED, f"kill -9 of the leading control plane, {leader}", at - self._zero)
-        while time.monotonic() < at + LEADER_WITHIN_S:
-            successor = await asyncio.to_thread(planet.leading_control_plane)
-            if successor not in (None, leader):
-                took_s = time.monotonic() - at
-                self._note(EventKind.NEW_LEADER, f"{successor} became leader {took_s:.1f} s after the kill")
-                return
-            await asyncio.sleep(0.1)
+        successor = await asyncio.to_thread(planet.wait_for_leader, LEADER_WITHIN_S, leader)
+        if successor is not None:
+            took_s = time.monotonic() - at
+            self._note(EventKind.NEW_LEADER, f"{successor} became leader {took_s:.1f} s after the kill")
+
+
+async def every(pause_s: float, do: Callable[[], Awaitable[None]]) -> None:
+    """Call `do` until cancelled, with a pause of `pause_s` (s) after each call."""
+    while True:
+        await do()
+        await asyncio.sleep(pause_s)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-import msgspec
-
+from lab.demo.findings import Finding, finding, percent, residency, seconds
 from lab.demo.images.image_outcomes import image_outcomes, requests_of
 from lab.demo.measure import (
     FAILBACK_SHARE,
@@ -22,7 +21,6 @@ from lab.demo.measure import (
 )
 from lab.demo.records import Answer, EventKind, Outcome, Run
 from lab.demo.scenario import ActName, PhaseName
-from lab.observed import judged
 
 STEADY_HOME_SHARE = 0.95
 """Minimum share (0-1) of steady demand that its home region must serve. It is below 1 because random arrivals sometimes
@@ -41,75 +39,42 @@ EARLY_RETURN_SHARE = 0.5
 from 0 serves a sixth; the rest is tolerance, since few requests fall into this period."""
 
 
-class Check(msgspec.Struct, frozen=True):
-    """The result of one check."""
-
-    name: str
-    phase: PhaseName | None
-    """The checked phase; None for the whole run."""
-    passed: bool
-    says: str
-    observed: int
-    """Number of events that could have contradicted the promise; without any, the check fails."""
-
-
-def _check(name: str, phase: PhaseName | None, holds: bool, observed: int, says: str) -> Check:
-    passed, says = judged(holds, observed, says)
-    return Check(name, phase, passed, says, observed)
-
-
-def judge(run: Run) -> tuple[Check, ...]:
+def judge(run: Run) -> tuple[Finding, ...]:
     """Run every check, in report order."""
     return tuple(check(run) for check in _CHECKS)
 
 
-def _residency(run: Run) -> Check:
-    violations = [sighting for sighting in run.sightings if sighting.violates]
+def _residency(run: Run) -> Finding:
     seen = {sighting.id for sighting in run.sightings}
     answered_images = [job.request for job in run.images if job.request.outcome is Outcome.OK]
-    unseen = [request for request in (*served_ok(run), *answered_images) if request.id not in seen]
-    bound = sum(len(sighting.required) < _regions(run) for sighting in run.sightings)
-    holds = not violations and not unseen
-    if violations:
-        worst = violations[0]
-        says = (
-            f"{len(violations)} requests reached an engine in a forbidden region; the first reached "
-            f"{worst.region}, its permitted regions are {', '.join(worst.required)}"
-        )
-    elif unseen:
-        says = f"the witness has no record of {len(unseen)} answered requests"
-    else:
-        says = (
-            f"none of {len(run.sightings)} requests that reached an engine was outside its permitted regions; "
-            f"{bound} of these requests were restricted to some regions"
-        )
-    return _check("residency", None, holds, bound, says)
+    unseen = sum(request.id not in seen for request in (*served_ok(run), *answered_images))
+    return residency(run.sightings, unseen)
 
 
-def _steady(run: Run) -> Check:
+def _steady(run: Run) -> Finding:
     due = due_in(run.scenario.phase(PhaseName.STEADY))
     asked = [request for request in run.served if due(request)]
     unserved = [request for request in asked if request.outcome is not Outcome.OK]
     share = home_share(asked)
     holds = share is not None and share >= STEADY_HOME_SHARE and not unserved
     says = (
-        f"{_percent(share)} of {len(asked)} requests were served by the nearest permitted region "
+        f"{percent(share)} of {len(asked)} requests were served by the nearest permitted region "
         f"(at least {STEADY_HOME_SHARE:.0%} is required), {len(unserved)} were not served"
     )
-    return _check("nearest permitted region", PhaseName.STEADY, holds, len(asked), says)
+    return finding("nearest permitted region", holds, len(asked), says, PhaseName.STEADY)
 
 
-def _redirects(run: Run) -> Check:
+def _redirects(run: Run) -> Finding:
     sent_on = [request for request in run.served if any(a.answer is Answer.REDIRECTED for a in request.attempts)]
     lost = [request for request in sent_on if request.outcome is Outcome.REFUSED]
     says = (
         f"{len(sent_on)} requests arrived at an entry that residency forbids and were redirected; "
         f"{len(sent_on) - len(lost)} of them were not refused afterwards"
     )
-    return _check("forbidden entries", None, not lost, len(sent_on), says)
+    return finding("forbidden entries", not lost, len(sent_on), says)
 
 
-def _surge(run: Run) -> Check:
+def _surge(run: Run) -> Finding:
     spilt = surge_spills(run)
     outside = [request for request in spilt if request.server not in request.required]
     places = sorted({request.server for request in spilt})
@@ -117,10 +82,10 @@ def _surge(run: Run) -> Check:
         f"{len(spilt)} requests of {run.scenario.surge_region} were served by other regions "
         f"({', '.join(places) or 'no region'}), {len(outside)} of them outside residency"
     )
-    return _check("spillover", PhaseName.SURGE, not outside, len(spilt), says)
+    return finding("spillover", not outside, len(spilt), says, PhaseName.SURGE)
 
 
-def _surge_end(run: Run) -> Check:
+def _surge_end(run: Run) -> Finding:
     phase = run.scenario.phase(PhaseName.SURGE)
     from_s = phase.to_s - (phase.to_s - run.scenario.act_at_s(ActName.SURGE_ENDS)) / 3
     late = [
@@ -135,47 +100,47 @@ def _surge_end(run: Run) -> Check:
     settled = home_share(calm)
     holds = settled is not None and settled >= SURGE_OVER_SHARE
     says = (
-        f"last request spilled over {_seconds(last_s)} after the surge ended; in the last third of the rest of the "
-        f"phase, the home region served {_percent(share)} of {len(late)} requests, "
-        f"{_percent(settled)} without the worst second"
+        f"last request spilled over {seconds(last_s)} after the surge ended; in the last third of the rest of the "
+        f"phase, the home region served {percent(share)} of {len(late)} requests, "
+        f"{percent(settled)} without the worst second"
     )
-    return _check("end of spillover", PhaseName.SURGE, holds, len(calm), says)
+    return finding("end of spillover", holds, len(calm), says, PhaseName.SURGE)
 
 
-def _rerouted(run: Run) -> Check:
+def _rerouted(run: Run) -> Finding:
     measured = failover(run)
     last_s = measured.rerouted_s
     holds = measured.detected_s is not None and (last_s is None or last_s <= REROUTED_WITHIN_S)
-    attempts = "no attempt" if last_s is None else f"last attempt {_seconds(last_s)}"
+    attempts = "no attempt" if last_s is None else f"last attempt {seconds(last_s)}"
     says = (
-        f"detected {_seconds(measured.detected_s)} after kill -9; {attempts} at {run.scenario.lost_region} "
+        f"detected {seconds(measured.detected_s)} after kill -9; {attempts} at {run.scenario.lost_region} "
         f"after kill -9 (limit {REROUTED_WITHIN_S:g} s); {measured.retried} requests were retried successfully, "
         f"{measured.elsewhere} requests of its clients were served elsewhere"
     )
-    return _check("failover", PhaseName.REGION_LOSS, holds, measured.elsewhere, says)
+    return finding("failover", holds, measured.elsewhere, says, PhaseName.REGION_LOSS)
 
 
-def _nothing_lost(run: Run) -> Check:
+def _nothing_lost(run: Run) -> Finding:
     measured = failover(run)
     says = (
         f"{measured.lost_not_started} requests failed before an engine started them; "
         f"{measured.broken_after_start} failed that had reached an engine of {run.scenario.lost_region}"
     )
     observed = len(run.served) if run.event(EventKind.REGION_KILLED) is not None else 0
-    return _check("nothing lost that had not started", None, measured.lost_not_started == 0, observed, says)
+    return finding("nothing lost that had not started", measured.lost_not_started == 0, observed, says)
 
 
-def _streams_survive(run: Run) -> Check:
+def _streams_survive(run: Run) -> Finding:
     measured, lost = failover(run), run.scenario.lost_region
     says = (
         f"{measured.continued} streams from {lost} through other regions were completed, "
         f"{measured.not_continued} failed"
     )
     observed = measured.continued + measured.not_continued
-    return _check("streams continue", PhaseName.REGION_LOSS, measured.not_continued == 0, observed, says)
+    return finding("streams continue", measured.not_continued == 0, observed, says, PhaseName.REGION_LOSS)
 
 
-def _failures_explained(run: Run) -> Check:
+def _failures_explained(run: Run) -> Finding:
     lost, killed = run.scenario.lost_region, run.event(EventKind.REGION_KILLED)
     there = {sighting.id for sighting in run.sightings if sighting.region == lost}
     failed = [request for request in run.served if request.outcome is Outcome.FAILED]
@@ -191,24 +156,24 @@ def _failures_explained(run: Run) -> Check:
     )
     if strange:
         says += f"; the first unexplained failure: {strange[0].detail or strange[0].status}"
-    return _check("no unexplained failure", None, not strange, len(run.served), says)
+    return finding("no unexplained failure", not strange, len(run.served), says)
 
 
-def _failback(run: Run) -> Check:
+def _failback(run: Run) -> Finding:
     took_s, early = failback_s(run), early_return_share(run)
     ramped = early is not None and early <= EARLY_RETURN_SHARE
     if took_s is None:
         says = f"{run.scenario.lost_region} did not regain {FAILBACK_SHARE:.0%} of its steady share in time"
     else:
         says = (
-            f"{run.scenario.lost_region} regained {FAILBACK_SHARE:.0%} of its steady share {_seconds(took_s)} after it "
-            f"was ready, and served {_percent(early)} in the first third of a ramp of {run.failback_ramp_s:g} s"
+            f"{run.scenario.lost_region} regained {FAILBACK_SHARE:.0%} of its steady share {seconds(took_s)} after it "
+            f"was ready, and served {percent(early)} in the first third of a ramp of {run.failback_ramp_s:g} s"
         )
     observed = early_requests(run)
-    return _check("ramped failback", PhaseName.REGION_LOSS, took_s is not None and ramped, observed, says)
+    return finding("ramped failback", took_s is not None and ramped, observed, says, PhaseName.REGION_LOSS)
 
 
-def _control_loss(run: Run) -> Check:
+def _control_loss(run: Run) -> Finding:
     due = due_in(run.scenario.phase(PhaseName.CONTROL_LOSS))
     asked = [request for request in run.served if due(request)]
     unserved = [request for request in asked if request.outcome is not Outcome.OK]
@@ -224,17 +189,17 @@ def _control_loss(run: Run) -> Check:
     if missing:
         says += f"; missing events: {', '.join(sorted(missing))}"
     observed = min(after, default=0)
-    return _check("serving goes on", PhaseName.CONTROL_LOSS, not unserved and not missing, observed, says)
+    return finding("serving goes on", not unserved and not missing, observed, says, PhaseName.CONTROL_LOSS)
 
 
-def _new_leader(run: Run) -> Check:
+def _new_leader(run: Run) -> Finding:
     killed, leader = run.event(EventKind.LEADER_KILLED), run.event(EventKind.NEW_LEADER)
     took_s = leader.at_s - killed.at_s if killed is not None and leader is not None else None
-    says = f"time until another control plane led after the leader was killed: {_seconds(took_s)}"
-    return _check("a new leader", PhaseName.CONTROL_LOSS, took_s is not None, killed is not None, says)
+    says = f"time until another control plane led after the leader was killed: {seconds(took_s)}"
+    return finding("a new leader", took_s is not None, killed is not None, says, PhaseName.CONTROL_LOSS)
 
 
-def _images(run: Run) -> Check:
+def _images(run: Run) -> Finding:
     found = image_outcomes(run)
     holds = not found.unanswered and not found.outside and not found.miscounted
     says = (
@@ -246,16 +211,16 @@ def _images(run: Run) -> Check:
         says += f"; the first lost job: {requests_of(found.unanswered)}"
     elif found.miscounted:
         says += f"; the first wrongly accounted job: {requests_of(found.miscounted)}"
-    return _check("image jobs", None, holds, min(found.answered, found.governed), says)
+    return finding("image jobs", holds, min(found.answered, found.governed), says)
 
 
-def _no_unexpected_exit(run: Run) -> Check:
+def _no_unexpected_exit(run: Run) -> Finding:
     exits = [event for event in run.events if event.kind is EventKind.UNEXPECTED_EXIT]
     says = f"unexpected exits of {run.processes} processes: {'; '.join(event.text for event in exits) or 'none'}"
-    return _check("processes", None, not exits, run.processes, says)
+    return finding("processes", not exits, run.processes, says)
 
 
-_CHECKS: tuple[Callable[[Run], Check], ...] = (
+_CHECKS: tuple[Callable[[Run], Finding], ...] = (
     _residency,
     _redirects,
     _steady,
@@ -271,16 +236,3 @@ _CHECKS: tuple[Callable[[Run], Check], ...] = (
     _control_loss,
     _no_unexpected_exit,
 )
-
-
-def _regions(run: Run) -> int:
-    """Return the number of permitted regions of an unrestricted request."""
-    return max((len(sighting.required) for sighting in run.sightings), default=0)
-
-
-def _percent(share: float | None) -> str:
-    return "none" if share is None else f"{share:.0%}"
-
-
-def _seconds(value: float | None) -> str:
-    return "never" if value is None else f"{value:.2f} s"

@@ -6,7 +6,7 @@ import socket
 import threading
 from contextlib import suppress
 
-from lab.observed import Measured
+from lab.demo.findings import Measured
 
 SLOW_CONNECTIONS = 300
 """Number of concurrent slow connections. A connection that the agent closes is replaced."""

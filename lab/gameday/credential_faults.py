@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from adapters.files.authority_files import load_authority, renew_identity
@@ -91,7 +91,7 @@ def jump_leader(planet: Planet) -> Callable[[], None]:
     return jump(f"control plane {leader_of(planet)}")(planet)
 
 
-def clocks(directory: Path, processes: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
+def clocks(directory: Path, processes: Collection[str]) -> Mapping[str, Mapping[str, str]]:
     """Return, by process, the environment that makes its wall clock adjustable; the monotonic clock is unaffected.
 
     Raises:
@@ -118,9 +118,7 @@ def leader_of(planet: Planet) -> str:
     Raises:
         ServerError: no control plane leads within ELECTION_S.
     """
-    until = time.monotonic() + ELECTION_S
-    while (leader := planet.leading_control_plane()) is None and time.monotonic() < until:
-        time.sleep(0.1)
+    leader = planet.wait_for_leader(ELECTION_S)
     if leader is None:
         raise ServerError("no control plane reports that it leads; look at the logs of the control planes")
     return leader

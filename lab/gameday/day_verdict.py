@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from lab.demo.findings import Finding, Measured, finding, percent, residency, seconds
 from lab.demo.records import Outcome, Served, Sighting
 from lab.gameday.fault_catalogue import PLANET, Fault, TargetKind
-from lab.gameday.fleet_watch import Look
-from lab.observed import Measured, judged
 from lab.planet.configs import QUEUE_PER_ENGINE
+from lab.planet.fleet_watch import Look
 
 RECOVERED_WITHIN_S = 10.0
 """Maximum time (s) from the end of a fault until the fleet has recovered."""
@@ -55,25 +55,9 @@ class Day(msgspec.Struct, frozen=True):
     """Measurement that the fault returned; None for a fault without one."""
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """The result of one expectation."""
-
-    name: str
-    passed: bool
-    says: str
-    observed: int
-    """Number of observations that could have contradicted the expectation; without any, the finding fails."""
-
-
-def finding(name: str, holds: bool, observed: int, says: str) -> Finding:
-    """Return the result of an expectation that `observed` observations could have contradicted."""
-    passed, says = judged(holds, observed, says)
-    return Finding(name, passed, says, observed)
-
-
 def judge(fault: Fault, day: Day) -> tuple[Finding, ...]:
     """Check every expectation of a game day."""
-    found = [_lost(fault, day), _violations(day)]
+    found = [_lost(fault, day), residency(day.sightings)]
     if fault.kind is TargetKind.SLOW_ENDPOINT:
         found.append(_avoided(fault, day))
     elif fault.detected_within_s is not None:
@@ -114,7 +98,7 @@ def _lost(fault: Fault, day: Day) -> Finding:
         f"{fault.region or 'the fleet'}; {len(lost)} were lost; {len(never)} of the unanswered requests had not started"
     )
     slowest_s = max((request.e2e_s for request in day.served if request.e2e_s is not None), default=None)
-    says += f"; the slowest response took {_seconds(slowest_s)}"
+    says += f"; the slowest response took {seconds(slowest_s)}"
     if lost:
         says += f"; the first lost request: {lost[0].id}, {lost[0].detail or lost[0].status}"
     return finding("no request lost", not lost, len(day.served), says)
@@ -126,22 +110,11 @@ def _may_refuse(fault: Fault, day: Day, request: Served) -> bool:
     return bool(fault.model) and request.model == fault.model and request.outcome is Outcome.REFUSED and in_time
 
 
-def _violations(day: Day) -> Finding:
-    outside = [sighting for sighting in day.sightings if sighting.violates]
-    regions = max((len(sighting.required) for sighting in day.sightings), default=0)
-    bound = sum(len(sighting.required) < regions for sighting in day.sightings)
-    says = (
-        f"{len(outside)} of {len(day.sightings)} requests at engines were outside their permitted regions; "
-        f"{bound} were restricted to some regions"
-    )
-    return finding("residency", not outside, bound, says)
-
-
 def _detected(fault: Fault, day: Day, within_s: float) -> Finding:
     leader = next((look.leaders for look in reversed(day.looks) if look.at_s < day.from_s and look.leaders), ())
     took_s = _first(day.looks, day.from_s, day.to_s, lambda look: _is_detected(fault, look, leader))
     passed = took_s is not None and took_s <= within_s
-    says = f"{_seconds(took_s)} after the fault began by all observers (at most {within_s:g} s)"
+    says = f"{seconds(took_s)} after the fault began by all observers (at most {within_s:g} s)"
     if fault.kind is TargetKind.AGENTS:
         gone = sorted(
             {name for look in day.looks for name, failed in look.failed_peers.items() if fault.region in failed}
@@ -150,7 +123,7 @@ def _detected(fault: Fault, day: Day, within_s: float) -> Finding:
         says += f"; {', '.join(gone) or 'no agent'} reported the whole region as failed"
     if fault.kind is TargetKind.REGION:
         first_s = _first(day.looks, day.from_s, day.to_s, lambda look: _is_suspected(fault, look))
-        says += f", {_seconds(first_s)} by the first"
+        says += f", {seconds(first_s)} by the first"
     return finding("detected", passed, _looks(day, day.from_s, day.to_s), says)
 
 
@@ -191,7 +164,7 @@ def _is_partitioned(fault: Fault, look: Look) -> bool:
 def _recovered(fault: Fault, day: Day) -> Finding:
     took_s = _first(day.looks, day.to_s, float("inf"), lambda look: not _deviation(fault, look, _due_plan(day, look)))
     passed = took_s is not None and took_s <= RECOVERED_WITHIN_S
-    says = f"{_seconds(took_s)} after the fault ended (at most {RECOVERED_WITHIN_S:g} s)"
+    says = f"{seconds(took_s)} after the fault ended (at most {RECOVERED_WITHIN_S:g} s)"
     if took_s is None and day.looks:
         says += f"; last state: {_deviation(fault, day.looks[-1], _due_plan(day, day.looks[-1]))}"
     return finding("recovered", passed, _looks(day, day.to_s, float("inf")), says)
@@ -251,7 +224,7 @@ def _missing_agents(fault: Fault, look: Look) -> str:
 def _empty(day: Day) -> Finding:
     took_s = _first(day.looks, day.ended_s, float("inf"), lambda look: look.held == 0 and not look.silent)
     passed = took_s is not None and took_s <= EMPTY_WITHIN_S
-    says = f"no agent held a request {_seconds(took_s)} after the last response (at most {EMPTY_WITHIN_S:g} s)"
+    says = f"no agent held a request {seconds(took_s)} after the last response (at most {EMPTY_WITHIN_S:g} s)"
     return finding("counters at zero", passed, _looks(day, day.ended_s, float("inf")), says)
 
 
@@ -267,7 +240,7 @@ def _clients(fault: Fault, day: Day, within_s: float) -> Finding:
         for request in day.served
         if request.home == fault.region and request.outcome is Outcome.OK and day.from_s <= request.due_s < day.to_s
     ]
-    attempts = "no attempt" if not late_s else f"last attempt {_seconds(max(late_s))} after the fault began"
+    attempts = "no attempt" if not late_s else f"last attempt {seconds(max(late_s))} after the fault began"
     says = f"{attempts} at {fault.region} (at most {within_s:g} s); {len(clients)} requests of its clients were served"
     return finding("clients rerouted", max(late_s, default=0.0) <= within_s, len(clients), says)
 
@@ -321,7 +294,7 @@ def _avoided(fault: Fault, day: Day) -> Finding:
     late = _share(fault, day, (day.from_s + day.to_s) / 2, day.to_s)
     passed = before is not None and late is not None and late <= LESS_SHARE * before
     says = (
-        f"{fault.endpoint} received {_percent(before)} of its pool's requests before the fault, {_percent(late)} in "
+        f"{fault.endpoint} received {percent(before)} of its pool's requests before the fault, {percent(late)} in "
         f"the last half of the fault (at most {LESS_SHARE:.0%} of its share before)"
     )
     return finding("avoided", passed, sum(day.from_s <= seen.at_s < day.to_s for seen in day.sightings), says)
@@ -348,11 +321,3 @@ def _first(looks: Iterable[Look], from_s: float, to_s: float, holds: Callable[[L
 
 def _region(agent: str) -> str:
     return agent.partition("/")[0]
-
-
-def _seconds(value: float | None) -> str:
-    return "never" if value is None else f"{value:.1f} s"
-
-
-def _percent(share: float | None) -> str:
-    return "none" if share is None else f"{share:.0%}"

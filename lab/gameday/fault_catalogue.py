@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from lab.demo.findings import Measured
 from lab.gameday.client_flood import SLOW_CONNECTIONS
 from lab.gameday.credential_faults import (
     expire_agent,
@@ -35,7 +36,6 @@ from lab.gameday.fault_injection import (
     storm,
 )
 from lab.gameday.store_faults import RUNNING_S, STOPPED_S, compact, lose_quorum, slow_etcd
-from lab.observed import Measured
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, CHAT_70B, Topology, demo_planet
 

@@ -8,12 +8,12 @@ import urllib.request
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from adapters.files.authority_files import issue_identity, load_authority
+from lab.demo.findings import Measured
 from lab.gameday.client_flood import ClientFlood
 from lab.gameday.credential_faults import leader_of
 from lab.gameday.report_storm import AGENT, ReportStorm
-from lab.observed import Measured
 from lab.planet.configs import AUTHORITY_DIR, agent_identity_dir, control_plane_urls, url
-from lab.planet.planet import ASK_TIMEOUT_S, Planet
+from lab.planet.planet import ASK_TIMEOUT_S, Planet, agent_process, control_plane_process
 from lab.planet.secret_files import FLEET
 from lab.planet.topology import agent_port, engine_port
 from lab.servers.errors import ServerError
@@ -55,7 +55,7 @@ def freeze_etcd(planet: Planet) -> Callable[[], None]:
 
 def freeze_leader(planet: Planet) -> Callable[[], None]:
     """Stop the leading control plane with SIGSTOP."""
-    return freeze(f"control plane {leader_of(planet)}")(planet)
+    return freeze(control_plane_process(leader_of(planet)))(planet)
 
 
 def halve_agents(region: str) -> Callable[[Planet], Callable[[], None]]:
@@ -63,9 +63,9 @@ def halve_agents(region: str) -> Callable[[Planet], Callable[[], None]]:
 
     def inject(planet: Planet) -> Callable[[], None]:
         agents = planet.topology.region(region).agents
-        half = agents[len(agents) // 2 :]
-        planet.kill_agents(region, half)
-        return lambda: planet.restart([f"agent {region}/{agent}" for agent in half])
+        half = [agent_process(region, agent) for agent in agents[len(agents) // 2 :]]
+        planet.kill(half)
+        return lambda: planet.restart(half)
 
     return inject
 

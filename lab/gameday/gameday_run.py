@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -14,25 +13,20 @@ import msgspec
 from rich.console import Console
 
 from lab.demo.clients import as_served, entries_of
+from lab.demo.demo_fleet import demo_fleet, no_environments
 from lab.demo.demo_workload import Ask, plan_requests, requests_wanted, steadiest_stretch
+from lab.demo.findings import Finding, Measured, print_findings
 from lab.demo.inputs import GENERATED_S, RATE_PER_S, DemoInputs, gather
 from lab.demo.records import Served
 from lab.demo.scenario import full_scenario
-from lab.demo.watching import WitnessWatch
+from lab.demo.witness_watch import WitnessWatch
 from lab.gameday.credential_faults import clocks as faked_clocks
-from lab.gameday.day_verdict import EMPTY_WITHIN_S, RECOVERED_WITHIN_S, Day, Finding, judge
+from lab.gameday.day_verdict import EMPTY_WITHIN_S, RECOVERED_WITHIN_S, Day, judge
 from lab.gameday.fault_catalogue import Fault, gameday_planet
-from lab.gameday.fleet_watch import FleetWatch
-from lab.geoip import write_geoip
-from lab.observed import Measured
-from lab.planet.bundle import write_bundle
-from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls
+from lab.planet.fleet_watch import FleetWatch
 from lab.planet.planet import Planet
-from lab.planet.planet_ports import assign_ports
-from lab.planet.secret_files import read_secret_line
 from lab.replay.replayer import Replayer
 from lab.traces.generate import generate
-from lab.witness import Witness
 
 BEFORE_S, FAULT_S, AFTER_S = 6.0, 12.0, 14.0
 """Durations (s) of the load before, during and after the fault. The restart of a region takes some of the last."""
@@ -59,7 +53,7 @@ class DayResult(msgspec.Struct, frozen=True):
 
 
 async def run_gamedays(
-    faults: Iterable[Fault], out: Path, seed: int, console: Console, clocks: Iterable[str] = ()
+    faults: Iterable[Fault], out: Path, seed: int, console: Console, clocks: Collection[str] = ()
 ) -> list[DayResult]:
     """Run game days on one fleet, one at a time. On return, every process that was started has exited.
 
@@ -76,31 +70,22 @@ async def run_gamedays(
     rng = Random(seed)
     inputs = gather(None, None, None, 1.0, rng)
     asks = _load(inputs, rng)
-    shutil.rmtree(out / "logs", ignore_errors=True)
-    directory = Path(tempfile.mkdtemp(prefix="penstock-gameday-"))
-    planet = None
-    try:
-        planet = _planet(inputs, directory, out / "logs", tuple(clocks))
+    inputs = msgspec.structs.replace(inputs, topology=gameday_planet(inputs.topology))
+    environments = partial(faked_clocks, processes=clocks) if clocks else no_environments
+    async with demo_fleet(inputs, out / "logs", environments=environments) as planet:
         console.print("starting the fleet", highlight=False)
         await asyncio.to_thread(planet.start)
         results = []
         for number, fault in enumerate(faults, 1):
             console.print(f"{fault.name}: {fault.what}", highlight=False)
-            day = await _run_day(fault, planet, _named(f"{number}-{fault.name}", asks), directory)
-            memory_mib = resident_mib(planet)
-            result = DayResult(fault.name, fault.what, judge(fault, day), len(day.served), memory_mib)
-            for finding in result.findings:
-                mark = "[green]✓[/]" if finding.passed else "[bold red]✗[/]"
-                console.print(" ", mark, f"{finding.name}: {finding.says}", highlight=False, soft_wrap=True)
+            day = await _run_day(fault, planet, _named(f"{number}-{fault.name}", asks))
+            result = DayResult(fault.name, fault.what, judge(fault, day), len(day.served), resident_mib(planet))
+            print_findings(console, result.findings)
             results.append(result)
         return results
-    finally:
-        if planet is not None:
-            await asyncio.shield(asyncio.to_thread(planet.stop))
-        shutil.rmtree(directory, ignore_errors=True)
 
 
-async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask], directory: Path) -> Day:
+async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask]) -> Day:
     named = {ask.planned.id: ask for ask in asks}
     served: list[Served] = []
     replayer = Replayer(
@@ -112,14 +97,8 @@ async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask], directory:
     if fault.prepare is not None:
         head_start_s = await asyncio.to_thread(fault.prepare, planet) - BEFORE_S
     zero = time.monotonic() + head_start_s
-    witness = WitnessWatch(Witness(planet.witness_dir), time.time() + head_start_s)
-    watch = FleetWatch(
-        planet.admin_urls(),
-        planet.agents_key,
-        control_plane_urls(planet.topology, planet.ports),
-        read_secret_line(directory / ADMIN_TOKEN_FILE),
-        lambda: time.monotonic() - zero,
-    )
+    witness = WitnessWatch(planet.witness_dir, time.time() + head_start_s)
+    watch = FleetWatch(planet, lambda: time.monotonic() - zero)
     watching = asyncio.create_task(watch.run())
     try:
         async with asyncio.TaskGroup() as group:
@@ -184,20 +163,3 @@ def _resident_mib(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
     return int(line.split()[1]) / 1024
-
-
-def _planet(inputs: DemoInputs, directory: Path, logs: Path, clocks: tuple[str, ...]) -> Planet:
-    topology = gameday_planet(inputs.topology)
-    write_bundle(directory / "policy", inputs.bundle)
-    geoip_file = directory / "sites.mmdb"
-    write_geoip(geoip_file)
-    return Planet(
-        topology,
-        assign_ports(topology.port_names(), None, Random()),
-        inputs.matrix,
-        directory=directory,
-        logs=logs,
-        policy_dir=directory / "policy",
-        geoip_file=geoip_file,
-        clocks=faked_clocks(directory, clocks) if clocks else {},
-    )

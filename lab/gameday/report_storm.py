@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from adapters.files.identity_files import load_identity
-from lab.observed import Measured
+from lab.demo.findings import Measured
 from penstock.fleet.report import AgentReport, DemandReport
 from penstock.policy.residency import residency_class
 from penstock.wire import identity

@@ -12,7 +12,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from lab.gameday.day_verdict import finding
+from lab.demo.findings import finding
 from lab.gameday.fault_catalogue import FAULTS, Fault
 from lab.gameday.gameday_report import write_report
 from lab.gameday.gameday_run import DayResult, run_gamedays

@@ -11,8 +11,8 @@ from base64 import b64encode
 from collections.abc import Callable
 from statistics import median
 
+from lab.demo.findings import Measured
 from lab.gameday.fault_injection import put_wan_fault
-from lab.observed import Measured
 from lab.planet.configs import url
 from lab.planet.planet import ASK_TIMEOUT_S, Planet
 from lab.planet.topology import ETCD, etcd_port
@@ -45,7 +45,7 @@ def compact(planet: Planet) -> Callable[[], None]:
 def lose_quorum(planet: Planet) -> Callable[[], None]:
     """Kill all members of etcd except the first; the end of the fault restarts the members with their data."""
     lost = planet.topology.etcd_members[1:]
-    planet.kill_etcd(lost)
+    planet.kill(lost)
     return lambda: planet.restart(lost)
 
 

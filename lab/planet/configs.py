@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.planet.sites import entry_rtt_ms
 from lab.planet.topology import (
@@ -41,6 +41,18 @@ other requests wait in the agent, which can still send them to any engine."""
 COLD_START_S = 0.5
 """Time (s) from an engine's start until it serves. Real engines load these models in one to two minutes; the demo shows
 the return of traffic and not the load time."""
+
+
+class FleetFiles(NamedTuple):
+    """The directories and files of a fleet."""
+
+    directory: Path
+    """Empty directory for state and configuration files."""
+    logs: Path
+    policy_dir: Path
+    """Directory of the bundle that the control planes publish."""
+    geoip_file: Path
+    """The database with which agents locate clients."""
 
 
 def engines_file(topology: Topology, region: Region, ports: Ports, witness_dir: Path) -> dict[str, Any]:
@@ -119,9 +131,10 @@ def control_plane_identity_dir(directory: Path, name: str) -> Path:
 
 
 def agent_environment(
-    topology: Topology, region: Region, agent: str, ports: Ports, directory: Path, geoip_file: Path, logs: Path
+    topology: Topology, region: Region, agent: str, ports: Ports, files: FleetFiles
 ) -> dict[str, str]:
     """Return the environment of `penstock-agent`, which reaches other regions and etcd only through the WAN."""
+    directory = files.directory
     peer_urls = {
         other.name: [f"https://{LOOPBACK}:{ports[peer_link(region.name, other.name, peer)]}" for peer in other.agents]
         for other in topology.regions
@@ -139,31 +152,29 @@ def agent_environment(
             "control_plane_urls": ",".join(control_plane_urls(topology, ports).values()),
             "redis_url": f"redis://{LOOPBACK}:{ports['redis']}/0",
             "endpoints_file": str(directory / f"{region.name}-endpoints.yaml"),
-            "geoip_file": str(geoip_file),
+            "geoip_file": str(files.geoip_file),
             "identity_dir": str(agent_identity_dir(directory, region.name, agent)),
             "state_dir": str(directory / "state" / f"{region.name}-{agent}"),
             "admin_api_keys_file": str(directory / AGENTS_API_KEYS_FILE),
             # Clients connect from loopback, which acts as the edge proxy that reports their addresses.
             "trusted_proxies": "127.0.0.0/8",
-            "access_log_file": str(logs / f"access-{region.name}-{agent}.jsonl"),
+            "access_log_file": str(files.logs / f"access-{region.name}-{agent}.jsonl"),
         },
     )
 
 
-def control_plane_environment(
-    topology: Topology, name: str, ports: Ports, directory: Path, policy_dir: Path, geoip_file: Path | None = None
-) -> dict[str, str]:
-    """Return the environment of `penstock serve`; with a GeoIP file, steering and explanations use client addresses."""
+def control_plane_environment(topology: Topology, name: str, ports: Ports, files: FleetFiles) -> dict[str, str]:
+    """Return the environment of `penstock serve`."""
     return _environment(
         "PENSTOCK_",
         {
             "name": name,
             "listen": f"{LOOPBACK}:{ports[control_plane_port(name)]}",
             "etcd_endpoints": _members(ports[etcd_port(member, "client")] for member in topology.etcd_members),
-            "policy_dir": str(policy_dir),
-            "identity_dir": str(control_plane_identity_dir(directory, name)),
-            "admin_token_file": str(directory / ADMIN_TOKEN_FILE),
-            **({"geoip_file": str(geoip_file)} if geoip_file is not None else {}),
+            "policy_dir": str(files.policy_dir),
+            "identity_dir": str(control_plane_identity_dir(files.directory, name)),
+            "admin_token_file": str(files.directory / ADMIN_TOKEN_FILE),
+            "geoip_file": str(files.geoip_file),
         },
     )
 

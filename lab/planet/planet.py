@@ -16,11 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from lab.planet.configs import (
     ADMIN_TOKEN_FILE,
     AGENTS_KEY_FILE,
+    FleetFiles,
     Ports,
     agent_environment,
     control_plane_environment,
@@ -32,7 +33,8 @@ from lab.planet.configs import (
     write_json,
 )
 from lab.planet.secret_files import read_secret_line, write_secrets
-from lab.planet.topology import Region, Topology, agent_port, control_plane_port, engine_port, etcd_port
+from lab.planet.topology import FACES, Region, Topology, agent_port, control_plane_port, engine_port, etcd_port
+from lab.servers.cores import pinned_to
 from lab.servers.errors import MissingBinary, NotReady
 from lab.servers.etcd import EtcdServer
 from lab.servers.process import ServerProcess
@@ -51,40 +53,43 @@ Progress = Callable[[str], None]
 """Progress callback: receives a short description of each completed step of a start."""
 
 
+class Launch(NamedTuple):
+    """How the processes of a fleet start."""
+
+    environments: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    """By process: additional environment."""
+    agent_core: int | None = None
+    """The only core that agents may use; None for any core."""
+    runs_engines: bool = True
+    """Whether the fleet starts its engines; otherwise they run already."""
+
+
 class Planet:
     """All processes of a topology.
 
     Args:
         topology: the regions, engines, agents and control planes.
-        ports: the result of `assign_ports` for `Topology.port_names`.
-        matrix: round trips between regions.
-        directory: empty directory for state and configuration files.
-        logs: directory of the processes' logs.
-        policy_dir: directory of the bundle that the control planes publish.
-        geoip_file: the database with which agents locate clients.
-        clocks: by process, the environment that makes its clock adjustable.
+        ports: ports by the names of `Topology.port_names`.
+        matrix: round trips between regions; None connects all processes without a WAN.
+        files: the directories and files.
+        launch: how the processes start.
     """
 
     def __init__(
         self,
         topology: Topology,
         ports: Ports,
-        matrix: RttMatrix,
-        *,
-        directory: Path,
-        logs: Path,
-        policy_dir: Path,
-        geoip_file: Path,
-        clocks: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+        matrix: RttMatrix | None,
+        files: FleetFiles,
+        launch: Launch | None = None,
     ) -> None:
         self.topology = topology
-        self.ports = ports
-        self.witness_dir = directory / "witness"
-        self.directory = directory
-        self.logs = logs
-        self.policy_dir = policy_dir
-        self._geoip_file = geoip_file
-        self._clocks = clocks
+        direct = {link.name: ports[link.target_port] for link in topology.links()} if matrix is None else {}
+        self.ports = {**ports, **direct}
+        self.directory, self.logs, self.policy_dir, _ = self._files = files
+        self._has_wan = matrix is not None
+        self.witness_dir = self.directory / "witness"
+        self._launch = launch or Launch()
         self._processes: dict[str, ServerProcess] = {}
         self._expected_down: set[str] = set()
         self._stopping = False
@@ -114,13 +119,24 @@ class Planet:
         with ThreadPoolExecutor(max_workers=max(1, len(alive))) as pool:
             list(pool.map(lambda process: process.stop(STOP_GRACE_S), alive))
 
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def kill_region(self, region: str) -> float:
         """Kill a region's agents and engines with SIGKILL; return the monotonic time (s) of the first signal."""
-        return self._kill([*self._agents(region), _engines(region)])
+        return self.kill([*self._agents(region), *self._engines(region)])
 
     def start_region(self, region: str) -> None:
         """Start a killed region with the same ports and state; return when its processes are ready."""
-        self.restart([_engines(region), *self._agents(region)])
+        self.restart([*self._engines(region), *self._agents(region)])
 
     def restart_killed(self) -> None:
         """Start every process that is not running."""
@@ -133,29 +149,29 @@ class Planet:
             self._start_one(name)
         self._wait_ready(names, lambda _: None)
 
-    def kill_control_plane(self, name: str) -> float:
-        """Kill a control plane with SIGKILL; return the monotonic time (s) of the signal."""
-        return self._kill([_control_plane(name)])
+    def kill(self, names: Iterable[str]) -> float:
+        """Kill processes with SIGKILL; return the monotonic time (s) of the first signal."""
+        names = list(names)
+        self._expected_down.update(names)
+        at = time.monotonic()
+        for name in names:
+            self._processes[name].kill()
+        return at
 
-    def kill_etcd(self, members: Iterable[str] = ("etcd",)) -> float:
-        """Kill members of etcd with SIGKILL; return the monotonic time (s) of the first signal."""
-        return self._kill(members)
+    def wait_for_leader(self, within_s: float, other_than: str | None = None) -> str | None:
+        """Return the control plane that reports that it leads; None if none does so within a time (s).
 
-    def kill_agents(self, region: str, agents: Iterable[str]) -> float:
-        """Kill agents of a region with SIGKILL; return the monotonic time (s) of the first signal."""
-        return self._kill([_agent(region, agent) for agent in agents])
-
-    def kill_redis(self) -> float:
-        """Kill Redis with SIGKILL; return the monotonic time (s) of the signal."""
-        return self._kill(["redis"])
-
-    def leading_control_plane(self) -> str | None:
-        """Return the name of the control plane that reports that it leads; None without a leader."""
-        for name, where in control_plane_urls(self.topology, self.ports).items():
-            status = ask(where + "/v1/status", self.admin_token)
-            if status is not None and status.get("leading"):
-                return name
-        return None
+        Args:
+            other_than: a control plane that does not count.
+        """
+        until = time.monotonic() + within_s
+        while True:
+            for name, where in control_plane_urls(self.topology, self.ports).items():
+                if name != other_than and (ask(where + "/v1/status", self.admin_token) or {}).get("leading"):
+                    return name
+            if time.monotonic() > until:
+                return None
+            time.sleep(0.1)
 
     @property
     def admin_token(self) -> str:
@@ -185,10 +201,6 @@ class Planet:
                 found.append(f"{name} (code {process.returncode}): {last or 'its log is empty'}")
         return found
 
-    def log_path(self, name: str) -> Path:
-        """Return the path of a process's log."""
-        return self._processes[name].log_path
-
     def processes(self) -> dict[str, ServerProcess]:
         """Return every process by name."""
         return dict(self._processes)
@@ -199,14 +211,6 @@ class Planet:
                 raise NotReady(f"the fleet is stopping; {name} was not started")
             self._processes[name].start()
             self._expected_down.discard(name)
-
-    def _kill(self, names: Iterable[str]) -> float:
-        names = list(names)
-        self._expected_down.update(names)
-        at = time.monotonic()
-        for name in names:
-            self._processes[name].kill()
-        return at
 
     def _wait_ready(self, names: Iterable[str], progress: Progress) -> None:
         for name in names:
@@ -223,13 +227,17 @@ class Planet:
             progress(f"{name} has a plan")
 
     def _agents(self, region: str) -> list[str]:
-        return [_agent(region, agent) for agent in self.topology.region(region).agents]
+        return [agent_process(region, agent) for agent in self.topology.region(region).agents]
 
-    def _write_files(self, matrix: RttMatrix) -> None:
+    def _engines(self, region: str) -> list[str]:
+        return [f"engines {region}"] if self._launch.runs_engines else []
+
+    def _write_files(self, matrix: RttMatrix | None) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         agents = [(region.name, agent) for region in self.topology.regions for agent in region.agents]
         write_secrets(self.directory, agents, self.topology.control_planes)
-        write_json(self.directory / "wan.json", wan_file(self.topology, self.ports, matrix))
+        if matrix is not None:
+            write_json(self.directory / "wan.json", wan_file(self.topology, self.ports, matrix))
         for region in self.topology.regions:
             engines = engines_file(self.topology, region, self.ports, self.witness_dir)
             write_json(self.directory / f"{region.name}-engines.yaml", engines)
@@ -255,28 +263,26 @@ class Planet:
             server.log_path = self.logs / f"{name}.log"
             self._processes[name] = server
         lab = program("penstock-lab")
-        for region in topology.regions:
+        for region in topology.regions if self._launch.runs_engines else ():
             engines = [ports[engine_port(region.name, engine.name)] for engine in region.engines]
             command = [lab, "engines", "--config", str(self.directory / f"{region.name}-engines.yaml")]
-            self._add(_engines(region.name), command, [f"{url(port)}/health" for port in engines], engines)
+            self._add(self._engines(region.name)[0], command, [f"{url(port)}/health" for port in engines], engines)
         for name in topology.control_planes:
             port = ports[control_plane_port(name)]
-            environment = control_plane_environment(
-                topology, name, ports, self.directory, self.policy_dir, self._geoip_file
-            )
+            environment = control_plane_environment(topology, name, ports, self._files)
             command = [program("penstock"), "serve"]
-            self._add(_control_plane(name), command, [f"{url(port)}/readyz"], [port], environment)
+            self._add(control_plane_process(name), command, [f"{url(port)}/readyz"], [port], environment)
+        core, command = self._launch.agent_core, [program("penstock-agent")]
+        command = command if core is None else pinned_to(core, command)
         for region in topology.regions:
             for agent in region.agents:
-                environment = agent_environment(
-                    topology, region, agent, ports, self.directory, self._geoip_file, self.logs
-                )
-                faces = [ports[agent_port(region.name, agent, face)] for face in ("traffic", "peer", "admin")]
-                ready = [f"{url(faces[2])}/readyz"]
-                self._add(_agent(region.name, agent), [program("penstock-agent")], ready, faces, environment)
-        links = [ports["wan control"], *(ports[link.name] for link in topology.links())]
-        command = [lab, "wan", "--config", str(self.directory / "wan.json")]
-        self._add("wan", command, [f"{url(links[0])}/links"], links)
+                environment = agent_environment(topology, region, agent, ports, self._files)
+                faces = [ports[agent_port(region.name, agent, face)] for face in FACES]
+                self._add(agent_process(region.name, agent), command, [f"{url(faces[2])}/readyz"], faces, environment)
+        if self._has_wan:
+            links = [ports["wan control"], *(ports[link.name] for link in topology.links())]
+            command = [lab, "wan", "--config", str(self.directory / "wan.json")]
+            self._add("wan", command, [f"{url(links[0])}/links"], links)
 
     def _add(
         self, name: str, argv: list[str], ready: list[str], ports: list[int], environment: dict[str, str] | None = None
@@ -288,7 +294,7 @@ class Planet:
             log_path=self.logs / f"{name.replace(' ', '-').replace('/', '-')}.log",
             ready=lambda: all(check() for check in checks),
             ports=ports,
-            env={**os.environ, **(environment or {}), **self._clocks.get(name, {})},
+            env={**os.environ, **(environment or {}), **self._launch.environments.get(name, {})},
         )
 
 
@@ -320,13 +326,11 @@ def ask(address: str, token: str = "") -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _engines(region: str) -> str:
-    return f"engines {region}"
-
-
-def _agent(region: str, agent: str) -> str:
+def agent_process(region: str, agent: str) -> str:
+    """Return the name of an agent's process."""
     return f"agent {region}/{agent}"
 
 
-def _control_plane(name: str) -> str:
+def control_plane_process(name: str) -> str:
+    """Return the name of a control plane's process."""
     return f"control plane {name}"

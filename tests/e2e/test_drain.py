@@ -111,7 +111,7 @@ async def test_a_drain_and_its_lift_across_a_leader_failure_fail_no_request(
             metrics = (await operator.get(f"{north}/metrics")).text
             assert 'penstock_region_state{region="eu-es",state="degraded"} 1.0' in metrics
 
-            await asyncio.to_thread(planet.kill_control_plane, "north")
+            await asyncio.to_thread(planet.kill, ["control plane north"])
             since = len(clients.regions)
             await clients.until(lambda: len(clients.regions) >= since + ENOUGH)
             assert set(clients.regions[since:]) == {"eu-es"}, "without a planner the region stays drained"

@@ -10,6 +10,7 @@ from random import Random
 
 from lab.geoip import SITES, write_geoip
 from lab.planet.bundle import SHIPPED_BUNDLE, load_bundle, matrix_of
+from lab.planet.configs import FleetFiles
 from lab.planet.planet import Planet
 from lab.planet.planet_ports import assign_ports
 from lab.planet.topology import CHAT_8B, Topology
@@ -26,15 +27,9 @@ async def running(directory: Path, topology: Topology, bundle: Path = SHIPPED_BU
     """Run a planet with all processes, with the policy in `bundle`."""
     geoip = directory / "geoip.mmdb"
     write_geoip(geoip, topology.sites)
-    planet = Planet(
-        topology,
-        assign_ports(topology.port_names(), None, Random()),
-        matrix_of(load_bundle()),
-        directory=directory / "state",
-        logs=directory / "logs",
-        policy_dir=bundle,
-        geoip_file=geoip,
-    )
+    ports = assign_ports(topology.port_names(), None, Random())
+    files = FleetFiles(directory / "state", directory / "logs", bundle, geoip)
+    planet = Planet(topology, ports, matrix_of(load_bundle()), files)
     try:
         await asyncio.to_thread(planet.start)
         yield planet

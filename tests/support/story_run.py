@@ -18,8 +18,6 @@ from lab.demo.records import (
     EventKind,
     ImageJob,
     Outcome,
-    PeerMiss,
-    PeerState,
     Run,
     Served,
     Sighting,
@@ -27,6 +25,7 @@ from lab.demo.records import (
 from lab.demo.scenario import ActName, PhaseName, full_scenario
 from lab.demo.verdict import judge
 from lab.geoip import SITES, ClientSite
+from lab.planet.fleet_watch import Look
 from lab.planet.sites import entry_rtt_ms, nearest_first
 from lab.wan.matrix import SHIPPED_SITES
 
@@ -114,11 +113,12 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
         frozenset(sighting.id for sighting in sightings),
         _events(scenario.act_at_s, killed_s, ready_s),
         (
-            PeerState(killed_s - 20, "us-east/a", "eu-de", "healthy"),
-            PeerState(killed_s + 0.41, "eu-gb/a", "eu-de", "failed"),
-            PeerState(killed_s + 0.55, "us-east/a", "eu-de", "failed"),
+            Look(killed_s - 20),
+            Look(killed_s + 0.2, retries={"eu-gb/a": 3}),
+            Look(killed_s + 0.3, retries={"eu-gb/a": 4}),
+            Look(killed_s + 0.41, failed_peers={"eu-gb/a": ("eu-de",)}),
+            Look(killed_s + 0.55, failed_peers={"eu-gb/a": ("eu-de",), "us-east/a": ("eu-de",)}),
         ),
-        (PeerMiss(killed_s + 0.3, "eu-gb/a", "eu-de"),),
         RAMP_S,
         tuple(images),
         processes=20,

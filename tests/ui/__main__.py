@@ -309,7 +309,7 @@ async def phone(page: Page, planet: Planet, token: str) -> None:
 
 async def lost_control_plane(page: Page, planet: Planet, token: str) -> None:
     """The page reports that the control plane does not answer, and returns by itself with its session."""
-    await asyncio.to_thread(planet.kill_control_plane, "north")
+    await asyncio.to_thread(planet.kill, ["control plane north"])
     await expect(page.locator("#lost")).to_be_visible(timeout=PATIENCE_MS)
     await page.screenshot(path=OUT / "lost.png")
     await asyncio.to_thread(planet.restart_killed)

@@ -19,7 +19,7 @@ from lab.bench.live.engine_use import EngineUse, EngineWatch
 from lab.bench.live.fleet import CLIENT_SITES, Engines, start_engines
 from lab.bench.peers.peer import Peer
 from lab.bench.peers.running import start_peer
-from lab.bench.site import Site
+from lab.bench.site import make_site, traffic_ports
 from lab.planet.bundle import demo_bundle, load_bundle, matrix_of, write_bundle
 from lab.planet.configs import url
 from lab.planet.topology import Engine
@@ -120,15 +120,10 @@ def _balancers(setup: Setup, running: Engines, directory: Path) -> Iterator[list
         bundle = directory / "policy"
         files = demo_bundle(matrix_of(load_bundle()))
         write_bundle(bundle, files | {EMBEDDINGS_FILE.name: EMBEDDINGS_FILE.read_text(encoding="utf-8")})
-        site = Site(
-            running.engines,
-            running.ports,
-            agents=setup.instances,
-            directory=directory / "penstock",
-            build=Build(bundle=bundle),
-        )
-        with site:
-            yield site.traffic_ports
+        with make_site(
+            running.engines, running.ports, setup.instances, directory / "penstock", Build(bundle=bundle)
+        ) as site:
+            yield traffic_ports(site)
         return
     with ExitStack() as up:
         ports = []

@@ -16,16 +16,15 @@ from rich.console import Console
 
 from lab.bench.bench_results import closing_line, goals_table, show, this_machine, write_results
 from lab.bench.compiled import Build, build_of
-from lab.bench.cores import Cores, TooFewCores, divide_cores, keep_to
-from lab.bench.router.bench_router_report import Results, Setup, results, tables
+from lab.bench.router.bench_router_report import Measurements, Results, results, tables
 from lab.bench.router.contestant import PEERS, Field, start_field
 from lab.bench.router.decision import DecisionCost, decision_costs
 from lab.bench.router.leak import check_leak
-from lab.bench.router.rounds import open_streams, request_rounds, stream_rounds
+from lab.bench.router.rounds import Setup, open_streams, request_rounds, stream_rounds
 from lab.open_files import allow_many_open_files
 from lab.refusal import refuse
+from lab.servers.cores import Cores, TooFewCores, divide_cores, keep_to
 from lab.servers.errors import ServerError
-from lab.servers.redis import start_redis
 from regional_agent.config.file_descriptors import shares_of
 
 SIZES = (10, 100, 1000)
@@ -115,37 +114,25 @@ def _measure(
         directory = Path(name)
         status.update("decisions without proxying")
         decision = _decide(setup, directory / "decision", cores) if Part.DECISION in parts else []
-        requests, streams, slow, leak = {}, {}, {}, None
+        found = Measurements(decision=decision)
         field = Field((), (), {})
         if parts - {Part.DECISION}:
             status.update("starting all systems")
             with start_field(directory, cores, peers, baseline=baseline, continue_streams=continue_streams) as field:
-                if Part.REQUESTS in parts:
-                    requests = request_rounds(
-                        field,
-                        setup.rounds,
-                        setup.seconds,
-                        setup.warm_up_s,
-                        setup.fixed_rate_per_s,
-                        setup.connections,
-                        status.update,
-                    )
-                if Part.STREAMS in parts:
-                    streams = stream_rounds(
-                        field, setup.rounds, setup.seconds, setup.fast_streams, setup.chunks_per_s, status.update
-                    )
-                if Part.OPEN_STREAMS in parts:
-                    slow = open_streams(field, setup.slow_streams, setup.seconds, setup.slow_interval_s, status.update)
-                if Part.LEAK in parts:
-                    leak = check_leak(field, setup.leak_requests, status.update)
-    return results(machine, setup, field, requests, streams, slow, decision, leak)
+                found = Measurements(
+                    request_rounds(field, setup, status.update) if Part.REQUESTS in parts else {},
+                    stream_rounds(field, setup, status.update) if Part.STREAMS in parts else {},
+                    open_streams(field, setup, status.update) if Part.OPEN_STREAMS in parts else {},
+                    decision,
+                    check_leak(field, setup.leak_requests, status.update) if Part.LEAK in parts else None,
+                )
+    return results(machine, setup, field, found)
 
 
 def _decide(setup: Setup, directory: Path, cores: Cores) -> list[DecisionCost]:
-    """Measure decisions in this process, on the core of the router; Redis runs on the cores of the load."""
-    with start_redis(directory / "redis") as redis:
-        os.sched_setaffinity(0, {cores.router})
-        try:
-            return uvloop.run(decision_costs(SIZES, setup.decisions, directory, redis.url))
-        finally:
-            keep_to(cores.load)
+    """Measure decisions in this process, on the core of the router."""
+    os.sched_setaffinity(0, {cores.router})
+    try:
+        return uvloop.run(decision_costs(SIZES, setup.decisions, directory))
+    finally:
+        keep_to(cores.load)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from rich.table import Table
 
-from lab.bench.bench_results import Goal, Machine, Measured, goal, measured, table
-from lab.bench.router.contestant import BASELINE, PENSTOCK, Field
+from lab.bench.bench_results import Columns, Goal, Machine, Measured, columns_table, goal, measured
+from lab.bench.router.contestant import BASELINE, PENSTOCK, Contestant, Field
 from lab.bench.router.decision import DecisionCost
 from lab.bench.router.leak import LeakCheck
-from lab.bench.router.rounds import DIRECT, OpenStreams, RequestRound, StreamRound
+from lab.bench.router.rounds import DIRECT, OpenStreams, RequestRound, Setup, StreamRound
 
 YARDSTICKS = ("envoy", BASELINE)
 """Systems that the ratios of the tables refer to, each if it was measured; the first has a column in any case."""
@@ -24,23 +24,6 @@ GOAL_ENDPOINTS = 100
 
 MAX_LEAKED_SHARE = 0.01
 """Maximum growth of memory during the leak check, as a share of the memory."""
-
-
-class Setup(msgspec.Struct, frozen=True):
-    """Durations and load of the benchmark."""
-
-    rounds: int
-    seconds: float
-    warm_up_s: float
-    connections: int
-    """Concurrent requests in the closed loop."""
-    fixed_rate_per_s: float
-    fast_streams: int
-    chunks_per_s: float
-    slow_streams: int
-    slow_interval_s: float
-    decisions: int
-    leak_requests: int
 
 
 class System(msgspec.Struct, frozen=True):
@@ -78,78 +61,55 @@ class Results(msgspec.Struct, frozen=True):
     goals: list[Goal]
 
 
-def results(
-    machine: Machine,
-    setup: Setup,
-    field: Field,
-    requests: Mapping[str, Sequence[RequestRound]],
-    streams: Mapping[str, Sequence[StreamRound]],
-    slow: Mapping[str, OpenStreams],
-    decision: list[DecisionCost],
-    leak: LeakCheck | None,
-) -> Results:
+class Measurements(msgspec.Struct, frozen=True):
+    """The measurements of every part; empty or None for parts that were not measured."""
+
+    requests: Mapping[str, Sequence[RequestRound]] = {}
+    """Rounds by contestant, and of the run without a router by DIRECT."""
+    streams: Mapping[str, Sequence[StreamRound]] = {}
+    slow: Mapping[str, OpenStreams] = {}
+    decision: Sequence[DecisionCost] = ()
+    leak: LeakCheck | None = None
+
+
+def results(machine: Machine, setup: Setup, field: Field, found: Measurements) -> Results:
     """Combine all measurements."""
-    direct = requests.get(DIRECT, [])
-    systems = {
-        contestant.name: _system(
-            contestant.version,
-            contestant.settings,
-            requests.get(contestant.name, []),
-            direct,
-            streams.get(contestant.name, []),
-            slow.get(contestant.name),
-        )
-        for contestant in field.contestants
-    }
+    direct = found.requests.get(DIRECT, ())
+    systems = {contestant.name: _system(contestant, found) for contestant in field.contestants}
+    names = ("requests_per_s", "p50_ms", "p99_ms") if direct else ()
     return Results(
         machine,
         setup,
         systems,
         field.missing,
-        {
-            name: measured([getattr(round_, name) for round_ in direct])
-            for name in ("requests_per_s", "p50_ms", "p99_ms")
-        }
-        if direct
-        else {},
-        decision,
-        leak,
-        goals(systems, decision, leak),
+        {name: measured([getattr(round_, name) for round_ in direct]) for name in names},
+        list(found.decision),
+        found.leak,
+        goals(systems, found.decision, found.leak),
     )
 
 
-def _system(
-    version: str,
-    settings: tuple[str, ...],
-    requests: Sequence[RequestRound],
-    direct: Sequence[RequestRound],
-    streams: Sequence[StreamRound],
-    slow: OpenStreams | None,
-) -> System:
+def _system(contestant: Contestant, found: Measurements) -> System:
+    requests, streams = found.requests.get(contestant.name, ()), found.streams.get(contestant.name, ())
+    slow = found.slow.get(contestant.name)
     spread: dict[str, Measured] = {}
     if requests:
+        pairs = list(zip(requests, found.requests[DIRECT], strict=True))
         spread["requests_per_s"] = measured([round_.requests_per_s for round_ in requests], 0)
         spread["cpu_us_per_request"] = measured([round_.cpu_us_per_request for round_ in requests], 2)
-        spread["added_p50_ms"] = measured(
-            [round_.p50_ms - d.p50_ms for round_, d in zip(requests, direct, strict=True)]
-        )
-        spread["added_p99_ms"] = measured(
-            [round_.p99_ms - d.p99_ms for round_, d in zip(requests, direct, strict=True)]
-        )
+        spread["added_p50_ms"] = measured([round_.p50_ms - direct.p50_ms for round_, direct in pairs])
+        spread["added_p99_ms"] = measured([round_.p99_ms - direct.p99_ms for round_, direct in pairs])
         spread["core_use"] = measured([round_.core_use for round_ in requests])
     if streams:
         spread["cpu_us_per_chunk"] = measured([round_.cpu_us_per_chunk for round_ in streams], 2)
         spread["chunks_per_s"] = measured([round_.chunks_per_s for round_ in streams], 0)
         spread["streams_core_use"] = measured([round_.core_use for round_ in streams])
-    errors = (
-        sum(round_.errors for round_ in requests)
-        + sum(round_.broken for round_ in streams)
-        + (slow.broken if slow else 0)
-    )
+    broken = [round_.broken for round_ in (*streams, *([slow] if slow else []))]
+    errors = [*(round_.errors for round_ in requests), *broken]
     return System(
-        version=version,
-        settings=settings,
-        errors=errors if requests or streams or slow else None,
+        version=contestant.version,
+        settings=contestant.settings,
+        errors=sum(errors) if errors else None,
         open_streams=slow,
         spread=spread,
         **{name: figure.median for name, figure in spread.items()},
@@ -161,7 +121,6 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
     ours = systems.get(PENSTOCK, System("", ()))
     slow = ours.open_streams
     at_size = next((cost for cost in decision if cost.endpoints == GOAL_ENDPOINTS), None)
-    with_redis = at_size.with_redis if at_size is not None else None
     found = [
         goal(f"CPU per request, as a share of {name}'s", share, _ratio(ours, systems.get(name), "cpu_us_per_request"))
         for name, share in (("envoy", 1.0), ("vllm-router", 0.5), ("sglang-router", 0.25))
@@ -172,7 +131,6 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
         goal(f"decision at {GOAL_ENDPOINTS} endpoints, p50 us", 20.0, at_size.whole.p50_us if at_size else None)
     )
     found.append(goal("the same decision, p99 us", 100.0, at_size.whole.p99_us if at_size else None))
-    found.append(goal("decision awaiting Redis, p99 us", 1000.0, with_redis.p99_us if with_redis else None))
     leaked = leak.grown_mb / max(leak.resident_mb) if leak else None
     found.append(goal("growth of memory over the requests, as a share of memory", MAX_LEAKED_SHARE, leaked))
     errors = [part.errors for part in (ours, leak) if part is not None and part.errors is not None]
@@ -182,114 +140,84 @@ def goals(systems: Mapping[str, System], decision: Sequence[DecisionCost], leak:
 
 def tables(found: Results) -> list[Table]:
     """Return the results as tables."""
+    systems = found.systems.items()
     shown = []
-    if any(system.requests_per_s is not None for system in found.systems.values()):
-        shown.append(_requests_table(found))
-    if any(system.cpu_us_per_chunk is not None for system in found.systems.values()):
-        shown.append(_streams_table(found))
+    if any(system.requests_per_s is not None for _, system in systems):
+        title = "Whole responses, one core (>: the load was the limit, not the router; x: ratio of CPU)"
+        shown.append(columns_table(title, _request_columns(found), systems))
+    if any(system.cpu_us_per_chunk is not None for _, system in systems):
+        shown.append(columns_table("Streams", _stream_columns(found), systems))
     if found.decision:
-        shown.append(_decision_table(found.decision))
+        title = "The decision alone, from parsed head to reserved endpoint"
+        shown.append(columns_table(title, DECISION_COLUMNS, found.decision))
     if found.leak is not None:
-        shown.append(_leak_table(found.leak))
+        shown.append(columns_table("Resident memory (MB) over many requests", LEAK_COLUMNS, [found.leak]))
     return shown
 
 
-def _requests_table(found: Results) -> Table:
-    yardsticks = _yardsticks(found)
-    rows = []
-    for name, system in found.systems.items():
-        at_limit = (system.core_use or 0.0) < FULL_CORE
-        rows.append(
-            (
-                name,
-                f"{'>' if at_limit else ''}{system.requests_per_s or 0:,.0f}",
-                _figure(system.cpu_us_per_request, 1),
-                _spread(system, "cpu_us_per_request"),
-                *_ratios(found, system, "cpu_us_per_request"),
-                _figure(system.added_p50_ms, 3),
-                _figure(system.added_p99_ms, 3),
-                _spread(system, "added_p99_ms"),
-                str(system.errors),
-            )
-        )
-    title = "Whole responses, one core (>: the load was the limit, not the router; x: ratio of CPU)"
-    header = (
-        "",
-        "requests/s",
-        "CPU us/request",
-        "rounds",
-        *(f"x {name}" for name in yardsticks),
-        "added p50 ms",
-        "added p99 ms",
-        "rounds",
-        "errors",
+def _request_columns(found: Results) -> Columns[tuple[str, System]]:
+    def rate(row: tuple[str, System]) -> str:
+        at_limit = (row[1].core_use or 0.0) < FULL_CORE
+        return f"{'>' if at_limit else ''}{row[1].requests_per_s or 0:,.0f}"
+
+    return (
+        ("", lambda row: row[0]),
+        ("requests/s", rate),
+        ("CPU us/request", lambda row: _figure(row[1].cpu_us_per_request, 1)),
+        ("rounds", lambda row: _spread(row[1], "cpu_us_per_request")),
+        *_ratio_columns(found, "cpu_us_per_request"),
+        ("added p50 ms", lambda row: _figure(row[1].added_p50_ms, 3)),
+        ("added p99 ms", lambda row: _figure(row[1].added_p99_ms, 3)),
+        ("rounds", lambda row: _spread(row[1], "added_p99_ms")),
+        ("errors", lambda row: str(row[1].errors)),
     )
-    return table(title, header, rows)
 
 
-def _streams_table(found: Results) -> Table:
-    yardsticks = _yardsticks(found)
-    rows = []
-    for name, system in found.systems.items():
-        slow = system.open_streams
-        rows.append(
-            (
-                name,
-                _figure(system.chunks_per_s, 0),
-                _figure(system.cpu_us_per_chunk, 1),
-                _spread(system, "cpu_us_per_chunk"),
-                *_ratios(found, system, "cpu_us_per_chunk"),
-                str(slow.streams) if slow else "",
-                _figure(slow.resident_kb_per_stream if slow else None, 1),
-                _figure(slow.core_use * 100 if slow else None, 1),
-                _figure(slow.cpu_us_per_chunk if slow else None, 1),
-            )
-        )
-    header = (
-        "",
-        "chunks/s",
-        "CPU us/chunk",
-        "rounds",
-        *(f"x {name}" for name in yardsticks),
-        "slow streams",
-        "resident kB/stream",
-        "core %",
-        "CPU us/chunk",
+def _stream_columns(found: Results) -> Columns[tuple[str, System]]:
+    def slow(row: tuple[str, System], name: str, factor: float = 1.0, digits: int = 1) -> str:
+        held = row[1].open_streams
+        return _figure(getattr(held, name) * factor if held else None, digits)
+
+    return (
+        ("", lambda row: row[0]),
+        ("chunks/s", lambda row: _figure(row[1].chunks_per_s, 0)),
+        ("CPU us/chunk", lambda row: _figure(row[1].cpu_us_per_chunk, 1)),
+        ("rounds", lambda row: _spread(row[1], "cpu_us_per_chunk")),
+        *_ratio_columns(found, "cpu_us_per_chunk"),
+        ("slow streams", lambda row: slow(row, "streams", digits=0)),
+        ("resident kB/stream", lambda row: slow(row, "resident_kb_per_stream")),
+        ("core %", lambda row: slow(row, "core_use", 100.0)),
+        ("CPU us/chunk", lambda row: slow(row, "cpu_us_per_chunk")),
     )
-    return table("Streams", header, rows)
 
 
-def _decision_table(decision: Sequence[DecisionCost]) -> Table:
-    rows = [
-        (
-            str(cost.endpoints),
-            _figure(cost.whole.p50_us, 1),
-            _figure(cost.whole.p99_us, 1),
-            _figure(cost.where_and_who.p50_us, 1),
-            _figure(cost.where_and_who.p99_us, 1),
-            _figure(cost.with_redis.p50_us if cost.with_redis else None, 0),
-            _figure(cost.with_redis.p99_us if cost.with_redis else None, 0),
-        )
-        for cost in decision
-    ]
-    header = ("endpoints", "p50 us", "p99 us", "selection p50", "p99", "awaiting Redis p50", "p99")
-    return table("The decision alone, from parsed head to reserved endpoint", header, rows)
+def _ratio_columns(found: Results, field: str) -> Columns[tuple[str, System]]:
+    """Return the columns with the ratios to the yardsticks."""
+    names = [name for name in YARDSTICKS if name == YARDSTICKS[0] or name in found.systems]
+
+    def column(name: str) -> tuple[str, Callable[[tuple[str, System]], str]]:
+        return f"x {name}", lambda row: _figure(_ratio(row[1], found.systems.get(name), field), 2)
+
+    return [column(name) for name in names]
 
 
-def _leak_table(leak: LeakCheck) -> Table:
-    middle = len(leak.resident_mb) // 2
-    figures = [_figure(leak.resident_mb[at], 1) for at in (0, 1, middle, -1)]
-    row = (f"{leak.requests:,}", f"{leak.streams_left:,}", *figures, _figure(leak.grown_bytes_per_request, 2))
-    header = ("requests", "streams aborted", "at the start", "after 1/20", "halfway", "at the end", "bytes/request")
-    return table("Resident memory (MB) over many requests", header, [row])
+DECISION_COLUMNS: Columns[DecisionCost] = (
+    ("endpoints", lambda cost: str(cost.endpoints)),
+    ("p50 us", lambda cost: _figure(cost.whole.p50_us, 1)),
+    ("p99 us", lambda cost: _figure(cost.whole.p99_us, 1)),
+    ("selection p50", lambda cost: _figure(cost.where_and_who.p50_us, 1)),
+    ("p99", lambda cost: _figure(cost.where_and_who.p99_us, 1)),
+)
 
-
-def _yardsticks(found: Results) -> list[str]:
-    return [name for name in YARDSTICKS if name == YARDSTICKS[0] or name in found.systems]
-
-
-def _ratios(found: Results, system: System, field: str) -> list[str]:
-    return [_figure(_ratio(system, found.systems.get(name), field), 2) for name in _yardsticks(found)]
+LEAK_COLUMNS: Columns[LeakCheck] = (
+    ("requests", lambda leak: f"{leak.requests:,}"),
+    ("streams aborted", lambda leak: f"{leak.streams_left:,}"),
+    ("at the start", lambda leak: _figure(leak.resident_mb[0], 1)),
+    ("after 1/20", lambda leak: _figure(leak.resident_mb[1], 1)),
+    ("halfway", lambda leak: _figure(leak.resident_mb[len(leak.resident_mb) // 2], 1)),
+    ("at the end", lambda leak: _figure(leak.resident_mb[-1], 1)),
+    ("bytes/request", lambda leak: _figure(leak.grown_bytes_per_request, 2)),
+)
 
 
 def _ratio(system: System, other: System | None, field: str) -> float | None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from lab.bench.compiled import Build
-from lab.bench.cores import Cores
 from lab.bench.peers.bare_relay import BareRelay
 from lab.bench.peers.envoy import Envoy
 from lab.bench.peers.haproxy import Haproxy
@@ -20,9 +19,10 @@ from lab.bench.peers.nginx import Nginx
 from lab.bench.peers.peer import Peer
 from lab.bench.peers.running import start_peer
 from lab.bench.router.chat import MODEL
-from lab.bench.site import SETTINGS, Site
+from lab.bench.site import SETTINGS, agents_of, make_site, traffic_ports
 from lab.planet.bundle import bench_router_bundle, write_bundle
 from lab.planet.topology import Engine
+from lab.servers.cores import Cores
 from lab.servers.errors import ServerError
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
@@ -94,12 +94,11 @@ def start_field(
             bundle = directory / f"{name}-policy"
             write_bundle(bundle, bench_router_bundle(build.bundle, continue_streams=continue_streams))
             run = Build(build.compiled, bundle)
-            site = Site(engines, listen, agents=1, directory=directory / name, core=cores.router, build=run)
-            running.enter_context(site)
+            site = running.enter_context(make_site(engines, listen, 1, directory / name, run, cores.router))
             policy = f"continue_streams: {str(continue_streams).lower()} in all models"
             settings = (*SETTINGS, policy, build.form(), f"build: {build.compiled}")
             version = importlib.metadata.version(PENSTOCK)
-            agents.append(Contestant(name, version, settings, site.agents[0], site.traffic_ports[0]))
+            agents.append(Contestant(name, version, settings, agents_of(site)[0], traffic_ports(site)[0]))
         others, missing = start_peers(peers, directory, backends.ports, cores.router, running)
         yield Field(backends.ports, (*agents, *others), missing)
 

@@ -11,8 +11,6 @@ import json
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from math import inf
 from pathlib import Path
 from random import Random
@@ -35,7 +33,7 @@ from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routing.reasons import Refusal
 from penstock.wire.authority import standalone_identity
 from penstock.wire.identity import ProcessRole, SpiffeId
-from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
+from penstock.wire.region_key import KEY_BYTES, RegionKeys
 from penstock.wire.session import Sessions
 from regional_agent.config.settings import load_settings
 from regional_agent.http.limits import Limits
@@ -44,9 +42,6 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.router import Router
 from regional_agent.runtime import AgentRuntime
-from regional_agent.shared_load.published_load import PublishedLoad, open_load, seal_load
-from regional_agent.shared_load.redis_script import EXCHANGE, RedisAddress, RedisScript, loads_key
-from regional_agent.shared_load.shared_load_exchange import TIMEOUT_S
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
@@ -55,15 +50,6 @@ SLOTS = 8
 
 BUSY_SHARE = 0.6
 """Share of all slots that is occupied during the measurement, so that loads differ but no endpoint is full."""
-
-AWAITED = "awaited"
-"""Region of the awaited exchanges. It differs from the agent's region, where every request would count twice."""
-
-OTHER_AGENTS = 2
-"""Number of other agents in the region AWAITED."""
-
-_REGION_KEY = secrets.token_bytes(KEY_BYTES)
-"""Key of all agents: the measurements of all sizes publish to the same Redis."""
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -82,78 +68,30 @@ class DecisionCost(msgspec.Struct, frozen=True):
     """All steps, from identification to the reservation."""
     where_and_who: Percentiles
     """Region selection, endpoint selection and reservation."""
-    with_redis: Percentiles | None
-    """All steps, then an exchange with Redis that includes the other agents' loads; None if not measured.
-    The agent itself does not wait: it publishes to Redis within 10 ms."""
 
 
-async def decision_costs(
-    sizes: tuple[int, ...], times: int, directory: Path, redis_url: str | None
-) -> list[DecisionCost]:
+async def decision_costs(sizes: tuple[int, ...], times: int, directory: Path) -> list[DecisionCost]:
     """Measure the cost for each number of endpoints.
 
     Args:
         sizes: numbers of endpoints.
-        times: decisions per number of endpoints; a tenth as many with Redis.
+        times: decisions per number of endpoints.
         directory: an empty directory for the agent's files.
-        redis_url: None omits the figures with Redis.
     """
-    return [await _measure(size, times, directory / str(size), redis_url) for size in sizes]
+    return [await _measure(size, times, directory / str(size)) for size in sizes]
 
 
-async def _measure(size: int, times: int, directory: Path, redis_url: str | None) -> DecisionCost:
+async def _measure(size: int, times: int, directory: Path) -> DecisionCost:
     # A single agent always has a current view, so it scans all endpoints: the most frequent and most expensive case.
-    async with _deciding(size, directory / "alone", None) as (_, bench):
-        bench.decide(max(times // 10, size * SLOTS))
-        wholes, parts = bench.decide(times)
-    with_redis = None
-    if redis_url:
-        async with _deciding(size, directory / "shared", redis_url) as (runtime, bench):
-            with_redis = await _with_redis(runtime, bench, redis_url, times // 10)
-    return DecisionCost(size, _percentiles(wholes), _percentiles(parts), with_redis)
-
-
-@asynccontextmanager
-async def _deciding(size: int, directory: Path, redis_url: str | None) -> AsyncIterator[tuple[AgentRuntime, _Deciding]]:
-    runtime, router = await _agent(size, directory, redis_url)
+    runtime, router = await _agent(size, directory)
     bench = _Deciding(runtime, router, busy=int(size * SLOTS * BUSY_SHARE))
     try:
-        yield runtime, bench
+        bench.decide(max(times // 10, size * SLOTS))
+        wholes, parts = bench.decide(times)
         bench.give_back()
     finally:
         await runtime.config.stop()
-        for exchange in runtime.exchanges:
-            await exchange.stop()
-
-
-async def _with_redis(runtime: AgentRuntime, bench: _Deciding, redis_url: str, times: int) -> Percentiles:
-    for exchange in runtime.exchanges:
-        exchange.start()
-    client = RedisScript(RedisAddress(redis_url), EXCHANGE, TIMEOUT_S)
-    key = RegionKey(RegionKeys(_REGION_KEY), AWAITED)
-
-    async def publish(agent: str) -> None:
-        loads = {
-            endpoint.name: (load.requests, load.prefill_us, load.decode_us)
-            for endpoint in runtime.endpoints.every()
-            if (load := endpoint.local_load).requests
-        }
-        own = PublishedLoad(agent, 1, 1, loads)
-        _, *others = await client.run((loads_key(AWAITED),), (own.field, seal_load(own, key), 60_000))
-        for sealed in others[1::2]:
-            open_load(sealed, key)
-
-    for number in range(OTHER_AGENTS):
-        await publish(f"other-{number}")
-    took = []
-    bench.decide(max(times // 10, len(list(runtime.endpoints.every())) * SLOTS))
-    for _ in range(times):
-        began = time.perf_counter()
-        bench.decide(1)
-        await publish("bench")
-        took.append(time.perf_counter() - began)
-    await client.aclose()
-    return _percentiles(took)
+    return DecisionCost(size, _percentiles(wholes), _percentiles(parts))
 
 
 class _Deciding:
@@ -199,18 +137,18 @@ class _Deciding:
             self._held.popleft().settle(time.monotonic())
 
 
-async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[AgentRuntime, Router]:
+async def _agent(size: int, directory: Path) -> tuple[AgentRuntime, Router]:
     """Start an agent's runtime, with policy and plan in force and every endpoint ready."""
     agent = SpiffeId("lab", ProcessRole.AGENT, "bench", REGION)
     store, pool, rng = MemoryStore(), UpstreamPool(), Random(1)
     runtime = AgentRuntime(
-        load_settings(_settings(size, directory, redis_url)),
+        load_settings(_settings(size, directory)),
         sessions=Sessions(standalone_identity(agent, time.time())),
         pool=pool,
         metrics=AgentMetrics(),
         rng=rng,
         store=store,
-        region_keys=RegionKeys(_REGION_KEY),
+        region_keys=RegionKeys(secrets.token_bytes(KEY_BYTES)),
     )
     policy = load_bundle()
     everywhere = residency_class(frozenset(policy.regions))
@@ -226,7 +164,7 @@ async def _agent(size: int, directory: Path, redis_url: str | None) -> tuple[Age
     return runtime, runtime.router
 
 
-def _settings(size: int, directory: Path, redis_url: str | None) -> dict[str, object]:
+def _settings(size: int, directory: Path) -> dict[str, object]:
     endpoints = [
         {
             "name": f"gpu-{number}",
@@ -249,7 +187,6 @@ def _settings(size: int, directory: Path, redis_url: str | None) -> dict[str, ob
         "peer_listen": "127.0.0.1:0",
         "admin_listen": "127.0.0.1:0",
         "etcd_endpoints": "127.0.0.1:1",
-        "redis_url": redis_url,
         "endpoints_file": endpoints_file,
         "geoip_file": geoip_file,
         "identity_dir": directory / "unused",

@@ -35,6 +35,26 @@ SETTLE_S = 1.0
 OPEN_TIMEOUT_S = 60.0
 
 
+class Setup(msgspec.Struct, frozen=True):
+    """Durations and load of the benchmark."""
+
+    rounds: int
+    seconds: float
+    """Duration (s) of each measurement."""
+    warm_up_s: float
+    connections: int
+    """Concurrent requests in the closed loop."""
+    fixed_rate_per_s: float
+    fast_streams: int
+    chunks_per_s: float
+    """Rate of all fast streams together."""
+    slow_streams: int
+    slow_interval_s: float
+    """Time (s) between two chunks of a slow stream."""
+    decisions: int
+    leak_requests: int
+
+
 class RequestRound(msgspec.Struct, frozen=True):
     """The result of one contestant in one round of non-streaming requests."""
 
@@ -49,7 +69,7 @@ class RequestRound(msgspec.Struct, frozen=True):
 
 
 class StreamRound(msgspec.Struct, frozen=True):
-    """The result of one contestant in one round of fast streams."""
+    """The result of one contestant in one round of streams."""
 
     cpu_us_per_chunk: float
     chunks_per_s: float
@@ -57,7 +77,7 @@ class StreamRound(msgspec.Struct, frozen=True):
     broken: int
 
 
-class OpenStreams(msgspec.Struct, frozen=True):
+class OpenStreams(StreamRound, frozen=True, kw_only=True):
     """The result of one contestant with many slow streams."""
 
     streams: int
@@ -65,10 +85,6 @@ class OpenStreams(msgspec.Struct, frozen=True):
     resident_kb_per_stream: float
     """Growth of resident memory since the warm-up without streams (kB of 1,000 bytes)."""
     resident_mb_before: float
-    core_use: float
-    cpu_us_per_chunk: float
-    chunks_per_s: float
-    broken: int
 
 
 def clients() -> list[Client]:
@@ -77,34 +93,22 @@ def clients() -> list[Client]:
     return [Client(site.address(rng), KEYS[number % len(KEYS)]) for number, site in enumerate(SITES)]
 
 
-def request_rounds(
-    field: Field, rounds: int, seconds: float, warm_up_s: float, per_s: float, connections: int, progress: Progress
-) -> dict[str, list[RequestRound]]:
-    """Measure non-streaming requests: throughput in a closed loop, then latency at a fixed rate.
-
-    Args:
-        field: the contestants.
-        rounds: number of rounds.
-        seconds: duration (s) of each of the two measurements.
-        warm_up_s: duration (s) of the unmeasured closed loop before them.
-        per_s: the fixed rate (requests/s).
-        connections: concurrent requests in the closed loop.
-        progress: receives progress messages.
-    """
+def request_rounds(field: Field, setup: Setup, progress: Progress) -> dict[str, list[RequestRound]]:
+    """Measure non-streaming requests: throughput in a closed loop, then latency at a fixed rate."""
     asks = requests_of(clients(), stream=False)
-    asks = [asks[number % len(asks)] for number in range(connections)]
+    asks = [asks[number % len(asks)] for number in range(setup.connections)]
     found: dict[str, list[RequestRound]] = {}
     turns: list[Contestant | None] = [None, *field.contestants]
-    for number, contestant in _turns(turns, rounds):
+    for number, contestant in _turns(turns, setup.rounds):
         name = contestant.name if contestant is not None else DIRECT
-        progress(f"whole answers, round {number} of {rounds}: {name}")
+        progress(f"whole answers, round {number} of {setup.rounds}: {name}")
         load = Load(contestant.port if contestant is not None else field.backends[0], asks, answer())
         try:
-            load.closed_loop(warm_up_s)
+            load.closed_loop(setup.warm_up_s)
             before_s = _cpu_s(contestant)
-            run = load.closed_loop(seconds)
+            run = load.closed_loop(setup.seconds)
             used_s = _cpu_s(contestant) - before_s
-            paced = load.fixed_rate(per_s, seconds, Random(number))
+            paced = load.fixed_rate(setup.fixed_rate_per_s, setup.seconds, Random(number))
         finally:
             load.close()
         p50_s, p99_s = (quantile(paced.latencies_s, part) or 0.0 for part in (0.5, 0.99))
@@ -121,85 +125,54 @@ def request_rounds(
     return found
 
 
-def stream_rounds(
-    field: Field, rounds: int, seconds: float, streams: int, chunks_per_s: float, progress: Progress
-) -> dict[str, list[StreamRound]]:
-    """Measure streams with one chunk per write: the cost of relaying each chunk.
-
-    Args:
-        field: the contestants.
-        rounds: number of rounds.
-        seconds: duration (s) of each measurement.
-        streams: number of concurrent streams.
-        chunks_per_s: the rate of all streams together.
-        progress: receives progress messages.
-    """
-    interval_s = streams / chunks_per_s
-    set_pace(field, Pace(interval_s, chunks=int((seconds + 10 * SETTLE_S) / interval_s) + 1_000))
+def stream_rounds(field: Field, setup: Setup, progress: Progress) -> dict[str, list[StreamRound]]:
+    """Measure streams with one chunk per write: the cost of relaying each chunk."""
+    interval_s = setup.fast_streams / setup.chunks_per_s
+    set_pace(field, Pace(interval_s, chunks=int((setup.seconds + 10 * SETTLE_S) / interval_s) + 1_000))
     found: dict[str, list[StreamRound]] = {}
-    for number, contestant in _turns(list(field.contestants), rounds):
-        progress(f"streams, round {number} of {rounds}: {contestant.name}")
-        clients_ = Streams(contestant.port, requests_of(clients(), stream=True))
-        try:
-            begun = clients_.open(streams, OPEN_TIMEOUT_S)
-            clients_.run(SETTLE_S)
-            before_s = cpu_s(contestant.process.pid)
-            run = clients_.run(seconds)
-            used_s = cpu_s(contestant.process.pid) - before_s
-        finally:
-            clients_.close()
-        found.setdefault(contestant.name, []).append(
-            StreamRound(
-                cpu_us_per_chunk=used_s / max(1, run.chunks) * 1e6,
-                chunks_per_s=run.chunks / run.seconds,
-                core_use=used_s / run.seconds,
-                broken=run.broken + streams - begun,
-            )
-        )
+    for number, contestant in _turns(list(field.contestants), setup.rounds):
+        progress(f"streams, round {number} of {setup.rounds}: {contestant.name}")
+        measured, _, _ = _streamed(contestant, setup.fast_streams, setup.seconds)
+        found.setdefault(contestant.name, []).append(measured)
     return found
 
 
-def open_streams(
-    field: Field, streams: int, seconds: float, interval_s: float, progress: Progress
-) -> dict[str, OpenStreams]:
+def open_streams(field: Field, setup: Setup, progress: Progress) -> dict[str, OpenStreams]:
     """Measure many slow streams: resident memory per stream, and the total cost. Every contestant is restarted, since a
-    process may not return freed memory to the system.
-
-    Args:
-        field: the contestants.
-        streams: number of streams to open.
-        seconds: duration (s) of the measurement.
-        interval_s: time (s) between two chunks of a stream.
-        progress: receives progress messages.
-    """
-    set_pace(field, Pace(interval_s, chunks=1_000_000))
+    process may not return freed memory to the system."""
+    set_pace(field, Pace(setup.slow_interval_s, chunks=1_000_000))
     found = {}
     for contestant in field.contestants:
-        progress(f"{streams} slow streams: {contestant.name}")
+        progress(f"{setup.slow_streams} slow streams: {contestant.name}")
         contestant.process.restart(OPEN_TIMEOUT_S)
-        pid = contestant.process.pid
         _warm_up(contestant)
-        before_bytes = resident_bytes(pid)
-        clients_ = Streams(contestant.port, requests_of(clients(), stream=True))
-        try:
-            begun = clients_.open(streams, OPEN_TIMEOUT_S)
-            clients_.run(SETTLE_S)
-            before_s = cpu_s(pid)
-            run = clients_.run(seconds)
-            used_s = cpu_s(pid) - before_s
-            grown_bytes = resident_bytes(pid) - before_bytes
-        finally:
-            clients_.close()
+        before_bytes = resident_bytes(contestant.process.pid)
+        measured, begun, after_bytes = _streamed(contestant, setup.slow_streams, setup.seconds)
         found[contestant.name] = OpenStreams(
+            **msgspec.structs.asdict(measured),
             streams=begun,
-            resident_kb_per_stream=grown_bytes / max(1, begun) / 1e3,
+            resident_kb_per_stream=(after_bytes - before_bytes) / max(1, begun) / 1e3,
             resident_mb_before=before_bytes / 1e6,
-            core_use=used_s / run.seconds,
-            cpu_us_per_chunk=used_s / max(1, run.chunks) * 1e6,
-            chunks_per_s=run.chunks / run.seconds,
-            broken=run.broken + streams - begun,
         )
     return found
+
+
+def _streamed(contestant: Contestant, streams: int, seconds: float) -> tuple[StreamRound, int, int]:
+    """Return the result of streams, the number of streams that started, and the resident memory (bytes) with them."""
+    pid = contestant.process.pid
+    held = Streams(contestant.port, requests_of(clients(), stream=True))
+    try:
+        begun = held.open(streams, OPEN_TIMEOUT_S)
+        held.run(SETTLE_S)
+        before_s = cpu_s(pid)
+        run = held.run(seconds)
+        used_s = cpu_s(pid) - before_s
+        memory_bytes = resident_bytes(pid)
+    finally:
+        held.close()
+    cpu_us = used_s / max(1, run.chunks) * 1e6
+    measured = StreamRound(cpu_us, run.chunks / run.seconds, used_s / run.seconds, run.broken + streams - begun)
+    return measured, begun, memory_bytes
 
 
 def _warm_up(contestant: Contestant) -> None:

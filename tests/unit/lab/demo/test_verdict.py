@@ -7,11 +7,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from lab.demo.findings import NOTHING
 from lab.demo.measure import Kind, failback_s, failover, kind_of
-from lab.demo.records import Answer, Attempt, EventKind, Outcome, PeerMiss, Run, Served, Sighting
+from lab.demo.records import Answer, Attempt, EventKind, Outcome, Run, Served, Sighting
 from lab.demo.scenario import ActName, PhaseName
 from lab.demo.verdict import judge
-from lab.observed import NOTHING
+from lab.planet.fleet_watch import Look
 from tests.support.story_run import EU, REGIONS, change, change_image, in_phase, story_run, without
 
 RUN = story_run()
@@ -37,7 +38,7 @@ def test_a_good_run_passes_every_check() -> None:
 
 
 def test_a_run_in_which_nothing_happened_passes_no_check() -> None:
-    empty = Run(RUN.scenario, (), (), frozenset(), (), (), (), RUN.failback_ramp_s)
+    empty = Run(RUN.scenario, (), (), frozenset(), (), (), RUN.failback_ramp_s)
     assert missed(empty) == {check.name for check in judge(RUN)}
     assert all(check.observed == 0 and check.says.startswith(NOTHING) for check in judge(empty))
 
@@ -168,11 +169,12 @@ def test_a_late_attempt_of_a_client_at_the_dead_region_is_missed(late_s: float) 
 
 
 def test_a_late_attempt_of_an_agent_at_the_dead_region_is_missed() -> None:
-    assert missed(replaced(RUN, peer_misses=(PeerMiss(KILLED_S + 2.0, "us-east/a", "eu-de"),))) == {"failover"}
+    late = [Look(KILLED_S + at_s, retries={"us-east/a": count}) for at_s, count in ((1.9, 1), (2.0, 2))]
+    assert missed(replaced(RUN, looks=(*RUN.looks, *late))) == {"failover"}
 
 
 def test_an_undetected_loss_is_missed() -> None:
-    assert "failover" in missed(replaced(RUN, peer_states=()))
+    assert "failover" in missed(replaced(RUN, looks=()))
     assert "failover" in missed(without(RUN, EventKind.REGION_KILLED))
 
 

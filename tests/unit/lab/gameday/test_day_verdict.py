@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
+from lab.demo.findings import Measured
 from lab.demo.records import Answer, Attempt, Outcome, Served, Sighting
 from lab.gameday.day_verdict import Day, judge
 from lab.gameday.fault_catalogue import FAULTS, TargetKind
-from lab.gameday.fleet_watch import Look
 from lab.gameday.gameday_report import render
 from lab.gameday.gameday_run import DayResult
-from lab.observed import Measured
+from lab.planet.fleet_watch import Look
 
 REGIONS = ("eu-de", "eu-es", "us-east")
 AGENTS = tuple(f"{region}/a" for region in REGIONS)

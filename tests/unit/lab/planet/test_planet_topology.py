@@ -11,7 +11,7 @@ import pytest
 
 from lab.engine.engine_config import load_engines_config
 from lab.planet.bundle import load_bundle, matrix_of
-from lab.planet.configs import agent_environment, endpoints_file, engines_file, wan_file, write_json
+from lab.planet.configs import FleetFiles, agent_environment, endpoints_file, engines_file, wan_file, write_json
 from lab.planet.planet_ports import assign_ports
 from lab.planet.topology import agent_port, demo_planet, entry_link, peer_link
 from lab.servers.errors import PortTaken
@@ -62,7 +62,9 @@ def test_the_wan_joins_every_site_and_region_to_every_agent(tmp_path: Path) -> N
 
 def test_agents_accept_their_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     region = PLANET.region("us-east")
-    environment = agent_environment(PLANET, region, "b", PORTS, tmp_path, tmp_path / "geo.mmdb", tmp_path)
+    environment = agent_environment(
+        PLANET, region, "b", PORTS, FleetFiles(tmp_path, tmp_path, tmp_path, tmp_path / "geo.mmdb")
+    )
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     settings = load_settings()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lab.bench import pinned
+from lab.servers import pinned
 
 
 class TooFewCores(Exception):

@@ -1,4 +1,4 @@
-"""Polls the status of agents and control planes during a game day."""
+"""Polls the status of agents and control planes during a run, and records what they report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
+from lab.planet.configs import control_plane_urls
+from lab.planet.planet import Planet
+
 LOOK_EVERY_S = 0.1
+"""Interval (s) of looks, and of status requests to each process, unless `FleetWatch.interval_s` differs."""
+
 TIMEOUT_S = 1.0
 """Timeout (s) of a status request."""
 
@@ -25,17 +30,19 @@ class Look(msgspec.Struct, frozen=True):
     """The reported state of the fleet at one time. Silent agents are absent from all fields except `silent`."""
 
     at_s: float
-    failed_peers: dict[str, tuple[str, ...]]
+    failed_peers: dict[str, tuple[str, ...]] = {}
     """By region/agent: the regions that the agent reports as failed."""
-    unready: dict[str, tuple[str, ...]]
+    unready: dict[str, tuple[str, ...]] = {}
     """By region/agent: the agent's endpoints that are not ready."""
-    endpoints: dict[str, int]
+    endpoints: dict[str, int] = {}
     """By region/agent: the agent's number of endpoints."""
-    held: int
+    running: dict[str, int] = {}
+    """By region/agent: requests in flight at the agent."""
+    held: int = 0
     """Requests in flight at agents and endpoints, plus waiting requests."""
-    silent: tuple[str, ...]
+    silent: tuple[str, ...] = ()
     """Agents without a status of the last FRESH_S."""
-    leaders: tuple[str, ...]
+    leaders: tuple[str, ...] = ()
     """Control planes that report that they lead."""
     refusing: tuple[str, ...] = ()
     """Control planes that report errors of the policy source."""
@@ -49,33 +56,23 @@ class Look(msgspec.Struct, frozen=True):
     """Epoch and generation of the newest plan of the leading control planes; None without a plan."""
     unconfirmed: tuple[str, ...] = ()
     """Agents whose copy of policy and plan etcd has not confirmed for CONFIRMED_S."""
+    retries: dict[str, float] = {}
+    """By region/agent: the agent's retries after failed connections, of agents outside `FleetWatch.lost_region`."""
 
 
 class FleetWatch:
-    """Records a `Look` every LOOK_EVERY_S."""
+    """Records a `Look` in every interval."""
 
-    def __init__(
-        self,
-        agents: Mapping[str, str],
-        agents_key: str,
-        control_planes: Mapping[str, str],
-        token: str,
-        clock: Callable[[], float],
-    ) -> None:
-        """Create a watch without looks.
-
-        Args:
-            agents: admin URLs by region/agent.
-            agents_key: API key for the status of agents.
-            control_planes: URLs by name.
-            token: admin token for the status of control planes.
-            clock: returns the time (s) of a look.
-        """
-        self._agents = agents
-        self._control_planes = control_planes
-        self._agents_headers = {"authorization": f"Bearer {agents_key}"}
-        self._headers = {"authorization": f"Bearer {token}"}
+    def __init__(self, planet: Planet, clock: Callable[[], float]) -> None:
+        """Create a watch without looks; `clock` returns the time (s) of a look."""
+        self._agents = planet.admin_urls()
+        self._control_planes = control_plane_urls(planet.topology, planet.ports)
+        self._agents_headers = {"authorization": f"Bearer {planet.agents_key}"}
+        self._headers = {"authorization": f"Bearer {planet.admin_token}"}
         self._clock = clock
+        self.interval_s = LOOK_EVERY_S
+        self.lost_region = ""
+        """The region that is being lost, or empty; looks then have the retries of other regions' agents."""
         self.looks: list[Look] = []
 
     async def run(self) -> None:
@@ -84,14 +81,40 @@ class FleetWatch:
         control_planes: dict[str, _Polled] = {}
         async with httpx.AsyncClient(timeout=TIMEOUT_S) as client, asyncio.TaskGroup() as group:
             for name, where in self._agents.items():
-                group.create_task(_poll(client, where + "/status", self._agents_headers, name, agents))
+                group.create_task(self._poll_agent(client, where, name, agents))
             for name, where in self._control_planes.items():
-                group.create_task(_poll(client, where + "/v1/status", self._headers, name, control_planes))
+                group.create_task(self._poll_control_plane(client, where, name, control_planes))
             while True:
-                await asyncio.sleep(LOOK_EVERY_S)
-                self.looks.append(self._look(_fresh(agents), _fresh(control_planes)))
+                await asyncio.sleep(self.interval_s)
+                self.looks.append(self._look(_fresh(agents), _fresh(control_planes), agents))
 
-    def _look(self, agents: Mapping[str, Mapping[str, Any]], control_planes: Mapping[str, Mapping[str, Any]]) -> Look:
+    async def _poll_agent(self, client: httpx.AsyncClient, where: str, name: str, into: dict[str, _Polled]) -> None:
+        while True:
+            began, retries = time.monotonic(), None
+            status = await _get(client, where + "/status", self._agents_headers)
+            if self.lost_region not in ("", name.partition("/")[0]):
+                metrics = await _get(client, where + "/metrics", self._agents_headers)
+                retries = _retries(metrics.text) if metrics is not None else None
+            if status is not None:
+                into[name] = _Polled(began, status.json(), retries)
+            await asyncio.sleep(max(0.0, began + self.interval_s - time.monotonic()))
+
+    async def _poll_control_plane(
+        self, client: httpx.AsyncClient, where: str, name: str, into: dict[str, _Polled]
+    ) -> None:
+        while True:
+            began = time.monotonic()
+            status = await _get(client, where + "/v1/status", self._headers)
+            if status is not None:
+                into[name] = _Polled(began, status.json())
+            await asyncio.sleep(max(0.0, began + self.interval_s - time.monotonic()))
+
+    def _look(
+        self,
+        agents: Mapping[str, Mapping[str, Any]],
+        control_planes: Mapping[str, Mapping[str, Any]],
+        polled: Mapping[str, _Polled],
+    ) -> Look:
         return Look(
             at_s=self._clock(),
             failed_peers={
@@ -103,6 +126,7 @@ class FleetWatch:
                 for name, status in agents.items()
             },
             endpoints={name: len(status["endpoints"]) for name, status in agents.items()},
+            running={name: sum(status["in_flight"].values()) for name, status in agents.items()},
             held=sum(_held(status) for status in agents.values()),
             silent=tuple(name for name in self._agents if name not in agents),
             leaders=tuple(name for name, status in control_planes.items() if status.get("leading")),
@@ -122,6 +146,7 @@ class FleetWatch:
                 for name, status in agents.items()
                 if status["config_age_s"] is None or status["config_age_s"] > CONFIRMED_S
             ),
+            retries={name: last.retries for name, last in polled.items() if last.retries is not None},
         )
 
 
@@ -130,21 +155,25 @@ class _Polled(NamedTuple):
 
     at: float
     status: dict[str, Any]
+    retries: float | None = None
 
 
-async def _poll(
-    client: httpx.AsyncClient, where: str, headers: Mapping[str, str], name: str, into: dict[str, _Polled]
-) -> None:
-    while True:
-        began = time.monotonic()
-        try:
-            response = await client.get(where, headers=headers)
-        except httpx.HTTPError:
-            pass
-        else:
-            if response.status_code == 200:
-                into[name] = _Polled(began, response.json())
-        await asyncio.sleep(max(0.0, began + LOOK_EVERY_S - time.monotonic()))
+async def _get(client: httpx.AsyncClient, where: str, headers: Mapping[str, str]) -> httpx.Response | None:
+    """Return a response with status 200; None otherwise."""
+    try:
+        response = await client.get(where, headers=headers)
+    except httpx.HTTPError:
+        return None
+    return response if response.status_code == 200 else None
+
+
+def _retries(metrics: str) -> float:
+    """Return an agent's retries after connections that failed or were closed before a response."""
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in metrics.splitlines()
+        if line.startswith("penstock_agent_retries_total{") and ("connect_failed" in line or "closed_early" in line)
+    )
 
 
 def _fresh(polled: Mapping[str, _Polled]) -> dict[str, dict[str, Any]]:
