@@ -24,7 +24,6 @@ from adapters.store.lease import Registration
 from adapters.store.measured_store import MeasuredStore
 from adapters.store.members import Member
 from control_plane.api.app import create_app
-from control_plane.api.idempotency_store import IdempotencyStore
 from control_plane.api.routes import (
     audit_routes,
     capacity_routes,
@@ -158,7 +157,6 @@ class ControlPlane:
         self.rollouts = RolloutRunner(store, self.policies, publisher)
         self._rollout_actions = RolloutActions(store, self.audit, self.policies, clock)
         self._revisions = RevisionStore(store)
-        self._idempotency_store = IdempotencyStore(store, member.name, clock)
         fleet = FleetSnapshot()
         self._planning = planning = PlanningLoop(
             self.elector, self.policies, fleet, self.overrides, self.rollouts, publisher, self.metrics, clock
@@ -281,7 +279,6 @@ class ControlPlane:
             browsers=browsers,
             is_revoked=self._revocations.is_revoked,
             access=access,
-            idempotency_store=self._idempotency_store,
             elector=self.elector,
             link=self._link,
             callers=self._callers,

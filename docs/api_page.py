@@ -34,7 +34,7 @@ def api_page() -> str:
     parts = [
         "# HTTP API\n",
         "The routes of a control plane, generated from its OpenAPI description (`GET /openapi.json`). "
-        "[api.md](../api.md) explains authentication, errors, pagination, conditional changes and idempotency keys.\n",
+        "[api.md](../api.md) explains authentication, errors, pagination, conditional changes and repeated requests.\n",
         "Every error is a [Problem](#problem). Routes without a role require no credential.\n",
         _errors(document),
     ]

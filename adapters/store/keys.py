@@ -46,9 +46,6 @@ AUDIT_HEAD = ROOT + "audit-head"
 JOURNAL = ROOT + "journal/"
 """Recent events, written by the leaders."""
 
-IDEMPOTENCY_RECORDS = ROOT + "idempotency/"
-"""Requests with an Idempotency-Key, by a digest of the caller and the key; each has a lease."""
-
 REVOKED_SESSIONS = ROOT + "revoked-sessions/"
 """Revoked sessions of browsers, by a digest of the caller's name; each has a lease."""
 
@@ -122,11 +119,6 @@ def revision(number: int) -> str:
 def journal_entry(number: int) -> str:
     """Returns the key of a journal entry, which is immutable; keys are in the order of the entries."""
     return f"{JOURNAL}{number:012d}"
-
-
-def idempotency_record(name: str) -> str:
-    """Returns the key of the stored claim and response of one request, which expires with its lease."""
-    return IDEMPOTENCY_RECORDS + name
 
 
 def revoked_sessions(caller: str) -> str:

@@ -1,7 +1,7 @@
 """Backup of a fleet's keys in the store as one file, and restoring it.
 
 A backup has every key under the fleet's prefix at one revision, as stored: the values stay signed by the processes that
-wrote them. Keys with a lease (leadership, registrations, Idempotency-Keys) are left out, because they are valid
+wrote them. Keys with a lease (leadership, registrations) are left out, because they are valid
 only as long as their process renews them.
 
 Restoring verifies these signatures, and signs the values anew for the fleet that they are restored into, since the

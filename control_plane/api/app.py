@@ -9,8 +9,6 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from control_plane.api.authorisation import Authorisation
-from control_plane.api.idempotency import Idempotency
-from control_plane.api.idempotency_store import IdempotencyStore
 from control_plane.api.json_bodies import MAX_BODY, json_body_of
 from control_plane.api.leader_forwarding import LeaderForwarding
 from control_plane.api.openapi import REQUIRED_ROLE, body_of, install_description, operation_id
@@ -37,7 +35,6 @@ def create_app(
     open_routers: Sequence[APIRouter],
     guarded_routers: Sequence[APIRouter],
     access: Access,
-    idempotency_store: IdempotencyStore,
     elector: LeaderElector,
     link: LeaderClient,
     callers: ForwardedCallers,
@@ -51,7 +48,6 @@ def create_app(
         open_routers: routes that require no caller.
         guarded_routers: all other routes.
         access: authenticates callers.
-        idempotency_store: responses of requests that carried an Idempotency-Key.
         elector: provides the current leader.
         link: forwards requests to the leader.
         callers: verifies the callers of requests that other control planes forward.
@@ -84,7 +80,6 @@ def create_app(
     # `app.routes` has one entry for each included router, so the routes are taken from the routers.
     rules = RouteRules(route for router in (*open_routers, *guarded_routers) for route in router.routes)
     # The middleware added last receives a request first.
-    app.add_middleware(Idempotency, store=idempotency_store, rules=rules)
     app.add_middleware(LeaderForwarding, elector=elector, link=link, callers=callers, rules=rules)
     app.add_middleware(Authorisation, access=access, rules=rules)
     app.add_middleware(RequestLimits, rules=rules)

@@ -14,12 +14,10 @@ from urllib.parse import quote
 import msgspec
 from starlette.datastructures import Headers
 from starlette.routing import compile_path
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapters.access.callers import Caller
 from adapters.store.members import Member
-from control_plane.api.body_replay import read_body, replay_body
-from control_plane.api.idempotency import HEADER as IDEMPOTENCY_KEY
 from control_plane.api.responses import problem_response
 from control_plane.api.route_rules import RouteRules
 from control_plane.api.serving.api_threads import working_for
@@ -32,7 +30,7 @@ from penstock.wire import identity
 RETRY_S = 2
 """Retry-After (s) of a response without a leader: about the duration of an election."""
 
-REQUEST_HEADERS = ("accept", "content-type", "if-match", "if-none-match", IDEMPOTENCY_KEY)
+REQUEST_HEADERS = ("accept", "content-type", "if-match", "if-none-match")
 """Request headers that are forwarded."""
 
 RESPONSE_HEADERS = (
@@ -41,7 +39,6 @@ RESPONSE_HEADERS = (
     "etag",
     "location",
     "retry-after",
-    "idempotency-replayed",
     "allow",
 )
 """Response headers that are returned to the client."""
@@ -74,9 +71,11 @@ OPERATIONS: Mapping[tuple[str, str], ForwardingRule] = MappingProxyType(
         ("GET", "/v1/rollouts/current"): ForwardingRule(timeout_s=2.0, local_fallback=True),
         # Guard rails need the available capacity.
         ("POST", "/v1/overrides"): ForwardingRule(),
+        ("PUT", "/v1/overrides/{id}"): ForwardingRule(),
         ("POST", "/v1/regions/{name}/drain"): ForwardingRule(),
         # The conditions of a drill need the agents' reports.
         ("POST", "/v1/drills"): ForwardingRule(timeout_s=15.0),
+        ("PUT", "/v1/drills/{number}"): ForwardingRule(timeout_s=15.0),
     }
 )
 """Forwarded operations by method and path. GET /v1/status is not forwarded: the route requests a part of its
@@ -148,7 +147,7 @@ class LeaderForwarding:
                 )
                 await problem_response(403, detail)(scope, receive, send)
                 return
-            body = await read_body(receive)
+            body = await _read_body(receive)
             if body is None:
                 return
             forwarded = self._callers.accept(token, certificate, request_digest(scope["method"], _target(scope), body))
@@ -159,7 +158,7 @@ class LeaderForwarding:
         working_for.set(forwarded.caller.name)
         state = {**scope.get("state", {}), "forwarded": True, "caller": forwarded.caller}
         scope = {**scope, "client": (forwarded.client, 0), "state": state}
-        await self._app(scope, replay_body(body, receive), send)
+        await self._app(scope, _replay_body(body, receive), send)
 
     async def _forward(
         self,
@@ -171,7 +170,7 @@ class LeaderForwarding:
         receive: Receive,
         send: Send,
     ) -> None:
-        body = await read_body(receive)
+        body = await _read_body(receive)
         if body is None:
             return
         forwarded = {name: headers[name] for name in REQUEST_HEADERS if name in headers}
@@ -188,7 +187,7 @@ class LeaderForwarding:
             )
         except LeaderUnavailable as error:
             if rule.local_fallback:
-                await self._app(scope, replay_body(body, receive), send)
+                await self._app(scope, _replay_body(body, receive), send)
             else:
                 await _leader_unavailable(leader, str(error))(scope, receive, send)
             return
@@ -196,7 +195,7 @@ class LeaderForwarding:
             reason = "it does not accept this control plane's certificate: check both, and the clocks"
             await _leader_unavailable(leader, reason)(scope, receive, send)
         elif rule.local_fallback and reply.status >= 500:
-            await self._app(scope, replay_body(body, receive), send)
+            await self._app(scope, _replay_body(body, receive), send)
         else:
             await _send_reply(reply, send)
 
@@ -231,3 +230,29 @@ async def _send_reply(reply: LeaderResponse, send: Send) -> None:
     length = (b"content-length", str(len(reply.body)).encode())
     await send({"type": "http.response.start", "status": reply.status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": reply.body, "more_body": False})
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """Return the whole body; None if the client disconnected. The caller limits the size, see `RequestLimits`."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that provides `body`, then the messages of the original `receive`."""
+    done = False
+
+    async def replay() -> Message:
+        nonlocal done
+        if done:
+            return await receive()
+        done = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

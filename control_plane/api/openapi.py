@@ -14,7 +14,6 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from control_plane.api import idempotency
 from control_plane.api.responses import JSON, MAX_ERRORS, PROBLEM_JSON
 
 PATH = "/openapi.json"
@@ -30,8 +29,8 @@ ABOUT = """\
 Control plane of a fleet of inference regions: decides which region serves which requests.
 
 Every error is a problem document (RFC 9457). Lists are paginated: send `next_cursor` as `cursor`. Resources that can be
-changed have an ETag: send it in If-Match with the change. A change that carries an Idempotency-Key can be repeated
-without being made twice. Every change is recorded in the audit log, with author and reason.
+changed have an ETag: send it in If-Match with the change. A PUT with an identifier of your choice can be repeated
+without a second change. Every change is recorded in the audit log, with author and reason.
 """
 
 TAGS = {
@@ -72,13 +71,8 @@ _PROBLEM = {
     },
 }
 
-_IDEMPOTENCY_KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "required": False,
-    "description": "A unique name of this change. A repeated request with the same key returns the first response.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": idempotency.MAX_KEY_CHARS},
-}
+READ_ONLY = frozenset({"/v1/explain", "/v1/steer", "/v1/what-if", "/v1/policies/validate"})
+"""Paths whose POST requests change nothing."""
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -159,8 +153,7 @@ def _complete_document(document: dict[str, Any]) -> dict[str, Any]:
         schemas.pop(unused, None)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            changes = method.upper() in idempotency.METHODS and path not in idempotency.READ_ONLY
-            _complete_operation(operation, schemas, changes=changes)
+            _complete_operation(operation, schemas, changes=method != "get" and path not in READ_ONLY)
     return document
 
 
@@ -189,9 +182,8 @@ def _complete_operation(operation: dict[str, Any], schemas: dict[str, Any], *, c
     if operation.get("parameters") or "requestBody" in operation:
         refusals |= {"422": "The request is malformed."}
     if guarded and changes:
-        operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
         refusals |= {"409": "The change conflicts with the current state.", "503": "The store does not answer."}
-        if any(parameter["name"] == "if-match" for parameter in operation["parameters"]):
+        if any(parameter["name"] == "if-match" for parameter in operation.get("parameters", ())):
             refusals |= {"412": "The state differs from If-Match.", "428": "If-Match is required."}
     problem = {PROBLEM_JSON: {"schema": {"$ref": _REF.format(name=_PROBLEM_NAME)}}}
     for status, description in refusals.items():

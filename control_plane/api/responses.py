@@ -17,7 +17,6 @@ from adapters.store.config_store import StoreError
 from control_plane.api.body_decoding import error_detail, field_error
 from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.audit.audit_log import ChangeRefused
-from control_plane.audit.idempotency_claim import ClaimLost
 
 JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
@@ -97,10 +96,6 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(ChangeRefused)
     async def concurrent_change(request: Request, error: ChangeRefused) -> Response:
         return problem_response(412, f"{error}: it was changed concurrently; read it again")
-
-    @app.exception_handler(ClaimLost)
-    async def claim_lost(request: Request, error: ClaimLost) -> Response:
-        return problem_response(409, f"nothing was changed: {error}", {"retry-after": "1"})
 
     @app.exception_handler(StoreError)
     async def store_unavailable(request: Request, error: StoreError) -> Response:

@@ -1,7 +1,8 @@
-"""Strict checking of query parameters against the OpenAPI description.
+"""Strict checking of requests against the OpenAPI description.
 
-Unknown and repeated parameters are rejected: a misspelt filter must not return everything, and parsers disagree about
-which value of a repeated name counts. A 405 response names the methods that the path has.
+Unknown and repeated query parameters are rejected: a misspelt filter must not return everything, and parsers disagree
+about which value of a repeated name counts. So is a change with an Idempotency-Key: a client that sends one relies on
+it when it repeats the request. A 405 response names the methods that the path has.
 """
 
 from __future__ import annotations
@@ -12,22 +13,31 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.routing import compile_path
 
+from control_plane.api.openapi import READ_ONLY
 from control_plane.api.responses import Problem, problem_response
 from control_plane.auth.required_roles import Monitor
 
 MAX_PARAMETERS = 100
 """Maximum number of query parameters of a request."""
 
+NO_IDEMPOTENCY_KEYS = (
+    "Idempotency-Key is not supported: leave it out; to repeat a request safely, PUT an override or a drill with its"
+    " identifier, and send the ETag that you read as If-Match with all other changes"
+)
+
 
 async def require_described(request: Request, caller: Monitor) -> None:
     """Check a request against the description. A dependency of every guarded route, which may require a higher role.
 
     Raises:
-        Problem: 422, a query parameter is unknown, or is repeated and not a list, or there are too many; 405, the
-            description has this literal path without the method, although a path with parameters matches.
+        Problem: 400, a change has an Idempotency-Key; 422, a query parameter is unknown, or is repeated and not a list,
+            or there are too many; 405, the description has this literal path without the method, although a path with
+            parameters matches.
     """
     paths = request.app.openapi()["paths"]
     path, method = request.scope["route"].path, request.method
+    if "idempotency-key" in request.headers and method == "POST" and path not in READ_ONLY:
+        raise Problem(400, NO_IDEMPOTENCY_KEYS)
     if path != request.url.path and request.url.path in paths:
         raise _method_not_allowed(paths[request.url.path])
     parameters = paths[path][method.lower()].get("parameters", ())

@@ -14,9 +14,7 @@ from adapters.access.callers import Caller
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, SameKey, StoreError, Unchanged
-from control_plane.audit import idempotency_claim as claims
 from control_plane.audit.audit_chain import AuditEntry, AuditHead, ChainFault, sealed
-from control_plane.audit.idempotency_claim import Claim, ClaimLost
 
 MAX_TRIES = 20
 """Maximum number of tries of an append; each failed try means that a concurrent append succeeded."""
@@ -35,6 +33,22 @@ class ChangeRefused(Exception):
     """A precondition of the change does not hold in the store: neither the change nor its entry was written."""
 
 
+class AuditedAction(msgspec.Struct, frozen=True):
+    """An action of a caller, as its audit entry describes it."""
+
+    caller: Caller
+    action: str
+    """`noun.verb`."""
+    target: str
+    """The object of the action."""
+    reason: str
+    """The caller's reason; at most MAX_REASON characters are recorded."""
+    before: Any = None
+    """The target before the action: any JSON value, at most MAX_SIDE_BYTES."""
+    after: Any = None
+    """The target after the action, with the same limit."""
+
+
 class AuditLog:
     """Appends to the log and reads it.
 
@@ -49,94 +63,64 @@ class AuditLog:
 
     async def record(
         self,
-        caller: Caller,
-        action: str,
-        target: str,
-        reason: str,
+        made: AuditedAction,
         *,
-        before: Any = None,
-        after: Any = None,
         expect: Sequence[Unchanged | SameKey] = (),
         do: Sequence[Put | Delete] = (),
     ) -> AuditEntry:
-        """Make the change `do` if all of `expect` holds, and append its entry, in one transaction.
-
-        If the current request has a claim, the transaction also requires that the claim is held, and marks it as made.
+        """Make the change `do` if all of `expect` holds, and append the entry of `made`, in one transaction.
 
         Args:
-            caller: the author of the change.
-            action: `noun.verb`.
-            target: the object of the change.
-            reason: the caller's reason; at most MAX_REASON characters are recorded.
-            before: the target before the change: any JSON value, at most MAX_SIDE_BYTES.
-            after: the target after the change, with the same limit.
             expect: preconditions in the store: at least the revision of each key that `do` writes.
             do: the change; if empty, only the entry is written.
 
         Raises:
             ChangeRefused: a precondition of `expect` does not hold.
-            ClaimLost: another control plane handles the same request.
             StoreUnavailable: the store is unavailable; whether the change and its entry were written is unknown.
             StoreError: the store refuses, or MAX_TRIES tries met concurrent appends.
             ValueError: `before` or `after` is too large.
         """
-        before, after = _bounded("before", before), _bounded("after", after)
-        claim = claims.current.get()
+        before, after = _bounded("before", made.before), _bounded("after", made.after)
         for attempt in range(MAX_TRIES):
             head, revision = await self._head()
             entry = sealed(
                 AuditEntry(
                     seq=head.seq + 1,
                     at=self._clock(),
-                    caller=caller.name,
-                    role=caller.role.value,
-                    action=action,
-                    target=target,
-                    reason=reason[:MAX_REASON],
+                    caller=made.caller.name,
+                    role=made.caller.role.value,
+                    action=made.action,
+                    target=made.target,
+                    reason=made.reason[:MAX_REASON],
                     previous=head.hash,
                     before=before,
                     after=after,
                 )
             )
             key = keys.audit_entry(entry.seq)
-            committed = await self._commit(
-                claim,
-                entry,
+            committed = await self._store.commit(
                 [*expect, Unchanged(keys.AUDIT_HEAD, revision), Unchanged(key, 0)],
                 [*do, Put(key, encode(entry)), Put(keys.AUDIT_HEAD, encode(entry))],
             )
-            if committed:
+            if committed.succeeded:
                 # The log of the process has each hash outside the store, so that a rewritten chain can be detected.
-                _log.info("audit", seq=entry.seq, hash=entry.hash, caller=caller.name, action=action, target=target)
+                _log.info(
+                    "audit",
+                    seq=entry.seq,
+                    hash=entry.hash,
+                    caller=entry.caller,
+                    action=entry.action,
+                    target=entry.target,
+                )
                 return entry
             stray = await self._store.get(key)
             if (await self._head())[1] == revision:
                 # The head is unchanged, so another precondition failed.
                 if stray is not None:
                     raise StoreError(f"{key} is there, beyond the end of the audit log: verify it before any change")
-                raise ChangeRefused(f"{target} is not as {action} expected it")
+                raise ChangeRefused(f"{made.target} is not as {made.action} expected it")
             await asyncio.sleep(0.001 * attempt)
         raise StoreError(f"the audit log is too busy: {MAX_TRIES} tries to append failed")
-
-    async def _commit(
-        self,
-        claim: Claim | None,
-        entry: AuditEntry,
-        expect: Sequence[Unchanged | SameKey],
-        do: Sequence[Put | Delete],
-    ) -> bool:
-        """Write the change, and the mark on the claim, if all preconditions hold. Return whether they were written."""
-        if claim is None:
-            return (await self._store.commit(expect, do)).succeeded
-        record, mark = claim.mark_made(entry.seq)
-        committed = await self._store.commit([*expect, claim.unchanged], [*do, mark])
-        if committed.succeeded:
-            claim.written(record, committed.revision)
-            return True
-        there = await self._store.get(claim.key)
-        if there is None or there.mod_revision != claim.revision:
-            raise ClaimLost(f"{entry.action} of {entry.target}: the same request is handled elsewhere by now")
-        return False
 
     async def head(self) -> AuditHead:
         """Return number and hash of the last entry."""

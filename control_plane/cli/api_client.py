@@ -20,6 +20,9 @@ from control_plane.status.status import Status
 TIMEOUT_S = 5.0
 """Time limit (s) of a request to one control plane."""
 
+REPEATABLE = frozenset({"PUT", "DELETE"})
+"""Methods of which a repeated request changes nothing (RFC 9110, 9.2.2)."""
+
 
 class ApiError(Exception):
     """A request could not be completed."""
@@ -30,6 +33,10 @@ class ApiError(Exception):
 
 class Unreachable(ApiError):
     """No control plane answered; the message states the failure at each URL."""
+
+
+class ResponseLost(Unreachable):
+    """A control plane received a request and did not answer; whether it made the change is unknown."""
 
 
 class NoLeader(ApiError):
@@ -134,6 +141,8 @@ class ApiClient:
     ) -> ApiResponse:
         """Send a request to the leader or, if none leads, to the first control plane that answers.
 
+        A PUT or DELETE whose response is lost is sent once more: a repeated one changes nothing.
+
         Args:
             method: HTTP method.
             path: from the root, such as `/v1/status`.
@@ -147,6 +156,22 @@ class ApiClient:
             NoLeader: the request needs a leader, and none leads.
             ApiRefused: the response is a problem.
         """
+        try:
+            return self._request_once(method, path, params, body, headers, changes)
+        except ResponseLost:
+            if method not in REPEATABLE:
+                raise
+        return self._request_once(method, path, params, body, headers, changes)
+
+    def _request_once(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, Any] | None,
+        body: Any,
+        headers: Mapping[str, str] | None,
+        changes: bool,
+    ) -> ApiResponse:
         url, status = self._find()
         if changes and status.leader is None:
             raise NoLeader("no control plane leads, so changes are not possible; try again")
@@ -209,6 +234,8 @@ class ApiClient:
         sent = dict(headers or {}) | ({"content-type": "application/json"} if content is not None else {})
         try:
             response = self._http.request(method, f"{url}{path}", params=given, content=content, headers=sent)
+        except (httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError) as error:
+            raise ResponseLost(f"{url}: {_describe_failure(error)}") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Unreachable(f"{url}: {_describe_failure(error)}") from None
         if response.status_code >= 300:

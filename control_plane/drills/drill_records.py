@@ -28,6 +28,11 @@ class StoredDrill(msgspec.Struct, frozen=True):
     revision: int
     """Revision of the drill's key; 0 if the key does not exist."""
 
+    @property
+    def next_number(self) -> int:
+        """Number of the next drill."""
+        return self.drill.number + 1 if self.drill is not None else 1
+
 
 def changes(drill: Drill) -> list[Put | Delete]:
     """Return the writes that store a drill as the newest drill, and archive a drill that is over."""

@@ -14,7 +14,7 @@ from adapters.store import keys
 from adapters.store.config_store import ConfigStore, SameKey, StoreError, Unchanged
 from adapters.store.members import Member
 from adapters.store.mirror import Mirror
-from control_plane.audit.audit_log import AuditLog, ChangeRefused
+from control_plane.audit.audit_log import AuditedAction, AuditLog, ChangeRefused
 from control_plane.drills.drill_records import DrillRecords, StoredDrill, changes
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
@@ -99,8 +99,11 @@ class DrillRunner:
         self._caller = Caller(elector.member.name, Role.OPERATOR)
         self.records = DrillRecords(store)
 
-    async def begin(self, caller: Caller, request: DrillRequest) -> Drill:
-        """Begin a drill, as the leader.
+    async def begin(self, caller: Caller, request: DrillRequest, number: int | None = None) -> tuple[Drill, bool]:
+        """Begin a drill, as the leader; return the drill, and whether it is new.
+
+        Args:
+            number: number of the drill, so that a repeated request returns the drill that it began; None: the next.
 
         Raises:
             DrillRefused: a condition does not hold.
@@ -111,13 +114,19 @@ class DrillRunner:
         async with self._stepping:
             policy, epoch = self._ready()
             stored = await self.records.newest()
+            if number is not None:
+                existing = (await self.records.every()).get(number)
+                if existing is not None and existing.request == request:
+                    return existing, False
+                if number != stored.next_number:
+                    raise DrillRefused(f"the number of the next drill is {stored.next_number}, not {number}")
             why = await self._refusal(request, policy, stored)
             if why is not None:
                 raise DrillRefused(why)
             drill = await self._first(request, policy, stored, epoch)
             if not await self._write(caller, drill, stored, epoch):
                 raise DrillRefused("another drill began, or the leader changed, at the same time")
-            return drill
+            return drill, True
 
     async def abort(self, caller: Caller, number: int, reason: str, expected: Callable[[Drill], None]) -> Drill:
         """Abort the drill under way; the leader ends it.
@@ -232,16 +241,16 @@ class DrillRunner:
         return await asyncio.to_thread(missing_without, policy, snapshot, request.region, in_force, now) or None
 
     async def _first(self, request: DrillRequest, policy: Policy, stored: StoredDrill, epoch: int) -> Drill:
-        now, last = self._view.now(), stored.drill
+        now = self._view.now()
         return Drill(
-            number=last.number + 1 if last is not None else 1,
+            number=stored.next_number,
             request=request,
             steps=(DrillStep(first_phase(request.exercise), now, request.reason),),
             epoch=epoch,
             leader=self._elector.member.name,
             plan_epoch=self._plan_epoch(),
             audit_seq=(await self._audit.head()).seq,
-            handled=handled_after(policy, last, request),
+            handled=handled_after(policy, stored.drill, request),
             marks=with_marks(observations(self._view.snapshot, now), {}),
         )
 
@@ -280,12 +289,14 @@ class DrillRunner:
         `stored` was read, or the leadership of `epoch` has ended."""
         try:
             await self._audit.record(
-                caller,
-                f"drill.{drill.phase.value}",
-                f"drill {drill.number}",
-                drill.steps[-1].why,
-                before=_audited(stored.drill),
-                after=_audited(drill),
+                AuditedAction(
+                    caller,
+                    f"drill.{drill.phase.value}",
+                    f"drill {drill.number}",
+                    drill.steps[-1].why,
+                    _audited(stored.drill),
+                    _audited(drill),
+                ),
                 expect=[
                     Unchanged(keys.DRILL, stored.revision),
                     *([SameKey(keys.LEADER, epoch)] if epoch is not None else []),

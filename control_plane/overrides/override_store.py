@@ -17,7 +17,7 @@ from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError, Unchanged
 from adapters.store.mirror import Mirror
-from control_plane.audit.audit_log import AuditLog, ChangeRefused
+from control_plane.audit.audit_log import AuditedAction, AuditLog, ChangeRefused
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.maintenance import windows
 from penstock.overrides.override_check import OverrideRejection, rejection
@@ -99,9 +99,10 @@ class OverrideStore:
         force: bool = False,
         epoch: int | None = None,
     ) -> Override:
-        """Set an override.
+        """Set an override, and return it; a repeated request returns the existing override, lifted or not.
 
         Args:
+            wanted: the override, with the identifier that makes the request repeatable.
             capacity: current slots by (region, model); empty where no agent has reported to this control plane.
             force: whether to set the override although a guard rail objects, which the audit log records.
             epoch: fencing epoch of the leader that sets the override by itself; None if an operator sets it.
@@ -115,6 +116,8 @@ class OverrideStore:
         for _ in range(MAX_TRIES):
             before, revision = await self._read()
             now = self._clock()
+            if (existing := before.find(wanted.id)) is not None and existing.set_by(wanted):
+                return existing
             kept = before.without_ended(now, policy.failover.failback_ramp_s)
             refused = rejection(policy, kept.overrides, wanted, capacity, now)
             against = refused.objection if refused is not None else None
@@ -124,9 +127,8 @@ class OverrideStore:
             after = msgspec.to_builtins(wanted)
             if against is not None:
                 after |= {"force": True, "against": against.detail}
-            if await self._write(
-                caller, action, wanted.id, wanted.reason, None, after, kept.replaced(wanted), revision, *fence
-            ):
+            made = AuditedAction(caller, action, wanted.id, wanted.reason, after=after)
+            if await self._write(made, kept.replaced(wanted), revision, *fence):
                 return wanted
         ended = "" if epoch is None else f"the leadership of epoch {epoch} has ended, or "
         raise StoreError(f"{ended}overrides changed concurrently in each of {MAX_TRIES} tries to set one")
@@ -153,16 +155,9 @@ class OverrideStore:
             if now >= current.ends_at:
                 return current
             ended = lifted(current, caller.name, now)
-            if await self._write(
-                caller,
-                "override.lift",
-                override_id,
-                reason,
-                msgspec.to_builtins(current),
-                msgspec.to_builtins(ended),
-                before.replaced(ended),
-                revision,
-            ):
+            sides = msgspec.to_builtins(current), msgspec.to_builtins(ended)
+            made = AuditedAction(caller, "override.lift", override_id, reason, *sides)
+            if await self._write(made, before.replaced(ended), revision):
                 return ended
         raise StoreError(f"overrides changed concurrently in each of {MAX_TRIES} tries to lift one")
 
@@ -179,17 +174,15 @@ class OverrideStore:
         after = before.without_ended(self._clock(), ramp_s)
         removed = [override.id for override in before.overrides if after.find(override.id) is None]
         if removed:
-            await self._write(
+            made = AuditedAction(
                 self._expiry_caller,
                 "override.expire",
                 ", ".join(removed[:20]),
                 "ended, and the regions have ramped back",
                 {"overrides": len(before.overrides)},
                 {"overrides": len(after.overrides)},
-                after,
-                revision,
-                SameKey(keys.LEADER, epoch),
             )
+            await self._write(made, after, revision, SameKey(keys.LEADER, epoch))
 
     async def _read(self) -> tuple[OverrideSet, int]:
         item = await self._store.get(keys.OVERRIDES)
@@ -204,27 +197,11 @@ class OverrideStore:
             # A write over undecodable overrides would lift all of them.
             raise StoreError(f"overrides cannot be read, so none can be changed: {error}") from error
 
-    async def _write(
-        self,
-        caller: Caller,
-        action: str,
-        target: str,
-        reason: str,
-        before: object,
-        after: object,
-        overrides: OverrideSet,
-        revision: int,
-        *besides: SameKey,
-    ) -> bool:
+    async def _write(self, made: AuditedAction, overrides: OverrideSet, revision: int, *besides: SameKey) -> bool:
         """Write the overrides and the audit entry if the key still has `revision`; return whether they were written."""
         try:
             await self._audit.record(
-                caller,
-                action,
-                target,
-                reason,
-                before=before,
-                after=after,
+                made,
                 expect=[Unchanged(keys.OVERRIDES, revision), *besides],
                 do=[Put(keys.OVERRIDES, encode(overrides))],
             )

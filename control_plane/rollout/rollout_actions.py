@@ -8,7 +8,7 @@ from typing import Any
 from adapters.access.callers import Caller
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore, Unchanged
-from control_plane.audit.audit_log import AuditLog
+from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.policy.source.policy_source import PolicyFromNewerRelease, PolicySource, stored_policy
 from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout, changes
 from penstock.policy.policy import Policy
@@ -168,12 +168,14 @@ class RolloutActions:
         **details: list[str],
     ) -> Rollout:
         await self._audit.record(
-            caller,
-            action,
-            f"policy {states[-1].candidate[:12]}",
-            reason,
-            before=_audited(_existing(seen)),
-            after=_audited(states[-1]) | details,
+            AuditedAction(
+                caller,
+                action,
+                f"policy {states[-1].candidate[:12]}",
+                reason,
+                _audited(_existing(seen)),
+                _audited(states[-1]) | details,
+            ),
             expect=[Unchanged(keys.ROLLOUT, seen.revision)],
             do=changes(states),
         )

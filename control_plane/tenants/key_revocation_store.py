@@ -18,7 +18,7 @@ from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import Changed, ConfigStore, KeyValue, Put, SameKey, StoreError, Unchanged
 from adapters.store.informer import Informer
-from control_plane.audit.audit_log import AuditLog, ChangeRefused
+from control_plane.audit.audit_log import AuditedAction, AuditLog, ChangeRefused
 from penstock.policy.revoked_keys import DIGEST_CHARS, MAX_REASON_CHARS, RevokedKey, RevokedKeySet
 
 MAX_TRIES = 20
@@ -90,7 +90,7 @@ class KeyRevocationStore:
         return await self._change(caller, digest, reason, lifted=False)
 
     async def lift(self, caller: Caller, id: str, reason: str) -> RevokedKey:
-        """Lift the revocation of the key with an id or digest.
+        """Lift the revocation of the key with an id or digest; a lifted one is returned unchanged.
 
         By its digest a key is lifted that the list does not have either: agents know it from a list that was lost.
 
@@ -98,9 +98,13 @@ class KeyRevocationStore:
             KeyError: no key with this id is revoked.
             StoreError: the store is unavailable; whether the revocation was lifted is unknown.
         """
-        found = (await self._read()).entries.find(id)
+        entries = (await self._read()).entries
+        found = entries.find(id)
         if found is None and len(id) < DIGEST_CHARS:
-            raise KeyError(id)
+            lifted = next((entry for entry in entries.keys if entry.id == id), None)
+            if lifted is None:
+                raise KeyError(id)
+            return lifted
         return (await self._change(caller, id if found is None else found.digest, reason, lifted=True))[0]
 
     async def repair(self, epoch: int) -> None:
@@ -115,7 +119,8 @@ class KeyRevocationStore:
         entries, stored, revision = await self._read()
         if entries != stored:
             reason = "the store lacked entries that were there before"
-            await self._write(self._repairer, "key.repair", "revoked keys", reason, entries, revision, epoch=epoch)
+            repair = AuditedAction(self._repairer, "key.repair", "revoked keys", reason, after=_counted(entries))
+            await self._write(repair, entries, revision, SameKey(keys.LEADER, epoch))
 
     def _is_complete(self, item: KeyValue | None) -> bool:
         """Whether a stored value has every known entry; true for a value that this release cannot decode."""
@@ -134,7 +139,9 @@ class KeyRevocationStore:
             at = max(self._clock(), before.at + MIN_STEP_S if before is not None else 0.0)
             entry = RevokedKey(digest, at, caller.name, reason[:MAX_REASON_CHARS], lifted)
             action = "key.lift" if lifted else "key.revoke"
-            if await self._write(caller, action, entry.id, reason, entries.changed(entry), revision):
+            after = entries.changed(entry)
+            made = AuditedAction(caller, action, entry.id, reason, after=_counted(after))
+            if await self._write(made, after, revision):
                 return entry, is_new
         raise StoreError(f"revoked keys changed concurrently in each of {MAX_TRIES} tries to change one")
 
@@ -150,26 +157,11 @@ class KeyRevocationStore:
         self._known = self._known.merged(stored.keys)
         return _Read(self._known, stored, item.mod_revision)
 
-    async def _write(
-        self,
-        caller: Caller,
-        action: str,
-        target: str,
-        reason: str,
-        entries: RevokedKeySet,
-        revision: int,
-        *,
-        epoch: int | None = None,
-    ) -> bool:
+    async def _write(self, made: AuditedAction, entries: RevokedKeySet, revision: int, *fence: SameKey) -> bool:
         """Write the entries and the audit entry if the key still has `revision`; return whether they were written."""
-        fence = () if epoch is None else (SameKey(keys.LEADER, epoch),)
         try:
             await self._audit.record(
-                caller,
-                action,
-                target,
-                reason,
-                after={"revoked_keys": len(entries.revoked)},
+                made,
                 expect=[Unchanged(keys.REVOKED_KEYS, revision), *fence],
                 do=[Put(keys.REVOKED_KEYS, encode(entries))],
             )
@@ -184,3 +176,7 @@ class KeyRevocationStore:
                 self._known = self._known.merged(decode(change.now.value, RevokedKeySet).keys)
             except CodecError as error:
                 _log.error("revoked keys not read", reason=str(error))
+
+
+def _counted(entries: RevokedKeySet) -> dict[str, int]:
+    return {"revoked_keys": len(entries.revoked)}

@@ -18,7 +18,7 @@ from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Put, StoreError, Unchanged
 from adapters.store.mirror import Mirror
-from control_plane.audit.audit_log import AuditLog
+from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.ui.browser_sessions import LIFETIME_S, Session
 
 MAX_SESSIONS = 32
@@ -133,9 +133,8 @@ class SessionRevocations:
         """
         now = self._clock()
         revision, put, lease_id = await self._changed(caller, lambda known: known.with_all(now))
-        await self._audit.record(
-            author, "session.revoke", caller, reason, expect=[Unchanged(put.key, revision)], do=[put]
-        )
+        made = AuditedAction(author, "session.revoke", caller, reason)
+        await self._audit.record(made, expect=[Unchanged(put.key, revision)], do=[put])
         self._keep(decode(put.value, RevokedSessions))
         await self._release(lease_id)
 

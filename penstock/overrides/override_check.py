@@ -21,6 +21,8 @@ class RejectedBy(StrEnum):
 
     INVALID = "invalid"
     """A field is invalid under the policy."""
+    IDENTIFIER = "identifier"
+    """Another override has the identifier."""
     DUPLICATE = "duplicate"
     """An override or maintenance window in force has the same effect for as long."""
     TOO_MANY = "too_many"
@@ -58,6 +60,10 @@ def rejection(
     if (wrong := validation_error(wanted, policy)) is not None:
         return OverrideRejection(RejectedBy.INVALID, wrong)
     existing = tuple(overrides)
+    if any(override.id == wanted.id for override in existing):
+        return OverrideRejection(
+            RejectedBy.IDENTIFIER, f"another override has the identifier {wanted.id}; choose another one"
+        )
     standing = duplicate_of((*existing, *windows(policy, now)), wanted, now)
     if standing is not None:
         detail = f"{described(standing)} does this already, set by {standing.author}"

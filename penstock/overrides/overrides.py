@@ -21,6 +21,9 @@ enough for one value of the store."""
 OUTLASTS_S = 60.0
 """An override that ends less than this time (s) after another override with the same effect is a duplicate."""
 
+SAME_DURATION_S = 0.001
+"""Durations that differ by less (s) are equal: they are differences of Unix times."""
+
 MAX_REASON = 500
 """Maximum length of a reason, in characters."""
 
@@ -95,6 +98,17 @@ class Override(msgspec.Struct, frozen=True):
         if self.holds(now):
             return least
         return least + (1.0 - least) * (now - self.ends_at) / ramp_s
+
+    def set_by(self, wanted: Override) -> bool:
+        """Whether the request for `wanted` is the one that set this override, repeated; times count from a request."""
+        own, other = (
+            msgspec.structs.replace(each, begins_at=0.0, expires_at=None, lifted_at=None, lifted_by="")
+            for each in (self, wanted)
+        )
+        if own != other or (self.expires_at is None) is not (wanted.expires_at is None):
+            return False
+        own_s, other_s = ((each.expires_at or 0.0) - each.begins_at for each in (self, wanted))
+        return self.expires_at is None or abs(own_s - other_s) < SAME_DURATION_S
 
     def concerns(self, origin: str | None, model: str) -> bool:
         """Whether the override applies to an origin's demand for a model; origin None stands for origins that no

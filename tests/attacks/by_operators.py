@@ -141,21 +141,21 @@ async def cookies_of_a_stranger(fleet: Fleet) -> None:
 
 
 @attack("15.3")
-async def idempotency_keys_of_a_viewer(fleet: Fleet) -> None:
-    """A viewer repeats a change that it may not make, with a new Idempotency-Key each time.
+async def changes_of_a_viewer(fleet: Fleet) -> None:
+    """A viewer sets overrides and begins drills, with a new identifier each time.
 
     Each is refused with 403 and leaves nothing in etcd.
     """
-    body = {"reason": "an attack", "expires_in_s": 600}
-    before = len((await fleet.store.list(keys.IDEMPOTENCY_RECORDS)).items)
-    left = 0
+    drain = {"kind": "drain", "region": "eu-de", "reason": "an attack", "expires_in_s": 600}
+    drill = {"exercise": "control_plane_failover", "reason": "an attack"}
+    changed = (keys.OVERRIDES, keys.DRILL, keys.AUDIT_HEAD)
+    before = [await fleet.store.get(key) for key in changed]
     for number in range(30):
-        headers = viewer(0) | {"idempotency-key": f"key-{number}"}
-        url = f"{fleet.control_planes[number % 2].url}/v1/regions/eu-de/drain"
-        answer = await fleet.http.post(url, json=body, headers=headers)
-        expect(answer.status_code == 403, f"a viewer's drain got {answer.status_code}")
-        left = max(left, len((await fleet.store.list(keys.IDEMPOTENCY_RECORDS)).items) - before)
-    expect(left <= 0, f"{left} records were left in etcd")
+        url = fleet.control_planes[number % 2].url
+        for path, body in ((f"overrides/attack-{number}", drain), (f"drills/{number + 1}", drill)):
+            answer = await fleet.http.put(f"{url}/v1/{path}", json=body, headers=viewer(0))
+            expect(answer.status_code == 403, f"a viewer's PUT of {path} got {answer.status_code}")
+    expect([await fleet.store.get(key) for key in changed] == before, "etcd was changed")
 
 
 @attack("15.4")

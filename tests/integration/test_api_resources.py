@@ -21,6 +21,7 @@ from adapters.store.memory_store import MemoryStore
 from control_plane.api.responses import Problem
 from control_plane.api.routes import events_routes as events_module
 from control_plane.api.routes.events_routes import EventStream, OpenStreams
+from control_plane.audit.audit_log import AuditedAction
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
@@ -316,7 +317,9 @@ async def test_events_are_streamed_as_they_happen(api: Api) -> None:
 
         await api.until(planned)
         assert (await stream.of(EventKind.PLAN))["data"]["generation"] > 0
-        await api.control_plane.audit.record(Caller("duty", Role.OPERATOR), "thing.do", "eu-de", "because")
+        await api.control_plane.audit.record(
+            AuditedAction(Caller("duty", Role.OPERATOR), "thing.do", "eu-de", "because")
+        )
         entry = (await stream.of(EventKind.AUDIT))["data"]
         assert (entry["caller"], entry["action"], entry["reason"]) == ("duty", "thing.do", "because")
     assert {event["kind"] for event in (led, region)} == {"leadership", "region"}
@@ -344,7 +347,7 @@ async def test_a_disconnected_reader_resumes_without_a_gap(api: Api) -> None:
     duty = Caller("duty", Role.OPERATOR)
 
     async def do(what: str) -> None:
-        await api.control_plane.audit.record(duty, "thing.do", what, "because")
+        await api.control_plane.audit.record(AuditedAction(duty, "thing.do", what, "because"))
 
     async with listening(api, kind="audit") as stream:
         await do("one")

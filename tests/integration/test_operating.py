@@ -18,7 +18,7 @@ from adapters.access.callers import Caller, Role
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store import keys
 from adapters.store.signed_store import SignedStore
-from control_plane.audit.audit_log import AuditLog
+from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.cli.main import app
 from control_plane.planning.plan_history import PlanDiff, PlanSummary
 from control_plane.status.query_responses import WhatIfResponse
@@ -174,7 +174,9 @@ async def test_the_audit_log_is_exported_and_verified(penstock: Shell, own_etcd:
     log = AuditLog(store)
     caller = Caller("duty", Role.OPERATOR)
     for number in range(3):
-        last = await log.record(caller, "override.drain", f"region-{number}", "maintenance", after={"n": number})
+        last = await log.record(
+            AuditedAction(caller, "override.drain", f"region-{number}", "maintenance", after={"n": number})
+        )
     shown = await penstock("audit", "list")
     assert "duty (operator)" in shown.out
     assert "region-2" in shown.out

@@ -1,19 +1,65 @@
-"""The API of a control plane in the process of the test."""
+"""A control plane and its API in the process of the test."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
 from typing import Any
 
 from fastapi import FastAPI
 
 from adapters.geoip_lookup import GeoIpLookup
+from adapters.store.config_store import ConfigStore
+from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
+from control_plane.policy.folder import FolderReader
+from penstock.wire.session import Sessions
+from tests.support.identities import CONTROL_PLANE, control_plane_sessions
+from tests.support.paths import PLANET
+from tests.support.wait import until
 
 STEADY_LEASE_S = 60
 """Lease (s) of a leader in the test's process, because a busy machine may stop the process for more than 2 s."""
 
 _description: dict[str, Any] | None = None
+
+
+def new_control_plane(
+    store: ConfigStore, name: str = "north", *, policies: Path = PLANET, sessions: Sessions | None = None
+) -> ControlPlane:
+    """A control plane at `http://<name>` that is not started, with the policy of a folder."""
+    return ControlPlane(
+        store,
+        Member(name, f"http://{name}"),
+        sessions=sessions or control_plane_sessions(CONTROL_PLANE if name == "north" else name),
+        policy_reader=FolderReader(policies),
+        rng=Random(1),
+        leader_lease_s=STEADY_LEASE_S,
+    )
+
+
+@asynccontextmanager
+async def leading_control_plane(
+    store: MemoryStore | None = None, *, policies: Path = PLANET, sessions: Sessions | None = None
+) -> AsyncIterator[ControlPlane]:
+    """A control plane called north that leads and has published its first plan.
+
+    Before a control plane leads, requests that need the state of the fleet are answered with 503.
+    """
+    store = store or MemoryStore()
+    control_plane = new_control_plane(store, policies=policies, sessions=sessions)
+    await control_plane.start()
+    try:
+        await until(lambda: control_plane.elector.authority is control_plane.elector.member)
+        await until(lambda: len(control_plane.view.plans) > 0)
+        yield control_plane
+    finally:
+        await control_plane.stop()
+        await store.close()
 
 
 def served(control_plane: ControlPlane, access: Access, geoip: GeoIpLookup | None = None) -> FastAPI:

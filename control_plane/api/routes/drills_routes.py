@@ -75,6 +75,22 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
         409 if a condition does not hold: another drill or a rollout is under way, a region failed or is drained, a
         service objective is missed now, the other regions have too little capacity, or no second control plane exists.
         """
+        return await begin_drill(caller, body, None)
+
+    @router.put(
+        "/{number}",
+        status_code=201,
+        responses=returns(DrillReport, "The drill begins.", status=201)
+        | returns(DrillReport, "This request has begun the drill before."),
+    )
+    async def begin_numbered(caller: Operator, number: Number, body: BeginDrillBody) -> Response:
+        """Begin the drill with the next number: that of the newest drill plus one, or 1. A repetition begins no other.
+
+        409 as for POST, and if the number is not the next one.
+        """
+        return await begin_drill(caller, body, number)
+
+    async def begin_drill(caller: Caller, body: BeginDrill, number: int | None) -> Response:
         if (body.exercise is Exercise.EVACUATE_REGION) != (body.region is not None):
             raise Problem(422, "region: required for evacuate_region, and not allowed for other exercises")
         if body.region is not None:
@@ -84,12 +100,12 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
             body.exercise, body.region, body.hold_s, body.max_burn_rate, reason=body.reason, author=caller.name
         )
         try:
-            drill = await runner.begin(caller, request)
+            drill, is_new = await runner.begin(caller, request, number)
         except (DrillRefused, UnreadableDrill) as refused:
             raise Problem(409, str(refused)) from None
         except LeaderNotReady as error:
             raise Problem(503, str(error), {"retry-after": "2"}) from None
-        return json_response(drill_report(drill), 201, {"location": f"/v1/drills/{drill.number}"})
+        return json_response(drill_report(drill), 201 if is_new else 200, {"location": f"/v1/drills/{drill.number}"})
 
     @router.get("/{number}", responses=returns(DrillReport, "The drill."))
     async def drill(caller: Viewer, number: Number) -> Response:

@@ -38,6 +38,16 @@ Force = Annotated[
     bool,
     Field(strict=True, description="Set the override although guard rails refuse it. Admins only; audited."),
 ]
+NewId = Annotated[
+    str,
+    Path(
+        pattern="^[a-z0-9][a-z0-9-]{0,62}$",
+        description="Identifier of the new override, such as a UUID. `drill-` and `window-` are reserved.",
+    ),
+]
+RESERVED_IDS = ("drill-", "window-")
+"""Beginnings of the identifiers of the overrides that drills set and of maintenance windows."""
+
 RegionName = Annotated[str, Path(max_length=253, description="Name of the region.")]
 
 
@@ -92,7 +102,23 @@ def routes(store: OverrideStore, view: FleetView) -> APIRouter:
         residency classes and tenants that would have no region left, and `withdrawn` the share of the fleet's capacity
         that would be out of use, by model.
         """
-        return await overrides.create(caller, body)
+        return await overrides.create(caller, body, token_hex(6))
+
+    @router.put(
+        "/overrides/{id}",
+        status_code=201,
+        responses=returns(OverrideStatus, "The override is set.", status=201)
+        | returns(OverrideStatus, "This request has set the override before."),
+    )
+    async def create_named(caller: Operator, id: NewId, body: OverrideBody) -> Response:
+        """Set an override with an identifier of the caller's choice. A repeated request changes nothing.
+
+        409 as for POST, and if another override has the identifier. An identifier is free again once its override has
+        ended and the region has returned along the failback ramp.
+        """
+        if id.startswith(RESERVED_IDS):
+            raise Problem(422, f"id: {id} is reserved for drills and maintenance windows; choose another one")
+        return await overrides.create(caller, body, id)
 
     @router.get("/overrides/{id}", responses=returns(OverrideStatus, "The override.", etag=True))
     async def override(caller: Viewer, id: Annotated[str, Path(max_length=200)]) -> Response:
@@ -115,7 +141,7 @@ def routes(store: OverrideStore, view: FleetView) -> APIRouter:
     async def drain(caller: Operator, name: RegionName, body: DrainBody) -> Response:
         """Drain a region: an override of kind `drain` for all of its traffic."""
         request = OverrideRequest(kind=OverrideKind.DRAIN, region=name, **body.model_dump())
-        return await overrides.create(caller, request)
+        return await overrides.create(caller, request, token_hex(6))
 
     @router.post("/regions/{name}/undrain", responses=returns(LiftedOverrides, "The overrides are lifted."))
     async def undrain(caller: Operator, name: RegionName, body: LiftBody) -> Response:
@@ -146,7 +172,7 @@ class _Overrides:
                 return self._status(window, by_policy=True)
         raise _not_found(id)
 
-    async def create(self, caller: Caller, request: OverrideRequest) -> Response:
+    async def create(self, caller: Caller, request: OverrideRequest, id: str) -> Response:
         _authorise(caller, request)
         capacity = self._view.capacity()
         if capacity is None and not request.force and request.kind is not OverrideKind.FREEZE:
@@ -155,13 +181,15 @@ class _Overrides:
         for field in ("region", "origin"):
             if (name := getattr(request, field)) is not None:
                 require_region(policy, name, field)
-        override = _override(caller, request, self._view.now())
         try:
-            override = await self._store.begin(caller, override, policy, capacity or {}, force=request.force)
+            wanted = request.override(id, caller.name, request.reason, self._view.now())
+            override = await self._store.begin(caller, wanted, policy, capacity or {}, force=request.force)
+        except BadExpiry as bad:
+            raise Problem(422, str(bad)) from None
         except OverrideRefused as refused:
             raise _problem(refused.rejection) from None
         headers = {"etag": etag(digest(override)), "location": f"/v1/overrides/{override.id}"}
-        return json_response(self._status(override), 201, headers)
+        return json_response(self._status(override), 201 if override is wanted else 200, headers)
 
     async def lift(self, caller: Caller, id: str, reason: str, if_match: str | None) -> OverrideStatus:
         def check(override: Override) -> None:
@@ -207,13 +235,6 @@ class _Overrides:
 
 def _response(status: OverrideStatus) -> Response:
     return json_response(status, headers={"etag": etag(digest(status.override))})
-
-
-def _override(caller: Caller, request: OverrideRequest, now: float) -> Override:
-    try:
-        return request.override(token_hex(6), caller.name, request.reason, now)
-    except BadExpiry as bad:
-        raise Problem(422, str(bad)) from None
 
 
 def _authorise(caller: Caller, request: OverrideRequest) -> None:

@@ -133,7 +133,9 @@ def drill_view(report: DrillReport) -> RenderableType:
 
 
 def _run(api: ApiClient, body: dict[str, Any], wait: bool, output: Output) -> None:
-    report: DrillReport = api.request("POST", "/v1/drills", body=body, changes=True).decoded(DrillReport)
+    newest: DrillPage = api.request("GET", "/v1/drills", params={"limit": 1}, changes=True).decoded(DrillPage)
+    number = newest.items[0].number + 1 if newest.items else 1
+    report: DrillReport = api.request("PUT", f"/v1/drills/{number}", body=body, changes=True).decoded(DrillReport)
     failed = 0
     while wait and report.phase not in FINAL_PHASES:
         time.sleep(POLL_S)

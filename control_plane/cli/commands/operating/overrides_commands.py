@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
+from secrets import token_hex
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -178,7 +179,8 @@ def seconds_of(duration: str, option: str = "--for") -> float | str:
 
 def _set(api: ApiClient, command: str, body: dict[str, Any]) -> OverrideStatus:
     try:
-        status: OverrideStatus = api.request("POST", "/v1/overrides", body=body, changes=True).decoded(OverrideStatus)
+        path = f"/v1/overrides/{token_hex(6)}"
+        status: OverrideStatus = api.request("PUT", path, body=body, changes=True).decoded(OverrideStatus)
     except ApiRefused as refused:
         if not refused.problem.get("guard"):
             raise

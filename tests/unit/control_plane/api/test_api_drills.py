@@ -36,6 +36,18 @@ async def reporting(api: httpx.AsyncClient) -> httpx.AsyncClient:
     return api
 
 
+async def test_a_repeated_put_begins_one_drill(reporting: httpx.AsyncClient) -> None:
+    body = EVACUATE | {"hold_s": 3600.0}
+    ahead = await reporting.put("/v1/drills/2", json=body)
+    assert (ahead.status_code, ahead.json()["detail"]) == (409, "the number of the next drill is 1, not 2")
+    first, second = [await reporting.put("/v1/drills/1", json=body) for _ in range(2)]
+    assert (first.status_code, second.status_code) == (201, 200), second.text
+    assert (first.json()["number"], second.json()["number"]) == (1, 1)
+    other = await reporting.put("/v1/drills/1", json=body | {"reason": "another one"})
+    assert (other.status_code, other.json()["detail"]) == (409, "the number of the next drill is 2, not 1")
+    assert len((await reporting.get("/v1/drills")).json()["items"]) == 1
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [

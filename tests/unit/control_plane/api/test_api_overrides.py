@@ -227,11 +227,31 @@ async def test_a_duplicate_is_refused_with_the_existing_override(api: httpx.Asyn
     assert second.json()["override"] == first.json()["override"]["id"]
 
 
-async def test_a_repeated_request_with_an_idempotency_key_sets_one_override(api: httpx.AsyncClient) -> None:
-    key = {"idempotency-key": "one"}
-    answers = [await api.post("/v1/regions/eu-de/drain", json=DRAIN, headers=key) for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [201, 201]
-    assert answers[0].json()["override"] == answers[1].json()["override"]
+async def test_a_repeated_put_sets_one_override(api: httpx.AsyncClient) -> None:
+    body = DRAIN | {"kind": "drain", "region": "eu-de"}
+    first, second = [await api.put("/v1/overrides/disks-1", json=body) for _ in range(2)]
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json()["override"] == second.json()["override"]
+    assert first.headers["etag"] == second.headers["etag"]
+    assert first.headers["location"] == "/v1/overrides/disks-1"
+    assert len(await overrides(api)) == 1
+    assert len((await api.get("/v1/audit")).json()["items"]) == 1
+    await api.delete("/v1/overrides/disks-1?reason=done", headers={"if-match": "*"})
+    late = await api.put("/v1/overrides/disks-1", json=body)
+    assert (late.status_code, late.json()["phase"]) == (200, "returning"), "a late repetition sets it again"
+
+
+async def test_an_identifier_belongs_to_one_request(api: httpx.AsyncClient) -> None:
+    body = DRAIN | {"kind": "drain", "region": "eu-de"}
+    assert (await api.put("/v1/overrides/disks-1", json=body)).status_code == 201
+    others = [{"region": "jp-tok"}, {"reason": "old disks"}, {"expires_in_s": 7201}, {"expires_in_s": "none"}]
+    for other in others:
+        taken = await api.put("/v1/overrides/disks-1", json=body | other)
+        assert is_problem(taken, 409), taken.text
+        assert "another override has the identifier disks-1" in taken.json()["detail"]
+    assert (await api.put("/v1/overrides/disks-1", json=body, headers=as_("duty"))).status_code == 409
+    for name in ("drill-1", "window-1", "A", "a/b", "x" * 64):
+        assert (await api.put(f"/v1/overrides/{name}", json=body)).status_code in (404, 405, 422), name
     assert len(await overrides(api)) == 1
 
 

@@ -91,7 +91,7 @@ async def test_undocumented_fields_and_parameters_are_refused(http: httpx.AsyncC
 async def test_every_method_of_a_path_is_listed(http: httpx.AsyncClient) -> None:
     for path, allowed in (
         ("/v1/overrides", "GET, POST"),
-        ("/v1/overrides/x", "DELETE, GET"),
+        ("/v1/overrides/x", "DELETE, GET, PUT"),
         ("/v1/plans/1", "GET"),
         ("/v1/policies/validate", "POST"),
     ):

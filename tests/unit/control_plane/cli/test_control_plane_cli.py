@@ -158,13 +158,13 @@ class FakeControlPlane(ThreadingHTTPServer):
         self.code = 200
         self.audit = b""
         self.made = b""
-        """The answer to a POST."""
+        """The answer to a change."""
         self.drill: list[tuple[int, bytes]] = []
         """Statuses and bodies of the next answers at /v1/drills/1."""
 
 
 class _StatusHandler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
+    def do_PUT(self) -> None:
         assert isinstance(self.server, FakeControlPlane)
         self.send_response(200)
         self.send_header("content-length", str(len(self.server.made)))
@@ -174,6 +174,7 @@ class _StatusHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, FakeControlPlane)
         answers = {"/v1/status": self.server.answer, "/v1/audit/export": self.server.audit}
+        answers["/v1/drills?limit=1"] = b'{"items": [], "next_cursor": null}'
         code = self.server.code
         if self.path == "/v1/drills/1":
             code, answers[self.path] = self.server.drill.pop(0)
@@ -235,10 +236,10 @@ class TestStatus:
         far = LeaderStatus("north", "http://127.0.0.1:1", 7)
         with ApiClient([follower.url], AdminToken(TOKEN)) as api:
             follower.answer = msgspec.json.encode(status_of("south", follower.url, far))
-            assert api.request("POST", "/v1/overrides", body={}, changes=True).url == follower.url
+            assert api.request("PUT", "/v1/overrides/x", body={}, changes=True).url == follower.url
             follower.answer = msgspec.json.encode(status_of("south", follower.url, None))
             with pytest.raises(NoLeader):
-                api.request("POST", "/v1/overrides", body={}, changes=True)
+                api.request("PUT", "/v1/overrides/x", body={}, changes=True)
 
     def test_the_table_shows_each_region(self, servers: list[FakeControlPlane], token: str) -> None:
         server = servers[0]

@@ -8,10 +8,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
+import httpx
 import pytest
 import uvicorn
 from structlog.testing import capture_logs
@@ -94,6 +96,59 @@ def penstock(url: str, tmp_path: Path) -> Any:
             time.sleep(0.05)
 
     return run
+
+
+class _LosesResponses(BaseHTTPRequestHandler):
+    """Forwards requests to a control plane, and closes the connection in place of the first response to a change."""
+
+    url = ""
+    lost: ClassVar[list[str]] = []
+
+    def _forward(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        answer = httpx.request(self.command, self.url + self.path, content=body, headers=headers)
+        if self.command != "GET" and self.command not in self.lost:
+            self.lost.append(self.command)
+            self.close_connection = True
+            return
+        self.send_response(answer.status_code)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_GET = do_PUT = do_DELETE = _forward
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def losing(penstock: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A proxy that loses the first response to each kind of change; the commands connect to it."""
+    monkeypatch.setattr(_LosesResponses, "url", url)
+    monkeypatch.setattr(_LosesResponses, "lost", [])
+    with ThreadingHTTPServer((LOOPBACK, 0), _LosesResponses) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        yield f"http://{LOOPBACK}:{proxy.server_port}"
+        proxy.shutdown()
+        thread.join()
+
+
+def test_a_change_whose_response_is_lost_is_made_once(penstock: Any, losing: str) -> None:
+    drained = penstock("drain", "eu-de", "--reason", "new disks", "--url", losing, "--output", "json")
+    assert drained.exit_code == 0, drained.stderr
+    (status,) = printed(drained)
+    assert _LosesResponses.lost == ["PUT"]
+    assert [each["override"]["id"] for each in printed(penstock("overrides", "list", "--output", "json"))] == [
+        status["override"]["id"]
+    ]
+    lifted = penstock("overrides", "lift", status["override"]["id"], "--reason", "done", "--url", losing)
+    assert lifted.exit_code == 0, lifted.stderr
+    assert _LosesResponses.lost == ["PUT", "DELETE"]
+    actions = [json.loads(line)["action"] for line in penstock("audit", "export").stdout.splitlines()]
+    assert actions == ["override.drain", "override.lift"]
 
 
 def printed(result: Result) -> Any:

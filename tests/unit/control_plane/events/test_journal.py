@@ -16,7 +16,7 @@ from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
-from control_plane.audit.audit_log import AuditLog
+from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.events import journal as journals
 from control_plane.events.change_detector import MAX_AUDITED, MAX_AUDITED_BYTES, ChangeDetector, StateSnapshot
 from control_plane.events.event_log import EventKind, EventLog
@@ -173,9 +173,9 @@ async def test_a_former_leader_overwrites_nothing(store: MemoryStore) -> None:
 async def test_changes_made_without_a_leader_are_recorded_once(store: MemoryStore) -> None:
     async with tellers(store, "north", "south") as (north, south):
         for number in range(MAX_AUDITED + 2):
-            await south.audit.record(DUTY, "thing.do", str(number), "because")
+            await south.audit.record(AuditedAction(DUTY, "thing.do", str(number), "because"))
         large = "x" * MAX_AUDITED_BYTES
-        last = await south.audit.record(DUTY, "thing.do", "large", "because", after=large)
+        last = await south.audit.record(AuditedAction(DUTY, "thing.do", "large", "because", after=large))
         await north.look(epoch=await lead(store), audited=last)
         await north.look()
         reported = [data for kind, data in north.reported if kind == "audit"]
@@ -185,7 +185,8 @@ async def test_changes_made_without_a_leader_are_recorded_once(store: MemoryStor
 
 async def test_an_unreadable_audit_entry_does_not_stop_the_next_events(store: MemoryStore) -> None:
     async with tellers(store, "north") as (north,):
-        first, _, last = [await north.audit.record(DUTY, "thing.do", str(at), "because") for at in range(3)]
+        made = [AuditedAction(DUTY, "thing.do", str(at), "because") for at in range(3)]
+        first, _, last = [await north.audit.record(action) for action in made]
         await store.commit([], [Put(keys.audit_entry(2), b"garbage")])
         await north.look(epoch=await lead(store), audited=first)
         await north.look(audited=last)

@@ -10,6 +10,7 @@ import pytest
 
 from adapters.access.callers import Caller, Role
 from adapters.store.members import Member
+from adapters.store.memory_store import MemoryStore
 from control_plane.api.leader_forwarding import OPERATIONS
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
@@ -24,7 +25,7 @@ from control_plane.leadership.forwarded_caller import (
 from control_plane.leadership.leader_client import LeaderClient, LeaderUnavailable
 from penstock.wire.identity import ProcessRole, encode_certificate
 from penstock.wire.session import Sessions
-from tests.support.api_app import served
+from tests.support.api_app import new_control_plane, served
 from tests.support.identities import CONTROL_PLANE, agent_sessions, control_plane_sessions
 from tests.support.stores import SetClock
 from tests.support.wait import PATIENCE_S
@@ -124,13 +125,17 @@ async def test_the_signature_covers_the_query_as_it_is_sent(control_plane: Contr
 async def test_a_forwarded_request_is_not_forwarded_again(control_plane: ControlPlane, clock: SetClock) -> None:
     """A follower refuses forwarded requests and names the leader; an accepted caller needs no credential."""
     app = served(control_plane, Access(TOKEN))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://north") as http:
+    follower = served(new_control_plane(MemoryStore()), Access(TOKEN))
+    async with (
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://north") as leader_http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(follower), base_url="http://north") as follower_http,
+    ):
 
-        async def get(path: str) -> httpx.Response:
+        async def get(path: str, http: httpx.AsyncClient = leader_http) -> httpx.Response:
             token, certificate = forwarded(clock, digest=request_digest("GET", path, b""))
             return await http.get(path, headers={HEADER: token, "x-penstock-certificate": certificate})
 
-        early = await get("/v1/tenants")
+        early = await get("/v1/tenants", follower_http)
         assert (early.status_code, "does not lead" in early.json()["detail"]) == (503, True)
         await leading(control_plane)
 
@@ -142,7 +147,7 @@ async def test_a_forwarded_request_is_not_forwarded_again(control_plane: Control
 
         assert (await get_from_leader("/v1/regions")).status_code == 200
         assert (await get_from_leader("/v1/whoami")).json()["name"] == "olga"
-        forged = await http.get("/v1/regions", headers={HEADER: "x", **OPERATOR})
+        forged = await leader_http.get("/v1/regions", headers={HEADER: "x", **OPERATOR})
         assert forged.status_code == 401
 
 

@@ -57,8 +57,9 @@ async def test_a_revocation_is_written_with_its_audit_entry() -> None:
         lifted = await one.lift(DUTY, ONE[:16], "a mistake")
         assert lifted.lifted
         assert lifted.at > again.at, "although the clock did not advance"
+        assert await one.lift(DUTY, ONE[:16], "again") == lifted
         with pytest.raises(KeyError):
-            await one.lift(DUTY, ONE[:16], "again")
+            await one.lift(DUTY, "0" * 16, "unknown")
         assert (await stored(store)).revoked == ()
         log = [entry async for entry in AuditLog(store).entries()]
     assert [entry.action for entry in log] == ["key.revoke", "key.revoke", "key.lift"]
