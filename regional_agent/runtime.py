@@ -51,8 +51,8 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
 from regional_agent.requests.locate import Locator
 from regional_agent.requests.quotas import Quotas
-from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.routing.explain_service import ExplainService
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.router import Router
 from regional_agent.shared_load.prefix_exchange import PrefixExchange
 from regional_agent.shared_load.redis_script import RedisAddress
@@ -155,7 +155,7 @@ class AgentRuntime:
             is_known=self._is_agent_here,
             clock=clock,
         )
-        self.queue = AdmissionQueue(self.endpoints, self.shared_load, clock, metrics.waited)
+        self.queue = QueueDispatcher(self.endpoints, self.shared_load, clock, metrics.waited)
         password = redis_password(settings.redis_password_file) if settings.redis_password_file is not None else None
         redis = _redis_address(settings, redis_tls, password)
         shared_objects = self._make_shared_objects(region_keys, redis)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from random import Random
 from typing import Generic
@@ -10,9 +10,8 @@ from typing import Generic
 from lab.simulate.fleets import Request
 from lab.simulate.region import Region, Served
 from lab.simulate.shared_view import Published
-from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
-from penstock.admission.queue_order import urgency_at
-from penstock.admission.queueing import QueuedRequest
+from penstock.admission.model_queue import ModelQueue, Pass, QueueHead
+from penstock.admission.tenant_order import QueuedRequest, urgency_at
 from penstock.fleet.shared_counts import MIN_INTERVAL_S, weight_at_age, weighted_count
 from penstock.policy.kinds.models import Queueing
 from penstock.pools.placement import Placement, WorkEstimate
@@ -20,6 +19,7 @@ from penstock.pools.pool_accounting import NO_LOAD, EndpointAccount, Load, PoolA
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.reasons import Reason
+from regional_agent.routing.queue_dispatcher import YIELD_S
 from regional_agent.shared_load.published_load import PublishedLoad
 
 RECOUNT_S = 0.2
@@ -51,7 +51,7 @@ class PenstockAgent(Generic[Request]):
             number: index of the agent, from 0.
             queueing: order of the agent's queue.
         """
-        self.queue: FairQueue[Served[Request]] = FairQueue(number << 32)
+        self.queue: ModelQueue[Served[Request]] = ModelQueue(numbers_from=number << 32)
         self._region: Region[Request] = region
         self._number = number
         self._queueing = queueing
@@ -87,7 +87,7 @@ class PenstockAgent(Generic[Request]):
             work = self._estimate(served.request).work
             give_up_at = now + UNBOUNDED_S
             urgency = urgency_at(self._queueing, now, give_up_at, work.prefill_s + work.decode_s, PRIOR_SERVICE_S)
-            self.queue.join(served, "", 0, 0, now, give_up_at, urgency_at=urgency)
+            self.queue.join(QueuedRequest(served, "", 0, 0, now, urgency, give_up_at), now)
             self._changed()
             self._serve()
 
@@ -180,7 +180,7 @@ class PenstockAgent(Generic[Request]):
         if now - self._prefixes_at >= PREFIX_INTERVAL_S:
             self._prefixes_at = now
             prefixes = self._chooser.affinity.take_unpublished()
-        self._region.publish(self._number, Published(now, load, self.queue.own_head(), prefixes))
+        self._region.publish(self._number, Published(now, load, self.queue.head(), prefixes))
         self._update(now, exchanges=True)
         if len(self.queue):
             self._serve()
@@ -225,13 +225,17 @@ class PenstockAgent(Generic[Request]):
 
     def _serve(self) -> None:
         now = self._region.clock.now
-        left_to, unfinished = self.queue.serve(self, now)
-        if left_to is not None and not self._yields:
+        offers = Pass(self.queue, self._other_heads)
+        while (request := (offer := offers.next(now, has_room=self._pool.has_room)).request) is not None:
+            if self._place(request.item):
+                self.queue.start(request)
+                self._changed()
+            else:
+                offers.no_target(request)
+        if offer.left_to is not None and not self._yields:
             self._yields = True
-            self._region.clock.at(now + YIELD_S, partial(self._end_turn, left_to))
-        if unfinished:
-            self._serve()
-        elif len(self.queue) and not self._polls:
+            self._region.clock.at(now + YIELD_S, partial(self._end_turn, offer.left_to))
+        if len(self.queue) and not self._polls:
             self._polls = True
             self._region.clock.at(now + POLL_S, self._poll)
 
@@ -239,33 +243,10 @@ class PenstockAgent(Generic[Request]):
         self._yields = False
         now = self._region.clock.now
         self._update(now)
-        self.queue.end_turn(left_to, now, has_room=self.has_room())
+        if self._pool.has_room:
+            self.queue.pass_over(left_to, now)
         self._serve()
 
     def _poll(self) -> None:
         self._polls = False
         self._wake()
-
-    def has_room(self) -> bool:
-        """Whether an engine has room for another request."""
-        return self._pool.has_room
-
-    def other_heads(self, now: float) -> Sequence[QueueHead]:
-        """Return the queue heads in the last publications of other agents."""
-        return self._other_heads
-
-    def group(self, item: Served[Request], now: float) -> str | None:
-        """Return the same group for all requests, since they may use the same engines."""
-        return ""
-
-    def represents_group(self, item: Served[Request]) -> bool:
-        """Return True, since a refusal of one request applies to all requests."""
-        return True
-
-    def ask(self, item: Served[Request], now: float) -> bool | None:
-        """Send a waiting request to an engine; return None if no engine has room."""
-        return self._place(item) or None
-
-    def deliver(self, entry: QueuedRequest[Served[Request]], answer: bool, now: float) -> None:
-        """Publish the shorter queue; `ask` has already sent the request."""
-        self._changed()

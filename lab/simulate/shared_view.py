@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.admission.fair_queueing import QueueHead
+from penstock.admission.model_queue import QueueHead
 from penstock.fleet.shared_counts import exchange_interval_s
 from regional_agent.shared_load.published_load import PublishedLoad
 

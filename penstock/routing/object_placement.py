@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from penstock.admission.queueing import MIN_RETRY_S, retry_after_s
+from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.residency import ResidencyClass

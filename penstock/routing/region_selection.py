@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from penstock.admission.queueing import MIN_RETRY_S, retry_after_s
+from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import NONE_CLOSED, ArcReason, ClassPlan
 from penstock.planning.share_change_limit import ramped

@@ -6,7 +6,7 @@ from collections import deque
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
-from penstock.admission.queueing import MIN_RETRY_S
+from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.listener_state import ListenerState

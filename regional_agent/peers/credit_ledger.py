@@ -12,7 +12,7 @@ from penstock.policy.policy import Policy
 from penstock.routing.spill_credits import Grants, fair_part, grant, shared_headroom, wanted
 from penstock.wire.probe import ProbeRequest
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.routing.admission_queue import AdmissionQueue
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.telemetry.demand_meter import DemandMeter
 
 
@@ -23,7 +23,7 @@ class CreditLedger:
         self,
         agent: str,
         endpoints: EndpointSet,
-        queue: AdmissionQueue,
+        queue: QueueDispatcher,
         demand: DemandMeter,
         *,
         agents_here: Callable[[], tuple[str, ...]],

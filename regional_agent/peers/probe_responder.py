@@ -12,7 +12,7 @@ from penstock.wire.session import BadSignature, Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.credit_ledger import CreditLedger
-from regional_agent.routing.admission_queue import AdmissionQueue
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
 
 class ProbeResponder:
@@ -25,7 +25,7 @@ class ProbeResponder:
         sessions: Sessions,
         config: ActiveConfig,
         endpoints: EndpointSet,
-        queue: AdmissionQueue,
+        queue: QueueDispatcher,
         credits: CreditLedger,
     ) -> None:
         """Create a responder for one agent.

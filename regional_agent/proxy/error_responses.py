@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from penstock.admission.queueing import spread_retry_after_s
+from penstock.admission.retry_after import spread_retry_after_s
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER

@@ -10,7 +10,8 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome, outcome_of_refusal
-from penstock.admission.queueing import MIN_RETRY_S, QueuedRequest
+from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.admission.tenant_order import QueuedRequest
 from penstock.answers.answer_errors import AnswerError
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
@@ -48,8 +49,8 @@ from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.proxy.target_selection import reads_while_queued, select_target
 from regional_agent.proxy.tunnel_response import TunnelResponse
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.admission_queue import QueueEntry
 from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.routing.queue_dispatcher import QueueEntry
 from regional_agent.telemetry.outcomes import RetryReason
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 from regional_agent.upstream.response_head import ResponseHead

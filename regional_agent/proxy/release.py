@@ -8,8 +8,8 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.admission_queue import QueueEntry
 from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.queue_dispatcher import QueueEntry
 
 _OK: Final = Outcome.OK
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.admission_queue import QueueEntry
 from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.queue_dispatcher import QueueEntry
 
 _SATURATED, _NONE_READY, _ENGINE_FAILED = Reason.SATURATED, Reason.NONE_READY, Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""

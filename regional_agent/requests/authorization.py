@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.admission.queueing import MIN_RETRY_S
+from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final
 
-from penstock.admission.queueing import MIN_RETRY_S, retry_after_s
+from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy
@@ -38,9 +38,9 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.identify import credential_of, key_id
 from regional_agent.requests.reauthorization import Reauthorization
 from regional_agent.requests.request_context import NO_NAMES, RequestContext
-from regional_agent.routing.admission_queue import AdmissionQueue, OnTarget, QueueEntry
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt, LocalServices
 from regional_agent.routing.engine_request import can_rename
+from regional_agent.routing.queue_dispatcher import OnTarget, QueueDispatcher, QueueEntry
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.outcomes import RequestKind
 
@@ -63,7 +63,7 @@ class Router:
         config: ActiveConfig,
         endpoints: EndpointSet,
         shared_load: SharedLoad,
-        queue: AdmissionQueue,
+        queue: QueueDispatcher,
         peers: PeerProber,
         requests: ClientRequestReader,
         chooser: EndpointChooser,

@@ -14,7 +14,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.peer_prober import PeerProber
-from regional_agent.routing.admission_queue import AdmissionQueue
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.telemetry.endpoint_reports import EndpointReports
 from regional_agent.telemetry.request_tally import RequestTally
@@ -30,7 +30,7 @@ class ReportBuilder:
         epoch: int,
         config: ActiveConfig,
         endpoints: EndpointSet,
-        queue: AdmissionQueue,
+        queue: QueueDispatcher,
         demand: DemandMeter,
         peers: PeerProber,
         credits: CreditLedger,

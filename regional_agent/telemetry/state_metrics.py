@@ -9,7 +9,7 @@ from penstock.health.outlier_ejection import EjectionState
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.peer_prober import PeerProber
-from regional_agent.routing.admission_queue import AdmissionQueue
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
@@ -25,7 +25,7 @@ class StateMetrics:
         endpoints: EndpointSet,
         shared_load: SharedLoad,
         peers: PeerProber,
-        queue: AdmissionQueue,
+        queue: QueueDispatcher,
         tally: RequestTally,
         *,
         file_problems: Callable[[], Mapping[str, str]],

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from lab.servers.redis import RedisServer
 from penstock.fleet import shared_counts
 from regional_agent.background_tasks import cancel
-from regional_agent.routing import admission_queue
+from regional_agent.routing import queue_dispatcher
 from regional_agent.shared_load import other_agents, shared_load_exchange
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY
@@ -91,10 +91,10 @@ class Region:
         await until(self._ages_are_current)
 
     def _ages_are_current(self) -> bool:
-        heads = {name: agent.queue._queue(MODEL).own_head() for name, agent in self.agents.items()}
+        heads = {name: agent.queue._queue(MODEL).head() for name, agent in self.agents.items()}
         now = time.monotonic()
         for name, agent in self.agents.items():
-            received = {head.which: head.since for head in agent.queue.other_heads(MODEL, now)}
+            received = {head.which: head.since for head in agent.queue._other_heads(MODEL, now)}
             for other, head in heads.items():
                 if other == name or head is None:
                     continue
@@ -132,7 +132,7 @@ async def region(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[Region
 
 
 async def test_agents_take_turns_by_who_has_waited_longest(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission_queue, "YIELD_S", PATIENT_S)
+    monkeypatch.setattr(queue_dispatcher, "YIELD_S", PATIENT_S)
     keep_counts(monkeypatch)
     await region.fill("a", "a0")
     expected = ["a1", "b1", "a2", "c1", "b2", "a3"]
@@ -154,7 +154,7 @@ async def test_agents_take_turns_by_who_has_waited_longest(region: Region, monke
 async def test_a_new_request_does_not_overtake_a_queued_one_at_another_agent(
     region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission_queue, "YIELD_S", PATIENT_S)
+    monkeypatch.setattr(queue_dispatcher, "YIELD_S", PATIENT_S)
     keep_counts(monkeypatch)
     await region.fill("a", "a0")
     await region.wait("b", "b1")

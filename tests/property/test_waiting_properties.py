@@ -21,8 +21,8 @@ from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.routing import admission_queue
-from regional_agent.routing.admission_queue import AdmissionQueue, QueueEntry
+from regional_agent.routing import queue_dispatcher
+from regional_agent.routing.queue_dispatcher import QueueDispatcher, QueueEntry
 from regional_agent.shared_load.published_load import QueueSummary
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -69,7 +69,7 @@ class Room(RuleBasedStateMachine):
             pool.prior_s = 0.2
             pool.recount()
         self.view = SharedLoad(self.endpoints)
-        self.room = AdmissionQueue(self.endpoints, self.view, lambda: self.now)
+        self.room = QueueDispatcher(self.endpoints, self.view, lambda: self.now)
         self.waiters: list[Waiter] = []
         self.running: dict[str, int] = dict.fromkeys(MODELS, 0)
         self.credits = 0
@@ -127,6 +127,7 @@ class Room(RuleBasedStateMachine):
             max_wait_s=DEFAULT_MAX_WAIT_S,
             attempts=attempts,
             rests_until=self.now + rests_s,
+            queued_s=0.0,
             estimate=SimpleNamespace(tenant=residency, work=Work(prefill_s=0.1, decode_s=work_s)),
             policy=SimpleNamespace(models={name: Model(name) for name in MODELS}),
             residency=SimpleNamespace(permitted=SimpleNamespace(name=residency)),
@@ -234,8 +235,8 @@ class Room(RuleBasedStateMachine):
 
 
 def test_each_queued_request_leaves_the_queue_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission_queue, "POLL_S", 0.002)
-    monkeypatch.setattr(admission_queue, "YIELD_S", 0.001)
+    monkeypatch.setattr(queue_dispatcher, "POLL_S", 0.002)
+    monkeypatch.setattr(queue_dispatcher, "YIELD_S", 0.001)
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Room, settings=settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
     )

@@ -44,8 +44,8 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
 from regional_agent.requests.locate import Locator
 from regional_agent.requests.quotas import Quotas
-from regional_agent.routing.admission_queue import AdmissionQueue
 from regional_agent.routing.explain_service import ExplainService
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.router import Router
 from regional_agent.services.admin_service import AdminService
 from regional_agent.services.peer_service import PeerService
@@ -109,7 +109,7 @@ class Agent:
         config: Any,
         endpoints: EndpointSet,
         shared_load: SharedLoad,
-        queue: AdmissionQueue,
+        queue: QueueDispatcher,
         peers: FixedPeers,
         locator: Locator | None,
         metrics: AgentMetrics,
@@ -242,7 +242,7 @@ async def running_agent(
     samplers = samplers_of(plan) if plan is not None else {}
     fixed = SimpleNamespace(policy=in_force, plan=plan, policy_digest="digest", samplers=samplers)
     shared_load = SharedLoad(endpoints, shared=redis_url is not None)
-    queue_here = AdmissionQueue(endpoints, shared_load, time.monotonic, metrics.waited)
+    queue_here = QueueDispatcher(endpoints, shared_load, time.monotonic, metrics.waited)
     others = FixedPeers(region, peers or {}, credits or {})
     agent = Agent(config or fixed, endpoints, shared_load, queue_here, others, locator, metrics)
     if redis_url is not None:

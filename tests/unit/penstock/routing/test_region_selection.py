@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-from penstock.admission.queueing import retry_after_s
+from penstock.admission.retry_after import retry_after_s
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable
 from penstock.policy.residency import ResidencyClass, residency_class

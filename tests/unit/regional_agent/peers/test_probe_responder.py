@@ -18,7 +18,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.probe_responder import ProbeResponder
-from regional_agent.routing.admission_queue import AdmissionQueue
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -56,7 +56,7 @@ class Here:
         self.endpoints.use_priors(POLICY)
         self.gpu = self.endpoints.pool("m").endpoints[0]
         self.gpu.probed(ProbeOutcome.GOOD)
-        queue = AdmissionQueue(self.endpoints, SharedLoad(self.endpoints), self.clock)
+        queue = QueueDispatcher(self.endpoints, SharedLoad(self.endpoints), self.clock)
         self.credits = credits = CreditLedger(
             "agent-1",
             self.endpoints,

@@ -1,4 +1,4 @@
-"""Runs the agent's admission queues: one fair queue for each model, one timer for all of them.
+"""Dispatches the requests of the agent's admission queues, one queue for each model, to targets that have room.
 
 A pass over a queue follows every event that makes room: the end of a request, a report of less load or of another queue
 by an agent of the region, and a new spill credit. The timer, which runs only while requests wait, finds room that no
@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.admission.fair_queueing import YIELD_S, FairQueue, QueueHead
-from penstock.admission.queue_order import urgency_at
-from penstock.admission.queueing import CREDIT_WAIT_S, MIN_RETRY_S, QueuedRequest, give_up_at, retry_after_s
+from penstock.admission.model_queue import ModelQueue, Pass, QueueHead
+from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
+from penstock.admission.tenant_order import QueuedRequest, urgency_at
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.routing.reasons import Reason, Refusal
@@ -29,6 +29,17 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.1
 """Period (s) of the timer."""
+
+YIELD_S: Final = 0.06
+"""Time (s) for which an agent leaves a free slot to another agent: the other agent detects the slot within about 20 ms,
+and its use is visible to all agents after about the same time again."""
+
+MAX_AT_ONCE: Final = 256
+"""Number of requests that one pass dispatches; the next pass dispatches the remaining requests."""
+
+CREDIT_WAIT_S: Final = 1.0
+"""Maximum wait (s) for a credit of an idle region if the wait at home is too long: a few rounds of the probes that
+request the credit."""
 
 OnTarget = Callable[["Attempt | Refusal"], None]
 Select = Callable[["RequestContext", float], "Attempt | Refusal | None"]
@@ -49,7 +60,7 @@ class Waiter:
 QueueEntry = QueuedRequest[Waiter]
 
 
-class AdmissionQueue:
+class QueueDispatcher:
     """The admission queues of one agent, by model."""
 
     def __init__(
@@ -69,7 +80,7 @@ class AdmissionQueue:
         self._shared_load = shared_load
         self._clock = clock
         self._on_waited = on_waited
-        self._queues: dict[str, ModelQueue] = {}
+        self._queues: dict[str, ModelQueue[Waiter]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._yielding: dict[str, asyncio.TimerHandle] = {}
         self._pass_scheduled = False
@@ -103,7 +114,7 @@ class AdmissionQueue:
         if not queue and not self._shared_load.remote_queues(model):
             return False
         queue = queue if queue is not None else self._queue(model)
-        return queue.must_queue(context.priority, context.received_at, self.other_heads(model, self._clock()))
+        return queue.must_queue(context.priority, context.received_at, self._other_heads(model, self._clock()))
 
     def join(
         self,
@@ -124,40 +135,28 @@ class AdmissionQueue:
             elsewhere: another region is likely to grant a credit soon, so a request whose wait here is too long still
                 waits for up to CREDIT_WAIT_S.
         """
-        model, tenant, arrived_at = context.model, context.estimate.tenant, context.received_at
-        # The wait is counted from the arrival, so that a request that joins again keeps its deadline.
+        model = context.model
         pool, max_wait_s = self._endpoints.pool(model), context.max_wait_s
         queue, known = self._queue(model), context.policy.models.get(model)
         if known is not None:
             queue.max_length = known.queueing.max_length
             if known.queueing.follows_service and context.route_context is None and pool.slots:
                 max_wait_s = max(max_wait_s, WAIT_SERVICE_TIMES * pool.service_s * pool.ready / pool.slots)
-        until = give_up_at(arrived_at, context.deadline_at, max_wait_s)
-        urgency = _urgency_at(context, until)
-        ahead = queue.ahead_of(tenant, context.priority, arrived_at, urgency) + self.waiting(model) - len(queue)
+        entry = _entry(Waiter(context, select, on_target), size_bytes, max_wait_s)
+        ahead = queue.ahead_of(entry) + self.waiting(model) - len(queue)
         # Without a ready endpoint, when one becomes ready is unknown.
         wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s) if pool.ready else 0.0
-        hopeless = now + wait_s > until
-        if hopeless and not elsewhere:
-            return _refusal(f"the expected wait is {wait_s:.0f} s, which is too long", wait_s)
-        leave_at = now + CREDIT_WAIT_S if hopeless else until
-        entry, displaced = queue.join(
-            Waiter(context, select, on_target),
-            tenant,
-            context.priority,
-            size_bytes,
-            now,
-            until,
-            urgency_at=urgency,
-            leave_at=leave_at,
-            arrived_at=arrived_at,
-        )
+        if now + wait_s > entry.leave_at:
+            if not elsewhere:
+                return _refusal(f"the expected wait is {wait_s:.0f} s, which is too long", wait_s)
+            entry.leave_at = min(entry.leave_at, now + CREDIT_WAIT_S)
+        displaced = queue.join(entry, now)
+        if displaced is None:
+            return _refusal("the queue is full", wait_s)
         for victim in displaced:
             self._left(victim, now, QueueOutcome.ABANDONED)
             refusal = _refusal("the queue is full and other requests have precedence", wait_s)
             asyncio.get_running_loop().call_soon(victim.item.on_target, refusal)
-        if entry is None:
-            return _refusal("the queue is full", wait_s)
         self._shared_load.publish()
         self._set_timer()
         if pool.has_room:
@@ -175,7 +174,7 @@ class AdmissionQueue:
         """Schedule one pass over the queues, for all events until it runs."""
         if self._queues and not self._pass_scheduled and any(self._queues.values()):
             self._pass_scheduled = True
-            asyncio.get_running_loop().call_soon(self._serve_all)
+            asyncio.get_running_loop().call_soon(self._dispatch_all)
 
     def credit_arrived(self) -> None:
         """Schedule a pass in which requests may leave the region. Queued requests precede new requests."""
@@ -196,13 +195,13 @@ class AdmissionQueue:
         now = self._clock()
         waiting = {}
         for model, queue in self._queues.items():
-            head = queue.own_head()
+            head = queue.head()
             if head is not None:
                 waited_ms = min(MAX_WAITED_MS, max(0, int((now - head.since) * 1000)))
                 waiting[model] = QueueSummary(len(queue), head.behind, waited_ms, head.which)
         return waiting
 
-    def other_heads(self, model: str, now: float) -> Sequence[QueueHead]:
+    def _other_heads(self, model: str, now: float) -> Sequence[QueueHead]:
         """The heads of the queues that the region's other agents report for a model, by this agent's clock."""
         remote = self._shared_load.remote_queues(model)
         if not remote:
@@ -210,53 +209,64 @@ class AdmissionQueue:
         reported_at = now - self._shared_load.age_s()
         return [QueueHead(queue.behind, reported_at - queue.waited_ms / 1000, queue.which) for queue in remote]
 
-    def has_room(self, model: str) -> bool:
-        """Whether an endpoint of the region may take one more request for a model."""
-        return self._endpoints.pool(model).has_room
-
-    def deliver(self, entry: QueueEntry, target: Attempt | Refusal, now: float) -> None:
-        """Deliver the target or the refusal of a request that has left its queue."""
-        self._left(entry, now, QueueOutcome.ABANDONED if isinstance(target, Refusal) else QueueOutcome.DISPATCHED)
-        self._shared_load.publish()
-        entry.item.on_target(target)
-
-    def _queue(self, model: str) -> ModelQueue:
+    def _queue(self, model: str) -> ModelQueue[Waiter]:
         queue = self._queues.get(model)
         if queue is None:
-            queue = self._queues[model] = ModelQueue(model, self, self._numbers_from)
+            queue = self._queues[model] = ModelQueue(numbers_from=self._numbers_from, group_of=_residency_class)
         return queue
 
-    def _serve_all(self) -> None:
+    def _dispatch_all(self) -> None:
         elsewhere, self._elsewhere = self._elsewhere, False
         self._pass_scheduled = False
-        for queue in list(self._queues.values()):
+        for model, queue in list(self._queues.items()):
             if queue:
-                self._serve(queue, elsewhere=elsewhere)
+                self._dispatch(model, queue, elsewhere=elsewhere)
 
-    def _serve(self, queue: ModelQueue, *, elsewhere: bool) -> None:
-        left_to, unfinished = queue.serve(queue, self._clock(), elsewhere=elsewhere)
-        model = queue.model
-        if left_to is not None and model not in self._yielding:
-            loop = asyncio.get_running_loop()
-            self._yielding[model] = loop.call_later(YIELD_S, self._end_turn, queue, left_to)
-        if unfinished:
-            self._elsewhere |= elsewhere
-            self.room_appeared()
+    def _dispatch(self, model: str, queue: ModelQueue[Waiter], *, elsewhere: bool) -> None:
+        """Send waiting requests to targets, in order."""
+        now = self._clock()
+        offers = Pass(queue, self._other_heads(model, now), elsewhere=elsewhere)
+        dispatched = 0
+        while dispatched < MAX_AT_ONCE:
+            offer = offers.next(now, has_room=self._endpoints.pool(model).has_room)
+            entry = offer.request
+            if entry is None:
+                if offer.left_to is not None and model not in self._yielding:
+                    loop = asyncio.get_running_loop()
+                    self._yielding[model] = loop.call_later(YIELD_S, self._end_turn, model, queue, offer.left_to)
+                return
+            waiter = entry.item
+            target = waiter.select(waiter.context, now)
+            if target is None:
+                offers.no_target(entry)
+                continue
+            if isinstance(target, Refusal):
+                queue.leave(entry)
+                self._left(entry, now, QueueOutcome.ABANDONED)
+            else:
+                queue.start(entry)
+                self._left(entry, now, QueueOutcome.DISPATCHED)
+            self._shared_load.publish()
+            waiter.on_target(target)
+            dispatched += 1
+        self._elsewhere |= elsewhere
+        self.room_appeared()
 
-    def _end_turn(self, queue: ModelQueue, left_to: QueueHead) -> None:
-        del self._yielding[queue.model]
-        queue.end_turn(left_to, self._clock(), has_room=self.has_room(queue.model))
+    def _end_turn(self, model: str, queue: ModelQueue[Waiter], left_to: QueueHead) -> None:
+        del self._yielding[model]
+        if self._endpoints.pool(model).has_room:
+            queue.pass_over(left_to, self._clock())
         self.room_appeared()
 
     def _poll(self) -> None:
         self._timer = None
         now = self._clock()
         try:
-            for queue in list(self._queues.values()):
-                for entry in queue.give_up(now):
+            for model, queue in list(self._queues.items()):
+                for entry in queue.expire(now):
                     self._left(entry, now, QueueOutcome.ABANDONED)
                     entry.item.on_target(self._timeout_refusal(entry.item.context, now))
-                self._serve(queue, elsewhere=True)
+                self._dispatch(model, queue, elsewhere=True)
         finally:
             self._set_timer()
 
@@ -279,49 +289,33 @@ class AdmissionQueue:
         self._on_waited(entry.item.context.model, now - entry.since, outcome)
 
 
-class ModelQueue(FairQueue[Waiter]):
-    """The queue of one model, and the dispatcher of its passes."""
-
-    def __init__(self, model: str, queues: AdmissionQueue, numbers_from: int) -> None:
-        """Create an empty queue; `numbers_from` makes its numbers unique in the region."""
-        super().__init__(numbers_from)
-        self.model = model
-        self._queues = queues
-
-    def has_room(self) -> bool:
-        """Whether an endpoint of the region may take one more request."""
-        return self._queues.has_room(self.model)
-
-    def other_heads(self, now: float) -> Sequence[QueueHead]:
-        """The heads of the other agents' queues."""
-        return self._queues.other_heads(self.model, now)
-
-    def group(self, item: Waiter, now: float) -> str | None:
-        """The residency class of a request; None while engines that were busy may not be tried again."""
-        context = item.context
-        return None if now < context.rests_until else context.residency.permitted.name
-
-    def represents_group(self, item: Waiter) -> bool:
-        """Whether the request had no attempt: without a target for it, there is none for its residency class."""
-        return not item.context.attempts
-
-    def ask(self, item: Waiter, now: float) -> Attempt | Refusal | None:
-        """The target or the refusal of a request; None while it has to wait."""
-        return item.select(item.context, now)
-
-    def deliver(self, entry: QueueEntry, target: Attempt | Refusal, now: float) -> None:
-        """Deliver the target or the refusal of a request that has left the queue."""
-        self._queues.deliver(entry, target, now)
-
-
-def _urgency_at(context: RequestContext, until: float) -> float:
-    model = context.policy.models.get(context.model)
-    if model is None:
-        return until
-    work = context.estimate.work
-    return urgency_at(
-        model.queueing, context.received_at, until, work.prefill_s + work.decode_s, model.expected_service_s
+def _entry(waiter: Waiter, size_bytes: int, max_wait_s: float) -> QueueEntry:
+    """The request as the queue sees it. Its times count from the arrival, so that one that joins again keeps them."""
+    context = waiter.context
+    arrived_at, estimate = context.received_at, context.estimate
+    give_up_at = min(context.deadline_at, arrived_at + max_wait_s)
+    model, work_s = context.policy.models.get(context.model), estimate.work.prefill_s + estimate.work.decode_s
+    urgency = give_up_at
+    if model is not None:
+        urgency = urgency_at(model.queueing, arrived_at, give_up_at, work_s, model.expected_service_s)
+    return QueuedRequest(
+        waiter,
+        tenant=estimate.tenant,
+        priority=context.priority,
+        size_bytes=size_bytes,
+        arrived_at=arrived_at,
+        urgency_at=urgency,
+        leave_at=give_up_at,
+        # A request that an endpoint rejected after it left the queue has been counted.
+        cost_s=0.0 if context.attempts and context.queued_s else work_s,
+        rests_until=context.rests_until,
+        represents_group=not context.attempts,
     )
+
+
+def _residency_class(waiter: Waiter) -> str:
+    """The group of a request: requests of one residency class may use the same endpoints and regions."""
+    return waiter.context.residency.permitted.name
 
 
 def _refusal(detail: str, wait_s: float) -> Refusal:

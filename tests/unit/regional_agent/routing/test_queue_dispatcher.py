@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.admission import fair_queueing
+from penstock.admission import model_queue
 from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model, Queueing
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.routing import admission_queue
-from regional_agent.routing.admission_queue import AdmissionQueue, QueueEntry
+from regional_agent.routing import queue_dispatcher
+from regional_agent.routing.queue_dispatcher import QueueDispatcher, QueueEntry
 from regional_agent.shared_load.published_load import QueueSummary
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -42,7 +42,7 @@ class Here:
         (self.gpu,) = self.endpoints.every()
         self.gpu.probed(ProbeOutcome.GOOD)
         self.view = SharedLoad(self.endpoints)
-        self.room = AdmissionQueue(self.endpoints, self.view, self.clock)
+        self.room = QueueDispatcher(self.endpoints, self.view, self.clock)
         self.served: list[str] = []
         self.asked: list[str] = []
         self.credits: dict[str, int] = {}
@@ -55,7 +55,12 @@ class Here:
             self.gpu.take()
 
     def join(
-        self, name: str, priority: int = 0, received_ago_s: float = 0.0, residency: str = "anywhere"
+        self,
+        name: str,
+        priority: int = 0,
+        received_ago_s: float = 0.0,
+        residency: str = "anywhere",
+        attempts: int = 0,
     ) -> QueueEntry | Refusal:
         received_at = self.clock.now - received_ago_s
         context: Any = SimpleNamespace(
@@ -64,8 +69,9 @@ class Here:
             priority=priority,
             received_at=received_at,
             deadline_at=self.clock.now + 600,
-            attempts=0,
+            attempts=attempts,
             rests_until=0.0,
+            queued_s=0.0,
             max_wait_s=DEFAULT_MAX_WAIT_S,
             route_context=None,
         )
@@ -171,8 +177,7 @@ async def test_a_request_that_waited_too_long_is_refused(here: Here) -> None:
 async def test_a_request_that_cannot_use_a_free_slot_delays_no_other(here: Here) -> None:
     here.cannot_use_it = "first"
     for name in ("first", "second", "third"):
-        entry = here.place(name)
-        entry.item.context.attempts = name == "first"
+        here.place(name, attempts=int(name == "first"))
     here.free()
     await asyncio.sleep(0)
     assert here.served == ["second"]
@@ -182,7 +187,7 @@ async def test_a_request_that_cannot_use_a_free_slot_delays_no_other(here: Here)
 async def test_a_request_bound_to_this_region_does_not_stop_others_from_leaving(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fair_queueing, "MAX_WITHOUT_PLACE", 2)
+    monkeypatch.setattr(model_queue, "MAX_WITHOUT_TARGET", 2)
     for number in range(3):
         here.place(f"bound {number}", residency="here")
     for name in ("free", "free too", "one too many"):
@@ -197,8 +202,8 @@ async def test_a_request_bound_to_this_region_does_not_stop_others_from_leaving(
 
 
 async def test_many_are_sent_off_in_several_turns_of_the_loop(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_queueing, "MAX_AT_ONCE", 2)
-    monkeypatch.setattr(admission_queue, "POLL_S", PATIENCE_S)
+    monkeypatch.setattr(queue_dispatcher, "MAX_AT_ONCE", 2)
+    monkeypatch.setattr(queue_dispatcher, "POLL_S", PATIENCE_S)
     for number in range(5):
         here.place(str(number))
     here.credits = {"anywhere": 5}
