@@ -17,7 +17,7 @@ from penstock.answers.event_splitter import EventSplitter, event_fields
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer
 from penstock.answers.usage import Usage
-from penstock.answers.usage_report import Fields, ReportedUsage, members_of, value_at
+from penstock.answers.usage_report import Fields, ReportedUsage, is_empty, members_of, value_at
 from penstock.answers.values import finish_reason_in, has_output, list_of, text_of
 
 JSON: Final = 0
@@ -364,7 +364,7 @@ class AnswerParser:
         if self._format.id_paths and not self.object_id:
             self._find_id(fields)
         choices = fields.get("choices")
-        is_usage_only = reports and error is None and choices is not None and bytes(choices) == b"[]"
+        is_usage_only = reports and error is None and choices is not None and is_empty(choices)
         if counts and has_output(fields):
             self.delivered += 1
         if reports:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from penstock.answers.usage import Usage
-from penstock.answers.usage_report import MAX_REPORTED_TOKENS
+from penstock.answers.usage_report import MAX_REPORTED_TOKENS, is_empty
 
 _ABSENT: Final = msgspec.Raw(b"")
 _NULL: Final = b"null"
@@ -70,4 +70,4 @@ def usage_of_answer(data: bytes, before: Usage | None) -> tuple[Usage, bool] | N
     cached = before.cached_tokens if details is None or details.cached_tokens is None else details.cached_tokens
     if cached < 0:
         return None
-    return Usage(prompt_tokens, answer_tokens, min(cached, prompt_tokens)), bytes(answer.choices) != b"[]"
+    return Usage(prompt_tokens, answer_tokens, min(cached, prompt_tokens)), not is_empty(answer.choices)

@@ -28,6 +28,7 @@ Fields = Mapping[str, Raw]
 """The members of an object, undecoded."""
 
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_EMPTY: Final = frozenset({b"null", b"[]"})
 _number: Final = msgspec.json.Decoder(int | float)
 
 
@@ -111,6 +112,12 @@ def members_of(raw: bytes | Raw) -> dict[str, Raw] | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return members
+
+
+def is_empty(raw: Raw) -> bool:
+    """Whether a value is null or an empty array."""
+    text = bytes(raw)
+    return text in _EMPTY or (text.startswith(b"[") and not text[1:-1].strip())
 
 
 def members_at(fields: Fields, tokens: tuple[str, ...]) -> Fields | None:

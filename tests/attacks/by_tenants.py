@@ -348,6 +348,8 @@ async def endpoint_at_a_link_local_address(fleet: Fleet) -> None:
         *("169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.169.254.", "169.254.43518"),
         *("[fe80::1]", "[::ffff:169.254.169.254]", "[::169.254.169.254]", "[::ffff:0:a9fe:a9fe]", "[fd00:ec2::254]"),
         *("[64:ff9b::a9fe:a9fe]", "[64:ff9b:1::a9fe:a9fe]", "[2002:a9fe:a9fe::]", "[2001:0:a9fe:a9fe::]"),
+        *("１６９.254.169.254", "169。254。169。254", "%31%36%39.254.169.254", "ok@169.254.169.254", "[fe80::1%25lo]"),
+        *("[fd20:ce::254]", "[64:ff9b:1:a9fe:a9:fe00::]", "100.100.100.200", "192.0.0.192", "0xa9.254.169.254"),
         *("[2001:db8::5efe:a9fe:a9fe]", "168.63.129.16", "[::ffff:168.63.129.16]", "255.255.255.255", "0.0.0.0"),
     )
     for host in hosts:
@@ -358,19 +360,20 @@ async def endpoint_at_a_link_local_address(fleet: Fleet) -> None:
 
 @attack("18")
 async def prompts_that_break_engines(fleet: Fleet) -> None:
-    """A tenant's prompts make the only engine of a region break connections, twenty times a second.
+    """A tenant's prompts make the only engine of a region break connections or respond with 500, forty times a second.
 
     Every request of another tenant, which may run in that region only, is served meanwhile.
     """
     stop = asyncio.Event()
 
-    async def break_connections(*, stream: bool) -> None:
+    async def harm(**fields: bool) -> None:
         while not stop.is_set():
             with suppress(httpx.TransportError):
-                await fleet.chat("eu-de/a", "attacker", **{"break": True, "stream": stream})
+                await fleet.chat("eu-de/a", "attacker", **fields)
             await asyncio.sleep(0.1)
 
-    attackers = [asyncio.create_task(break_connections(stream=stream)) for stream in (False, True)]
+    harms = [{name: True, "stream": stream} for name in ("break", "fail") for stream in (False, True)]
+    attackers = [asyncio.create_task(harm(**fields)) for fields in harms]
     refused: dict[int, int] = {}
     try:
         await asyncio.sleep(0.5)

@@ -12,13 +12,15 @@ from regional_agent.upstream.address import Address
 TICK_S = 0.1
 JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+FAILED_HEAD = b"HTTP/1.1 500 Failed\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 
 
 class Engine:
     """Runs a request for its `seconds` (a field of the body; 0 without it), and streams if it has `stream`.
 
-    A request with `break` ends its connection: without a response, or within the stream.
+    A request with `break` ends its connection: without a response, or within the stream. One with `fail` gets 500, or
+    an error as the first event of its stream.
     """
 
     def __init__(self) -> None:
@@ -83,7 +85,14 @@ class Engine:
                     writer.write(STREAM_HEAD + b"9\r\ndata: x\n\n\r\n")
                     await writer.drain()
                 raise ConnectionResetError
-            if asked.get("stream") is True:
+            if asked.get("fail"):
+                error = b'{"error":{"message":"CUDA error","code":500}}'
+                if asked.get("stream") is True:
+                    error = b"data: %b\n\n" % error
+                    writer.write(STREAM_HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(error), error))
+                else:
+                    writer.write(FAILED_HEAD % (len(error), error))
+            elif asked.get("stream") is True:
                 await self._tick(writer, STREAM_HEAD, b"9\r\ndata: x\n\n\r\n", seconds)
                 writer.write(b"0\r\n\r\n")
             else:

@@ -1,10 +1,11 @@
-"""Faults of the files that a running fleet uses: replaced by FIFOs, emptied, cut off, lost."""
+"""Faults of the files that a running fleet uses: replaced by FIFOs and devices, emptied, cut off, lost."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +14,28 @@ from tests.attacks.suite import attack, expect
 from tests.support.control_planes import OPERATOR
 
 NOTICED_S = 20.0
+
+
+def _socket(file: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        # By its name alone, since the path of a socket is limited to 107 bytes.
+        here = os.getcwd()
+        os.chdir(file.parent)
+        try:
+            bound.bind(file.name)
+        finally:
+            os.chdir(here)
+
+
+NON_FILES: tuple[Callable[[Path], None], ...] = (
+    os.mkfifo,
+    _socket,
+    lambda file: file.symlink_to("/dev/zero"),
+    lambda file: file.mkdir(),
+    lambda file: file.symlink_to(file.name),
+    lambda file: file.symlink_to("/proc/self/fd/0"),
+)
+"""Put something that is not a file in place of a file: a FIFO, a socket, an endless device, a directory, a loop."""
 
 
 @contextmanager
@@ -26,6 +49,8 @@ def kept(*files: Path) -> Iterator[None]:
             fresh = file.with_name(f".{file.name}.restored")
             fresh.touch(mode=mode)
             fresh.write_bytes(content)
+            if file.is_dir() and not file.is_symlink():
+                file.rmdir()
             fresh.replace(file)
 
 
@@ -39,8 +64,8 @@ async def refused_policy(fleet: Fleet) -> list[str]:
 
 
 @attack("35.1")
-async def fifos_in_place_of_files(fleet: Fleet) -> None:
-    """Every certificate, key, token and list of a running fleet is replaced by a FIFO.
+async def non_files_in_place_of_files(fleet: Fleet) -> None:
+    """Every certificate, key, token and list of a running fleet is replaced by a FIFO, a socket, a device, a directory.
 
     All processes go on serving, name the files, and use them once they are restored.
     """
@@ -62,9 +87,9 @@ async def fifos_in_place_of_files(fleet: Fleet) -> None:
         return not any(status["rejected_files"] for status in statuses)
 
     with kept(*files):
-        for file in files:
+        for number, file in enumerate(files):
             file.unlink()
-            os.mkfifo(file)
+            NON_FILES[number % len(NON_FILES)](file)
         expect(await within(NOTICED_S, all_reject), "an agent does not name its files")
         for agent in fleet.agents:
             answer = await fleet.chat(agent, "victim")
@@ -77,7 +102,7 @@ async def fifos_in_place_of_files(fleet: Fleet) -> None:
 
 @attack("35.2")
 async def policy_files_lost(fleet: Fleet) -> None:
-    """The files of residency rules and of tenants are emptied, cut off, replaced by a FIFO, and removed.
+    """The files of residency rules and of tenants are emptied, cut off, replaced by FIFOs and the like, and removed.
 
     So is a rule that lost an entry. The policy in force stays in every region, and the status has the reason.
     """
@@ -88,7 +113,7 @@ async def policy_files_lost(fleet: Fleet) -> None:
         first = content[: content.index(b"\n---\n") + 1]
         shorter = content.replace(b"[es-victim, es-attacker]", b"[es-victim]")
         cut = (first,) if file is tenants else (first, shorter)
-        for left in (b"", b"# residency\n", b"---\n", content[:-1], *cut, None, os.mkfifo):
+        for left in (b"", b"# residency\n", b"---\n", content[:-1], *cut, None, *NON_FILES):
             with kept(file):
                 file.unlink()
                 if isinstance(left, bytes):

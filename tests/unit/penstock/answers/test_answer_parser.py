@@ -549,3 +549,13 @@ def test_the_delta_of_a_message_adds_to_its_start() -> None:
     reader = parser(MESSAGES)
     read(stream(start, {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 7}}), 9, reader)
     assert reader.usage == Usage(100, 7, 60)
+
+
+@pytest.mark.parametrize("choices", [b"[]", b"[ ]", b"[\t ]", b"null"])
+@pytest.mark.parametrize("extra", [b"", b',"usage_details":1', b',"error":null'])
+def test_an_event_with_usage_and_no_choice_is_hidden(choices: bytes, extra: bytes) -> None:
+    words = stream(delta("a"), delta("", finish_reason="stop"))
+    reader = parser(hides=True)
+    report = b'data: {"choices": %b, "usage": %b%b}\n\n' % (choices, json.dumps(USAGE).encode(), extra)
+    assert read(words + report + DONE, 9, reader) == words + DONE
+    assert (reader.usage, reader.usage_is_final) == (READ, True)
