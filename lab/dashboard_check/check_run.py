@@ -19,7 +19,7 @@ from lab.dashboard_check.prometheus_api import PrometheusApi
 from lab.dashboard_check.query_report import Answer, build_report
 from lab.demo.demo_fleet import demo_fleet
 from lab.demo.inputs import DemoInputs, gather
-from lab.demo.screen import PlainScreen
+from lab.demo.screen import Screen
 from lab.demo.story import Story
 from lab.planet.configs import control_plane_urls
 from lab.planet.planet import Planet
@@ -93,7 +93,7 @@ async def _ask_after_story(
     began_s = time.time()
     async with httpx.AsyncClient(base_url=prometheus_url, timeout=60) as client, asyncio.TaskGroup() as group:
         api = PrometheusApi(client)
-        story = Story(planet, inputs, PlainScreen(console))
+        story = Story(planet, inputs, Screen(console))
         group.create_task(_inject_events(planet))
         # The scenario ends with killed control planes, so missing targets are read before the first kill.
         missing = group.create_task(_missing_targets(api))

@@ -24,7 +24,7 @@ from lab.demo.listing import print_listing, print_page
 from lab.demo.output_dir import NEEDED_BYTES, check_space, lock_output_dir
 from lab.demo.page.page import render_page
 from lab.demo.records import Run
-from lab.demo.screen import Screen, make_screen
+from lab.demo.screen import Screen
 from lab.demo.story import Story
 from lab.demo.verdict import judge
 from lab.planet.planet import Planet
@@ -60,11 +60,11 @@ async def run_demo(options: Options, console: Console) -> bool:
 
 async def _run(options: Options, console: Console, inputs: DemoInputs, began: float) -> bool:
     async with demo_fleet(inputs, options.out / "logs", port_base=options.port_base) as planet:
-        with make_screen(console, inputs.topology.region_names, inputs.scenario.duration_s) as screen:
-            await _start(planet, screen)
-            print_page(planet, console)
-            started_s = time.monotonic() - began
-            run = await Story(planet, inputs, screen).run()
+        screen = Screen(console)
+        await _start(planet, screen)
+        print_page(planet, console)
+        started_s = time.monotonic() - began
+        run = await Story(planet, inputs, screen).run()
         findings = judge(run)
         report = build_report(run, findings, _setting(inputs, started_s))
         write_report(report, options.out / "report.json")
@@ -84,7 +84,7 @@ async def _start(planet: Planet, screen: Screen) -> None:
     def progress(step: str) -> None:
         nonlocal done
         done += 1
-        loop.call_soon_threadsafe(screen.starting, step, done, steps)
+        loop.call_soon_threadsafe(screen.starting, done, steps)
 
     await asyncio.to_thread(planet.start, progress)
 

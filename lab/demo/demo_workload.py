@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 
@@ -213,20 +214,35 @@ def plan_requests(
         tenants = tenants_of(site.country)
         tenant = rng.choices(list(tenants), list(tenants.values()))[0]
         model = CHAT_70B if rng.random() < LARGE_MODEL_SHARE else CHAT_8B
-        required = required_regions(tenant, site.country, regions)
-        planned = PlannedRequest(
-            id=f"demo-{number:05d}",
-            at_s=at_s,
-            site=site.name,
-            client_address=site.address(rng),
-            tenant=tenant,
-            api_key=TENANT_KEYS[tenant],
-            model=model,
-            lengths=length,
-            required_regions=required,
-        )
-        asks.append(Ask(planned, home_of(site, required, model, topology, matrix)))
+        planned = planned_request(f"demo-{number:05d}", at_s, Sender(site, tenant, model), length, regions, rng)
+        asks.append(Ask(planned, home_of(site, planned.required_regions, model, topology, matrix)))
     return asks
+
+
+class Sender(NamedTuple):
+    """The client of a request."""
+
+    site: ClientSite
+    tenant: str
+    model: str
+
+
+def planned_request(
+    request_id: str, at_s: float, sender: Sender, lengths: TraceRequest, regions: Sequence[str], rng: Random
+) -> PlannedRequest:
+    """Return the request of a client; `regions` are the fleet's, and `rng` selects the client's address."""
+    site, tenant, model = sender
+    return PlannedRequest(
+        id=request_id,
+        at_s=at_s,
+        site=site.name,
+        client_address=site.address(rng),
+        tenant=tenant,
+        api_key=TENANT_KEYS[tenant],
+        model=model,
+        lengths=lengths,
+        required_regions=required_regions(tenant, site.country, regions),
+    )
 
 
 def pulse(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random) -> list[Ask]:
@@ -240,19 +256,10 @@ def pulse(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Random
     asks = []
     for number in range(round((PULSE_BEFORE_S + PULSE_AFTER_S) / PULSE_EVERY_S) if near else 0):
         site, tenant = near[number % len(near)], ("personal", "open")[number % 2]
-        required = required_regions(tenant, site.country, regions)
-        planned = PlannedRequest(
-            id=f"pulse-{number:05d}",
-            at_s=killed_s - PULSE_BEFORE_S + number * PULSE_EVERY_S,
-            site=site.name,
-            client_address=site.address(rng),
-            tenant=tenant,
-            api_key=TENANT_KEYS[tenant],
-            model=CHAT_8B,
-            lengths=TraceRequest(0.0, PULSE_PROMPT_TOKENS, PULSE_OUTPUT_TOKENS),
-            required_regions=required,
-        )
-        asks.append(Ask(planned, home_of(site, required, CHAT_8B, topology, matrix)))
+        at_s = killed_s - PULSE_BEFORE_S + number * PULSE_EVERY_S
+        lengths = TraceRequest(0.0, PULSE_PROMPT_TOKENS, PULSE_OUTPUT_TOKENS)
+        planned = planned_request(f"pulse-{number:05d}", at_s, Sender(site, tenant, CHAT_8B), lengths, regions, rng)
+        asks.append(Ask(planned, home_of(site, planned.required_regions, CHAT_8B, topology, matrix)))
     return asks
 
 
@@ -272,17 +279,9 @@ def through(topology: Topology, scenario: Scenario, matrix: RttMatrix, rng: Rand
     asks = []
     for number in range(THROUGH_COUNT if found else 0):
         site, model = found[number % len(found)]
-        planned = PlannedRequest(
-            id=f"through-{number:05d}",
-            at_s=scenario.act_at_s(ActName.KILL_REGION) - THROUGH_BEFORE_S + number * THROUGH_EVERY_S,
-            site=site.name,
-            client_address=site.address(rng),
-            tenant=tenant,
-            api_key=TENANT_KEYS[tenant],
-            model=model,
-            lengths=TraceRequest(0.0, PULSE_PROMPT_TOKENS, THROUGH_OUTPUT_TOKENS),
-            required_regions=required_regions(tenant, site.country, regions),
-        )
+        at_s = scenario.act_at_s(ActName.KILL_REGION) - THROUGH_BEFORE_S + number * THROUGH_EVERY_S
+        lengths = TraceRequest(0.0, PULSE_PROMPT_TOKENS, THROUGH_OUTPUT_TOKENS)
+        planned = planned_request(f"through-{number:05d}", at_s, Sender(site, tenant, model), lengths, regions, rng)
         asks.append(Ask(planned, lost))
     return asks
 

@@ -36,7 +36,7 @@ PREPARE_S = 0.5
 FAST_POLL_FOR_S = 3.0
 """Time (s) after the kill of a region in which processes are polled at the short interval."""
 
-DRAW_EVERY_S = 0.125
+DRAW_EVERY_S = 0.5
 READ_EVERY_S = 0.5
 POLL_S = 0.25
 """Interval (s) at which the processes are polled, except while a region is being lost."""
@@ -74,13 +74,13 @@ class Story:
         self._replayer = Replayer(workload, entries_of(topology, ports), on_outcome=self._ended)
         self._images_due_s = sorted(ask.planned.at_s for ask in asks if ask.planned.image is not None)
         self._images: list[Served] = []
-        self._tally = Tally({region.name: region.city for region in topology.regions})
+        self._tally = Tally()
         self._watch = FleetWatch(planet, self._now)
         self._watch.interval_s = POLL_S
         self._zero = 0.0
         self._events: list[Event] = []
         self._served: list[Served] = []
-        self._lost_region_is = "serving"
+        self._is_region_dead = False
 
     async def run(self) -> Run:
         """Run the scenario until the last response, and return its records."""
@@ -154,15 +154,9 @@ class Story:
         self._tally.ended(served, self._now())
 
     async def _draw(self) -> None:
-        running: dict[str, int] = {}
-        for agent, requests in self._watch.looks[-1].running.items() if self._watch.looks else ():
-            region = agent.partition("/")[0]
-            running[region] = running.get(region, 0) + requests
-        states = {self._scenario.lost_region: self._lost_region_is}
         now_s = max(0.0, self._now())
-        self._tally.images_asked = bisect(self._images_due_s, now_s)
-        self._tally.asked = max(0, self._replayer.sent - self._tally.images_asked)
-        self._screen.show(self._tally.now(now_s, self._scenario.phase_at(now_s).title, states, running))
+        asked = bisect(self._images_due_s, now_s)
+        self._screen.show(self._tally.now(now_s, self._scenario.phase_at(now_s).title, asked))
 
     async def _look(self, witness: WitnessWatch) -> None:
         self._tally.violations = await witness.read()
@@ -204,11 +198,11 @@ class Story:
                 self._note(EventKind.REDIS_KILLED, "kill -9 of Redis: no shared in-flight view", at - self._zero)
 
     async def _lose_region(self, region: str) -> None:
-        self._lost_region_is = "dead"
+        self._is_region_dead = True
         at_s = await asyncio.to_thread(self._planet.kill_region, region) - self._zero
         self._note(EventKind.REGION_KILLED, f"kill -9 of all processes of {region}", at_s)
         observer = None
-        while observer is None and self._lost_region_is == "dead":
+        while observer is None and self._is_region_dead:
             await asyncio.sleep(0.01)
             look = self._watch.looks[-1]
             observer = next((name for name, failed in look.failed_peers.items() if region in failed), None)
@@ -220,7 +214,7 @@ class Story:
 
     async def _return_region(self, region: str) -> None:
         self._watch.lost_region = ""
-        self._lost_region_is = "starting"
+        self._is_region_dead = False
         self._note(EventKind.REGION_STARTED, f"{region} is restarted")
         try:
             await asyncio.to_thread(self._planet.start_region, region)
@@ -228,10 +222,7 @@ class Story:
             # The checks report that the region did not return; the rest of the scenario still runs.
             self._note(EventKind.UNEXPECTED_EXIT, f"{region} did not restart: {str(error).splitlines()[0]}")
             return
-        self._lost_region_is = "returning"
         self._note(EventKind.REGION_READY, f"{region} is ready; its traffic returns gradually")
-        await asyncio.sleep(self._failback_ramp_s)
-        self._lost_region_is = "serving"
 
     async def _replace_leader(self) -> None:
         planet = self._planet

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-import threading
 from contextlib import suppress
 
 from lab.demo.findings import Measured
+from lab.gameday.workers import Workers
 
 SLOW_CONNECTIONS = 300
 """Number of concurrent slow connections. A connection that the agent closes is replaced."""
@@ -31,45 +31,41 @@ class ClientFlood:
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
-        self._stopped = threading.Event()
         self._most_slow = self._refused = 0
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._drip, self._send_refused)]
+        self._workers = Workers(self._drip, self._send_refused)
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in self._threads:
-            thread.start()
+        self._workers.start()
 
     def stop(self) -> Measured:
         """Stop the threads and close every connection; return what the agent was exposed to."""
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
+        self._workers.stop()
         says = f"up to {self._most_slow} slow connections at once, and {self._refused} requests that were refused"
         return Measured(min(self._most_slow, self._refused), says)
 
     def _drip(self) -> None:
         connections: list[socket.socket] = []
         try:
-            while not self._stopped.is_set():
+            while not self._workers.stopped.is_set():
                 connections = [connection for connection in connections if _sent(connection, b"x")]
-                while len(connections) < SLOW_CONNECTIONS and not self._stopped.is_set():
+                while len(connections) < SLOW_CONNECTIONS and not self._workers.stopped.is_set():
                     connection = socket.create_connection(self._address, TIMEOUT_S)
                     connections.append(connection)
                     _sent(connection, b"POST /v1/chat/completions HTTP/1.1\r\nx-slow: ")
                 self._most_slow = max(self._most_slow, len(connections))
-                self._stopped.wait(BYTE_EVERY_S)
+                self._workers.stopped.wait(BYTE_EVERY_S)
         except OSError:
             # The agent accepts no more connections; the open connections stay open until `stop`.
-            self._stopped.wait()
+            self._workers.stopped.wait()
         finally:
             for connection in connections:
                 connection.close()
 
     def _send_refused(self) -> None:
-        while not self._stopped.is_set():
+        while not self._workers.stopped.is_set():
             with suppress(OSError), socket.create_connection(self._address, TIMEOUT_S) as connection:
-                while not self._stopped.is_set():
+                while not self._workers.stopped.is_set():
                     connection.sendall(_REFUSED % (len(_BODY), _BODY))
                     answer = connection.recv(65_536)
                     if not answer:

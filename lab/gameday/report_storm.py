@@ -12,6 +12,7 @@ import msgspec
 
 from adapters.files.identity_files import load_identity
 from lab.demo.findings import Measured
+from lab.gameday.workers import Workers
 from penstock.fleet.report import AgentReport, DemandReport
 from penstock.policy.residency import residency_class
 from penstock.wire import identity
@@ -47,37 +48,33 @@ class ReportStorm:
         row = DemandReport(model, residency_class(frozenset(regions)).name, regions, 0.0)
         self._report = AgentReport(region, AGENT, time.time_ns(), 0, time.time(), demand=(row,) * REPORT_ROWS)
         self._address = urlsplit(where).netloc
-        self._stopped = threading.Event()
         self._seq_lock = threading.Lock()
         self._seq = 0
         self.answers: dict[int, int] = {}
         """Number of reports by HTTP status of the response; 0 counts reports without a response."""
-        self._threads = [threading.Thread(target=self._keep_reporting, daemon=True) for _ in range(CONNECTIONS)]
+        self._workers = Workers(*[self._keep_reporting] * CONNECTIONS)
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in self._threads:
-            thread.start()
+        self._workers.start()
 
     def stop(self) -> Measured:
         """Stop the threads; return the counts of responses."""
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
+        self._workers.stop()
         answers = ", ".join(f"{count} with status {status}" for status, count in sorted(self.answers.items()))
         answered = sum(count for status, count in self.answers.items() if status)
         return Measured(answered, f"{sum(self.answers.values())} reports were sent: {answers or 'none'}")
 
     def _keep_reporting(self) -> None:
-        while not self._stopped.is_set():
+        while not self._workers.stopped.is_set():
             connection = http.client.HTTPConnection(self._address, timeout=TIMEOUT_S)
             try:
                 session = self._introduced(connection)
-                while not self._stopped.is_set():
+                while not self._workers.stopped.is_set():
                     self._count(self._send(connection, session))
             except (OSError, http.client.HTTPException):
                 self._count(0)
-                self._stopped.wait(0.1)
+                self._workers.stopped.wait(0.1)
             finally:
                 connection.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -13,6 +12,7 @@ from statistics import median
 
 from lab.demo.findings import Measured
 from lab.gameday.fault_injection import put_wan_fault
+from lab.gameday.workers import Workers
 from lab.planet.configs import url
 from lab.planet.planet import ASK_TIMEOUT_S, Planet
 from lab.planet.topology import ETCD, etcd_port
@@ -62,18 +62,14 @@ class _IntermittentEtcd:
     def __init__(self, planet: Planet) -> None:
         self._planet = planet
         self._members: list[ServerProcess] = [planet.processes()[member] for member in planet.topology.etcd_members]
-        self._stopped = threading.Event()
         self._commits_s: list[float] = []
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._alternate, self._write)]
+        self._workers = Workers(self._alternate, self._write)
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._workers.start()
 
     def stop(self) -> Measured:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
+        self._workers.stop()
         if not self._commits_s:
             return Measured(0, "no commit succeeded")
         says = (
@@ -83,16 +79,16 @@ class _IntermittentEtcd:
         return Measured(len(self._commits_s), says)
 
     def _alternate(self) -> None:
-        while not self._stopped.is_set():
+        while not self._workers.stopped.is_set():
             for member in self._members:
                 member.pause()
-            self._stopped.wait(STOPPED_S)
+            self._workers.stopped.wait(STOPPED_S)
             for member in self._members:
                 member.resume()
-            self._stopped.wait(RUNNING_S)
+            self._workers.stopped.wait(RUNNING_S)
 
     def _write(self) -> None:
-        while not self._stopped.wait(RUNNING_S):
+        while not self._workers.stopped.wait(RUNNING_S):
             began = time.monotonic()
             try:
                 _put(self._planet)

@@ -36,8 +36,6 @@ class Look(msgspec.Struct, frozen=True):
     """By region/agent: the agent's endpoints that are not ready."""
     endpoints: dict[str, int] = {}
     """By region/agent: the agent's number of endpoints."""
-    running: dict[str, int] = {}
-    """By region/agent: requests in flight at the agent."""
     held: int = 0
     """Requests in flight at agents and endpoints, plus waiting requests."""
     silent: tuple[str, ...] = ()
@@ -126,7 +124,6 @@ class FleetWatch:
                 for name, status in agents.items()
             },
             endpoints={name: len(status["endpoints"]) for name, status in agents.items()},
-            running={name: sum(status["in_flight"].values()) for name, status in agents.items()},
             held=sum(_held(status) for status in agents.values()),
             silent=tuple(name for name in self._agents if name not in agents),
             leaders=tuple(name for name, status in control_planes.items() if status.get("leading")),

@@ -19,8 +19,8 @@ from adapters.etcd.etcd_connection import CHANNEL_OPTIONS
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.store.config_store import Delete, Put, StoreUnavailable
 from lab.servers.etcd import EtcdServer, start_etcd
-from lab.servers.relay import Relay
 from tests.support.etcd_cluster import start_etcd_cluster
+from tests.support.relay import Relay
 from tests.support.stores import Following, compact_etcd, put, put_when_possible
 from tests.support.wait import until
 

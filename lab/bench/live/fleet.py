@@ -19,8 +19,6 @@ from lab.servers.free_ports import free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
 from lab.servers.starting import PORT_TRIES, start_server
-from lab.traces.generate import generate
-from lab.traces.read import read_trace
 from lab.traces.shape import cap_tokens, compress_time, first_seconds, scale_rate
 from lab.traces.trace import TraceError, TraceRequest
 
@@ -93,26 +91,6 @@ def start_engines(engines: Sequence[Engine], time_scale: float, directory: Path)
 
     process = start_server(make, tries=PORT_TRIES, timeout_s=30.0)
     return Engines(tuple(engines), listen, process)
-
-
-def workload_of(
-    trace_file: Path | None, rate_per_s: float, seconds: float, time_scale: float, rng: Random
-) -> list[PlannedRequest]:
-    """Return the requests of one replay, in order.
-
-    Args:
-        trace_file: an Azure or Mooncake trace; None generates a similar workload.
-        rate_per_s: mean demand in the time of the modelled hardware (requests/s).
-        seconds: duration in the time of the modelled hardware (s).
-        time_scale: speed relative to the modelled hardware.
-        rng: the only source of randomness.
-
-    Raises:
-        TraceError: the trace is invalid.
-    """
-    source = generate(SOURCE_S, rng) if trace_file is None else read_trace(trace_file, rng, SOURCE_S)
-    requests = at_rate(source, trace_file or Path("generated"), rate_per_s, seconds, rng)
-    return plan_for_clients(requests, MODEL, time_scale, rng)
 
 
 def at_rate(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from lab.demo.demo_workload import TENANT_KEYS, Ask, home_of, required_regions, tenants_of
+import msgspec
+
+from lab.demo.demo_workload import Ask, Sender, home_of, planned_request, tenants_of
 from lab.demo.scenario import Scenario
 from lab.planet.topology import IMAGE_MODEL, Topology
-from lab.replay.replay_workload import ImageSize, PlannedRequest
+from lab.replay.replay_workload import ImageSize
 from lab.traces.trace import TraceRequest
 from lab.wan.matrix import RttMatrix
 
@@ -38,18 +40,9 @@ def plan_image_jobs(topology: Topology, scenario: Scenario, matrix: RttMatrix, r
         site = rng.choices(topology.sites, shares)[0]
         tenants = tenants_of(site.country)
         tenant = rng.choices(list(tenants), list(tenants.values()))[0]
-        required = required_regions(tenant, site.country, topology.region_names)
-        planned = PlannedRequest(
-            id=f"image-{len(asks):05d}",
-            at_s=at_s,
-            site=site.name,
-            client_address=site.address(rng),
-            tenant=tenant,
-            api_key=TENANT_KEYS[tenant],
-            model=IMAGE_MODEL,
-            lengths=TraceRequest(0.0, PROMPT_TOKENS, 1),
-            required_regions=required,
-            image=ImageSize(rng.choice(SIDES), rng.choice(SIDES), rng.choice(STEPS)),
-        )
-        asks.append(Ask(planned, home_of(site, required, IMAGE_MODEL, topology, matrix)))
+        sender, lengths = Sender(site, tenant, IMAGE_MODEL), TraceRequest(0.0, PROMPT_TOKENS, 1)
+        planned = planned_request(f"image-{len(asks):05d}", at_s, sender, lengths, topology.region_names, rng)
+        image = ImageSize(rng.choice(SIDES), rng.choice(SIDES), rng.choice(STEPS))
+        home = home_of(site, planned.required_regions, IMAGE_MODEL, topology, matrix)
+        asks.append(Ask(msgspec.structs.replace(planned, image=image), home))
     return asks

@@ -24,9 +24,11 @@ def render_page(report: dict[str, Any], run: Run) -> str:
     # "</script" and "<!--" have a meaning in script elements; "\u003c" is the same character in JSON.
     data = json.dumps(report | {"run": _played(run, report["sites"])}, separators=(",", ":")).replace("<", "\\u003c")
     style = "".join((folder / name).read_text("utf-8") for folder, name in ((shared, "style.css"), (own, "report.css")))
+    failed = sum(not check["passed"] for check in report["checks"])
+    verdict = f"{failed} of {len(report['checks'])} checks failed" if failed else "Every promise was kept"
     head = [
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">',
-        tag("title", "Penstock: a planet on one machine"),
+        tag("title", f"Penstock: {verdict}"),
         f"<style>{style}</style>",
         f'<script type="application/json" id="report">{data}</script>',
         f'<script type="importmap">{json.dumps({"imports": imports})}</script>',

@@ -29,7 +29,7 @@ function head() {
     "requests failed without control plane, etcd, Redis": report.control_plane_loss.failed_requests,
   };
   return [
-    h("header", {}, h("h1", { class: failed.length ? "bad" : "good" }, failed.length ? `✗ ${failed.length} of ${checks.length} checks failed` : "✓ Every promise was kept")),
+    h("header", {}, h("h1", { class: failed.length ? "bad" : "good" }, `${failed.length ? "✗" : "✓"} ${document.title.replace("Penstock: ", "")}`)),
     section("Penstock: a planet on one machine", "",
       h("p", { class: "lead" }, `${requests.total} chats and ${images.total} image jobs from ${sites.length} cities in ${countries} countries were sent to ` +
         `${regions.length} regions of real processes on one machine. A surge hit ${report.surge_region}; ${killed} and restarted; then the leading ` +

@@ -23,8 +23,9 @@ from lab.bench.live.bench_live_report import (
 )
 from lab.bench.live.contest import NOT_SERVED_S, LiveRun, judge
 from lab.bench.live.engine_use import EngineUse, use_of
-from lab.bench.live.fleet import CLIENT_SITES, INSTANCES, MAX_NUM_SEQS, engines_of, workload_of
+from lab.bench.live.fleet import CLIENT_SITES, INSTANCES, MAX_NUM_SEQS, engines_of
 from lab.bench.live.live_page import live_page
+from lab.bench.live.workloads import WORKLOADS, Draw, trace_workload
 from lab.replay.outcome import Outcome, OutcomeKind
 from lab.traces.trace import TraceError
 
@@ -166,8 +167,9 @@ def test_the_fleet_mixes_accelerators_with_like_seats() -> None:
 
 
 def test_the_workload_is_the_same_for_every_peer_and_has_the_requested_rate() -> None:
-    first = workload_of(None, 20.0, 60.0, 4.0, Random(1))
-    assert first == workload_of(None, 20.0, 60.0, 4.0, Random(1))
+    workload = WORKLOADS["azure-conversation"]
+    first, again = (workload.plan(Draw(20.0, 60.0, Path("absent"), Random(1)), 4.0) for _ in range(2))
+    assert first == again
     assert first[-1].at_s <= 60.0 / 4.0
     assert len(first) == pytest.approx(20.0 * 60.0, rel=0.1)
     assert {request.site for request in first} == {site.name for site in CLIENT_SITES}
@@ -184,4 +186,4 @@ def test_a_trace_that_is_too_short_is_an_error(tmp_path: Path) -> None:
         "2023-11-16 18:15:50.9951690,396,109\n"
     )
     with pytest.raises(TraceError, match="lasts 4 s of 60 s"):
-        workload_of(trace, 20.0, 60.0, 4.0, Random(1))
+        trace_workload(trace).plan(Draw(20.0, 60.0, tmp_path, Random(1)), 4.0)

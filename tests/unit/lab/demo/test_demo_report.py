@@ -100,7 +100,10 @@ def test_the_page_plays_every_request_back() -> None:
 def test_the_page_names_the_failed_checks() -> None:
     number = next(n for n, request in enumerate(RUN.served) if len(request.attempts) == 1)
     run = change(RUN, number, outcome=Outcome.REFUSED)
-    checks = shown(render_page(report_of(run), run))["checks"]
+    page = render_page(report_of(run), run)
+    assert "1 of 14 checks failed" in page
+    assert "Every promise was kept" in render_page(report_of(RUN), RUN)
+    checks = shown(page)["checks"]
     assert len(checks) == 14
     assert [check["name"] for check in checks if not check["passed"]] == ["nearest permitted region"]
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from lab.servers.free_ports import LOOPBACK
-from lab.servers.relay import Relay
+from tests.support.relay import Relay
 from tests.support.wait import PATIENCE_S
 
 
