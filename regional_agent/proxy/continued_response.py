@@ -20,7 +20,6 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.relayed_response import RelayedResponse
 from regional_agent.proxy.stream_usage import opted_in
-from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.telemetry.outcomes import ContinuationOutcome
@@ -127,9 +126,9 @@ class ContinuedResponse:
         """Write the end of the stream, if the answer is complete."""
         return self._add(self._stream.end()) or self._relayed.write_end(upstream)
 
-    def check(self, target: TargetConnection, now: float, *, waits_for_client: bool) -> Refusal | float:
+    def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
         """Detect a stream that stopped arriving, or whose endpoint or region has failed."""
-        due = self._relayed.check(target, now, waits_for_client=waits_for_client)
+        due = self._relayed.check(idle_s, waits_since, now, waits_for_client=waits_for_client)
         if isinstance(due, Refusal) or due > now:
             return due
         attempt = self._relayed.attempt

@@ -18,6 +18,7 @@ from penstock.routing.reasons import Refusal
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.proxy.timer_wheel import SLOT_S, Checked
 from regional_agent.requests.reauthorization import Reauthorization
+from regional_agent.requests.request_context import RequestContext
 
 SLICE_S: Final = 0.005
 """Time (s) for which one slice occupies the event loop."""
@@ -31,13 +32,7 @@ log = structlog.get_logger()
 class ActiveExchange(Checked, Protocol):
     """An exchange in progress."""
 
-    @property
-    def model(self) -> str:
-        """The requested model."""
-
-    @property
-    def tenant(self) -> str:
-        """The owner of the request."""
+    context: RequestContext
 
     def shut_down(self) -> None:
         """End the exchange because the agent stops."""
@@ -75,7 +70,7 @@ class PolicyEnforcer:
             exchange = remaining.pop()
             refusal = _reauthorize(exchange)
             if refusal is not None:
-                ended[exchange.tenant, refusal.reason.value] += 1
+                ended[exchange.context.facts.tenant, refusal.reason.value] += 1
             if clock() >= slice_end:
                 await asyncio.sleep(0)
                 slice_end = clock() + SLICE_S
@@ -96,5 +91,5 @@ def _reauthorize(exchange: ActiveExchange) -> Refusal | None:
         return exchange.reauthorize()
     except Exception:
         # A defect that prevents the end of one request must not prevent the evaluation of the other requests.
-        log.exception("an open request could not be ended", tenant=exchange.tenant)
+        log.exception("an open request could not be ended", tenant=exchange.context.facts.tenant)
         return None

@@ -94,13 +94,13 @@ class Proxy:
                 exchange.shut_down()
             except Exception:
                 # A defect that prevents the end of one request must not prevent the end of the others.
-                log.exception("a request could not be ended", tenant=exchange.tenant)
+                log.exception("a request could not be ended", tenant=exchange.context.facts.tenant)
             ended += 1
         return ended
 
     def in_flight(self) -> Counter[str]:
         """Exchanges in progress, by model."""
-        return Counter(exchange.model for exchange in self.active)
+        return Counter(exchange.context.model for exchange in self.active)
 
     async def _sweep(self) -> None:
         while True:

@@ -19,7 +19,6 @@ from regional_agent.proxy.answer_intake import AnswerIntake
 from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import REASONS, Attempt
 from regional_agent.upstream.response_head import ResponseHead
@@ -158,23 +157,27 @@ class RelayedResponse:
         """Whether the duration of a complete response is the service time of its last attempt."""
         return True
 
-    def check(self, target: TargetConnection, now: float, *, waits_for_client: bool) -> Refusal | float:
-        """Detect a response that stopped arriving; returns the time of the next check (s), or the failure.
+    def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
+        """Detect a response that stopped arriving at `now` (s); returns the failure, or the time of the next check (s).
+
+        That time is `now` if no data has arrived since the last check, and the client waits for data.
 
         Args:
-            waits_for_client: whether the client does not read.
+            idle_s: maximum time (s) without data.
+            waits_since: when data last arrived (s), or its last absence was the client's.
+            waits_for_client: whether the client does not read, or has not sent its whole request.
         """
-        writer, idle_s = self.writer, target.time_limits.idle_s
+        writer = self.writer
         writer.count_relayed()
-        if writer.has_news or waits_for_client or not (self._context.request.whole or target.write_stalled):
+        if writer.has_news or waits_for_client:
             if writer.has_news:
                 self.attempt.progressed(now)
-            writer.has_news, target.waits_since = False, now
+            writer.has_news = False
             return now + min(idle_s / CHECKS_PER_STALL, MAX_CHECK_INTERVAL_S)
-        if now - target.waits_since > idle_s:
+        if now - waits_since > idle_s:
             self.attempt.stalled()
             return Refusal(Reason.STREAM_STALLED, f"no data for {idle_s:g} s")
-        self.attempt.waits_for_chunk(target.waits_since, now)
+        self.attempt.waits_for_chunk(waits_since, now)
         return now
 
     def move(self, failure: Refusal, now: float) -> Refusal | bool:

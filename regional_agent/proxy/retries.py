@@ -12,10 +12,8 @@ from penstock.accounts.outcomes import RULES, Outcome, outcome_of_error
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.health.progress import Stall
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.proxy.answer_intake import AnswerIntake
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.stream_usage import StreamUsage
-from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
@@ -49,6 +47,7 @@ OUTCOMES: Final[dict[RetryReason, Outcome]] = {
 _REJECTIONS: Final[dict[Reason, Outcome]] = {Reason.ENGINE_TIMEOUT: Outcome.STALLED}
 """The outcomes of rejections by peers, by their reason, that are no refusals: the peer's engine may have started."""
 
+_USAGE_REFUSED: Final = RetryReason.USAGE_REFUSED
 _SATURATED, _ENGINE_FAILED = Reason.SATURATED, Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
@@ -101,15 +100,13 @@ def after_error(
 
 
 def while_awaiting(
-    proxy: Proxy,
-    context: RequestContext,
-    attempt: Attempt,
-    target: TargetConnection,
-    intake: AnswerIntake | None,
-    now: float,
+    proxy: Proxy, context: RequestContext, attempt: Attempt, overdue: str, now: float
 ) -> RetryReason | Refusal | None:
-    """What follows if no response has begun by `now` (s): a further target if this one failed or is suspect, a refusal
-    if it is overdue, since it may have started; None to wait."""
+    """What follows if no response has begun by `now` (s): another target if this one failed or is suspect.
+
+    Args:
+        overdue: why the target is overdue, which ends the request, since it may have started; empty to wait.
+    """
     if context.request.whole:
         attempt.waits(now)
     if attempt.peer_failed():
@@ -119,7 +116,6 @@ def while_awaiting(
     if stall is not None and _may_leave_suspect(proxy, context, stall, now):
         attempt.moved_away(context)
         return RetryReason.ENDPOINT_SUSPECT
-    overdue = target.overdue(now, has_begun=intake is not None and intake.held != b"")
     if not overdue:
         return None
     attempt.stalled()
@@ -127,8 +123,13 @@ def while_awaiting(
 
 
 def refuse_retry(proxy: Proxy, context: RequestContext, why: RetryReason, now: float) -> Refusal | None:
-    """Take a retry from the budget; a refusal if the request cannot be sent again, or the budget is used up."""
+    """Take a retry from the budget; a refusal if the request cannot be sent again, or the budget is used up.
+
+    A request that an engine refused because of the agent's flag takes nothing from the budget: the agent caused that.
+    """
     rules, budget = RULES[OUTCOMES[why]], proxy.retry_budget
+    if why is _USAGE_REFUSED and not context.request.body_dropped:
+        return None
     if not rules.may_retry:
         return Refusal(_ENGINE_FAILED, why.value)
     if context.request.body_dropped:

@@ -66,8 +66,9 @@ class StreamUsage:
         """Restore the client's own request, after an engine refused it with the flag of the agent."""
         assert self._flag is not None
         request = context.request
-        request.body = self._flag.removed_from(request.body)
-        request.length = len(request.body)
+        if not request.body_dropped:
+            request.body = self._flag.removed_from(request.body)
+            request.length = len(request.body)
         self._flag, self._was_refused = None, True
 
     def responded(self, proxy: Proxy, context: RequestContext, status: int, now: float) -> None:

@@ -14,7 +14,6 @@ from regional_agent.objects.object_ids import keep_client_object
 from regional_agent.proxy.error_responses import error_format_of, message_error
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.response_headers import upgrade_response_head
-from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.response_head import ResponseHead
@@ -106,7 +105,7 @@ class TunnelResponse:
             upstream.close()
         return None
 
-    def check(self, target: TargetConnection, now: float, *, waits_for_client: bool) -> Refusal | float:
+    def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
         """End a tunnel that is idle or too old. Buffered data is dropped: a side that reads nothing would block it."""
         limits = self._proxy.limits
         if now - self._context.received_at > limits.max_tunnel_s:

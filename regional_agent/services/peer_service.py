@@ -11,7 +11,7 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.peers.probe_responder import ProbeResponder
-from regional_agent.proxy.exchange import Exchange, start_exchange
+from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
 from regional_agent.requests.request_context import RequestContext
@@ -77,7 +77,7 @@ class PeerService(RoutedService):
         if refusal is None:
             context = self._reader.read(request, self._proxy.clock())
             if isinstance(context, RequestContext):
-                return start_exchange(self._proxy, connection, context)
+                return self._proxy_request(connection, context)
             refusal = context
         self._refuse(connection, request, refusal)
         return None

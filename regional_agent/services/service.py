@@ -14,15 +14,20 @@ from regional_agent.http.messages import AcceptedHead, Request, valid_request_id
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.object_lookup import ObjectLookup, Serve, look_up_objects
 from regional_agent.proxy.error_responses import refusal_response
+from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.authorization import NO_POLICY
 from regional_agent.requests.model_name import reads_whole
+from regional_agent.requests.request_context import RequestContext
 
 JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
 
 READS: Final = frozenset({b"GET", b"HEAD"})
+
+DECISIONS_PER_SAMPLE: Final = 32
+"""Number of requests for each measured decision time."""
 
 
 class Service:
@@ -105,6 +110,27 @@ class RoutedService(Service):
         if not tenant:
             return None
         return look_up_objects(self._objects, request, connection, tenant, serve, self._proxy.clock())
+
+    def _proxy_request(self, connection: ClientConnection, context: RequestContext) -> Exchange:
+        """Start the exchange of a request."""
+        proxy = self._proxy
+        tracer = proxy.recorder.tracer
+        if tracer is not None:
+            tracer.begin(context, trusted=connection.trusted, now=proxy.clock())
+        exchange = Exchange(proxy, connection, context)
+        proxy.active.add(exchange)
+        proxy.retry_budget.request(context.received_at)
+        try:
+            exchange.select(context.received_at)
+        except BaseException:
+            # The client connection closes without the exchange as its handler, so it must be ended here.
+            exchange.on_client_gone()
+            raise
+        proxy.until_measured -= 1
+        if not proxy.until_measured:
+            proxy.until_measured = DECISIONS_PER_SAMPLE
+            proxy.metrics.decided(proxy.clock() - context.received_at)
+        return exchange
 
     def refuse_route(self, request: Request) -> Refusal | None:
         """Set the route of a request under the policy in force; returns a refusal if no route matches.

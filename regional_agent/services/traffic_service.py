@@ -14,7 +14,7 @@ from regional_agent.http.headers.cors import cors_lines, preflight_lines
 from regional_agent.http.headers.header_rules import TIMEOUT_HEADER
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
-from regional_agent.proxy.exchange import Exchange, start_exchange
+from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.authorization import NO_POLICY
@@ -71,7 +71,7 @@ class TrafficService(RoutedService):
         if refusal is None:
             context = self._context(request, connection)
             if isinstance(context, RequestContext):
-                return start_exchange(self._proxy, connection, context)
+                return self._proxy_request(connection, context)
             refusal = context
         path = request.path
         if request.route is not None:

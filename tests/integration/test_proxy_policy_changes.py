@@ -208,7 +208,7 @@ async def test_requests_that_a_new_policy_permits_continue(tmp_path: Path) -> No
         running, waiting = [asyncio.create_task(ask(agent, KEY)) for _ in range(2)]
         await until(lambda: agent.waiting() == 1)
         agent.config.policy = with_key(NOT_IN_MADRID)
-        await until(lambda: all(entry._context.policy is agent.config.policy for entry in contexts(agent)))
+        await until(lambda: all(entry.context.policy is agent.config.policy for entry in contexts(agent)))
         release.set()
         assert {(await running).status, (await waiting).status} == {200}
         assert revocations(agent) == {}
@@ -221,7 +221,7 @@ async def test_a_started_request_outlives_its_model(tmp_path: Path) -> None:
         client.send(post(BODY, KEY))
         await client.head()
         agent.config.policy = replace(with_key(), models={})
-        await until(lambda: all(entry._context.policy is agent.config.policy for entry in contexts(agent)))
+        await until(lambda: all(entry.context.policy is agent.config.policy for entry in contexts(agent)))
         assert agent.held() == 1
         client.close()
 

@@ -145,8 +145,8 @@ async def test_the_serving_region_must_be_permitted_for_the_model_of_a_message(t
         client, _, _ = await upgrade(agent)
         reauthorization = agent.router.reauthorization
         exchange = cast(Any, next(iter(agent.proxy.active)))
-        assert reauthorization.refuse_model(exchange._context, MODEL, "eu-de") is None
-        refusal = reauthorization.refuse_model(exchange._context, MODEL, "elsewhere")
+        assert reauthorization.refuse_model(exchange.context, MODEL, "eu-de") is None
+        refusal = reauthorization.refuse_model(exchange.context, MODEL, "elsewhere")
         assert refusal is not None
         assert refusal.reason == "residency_denied"
         client.close()

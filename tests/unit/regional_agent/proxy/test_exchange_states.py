@@ -50,9 +50,9 @@ def test_a_transition_that_the_table_lacks_is_an_error(state: State) -> None:
     for to in TRANSITIONS:
         exchange = in_state(state)
         if to in TRANSITIONS[state]:
-            exchange._enter(to)
+            exchange.enter(to)
             assert exchange._state is to
         else:
             with pytest.raises(InvalidTransition, match=f"{state} -> {to}"):
-                exchange._enter(to)
+                exchange.enter(to)
             assert exchange._state is state

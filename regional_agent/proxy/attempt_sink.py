@@ -1,0 +1,334 @@
+"""Receives the response of the current attempt: detects rejections and errors, and begins the client's response.
+
+A response head is held until the first body byte that is no error: engines send the head before they start, and until
+the client has received a byte the request can be sent elsewhere. From then on the client's response decides.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from penstock.accounts.outcomes import Outcome
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.headers.header_rules import Header
+from regional_agent.proxy.answer_intake import AnswerIntake, intake_of
+from regional_agent.proxy.continued_response import ContinuedResponse, is_continuable
+from regional_agent.proxy.exchange_state import CONNECTING, REJECTED, STREAMING, TUNNEL, State
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.relayed_response import RelayedResponse
+from regional_agent.proxy.retries import (
+    MODEL_MISSING,
+    USAGE_REFUSED,
+    after_error,
+    after_rejection,
+    rejection_of,
+    while_awaiting,
+)
+from regional_agent.proxy.stream_usage import StreamUsage
+from regional_agent.proxy.target_connection import TargetConnection
+from regional_agent.proxy.tunnel_response import TunnelResponse
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.telemetry.outcomes import RetryReason
+from regional_agent.telemetry.tracing.request_trace import SpanEvent
+from regional_agent.upstream.response_head import ResponseHead
+from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, UpstreamError
+from regional_agent.websocket.tunnel import Tunnel
+
+REJECTION_READ_S: Final = 1.0
+"""Maximum time (s) of reading the body of a rejection to reuse its connection; then the connection is closed."""
+
+_STREAM: Final = SpanEvent.STREAM
+_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
+
+Response = RelayedResponse | ContinuedResponse | TunnelResponse
+"""A response that the client has begun to receive."""
+
+
+class AttemptOwner(Protocol):
+    """The exchange whose attempts these are. Each call may select another target, or end the exchange."""
+
+    def enter(self, state: State) -> None:
+        """Change the state of the exchange."""
+
+    def on_connected(self) -> None:
+        """The connection is open; the request can be sent."""
+
+    def retry(self, why: RetryReason) -> None:
+        """The attempt has failed, and another one may follow."""
+
+    def end(self, refusal: Refusal) -> None:
+        """The attempt has failed, and no other one may follow."""
+
+    def fail(self, failure: Refusal) -> None:
+        """The response that the client receives has failed."""
+
+    def complete(self, outcome: Outcome) -> None:
+        """The client has received the end of the response."""
+
+
+class AttemptSink:
+    """The sink of the attempts of one exchange, one at a time."""
+
+    __slots__ = (
+        "_client",
+        "_context",
+        "_head",
+        "_intake",
+        "_is_begun",
+        "_proxy",
+        "_rejected_because",
+        "_target",
+        "attempt",
+        "client_stalled",
+        "lacking",
+        "owner",
+        "response",
+        "usage",
+    )
+
+    def __init__(
+        self, proxy: Proxy, client: ClientConnection, context: RequestContext, target: TargetConnection
+    ) -> None:
+        """Receive responses over `target`."""
+        self._proxy = proxy
+        self._client = client
+        self._context = context
+        self._target = target
+        self._head: ResponseHead | None = None
+        self._intake: AnswerIntake | None = None
+        """Reads the response of the current attempt; None if the response is not read."""
+        self._is_begun = False
+        """Whether the response of the current attempt is for the client."""
+        self._rejected_because: Reason | None = None
+        """Why the target rejected the request; None if it did not."""
+        self.owner: AttemptOwner | None = None
+        """The exchange; None after its end, so that it is freed without the cyclic garbage collector."""
+        self.attempt: Attempt | None = None
+        """The current attempt, or the last one; it holds a reservation until it is settled."""
+        self.response: Response | None = None
+        """The response that the client receives; None before its first byte."""
+        self.usage: StreamUsage | None = None
+        """What the agent asks the engine to report; None if the response is no stream."""
+        self.lacking: LocalAttempt | None = None
+        """The attempt at an endpoint that responded as if it lacked the model."""
+        self.client_stalled = False
+        """Whether the client's write buffer is above its high-water mark."""
+
+    def start(self, attempt: Attempt) -> None:
+        """Expect the response of `attempt`."""
+        self.attempt = attempt
+        # The beginning of a response that an earlier attempt received must not be forwarded.
+        self._head = self._intake = self._rejected_because = None
+        self._is_begun = False
+
+    @property
+    def current(self) -> Attempt:
+        """The current attempt; only while there is one."""
+        assert self.attempt is not None
+        return self.attempt
+
+    # TargetSink
+
+    def on_connected(self) -> None:
+        """Send the request over the new connection."""
+        if self.owner is not None:
+            self.owner.on_connected()
+
+    def on_head(self, head: ResponseHead) -> None:
+        """Hold the head, and detect a rejection."""
+        self._head, self._intake = head, None
+        proxy, context, usage, owner = self._proxy, self._context, self.usage, self.owner
+        reason = rejection_of(proxy, context, self.current, usage, head)
+        if reason is not None and owner is not None:
+            owner.enter(REJECTED)
+            self._rejected_because, self._target.waits_since = reason, proxy.clock()
+            if head.status < 400:
+                # The response may have no end.
+                self._target.drop()
+                self._after_rejection()
+        elif self.response is None:
+            hides_usage, streaming = usage is not None and usage.is_hidden, context.estimate.streaming
+            formats, route = proxy.answer_formats, context.request.route
+            self._intake = intake_of(formats, route, head, streaming=streaming, hides_usage=hides_usage)
+
+    def on_body(self, chunk: bytes) -> None:
+        """Forward a part of the body; the first part that is no error begins the client's response."""
+        intake, response, owner = self._intake, self.response, self.owner
+        if self._is_begun:
+            if response is not None and (failure := response.on_body(chunk)) is not None and owner is not None:
+                owner.fail(failure)
+        elif self._rejected_because is not None:
+            return
+        elif intake is None:
+            self._begin(chunk)
+        elif not (intake.begin(chunk) or intake.forwards_comments(self._target.sent_at, self._proxy.clock())):
+            self._target.waits_since = self._proxy.clock()
+        elif not self._leaves(intake):
+            self._begin(intake.take_held())
+
+    def on_pause(self) -> None:
+        """Write the data of one read of the upstream connection to the client."""
+        response = self.response
+        if self._is_begun and response is not None and response.on_pause() and self.client_stalled:
+            self._target.set_reading(False)
+
+    def on_end(self) -> None:
+        """Complete the client's response, or try another target after a rejection."""
+        upstream = self._target.detach()
+        if self._rejected_because is not None:
+            self._after_rejection()
+            return
+        intake = self._intake
+        if not self._is_begun:
+            rest = b""
+            if intake is not None:
+                rest = intake.end()
+                if self._leaves(intake):
+                    return
+                rest = intake.take_held() + rest
+            self._begin(rest)
+        response, owner = self.response, self.owner
+        if self._is_begun and response is not None and owner is not None:
+            failure = response.on_end(upstream)
+            if failure is None:
+                owner.complete(response.outcome())
+            else:
+                owner.fail(failure)
+
+    def on_broken(self, error: UpstreamError) -> None:
+        """Process a failure to connect, or a connection that closed before the response was complete."""
+        owner, attempt = self.owner, self.current
+        if self._rejected_because is not None or isinstance(self.response, TunnelResponse):
+            self.on_end()
+            return
+        self._target.detach()
+        if owner is None:
+            return
+        if self._is_begun:
+            attempt.broke_off()
+            owner.fail(Refusal(_ENGINE_FAILED, f"the stream broke off: {error}"))
+        elif isinstance(error, Stale) and self._target.may_reconnect():
+            self._proxy.metrics.retried(RetryReason.STALE_CONNECTION)
+            owner.enter(CONNECTING)
+            self._target.reconnect(attempt, self)
+        else:
+            failed_connect = isinstance(error, ConnectFailed)
+            attempt.unreachable(self._context, broke=not failed_connect)
+            owner.retry(RetryReason.CONNECT_FAILED if failed_connect else RetryReason.CLOSED_EARLY)
+
+    def on_writable(self, writable: bool) -> None:
+        """Apply the engine's back-pressure to the client's upload, or to its side of a tunnel."""
+        if writable:
+            self._client.resume_reading()
+        elif not self._context.request.whole or isinstance(self.response, TunnelResponse):
+            self._client.pause_reading()
+            if not self._is_begun:
+                self._target.waits_since = self._proxy.clock()
+
+    def on_upgraded(self, headers: list[Header]) -> Tunnel:
+        """Send the engine's acceptance of the upgrade to the client, and forward bytes from here on."""
+        upstream, owner = self._target.upstream, self.owner
+        assert upstream is not None
+        assert owner is not None
+        owner.enter(TUNNEL)
+        response = TunnelResponse(self._proxy, self._client, self._context, self.current, upstream, self._on_tunnel_end)
+        self._is_begun, self.response = True, response
+        response.accept(headers)
+        return response.tunnel
+
+    def _on_tunnel_end(self, failure: Refusal | None) -> None:
+        if self.owner is not None:
+            if failure is None:
+                self.on_end()
+            else:
+                self.owner.fail(failure)
+
+    # what follows
+
+    def check_awaiting(self, now: float) -> None:
+        """Enforce the engine timeouts of an attempt whose response has not begun, by `now` (s)."""
+        intake, target, owner = self._intake, self._target, self.owner
+        if intake is not None and intake.held and intake.forwards_comments(target.sent_at, now):
+            self._begin(intake.take_held())
+            self.on_pause()
+            return
+        overdue = target.overdue(now, has_begun=intake is not None and intake.held != b"")
+        following = while_awaiting(self._proxy, self._context, self.current, overdue, now)
+        if following is not None and owner is not None:
+            if isinstance(following, Refusal):
+                owner.end(following)
+            else:
+                owner.retry(following)
+
+    def check_rejection(self, now: float) -> None:
+        """Stop reading a rejection that takes too long, at `now` (s)."""
+        if now - self._target.waits_since > REJECTION_READ_S:
+            self._target.drop()
+            self._after_rejection()
+
+    def check_response(self, now: float) -> Refusal | float:
+        """Check the response of the client at `now` (s); returns when to check again (s), or the failure."""
+        response, target, request = self.response, self._target, self._context.request
+        assert response is not None
+        waits_for_client = self.client_stalled or not (request.whole or target.write_stalled)
+        due = response.check(target.time_limits.idle_s, target.waits_since, now, waits_for_client=waits_for_client)
+        if not isinstance(due, Refusal) and due > now:
+            target.waits_since = now
+        return due
+
+    def _after_rejection(self) -> None:
+        """Continue after a rejection was read."""
+        attempt, reason, owner, context = self.current, self._rejected_because, self.owner, self._context
+        if reason is None or owner is None:
+            return
+        if reason is USAGE_REFUSED and self.usage is not None:
+            self.usage.withdraw(context)
+            owner.retry(RetryReason.USAGE_REFUSED)
+            return
+        following = after_rejection(context, attempt, reason, self._proxy.clock())
+        if isinstance(following, Refusal):
+            owner.end(following)
+            return
+        if reason is MODEL_MISSING and isinstance(attempt, LocalAttempt):
+            self.lacking = attempt
+        owner.retry(following)
+
+    def _leaves(self, intake: AnswerIntake) -> bool:
+        """Send the request elsewhere if its response is an error; False if the client receives the response."""
+        if intake.error is None or self.owner is None:
+            return False
+        why = after_error(self._proxy, self._context, self.current, intake.error, self._proxy.clock())
+        if why is not None:
+            self.owner.retry(why)
+        return why is not None
+
+    def _begin(self, chunk: bytes) -> None:
+        """Begin or continue the client's response; `chunk` is the first part of the body, empty without one."""
+        attempt, head, target, context, owner = self.current, self._head, self._target, self._context, self.owner
+        if head is None or owner is None:
+            return
+        owner.enter(STREAMING)
+        self._is_begun = True
+        target.waits_since = now = self._proxy.clock()
+        attempt.progressed(now)
+        context.note(_STREAM, now)
+        if context.estimate.streaming:
+            attempt.on_first_byte(now)
+        response = self.response
+        if response is None:
+            response = self.response = self._new_response(head, now)
+        failure = response.begin(head, attempt, target.upstream, chunk)
+        if failure is not None:
+            owner.fail(failure)
+
+    def _new_response(self, head: ResponseHead, now: float) -> RelayedResponse | ContinuedResponse:
+        proxy, client, context, usage = self._proxy, self._client, self._context, self.usage
+        if usage is not None:
+            usage.responded(proxy, context, head.status, now)
+            if usage.continuable is not None and is_continuable(head):
+                relayed = RelayedResponse(proxy, client, context, self.current, None, now)
+                return ContinuedResponse(proxy, context, relayed, usage.continuable)
+        return RelayedResponse(proxy, client, context, self.current, self._intake, now)
