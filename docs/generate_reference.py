@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from adapters.configuration.settings_listing import plain_value
 from control_plane.cli.main import app as penstock
 from control_plane.metrics import ControlPlaneMetrics
+from control_plane.policy.document_fields import COMMON_FIELDS, MAX_DESCRIPTION
 from control_plane.policy.schema import schema
 from control_plane.settings import PREFIX as CONTROL_PLANE_PREFIX
 from control_plane.settings import ControlPlaneSettings
@@ -117,7 +118,8 @@ def policy_page() -> str:
     parts = [
         NOTICE,
         "# Policy documents\n",
-        "Every document has `apiVersion` and `kind`. A field without a default is required.\n",
+        "Every document has `apiVersion` and `kind`, and may have a `description` of up to"
+        f" {MAX_DESCRIPTION} characters. A field without a default is required. No list may have an item twice.\n",
     ]
     nested: dict[str, dict[str, Any]] = {}
     for entry in found["allOf"]:
@@ -266,9 +268,10 @@ def _definition(
     required = set(definition.get("required", ()))
     rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for name, field in definition.get("properties", {}).items():
-        if name in ("apiVersion", "kind"):
+        if name in COMMON_FIELDS:
             continue
-        default = "required" if name in required else f"`{default_text(field.get('default'))}`"
+        default = f"`{default_text(field['default'])}`" if "default" in field else ""
+        default = "required" if name in required else default
         kind = type_text(field, definitions, nested)
         rows.append(f"| `{name}` | {kind} | {default} | {cell(field.get('description', ''))} |")
     about = cell(definition.get("description", ""))

@@ -59,7 +59,7 @@ def type_text(field: Schema, definitions: Mapping[str, Schema], nested: dict[str
     if field.get("type") == "object" and isinstance(field.get("additionalProperties"), dict):
         return f"map of {type_text(field['additionalProperties'], definitions, nested)}"
     bounds = [
-        f"{symbol} {field[key]}"
+        f"{symbol} {field[key]:.12g}"
         for key, symbol in (("exclusiveMinimum", ">"), ("minimum", "≥"), ("exclusiveMaximum", "<"), ("maximum", "≤"))
         if key in field
     ]

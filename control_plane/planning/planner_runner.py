@@ -1,4 +1,4 @@
-"""Runs the policy's planner with a demand forecast, and the waterfall planner if the policy's planner fails.
+"""Runs the linear program with a demand forecast, and the waterfall planner if the linear program fails.
 
 Planning for a large fleet takes long enough to delay reports and requests, so the planner runs in a thread.
 """
@@ -14,12 +14,11 @@ import structlog
 
 from penstock.fleet.snapshot import demand
 from penstock.planning.forecast import Forecaster
-from penstock.planning.planner import Planner, PlanResult
-from penstock.planning.registry import planner
+from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import TickInput
 from penstock.planning.waterfall import WaterfallPlanner
-from penstock.policy.kinds.operations import PlannerKind
 
 SOLVER_LIMIT_S = 0.25
 """Time limit of the solver for one plan, in seconds; a plan is due every half a second."""
@@ -39,10 +38,9 @@ class PlannerRunner:
 
     def __init__(self, solver_limit_s: float = SOLVER_LIMIT_S) -> None:
         self._limit_s = solver_limit_s
-        self._planner: tuple[PlannerKind, Planner] | None = None
-        """The planner of the last tick, and its kind."""
+        self._planner = FlowPlanner(solver_limit_s)
         self._waterfall = WaterfallPlanner()
-        """The planner that is used if the policy's planner fails."""
+        """The planner that is used if the linear program fails."""
         self._forecaster = Forecaster()
         self._logged: frozenset[str] = frozenset()
         """The models of the last logged fallbacks."""
@@ -61,20 +59,14 @@ class PlannerRunner:
         return msgspec.structs.replace(result, shortfalls=tuple(missing))
 
     def _plan(self, tick: TickInput) -> PlanResult:
-        kind = tick.policy.objective.planner
         try:
-            return self._of(kind).plan(replace(tick, forecast_per_s=self._forecast_per_s(tick)))
+            return self._planner.plan(replace(tick, forecast_per_s=self._forecast_per_s(tick)))
         except Exception as error:
             # The waterfall planner replaces the planner, so that a defect of a planner does not stop planning.
-            _log.exception("the planner failed", planner=kind.value)
-            self._planner = None
+            _log.exception("the planner failed")
+            self._planner = FlowPlanner(self._limit_s)
             reason = str(error) or type(error).__name__
             return msgspec.structs.replace(self._waterfall.plan(tick), fallbacks={WHOLE_FLEET: reason})
-
-    def _of(self, kind: PlannerKind) -> Planner:
-        if self._planner is None or self._planner[0] is not kind:
-            self._planner = (kind, planner(kind, self._limit_s))
-        return self._planner[1]
 
     def _forecast_per_s(self, tick: TickInput) -> dict[Key, float]:
         measured = {

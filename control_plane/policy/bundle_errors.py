@@ -15,6 +15,10 @@ WHOLE_BUNDLE = "(bundle)"
 MAX_ERRORS = 1_000
 """Number of errors after which the remainder of a file is not read, and the remainder of a bundle is not checked."""
 
+MAX_SUGGESTIONS = 100
+"""Number of errors after which misspelled names receive no suggestion: with thousands of unknown and known names,
+suggestions take minutes."""
+
 
 class PolicyError(msgspec.Struct, frozen=True, order=True):
     """One error of a bundle, and its remedy."""

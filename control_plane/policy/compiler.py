@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
-from adapters.configuration.strict_yaml import Path
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from adapters.store.codec import CodecError, encode
 from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError, PolicyRefused
 from control_plane.policy.bundle_limits import (
@@ -21,61 +22,29 @@ from control_plane.policy.bundle_limits import (
 )
 from control_plane.policy.catalogue import Catalogue, build_catalogue
 from control_plane.policy.documents import Document, read_documents
-from control_plane.policy.kinds.base import PolicyDocument
-from control_plane.policy.kinds.models import CostSpec, ModelDocument, ModelVersionsDocument, QueueingSpec
-from control_plane.policy.kinds.operations import (
-    DrillDocument,
-    GuardRailsDocument,
-    MaintenanceWindowDocument,
-    ObjectiveDocument,
-    RolloutDocument,
-)
-from control_plane.policy.kinds.regions import RegionDocument
-from control_plane.policy.kinds.residency import (
-    AcceptedLossDocument,
-    AcceptedRemovalDocument,
-    RegionSelector,
-    ResidencyRuleDocument,
-)
-from control_plane.policy.kinds.routing import (
-    EntryMapDocument,
-    FailoverDocument,
-    GeoRoutingDocument,
-    SpilloverDocument,
-    SpilloverLimitDocument,
-)
-from control_plane.policy.kinds.tenants import AnonymousAccessDocument, BrowserAccessDocument, QuotaSpec, TenantDocument
 from control_plane.policy.reference_checks import check_references
 from control_plane.policy.references import References
-from control_plane.policy.route_compiler import compile_routes, timeouts_of
+from control_plane.policy.route_compiler import compile_routes
 from control_plane.policy.time_zones import moment_of, time_zone
-from penstock.policy.kinds.models import (
-    Cost,
-    CostUnit,
-    Model,
-    ModelVersions,
-    Queueing,
-    QueueOrder,
-    Scaling,
-    Version,
-    default_max_wait_s,
-)
+from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import (
     DrillSchedule,
-    Exercise,
     GuardRails,
     MaintenanceWindow,
     Objective,
-    PlannerKind,
     Recurrence,
     RolloutRules,
 )
-from penstock.policy.kinds.regions import EntryMap, Region
-from penstock.policy.kinds.residency_rules import AcceptedLoss, ResidencyRule
+from penstock.policy.kinds.regions import EntryMap, EntryMapDocument, GeoRouting, Region
+from penstock.policy.kinds.residency_rules import (
+    AcceptedLoss,
+    AcceptedRemoval,
+    ResidencyRule,
+    ResidencyRuleDocument,
+)
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
-from penstock.policy.kinds.tenants import Quota, Tenant
+from penstock.policy.kinds.tenants import AnonymousAccess, BrowserAccess, Tenant
 from penstock.policy.policy import Policy
-from penstock.policy.service_objective import ServiceObjective
 from penstock.policy.time_zone import TimeZone
 from penstock.routes.route import Route
 from penstock.routes.route_query import unreached_models
@@ -125,8 +94,8 @@ def compile_revision(files: Mapping[str, str]) -> CompiledBundle:
         errors.append(PolicyError(WHOLE_BUNDLE, 0, "", f"{MAX_ERRORS} errors or more", remedy))
         raise PolicyRefused(errors + misshapen)
     references = References(catalogue)
-    maps = [_entry_map(document, shaped, references) for document, shaped in catalogue.of(EntryMapDocument)]
-    rules = [_rule(document, shaped, references) for document, shaped in catalogue.of(ResidencyRuleDocument)]
+    maps = [_entry_map(document, written, references) for document, written in catalogue.of(EntryMapDocument)]
+    rules = [_rule(document, written, references) for document, written in catalogue.of(ResidencyRuleDocument)]
     routes = compile_routes(catalogue, references)
     check_references(catalogue, references)
     errors += misshapen + references.errors
@@ -145,7 +114,7 @@ def compile_revision(files: Mapping[str, str]) -> CompiledBundle:
 
 def _accepted_removals(catalogue: Catalogue) -> dict[str, frozenset[str]]:
     accepted: dict[str, frozenset[str]] = {}
-    for _, document in catalogue.of(AcceptedRemovalDocument):
+    for _, document in catalogue.of(AcceptedRemoval):
         for _, kind, names in document.lists():
             accepted[kind] = accepted.get(kind, frozenset()).union(names)
     return accepted
@@ -156,9 +125,9 @@ def _unreached_models(catalogue: Catalogue, policy: Policy) -> list[PolicyError]
     unreached = set(unreached_models(policy))
     remedy = "include a preset whose requests name their model, or add a Route for it"
     return [
-        document.error(("name",), f"no route reaches the model {shape.name}", remedy)
-        for document, shape in catalogue.of(ModelDocument)
-        if shape.name in unreached
+        document.error(("name",), f"no route reaches the model {model.name}", remedy)
+        for document, model in catalogue.of(Model)
+        if model.name in unreached
     ]
 
 
@@ -178,39 +147,36 @@ def _out_of_bounds(files: Mapping[str, str]) -> list[PolicyError]:
 
 
 def _rule(document: Document, rule: ResidencyRuleDocument, references: References) -> ResidencyRule:
-    match = rule.match
     known = len(references.errors)
-    allow = _regions(document, ("allow",), rule.allow, references)
+    allow = _regions(document, "allow", references)
     unresolved = len(references.errors) > known or not references.complete
-    if "allow" in rule.model_fields_set and not allow and not unresolved:
+    if rule.allow is not UNSET and not allow and not unresolved:
         remedy = "name a region of this bundle, or a jurisdiction of one"
         references.errors.append(document.error(("allow",), "allows no region", remedy))
     return ResidencyRule(
         name=rule.name,
-        tenants=references.known(document, ("match", "tenants"), "Tenant", match.tenants),
-        data_classes=references.known(document, ("match", "data_classes"), "DataClass", match.data_classes),
-        client_countries=references.countries(references.places(document, ("match", "countries"), match.countries)),
-        client_subdivisions=references.subdivisions(document, ("match", "subdivisions"), match.subdivisions),
-        allow=allow if "allow" in rule.model_fields_set else None,
-        deny=_regions(document, ("deny",), rule.deny, references),
-        source=f"{document.file}:{document.line_of(('name',))}",
+        tenants=references.known(document, ("match", "tenants"), "Tenant"),
+        data_classes=references.known(document, ("match", "data_classes"), "DataClass"),
+        client_countries=references.countries(references.places(document, ("match", "countries"))),
+        client_subdivisions=references.subdivisions(document, ("match", "subdivisions")),
+        allow=allow if rule.allow is not UNSET else None,
+        deny=_regions(document, "deny", references),
+        source=document.source,
     )
 
 
-def _regions(document: Document, path: Path, places: RegionSelector, references: References) -> frozenset[str]:
-    named = references.known(document, (*path, "regions"), "Region", places.regions)
-    inside = references.places(document, (*path, "jurisdictions"), places.jurisdictions)
-    return named | references.regions_in(inside)
+def _regions(document: Document, selector: str, references: References) -> frozenset[str]:
+    named = references.known(document, (selector, "regions"), "Region")
+    return named | references.regions_in(references.places(document, (selector, "jurisdictions")))
 
 
-def _entry_map(document: Document, shape: EntryMapDocument, references: References) -> EntryMap:
-    clients = shape.clients
-    references.known(document, ("regions",), "Region", shape.regions)
+def _entry_map(document: Document, written: EntryMapDocument, references: References) -> EntryMap:
+    references.known(document, ("regions",), "Region")
     return EntryMap(
-        name=shape.name,
-        client_countries=references.countries(references.places(document, ("clients", "countries"), clients.countries)),
-        client_subdivisions=references.subdivisions(document, ("clients", "subdivisions"), clients.subdivisions),
-        regions=tuple(shape.regions),
+        name=written.name,
+        client_countries=references.countries(references.places(document, ("clients", "countries"))),
+        client_subdivisions=references.subdivisions(document, ("clients", "subdivisions")),
+        regions=written.regions,
     )
 
 
@@ -221,107 +187,70 @@ def _policy(
     maps: list[EntryMap],
     routes: tuple[Route, ...],
 ) -> Policy:
-    routing = catalogue.single(GeoRoutingDocument)
-    windows = tuple(
-        sorted(
-            (_window(document, shape) for document, shape in catalogue.of(MaintenanceWindowDocument)),
-            key=lambda window: window.name,
-        )
-    )
-    drills = tuple(
-        sorted(
-            (_drill(document, shape) for document, shape in catalogue.of(DrillDocument)), key=lambda drill: drill.name
-        )
-    )
+    regions = [
+        replace(region, jurisdictions=references.jurisdictions(region.name)) for _, region in catalogue.of(Region)
+    ]
+    windows = [
+        replace(window, starts_at=moment_of(window.starts_at, window.time_zone), source=document.source)
+        for document, window in catalogue.of(MaintenanceWindow)
+    ]
+    drills = [
+        replace(drill, starts_at=moment_of(drill.starts_at, drill.time_zone), source=document.source)
+        for document, drill in catalogue.of(DrillSchedule)
+    ]
+    limits = [replace(limit, source=document.source) for document, limit in catalogue.of(SpilloverLimit)]
+    rollout = catalogue.single(RolloutRules)
     return Policy(
-        regions={
-            region.name: Region(
-                **_fields(region) | {"spillover_order": tuple(region.spillover_order)},
-                jurisdictions=references.jurisdictions(region.name),
-            )
-            for _, region in catalogue.of(RegionDocument)
-        },
-        models={model.name: _model(model) for _, model in catalogue.of(ModelDocument)},
-        tenants={
-            tenant.name: Tenant(
-                **_fields(tenant) | {"key_digests": tuple(sorted(tenant.key_digests)), "quota": _quota(tenant.quota)}
-            )
-            for _, tenant in catalogue.of(TenantDocument)
-        },
-        residency=tuple(sorted(rules, key=lambda rule: rule.name)),
-        rtt_ms=routing.rtt_ms,
-        entry_maps=tuple(sorted(maps, key=lambda entry_map: entry_map.name)),
-        spillover=Spillover(**_fields(catalogue.single(SpilloverDocument))),
-        spillover_limits=tuple(
-            sorted(
-                (_limit(document, shape) for document, shape in catalogue.of(SpilloverLimitDocument)),
-                key=lambda limit: limit.name,
-            )
-        ),
-        failover=Failover(**_fields(catalogue.single(FailoverDocument))),
-        objective=_objective(catalogue.single(ObjectiveDocument)),
-        versions={
-            split.name: ModelVersions(
-                split.name, tuple(Version(version.model, version.percent) for version in split.versions)
-            )
-            for _, split in catalogue.of(ModelVersionsDocument)
-        },
-        accepted_losses=tuple(
-            sorted(
-                (
-                    AcceptedLoss(shape.name, frozenset(shape.regions), shape.because)
-                    for _, shape in catalogue.of(AcceptedLossDocument)
-                ),
-                key=lambda loss: loss.name,
-            )
-        ),
-        rollout=_rollout(catalogue.single(RolloutDocument)),
-        guard_rails=GuardRails(**_fields(catalogue.single(GuardRailsDocument))),
-        maintenance=windows,
-        drills=drills,
+        regions=_by_name(regions),
+        models=_by_name(_model(model) for _, model in catalogue.of(Model)),
+        tenants=_by_name(_tenant(tenant) for _, tenant in catalogue.of(Tenant)),
+        residency=_sorted(rules),
+        rtt_ms=catalogue.single(GeoRouting).rtt_ms,
+        entry_maps=_sorted(maps),
+        spillover=catalogue.single(Spillover),
+        spillover_limits=_sorted(limits),
+        failover=catalogue.single(Failover),
+        anonymous_tenant=catalogue.single(AnonymousAccess).tenant,
+        objective=catalogue.single(Objective),
+        rollout=replace(rollout, canary_regions=tuple(sorted(rollout.canary_regions))),
+        versions=_by_name(versions for _, versions in catalogue.of(ModelVersions)),
+        accepted_losses=_sorted(loss for _, loss in catalogue.of(AcceptedLoss)),
+        guard_rails=catalogue.single(GuardRails),
+        maintenance=_sorted(windows),
+        drills=_sorted(drills),
         time_zones=_time_zones((*windows, *drills)),
+        cors_origins=catalogue.single(BrowserAccess).cors_origins,
         routes=routes,
-        anonymous_tenant=catalogue.single(AnonymousAccessDocument).tenant,
-        cors_origins=frozenset(catalogue.single(BrowserAccessDocument).cors_origins),
     )
 
 
-def _limit(document: Document, shape: SpilloverLimitDocument) -> SpilloverLimit:
-    return SpilloverLimit(
-        name=shape.name,
-        origins=frozenset(shape.origins),
-        models=frozenset(shape.models),
-        max_cost_per_gpu_hour=shape.max_cost_per_gpu_hour,
-        max_share=shape.max_share,
-        source=f"{document.file}:{document.line_of(('name',))}",
-    )
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
 
 
-def _window(document: Document, shape: MaintenanceWindowDocument) -> MaintenanceWindow:
-    return MaintenanceWindow(
-        name=shape.name,
-        regions=frozenset(shape.regions),
-        starts_at=moment_of(shape.starts_at, shape.time_zone),
-        duration_s=shape.duration_s,
-        recurrence=Recurrence(shape.recurrence),
-        lead_s=shape.lead_s,
-        source=f"{document.file}:{document.line_of(('name',))}",
-        time_zone=shape.time_zone,
-    )
+_N = TypeVar("_N", bound=_Named)
 
 
-def _drill(document: Document, shape: DrillDocument) -> DrillSchedule:
-    return DrillSchedule(
-        name=shape.name,
-        exercise=Exercise(shape.exercise),
-        starts_at=moment_of(shape.starts_at, shape.time_zone),
-        region=shape.region,
-        recurrence=Recurrence(shape.recurrence),
-        hold_s=shape.hold_s,
-        max_burn_rate=shape.max_burn_rate,
-        source=f"{document.file}:{document.line_of(('name',))}",
-        time_zone=shape.time_zone,
-    )
+def _by_name(documents: Iterable[_N]) -> dict[str, _N]:
+    return {document.name: document for document in documents}
+
+
+def _sorted(documents: Iterable[_N]) -> tuple[_N, ...]:
+    return tuple(sorted(documents, key=lambda document: document.name))
+
+
+def _model(model: Model) -> Model:
+    """Return a model whose maximum wait is a number, as agents of earlier releases expect it."""
+    wait_is_set = UNSET if model.queueing.max_wait_s != model.default_max_wait_s else True
+    return replace(model, queueing=replace(model.queueing, max_wait_s=model.max_wait_s, wait_is_set=wait_is_set))
+
+
+def _tenant(tenant: Tenant) -> Tenant:
+    quota = tenant.quota
+    if quota is not None:
+        quota = replace(quota, burst_requests=quota.burst)
+    return replace(tenant, key_digests=tuple(sorted(tenant.key_digests)), quota=quota)
 
 
 def _time_zones(scheduled: Iterable[MaintenanceWindow | DrillSchedule]) -> dict[str, TimeZone]:
@@ -331,51 +260,3 @@ def _time_zones(scheduled: Iterable[MaintenanceWindow | DrillSchedule]) -> dict[
         if each.time_zone and each.recurrence is not Recurrence.NEVER:
             needed[each.time_zone] = min(each.starts_at, needed.get(each.time_zone, each.starts_at))
     return {name: time_zone(name, since) for name, since in needed.items()}
-
-
-def _objective(shape: ObjectiveDocument) -> Objective:
-    return Objective(**_fields(shape) | {"planner": PlannerKind(shape.planner)})
-
-
-def _rollout(shape: RolloutDocument) -> RolloutRules:
-    return RolloutRules(**_fields(shape) | {"canary_regions": tuple(sorted(shape.canary_regions))})
-
-
-def _quota(shape: QuotaSpec | None) -> Quota | None:
-    if shape is None:
-        return None
-    burst = shape.burst_requests
-    if burst is None:
-        burst = max(1, ceil(shape.requests_per_s or 0.0))
-    return Quota(shape.requests_per_s, burst, shape.concurrent)
-
-
-def _model(shape: ModelDocument) -> Model:
-    wanted = shape.service_objective
-    objective = None if wanted is None else ServiceObjective(wanted.first_byte_s, wanted.share, wanted.total_s)
-    return Model(
-        **_fields(shape)
-        | {
-            "cost": _cost(shape.cost),
-            "service_objective": objective,
-            "timeouts": timeouts_of(shape.timeouts),
-            "adapters": tuple(shape.adapters),
-            "scaling": Scaling(**shape.scaling.model_dump()),
-            "queueing": _queueing(shape.queueing, shape.expected_service_s),
-        }
-    )
-
-
-def _queueing(shape: QueueingSpec, expected_service_s: float) -> Queueing:
-    follows_service = shape.max_wait_s is None
-    max_wait_s = default_max_wait_s(expected_service_s) if shape.max_wait_s is None else shape.max_wait_s
-    return Queueing(QueueOrder(shape.order), shape.max_overtaken_s, max_wait_s, follows_service, shape.max_length)
-
-
-def _cost(shape: CostSpec) -> Cost:
-    return Cost(CostUnit(shape.unit), shape.input_unit_s, shape.output_unit_s)
-
-
-def _fields(document: PolicyDocument) -> dict[str, Any]:
-    """Return a document's fields, for a type of the policy whose fields have the same names."""
-    return document.model_dump(exclude={"api_version", "kind"})

@@ -28,6 +28,18 @@ class Document(msgspec.Struct, frozen=True):
         """The document as a mapping."""
         return self.yaml.content
 
+    def listed(self, path: Path) -> list[str]:
+        """Return the items of a list of texts in the order of the document; empty if the document lacks it."""
+        value: Any = self.content
+        for step in path:
+            value = value.get(step, {})
+        return list(value)
+
+    @property
+    def source(self) -> str:
+        """File and line of the document's name."""
+        return f"{self.file}:{self.line_of(('name',))}"
+
     def line_of(self, path: Path) -> int:
         """Return the line of a field, or of the nearest enclosing field that is in the file."""
         return self.yaml.line_of(path)

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from control_plane.policy.kinds.base import API_VERSION
+from control_plane.policy.document_fields import document_fields
+from control_plane.policy.kinds import API_VERSION
 from penstock.routes.route import Route
 
 
@@ -22,6 +23,5 @@ def route_documents(routes: Iterable[Route]) -> str:
 def route_document(route: Route) -> dict[str, Any]:
     """Return the document of one route; fields with default values are omitted."""
     values: dict[str, Any] = msgspec.to_builtins(route, order="sorted")
-    for field in ("source", "preset"):
-        values.pop(field, None)
-    return {"apiVersion": API_VERSION, "kind": "Route", "name": values.pop("name"), "path": values.pop("path")} | values
+    written = {name: values[name] for name in document_fields(Route) if name in values}
+    return {"apiVersion": API_VERSION, "kind": "Route", **written}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from control_plane.policy.catalogue import Catalogue
-from control_plane.policy.kinds.models import ModelDocument, ModelVersionsDocument
-from control_plane.policy.kinds.operations import DrillDocument, MaintenanceWindowDocument, RolloutDocument
-from control_plane.policy.kinds.regions import RegionDocument
-from control_plane.policy.kinds.residency import AcceptedLossDocument, AcceptedRemovalDocument
-from control_plane.policy.kinds.routing import GeoRoutingDocument, SpilloverLimitDocument
-from control_plane.policy.kinds.tenants import AnonymousAccessDocument, TenantDocument
 from control_plane.policy.references import References
 from control_plane.policy.time_zones import clock_errors
 from penstock.policy.adapter_patterns import matches, overlap
+from penstock.policy.kinds.models import Model, ModelVersions
+from penstock.policy.kinds.operations import DrillSchedule, MaintenanceWindow, RolloutRules
+from penstock.policy.kinds.regions import GeoRouting, Region
+from penstock.policy.kinds.residency_rules import AcceptedLoss, AcceptedRemoval
+from penstock.policy.kinds.spillover_and_failover import SpilloverLimit
+from penstock.policy.kinds.tenants import AnonymousAccess, Tenant
 
 MAX_ADAPTERS = 2_000
 """Maximum number of adapter patterns in a bundle: each pattern is compared with every other pattern."""
@@ -19,33 +19,33 @@ MAX_ADAPTERS = 2_000
 
 def check_references(catalogue: Catalogue, references: References) -> None:
     """Adds every unknown or misplaced name to `references.errors`."""
-    for document, region in catalogue.of(RegionDocument):
+    for document, region in catalogue.of(Region):
         references.country(document, ("country",), region.country)
-        references.known(document, ("spillover_order",), "Region", region.spillover_order)
+        references.known(document, ("spillover_order",), "Region")
         if region.name in region.spillover_order:
             at = region.spillover_order.index(region.name)
             references.errors.append(document.error(("spillover_order", at), "is the region itself", "remove it"))
     _check_tenants(catalogue, references)
     _check_models(catalogue, references)
-    for document, accepted in catalogue.of(AcceptedLossDocument):
-        references.known(document, ("regions",), "Region", accepted.regions)
+    for document, _ in catalogue.of(AcceptedLoss):
+        references.known(document, ("regions",), "Region")
     _check_removals(catalogue, references)
-    for document, window in catalogue.of(MaintenanceWindowDocument):
-        references.known(document, ("regions",), "Region", window.regions)
+    for document, window in catalogue.of(MaintenanceWindow):
+        references.known(document, ("regions",), "Region")
         references.errors += clock_errors(document, window.starts_at, window.time_zone)
-    for document, drill in catalogue.of(DrillDocument):
+    for document, drill in catalogue.of(DrillSchedule):
         if drill.region is not None:
             references.check(document, ("region",), "Region", drill.region)
         references.errors += clock_errors(document, drill.starts_at, drill.time_zone)
     _check_spillover(catalogue, references)
-    for document, rollout in catalogue.of(RolloutDocument):
-        references.known(document, ("canary_regions",), "Region", rollout.canary_regions)
+    for document, _ in catalogue.of(RolloutRules):
+        references.known(document, ("canary_regions",), "Region")
     _check_distances(catalogue, references)
 
 
 def _check_removals(catalogue: Catalogue, references: References) -> None:
     """A name that is in the bundle again is no removal, and must not permit a later one."""
-    for document, accepted in catalogue.of(AcceptedRemovalDocument):
+    for document, accepted in catalogue.of(AcceptedRemoval):
         for field, kind, names in accepted.lists():
             references.errors += [
                 document.error((field, index), f"the bundle has the {kind} {name}", "remove the name from the list")
@@ -56,7 +56,7 @@ def _check_removals(catalogue: Catalogue, references: References) -> None:
 
 def _check_tenants(catalogue: Catalogue, references: References) -> None:
     owners: dict[str, str] = {}
-    for document, tenant in catalogue.of(TenantDocument):
+    for document, tenant in catalogue.of(Tenant):
         references.check(document, ("data_class",), "DataClass", tenant.data_class)
         for index, digest in enumerate(tenant.key_digests):
             owner = owners.setdefault(digest, tenant.name)
@@ -65,13 +65,13 @@ def _check_tenants(catalogue: Catalogue, references: References) -> None:
                 references.errors.append(
                     document.error(("key_digests", index), problem, "give each tenant keys of its own")
                 )
-    for document, access in catalogue.of(AnonymousAccessDocument):
+    for document, access in catalogue.of(AnonymousAccess):
         if access.tenant is not None:
             references.check(document, ("tenant",), "Tenant", access.tenant)
 
 
 def _check_distances(catalogue: Catalogue, references: References) -> None:
-    for document, routing in catalogue.of(GeoRoutingDocument):
+    for document, routing in catalogue.of(GeoRouting):
         for origin, servers in routing.rtt_ms.items():
             references.check(document, ("rtt_ms", origin), "Region", origin)
             for server in servers:
@@ -79,15 +79,15 @@ def _check_distances(catalogue: Catalogue, references: References) -> None:
 
 
 def _check_spillover(catalogue: Catalogue, references: References) -> None:
-    for document, limit in catalogue.of(SpilloverLimitDocument):
-        references.known(document, ("origins",), "Region", limit.origins)
-        references.known(document, ("models",), "Model", limit.models)
+    for document, _ in catalogue.of(SpilloverLimit):
+        references.known(document, ("origins",), "Region")
+        references.known(document, ("models",), "Model")
 
 
 def _check_models(catalogue: Catalogue, references: References) -> None:
     """Check that fallbacks have no cycles, and that a versioned name does not hide a model."""
-    lighter = {model.name: model.fallback for _, model in catalogue.of(ModelDocument)}
-    for document, model in catalogue.of(ModelDocument):
+    lighter = {model.name: model.fallback for _, model in catalogue.of(Model)}
+    for document, model in catalogue.of(Model):
         if model.fallback is None:
             continue
         references.check(document, ("fallback",), "Model", model.fallback)
@@ -100,7 +100,7 @@ def _check_models(catalogue: Catalogue, references: References) -> None:
             problem = f"{model.name} falls back to itself" if step == model.name else f"leads into a cycle at {step}"
             references.errors.append(document.error(("fallback",), problem, "let the lightest have `fallback: null`"))
     _check_adapters(catalogue, references)
-    for document, named in catalogue.of(ModelVersionsDocument):
+    for document, named in catalogue.of(ModelVersions):
         for index, version in enumerate(named.versions):
             references.check(document, ("versions", index, "model"), "Model", version.model)
         if named.name in lighter and named.name not in {version.model for version in named.versions}:
@@ -113,7 +113,7 @@ def _check_adapters(catalogue: Catalogue, references: References) -> None:
     """Check that every name has one meaning: a model, versions of models, or an adapter of one model."""
     names = sorted({*catalogue.names.get("Model", {}), *catalogue.names.get("ModelVersions", {})})
     known: list[tuple[str, str]] = []
-    for document, model in catalogue.of(ModelDocument):
+    for document, model in catalogue.of(Model):
         if len(known) + len(model.adapters) > MAX_ADAPTERS:
             problem = f"more than {MAX_ADAPTERS} patterns in all models"
             references.errors.append(document.error(("adapters",), problem, "use fewer, with wildcards"))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from adapters.configuration.strict_yaml import Path
 from adapters.error_text import suggest
-from control_plane.policy.bundle_errors import PolicyError
+from control_plane.policy.bundle_errors import MAX_SUGGESTIONS, PolicyError
 from control_plane.policy.catalogue import Catalogue
 from control_plane.policy.documents import Document
-from control_plane.policy.kinds.regions import BlocDocument, RegionDocument
 from penstock.policy.geography import COUNTRIES
+from penstock.policy.kinds.regions import Bloc, Region
 
 _NOT_ISO = {"UK": "the United Kingdom is GB in ISO 3166-1", "EL": "Greece is GR in ISO 3166-1"}
-
-MAX_SUGGESTIONS = 100
-"""Number of errors after which unknown names receive no suggestion: with thousands of unknown and known names,
-suggestions take minutes."""
 
 
 class References:
@@ -25,22 +21,23 @@ class References:
     def __init__(self, catalogue: Catalogue) -> None:
         self.errors: list[PolicyError] = []
         self._names = catalogue.names
-        self._members = {bloc.name: frozenset(bloc.members) for _, bloc in catalogue.of(BlocDocument)}
+        self._members = {bloc.name: frozenset(bloc.members) for _, bloc in catalogue.of(Bloc)}
         self.complete = all(
             len(catalogue.of(shape)) == len(catalogue.names.get(kind, {}))
-            for kind, shape in (("Region", RegionDocument), ("Bloc", BlocDocument))
+            for kind, shape in (("Region", Region), ("Bloc", Bloc))
         )
         """Whether every region and bloc is well-formed; otherwise jurisdictions are incomplete."""
         self._contents: dict[str, frozenset[str]] = {}
-        for document, bloc in catalogue.of(BlocDocument):
+        for document, bloc in catalogue.of(Bloc):
             self._check_bloc(document, bloc)
         self._jurisdictions = {
             region.name: frozenset({region.country, *(b for b in self._members if region.country in self._inside(b))})
-            for _, region in catalogue.of(RegionDocument)
+            for _, region in catalogue.of(Region)
         }
 
-    def known(self, document: Document, path: Path, kind: str, names: Sequence[str]) -> frozenset[str]:
-        """Check a list of names of `kind` at `path`; each unknown name is an error at its index."""
+    def known(self, document: Document, path: Path, kind: str) -> frozenset[str]:
+        """Check the list of names of `kind` at `path`, and return it; each unknown name is an error at its index."""
+        names = document.listed(path)
         for index, name in enumerate(names):
             self.check(document, (*path, index), kind, name)
         return frozenset(names)
@@ -56,8 +53,10 @@ class References:
             remedy = self._suggestion(name, known, f"add a document of kind {kind} with that name")
             self.errors.append(document.error(path, f"there is no {kind} {name}", remedy))
 
-    def places(self, document: Document, path: Path, names: Sequence[str]) -> frozenset[str]:
-        """Check a list of countries and blocs at `path`; each unknown name is an error at its index."""
+    def places(self, document: Document, path: Path) -> frozenset[str]:
+        """Check the list of countries and blocs at `path`, and return it; each unknown name is an error at its
+        index."""
+        names = document.listed(path)
         for index, name in enumerate(names):
             if name not in COUNTRIES and name not in self._names.get("Bloc", {}):
                 self.errors.append(
@@ -74,8 +73,10 @@ class References:
         """Return the countries among `names`, and the countries of the blocs among them."""
         return frozenset().union(*(self._inside(name) | {name} for name in names)) & COUNTRIES
 
-    def subdivisions(self, document: Document, path: Path, codes: Sequence[str]) -> frozenset[str]:
-        """Check ISO 3166-2 codes by their country. Whether the country has the subdivision is not checked."""
+    def subdivisions(self, document: Document, path: Path) -> frozenset[str]:
+        """Check the list of ISO 3166-2 codes at `path` by their country, and return it. Whether the country has the
+        subdivision is not checked."""
+        codes = document.listed(path)
         for index, code in enumerate(codes):
             country = code.partition("-")[0]
             if country not in COUNTRIES:
@@ -92,10 +93,10 @@ class References:
         wanted = frozenset(places)
         return frozenset(region for region, spaces in self._jurisdictions.items() if spaces & wanted)
 
-    def _check_bloc(self, document: Document, bloc: BlocDocument) -> None:
+    def _check_bloc(self, document: Document, bloc: Bloc) -> None:
         if bloc.name in COUNTRIES:
             self.errors.append(document.error(("name",), f"{bloc.name} is a country's code", "choose another name"))
-        self.places(document, ("members",), bloc.members)
+        self.places(document, ("members",))
         for index, member in enumerate(bloc.members):
             if bloc.name == member or bloc.name in self._inside(member):
                 problem = f"{bloc.name} is a member of itself through {member}"

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from msgspec.structs import replace
 
 from adapters.configuration.strict_yaml import Path
 from adapters.error_text import suggest
 from control_plane.policy.catalogue import Catalogue
 from control_plane.policy.documents import Document
-from control_plane.policy.kinds.routes import RouteDocument, RoutePresetsDocument, TimeoutsSpec
 from control_plane.policy.references import References
 from penstock.routes.json_pointer import parse_pointer
 from penstock.routes.path_template import PathTemplate, TemplateError
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import (
     API_KEY_HEADERS,
-    BodyKind,
     CostFields,
-    ErrorFormat,
-    ModelLocation,
-    ModelSource,
     Route,
-    StreamKind,
-    Timeouts,
+    RoutePresets,
     UsageFields,
 )
 from penstock.routes.route_table import methods_of
@@ -59,28 +55,23 @@ def compile_routes(catalogue: Catalogue, references: References) -> tuple[Route,
     Every problem is added to `references.errors`.
     """
     own: list[tuple[Document, Route]] = []
-    for document, shape in sorted(catalogue.of(RouteDocument), key=lambda entry: entry[1].name):
+    for document, route in sorted(catalogue.of(Route), key=lambda entry: entry[1].name):
         known = len(references.errors)
-        _check_places(document, shape, references)
-        _check_shape(document, shape, references)
+        _check_places(document, route, references)
+        _check_shape(document, route, references)
         if len(references.errors) == known:
-            own.append((document, _route(document, shape)))
+            own.append((document, replace(route, source=document.source)))
     presets = _presets(catalogue, references)
     _check_overlaps(own, presets, references)
     routes = [route for _, route in own] + presets
     return tuple(sorted(routes, key=lambda route: not route.offered))
 
 
-def timeouts_of(shape: TimeoutsSpec) -> Timeouts:
-    """Return the time limits of a route or a model."""
-    return Timeouts(**shape.model_dump())
-
-
 def _presets(catalogue: Catalogue, references: References) -> list[Route]:
     """Return the routes of the presets that a bundle includes."""
-    documents = catalogue.of(RoutePresetsDocument)
+    documents = catalogue.of(RoutePresets)
     if not documents:
-        return [route for name in catalogue.single(RoutePresetsDocument).presets for route in preset_routes(name)]
+        return [route for name in catalogue.single(RoutePresets).presets for route in preset_routes(name)]
     document, shape = documents[0]
     errors, routes = references.errors, list[Route]()
     for name in shape.models:
@@ -114,25 +105,25 @@ def _check_model(document: Document, path: Path, model: str, references: Referen
         references.check(document, path, "Model", model)
 
 
-def _check_places(document: Document, shape: RouteDocument, references: References) -> None:
+def _check_places(document: Document, route: Route, references: References) -> None:
     """Check the path, and the places where requests name the model."""
     errors = references.errors
     try:
-        template = PathTemplate(shape.path)
+        template = PathTemplate(route.path)
     except TemplateError as error:
         errors.append(document.error(("path",), f"{error}", "write it as /segment/{parameter}/segment"))
         return
     for reserved in _RESERVED:
-        if "GET" in shape.methods and template.overlaps(reserved):
+        if "GET" in route.methods and template.overlaps(reserved):
             problem = f"matches {reserved.text}, which agents answer themselves"
             errors.append(document.error(("path",), problem, "choose another path"))
-    for_object = shape.object_id != "" and not shape.object_id.startswith("/")
-    if not shape.model and shape.offered and not for_object:
+    for_object = route.object_id != "" and not route.object_id.startswith("/")
+    if not route.model and route.offered and not for_object:
         remedy = "write `model`, such as [{source: json, name: /model}], or `offered: false`"
         errors.append(document.error((), "does not state where requests name the model", remedy))
     headers = set[str]()
-    counts = {source: sum(place.source == source for place in shape.model) for source in ("path", "form", "fixed")}
-    for index, place in enumerate(shape.model):
+    counts = {source: sum(place.source == source for place in route.model) for source in ("path", "form", "fixed")}
+    for index, place in enumerate(route.model):
         at = ("model", index, "name")
         if counts.get(place.source, 0) > 1:
             problem = f"two places of source {place.source} name the model"
@@ -143,12 +134,12 @@ def _check_places(document: Document, shape: RouteDocument, references: Referenc
                 problem, remedy = f"the path has no parameter {place.name}", f"its parameters: {known}"
                 errors.append(document.error(at, problem, remedy))
             case "json":
-                _check_pointer(document, at, place.name, shape, references)
-            case "form" if shape.body != "upload":
-                problem = f"a body of kind {shape.body} has no form"
+                _check_pointer(document, at, place.name, route, references)
+            case "form" if route.body != "upload":
+                problem = f"a body of kind {route.body} has no form"
                 errors.append(document.error(at, problem, "write `body: upload`"))
             case "form":
-                _check_body(document, at, shape, references)
+                _check_body(document, at, route, references)
             case "header" if _TOKEN.fullmatch(place.name) is None:
                 errors.append(document.error(at, "is not the name of a header", "write a name such as x-model"))
             case "header" if place.name.lower() in _OTHER_HEADERS:
@@ -163,76 +154,84 @@ def _check_places(document: Document, shape: RouteDocument, references: Referenc
                 _check_model(document, at, place.name, references)
 
 
-def _check_shape(document: Document, shape: RouteDocument, references: References) -> None:
+def _check_shape(document: Document, route: Route, references: References) -> None:
     """Check pointers, streaming, methods and the object's identifier."""
     errors = references.errors
-    for index, pointer in enumerate(shape.session):
-        _check_pointer(document, ("session", index), pointer, shape, references)
-    for field, pointers in shape.usage.model_dump().items():
-        for index, pointer in enumerate(pointers if isinstance(pointers, list) else ()):
+    for index, pointer in enumerate(route.session):
+        _check_pointer(document, ("session", index), pointer, route, references)
+    for field, pointers in _pointers(route.usage):
+        for index, pointer in enumerate(pointers):
             if pointer or field != "objects":
                 _check_syntax(document, ("usage", field, index), pointer, references)
-    if shape.usage.request:
-        _check_pointer(document, ("usage", "request"), shape.usage.request, shape, references)
-    for field, pointers in shape.cost.model_dump().items():
-        for index, pointer in enumerate(pointers if isinstance(pointers, list) else ()):
-            _check_pointer(document, ("cost", field, index), pointer, shape, references)
-    if shape.stream_field:
-        _check_pointer(document, ("stream_field",), shape.stream_field, shape, references)
-        if shape.stream in ("none", "websocket"):
-            problem = f"is set, and responses of kind {shape.stream} have no flag"
+    if route.usage.request:
+        _check_pointer(document, ("usage", "request"), route.usage.request, route, references)
+    for field, pointers in _pointers(route.cost):
+        for index, pointer in enumerate(pointers):
+            _check_pointer(document, ("cost", field, index), pointer, route, references)
+    if route.stream_field:
+        _check_pointer(document, ("stream_field",), route.stream_field, route, references)
+        if route.stream in ("none", "websocket"):
+            problem = f"is set, and responses of kind {route.stream} have no flag"
             errors.append(document.error(("stream_field",), problem, "write `stream: sse`, or another format"))
-    elif shape.streams_by_default:
+    elif route.streams_by_default:
         problem = "is set without a stream_field"
         errors.append(document.error(("streams_by_default",), problem, "write stream_field, or remove it"))
-    if shape.stream == "websocket" and shape.methods != ["GET"]:
+    if route.stream == "websocket" and route.methods != {"GET"}:
         errors.append(document.error(("methods",), "a WebSocket is opened with GET", "write `methods: [GET]`"))
-    if shape.object_id.startswith("/"):
-        _check_syntax(document, ("object_id",), shape.object_id, references)
-    elif shape.object_id.startswith("?"):
-        _check_query_parameter(document, ("object_id",), shape.object_id, references)
-    elif shape.object_id and f"{{{shape.object_id}}}" not in shape.path.split("/"):
-        problem = f"the path has no parameter {shape.object_id}"
+    if route.object_id.startswith("/"):
+        _check_syntax(document, ("object_id",), route.object_id, references)
+    elif route.object_id.startswith("?"):
+        _check_query_parameter(document, ("object_id",), route.object_id, references)
+    elif route.object_id and f"{{{route.object_id}}}" not in route.path.split("/"):
+        problem = f"the path has no parameter {route.object_id}"
         remedy = "name a path parameter, a query parameter as ?name, or write a JSON pointer"
         errors.append(document.error(("object_id",), problem, remedy))
-    elif shape.object_id and not shape.object_id.startswith("?") and shape.model:
+    elif route.object_id and not route.object_id.startswith("?") and route.model:
         problem = "is set, and the model of a request for an object is that of the object"
         errors.append(document.error(("model",), problem, "remove it, or write object_id as a JSON pointer"))
-    if shape.client_object.startswith("?"):
-        _check_query_parameter(document, ("client_object",), shape.client_object, references)
-    elif shape.client_object:
-        _check_pointer(document, ("client_object",), shape.client_object, shape, references)
-    if shape.client_object and (shape.previous_object or (shape.object_id and not shape.object_id.startswith("/"))):
+    if route.client_object.startswith("?"):
+        _check_query_parameter(document, ("client_object",), route.client_object, references)
+    elif route.client_object:
+        _check_pointer(document, ("client_object",), route.client_object, route, references)
+    if route.client_object and (route.previous_object or (route.object_id and not route.object_id.startswith("/"))):
         problem = "is set, and the route has another identifier that determines the endpoint"
         errors.append(document.error(("client_object",), problem, "keep one of them"))
-    if not shape.occupies_slot and shape.stream != "websocket":
+    if not route.occupies_slot and route.stream != "websocket":
         problem = "is false, and the route is no WebSocket"
         errors.append(document.error(("occupies_slot",), problem, "write `stream: websocket`, or remove it"))
-    for index, pointer in enumerate(shape.message_model):
+    for index, pointer in enumerate(route.message_model):
         _check_syntax(document, ("message_model", index), pointer, references)
-    if shape.message_model and shape.stream != "websocket":
+    if route.message_model and route.stream != "websocket":
         problem = "is set, and the route is no WebSocket"
         errors.append(document.error(("message_model",), problem, "write `stream: websocket`, or remove it"))
-    if shape.previous_object:
-        _check_pointer(document, ("previous_object",), shape.previous_object, shape, references)
-        if not shape.object_id.startswith("/"):
+    if route.previous_object:
+        _check_pointer(document, ("previous_object",), route.previous_object, route, references)
+        if not route.object_id.startswith("/"):
             problem = "is set, and the route creates no object"
             errors.append(document.error(("previous_object",), problem, "write `object_id`, or remove it"))
 
 
-def _check_pointer(document: Document, path: Path, pointer: str, shape: RouteDocument, references: References) -> None:
+def _pointers(fields: CostFields | UsageFields) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield name and pointers of each field that lists pointers."""
+    for name in fields.__struct_fields__:
+        value = getattr(fields, name)
+        if isinstance(value, tuple):
+            yield name, value
+
+
+def _check_pointer(document: Document, path: Path, pointer: str, route: Route, references: References) -> None:
     """Check a JSON pointer into the body of requests."""
-    if shape.body not in ("json", "upload"):
-        problem = f"cannot match: a body of kind {shape.body} is not read"
+    if route.body not in ("json", "upload"):
+        problem = f"cannot match: a body of kind {route.body} is not read"
         references.errors.append(document.error(path, problem, "write `body: json`, or remove it"))
     else:
-        _check_body(document, path, shape, references)
+        _check_body(document, path, route, references)
     _check_syntax(document, path, pointer, references)
 
 
-def _check_body(document: Document, path: Path, shape: RouteDocument, references: References) -> None:
+def _check_body(document: Document, path: Path, route: Route, references: References) -> None:
     """Refuse a place in the body if the requests have no body."""
-    if shape.methods == ["GET"]:
+    if route.methods == {"GET"}:
         remedy = "name another place, such as a query parameter, or write `methods: [POST]`"
         references.errors.append(document.error(path, "cannot match: GET requests have no body", remedy))
 
@@ -275,25 +274,3 @@ def _first_overlap(routes: Iterable[Route], others: list[Route]) -> tuple[Route,
             if related and template.overlaps(PathTemplate(other.path)):
                 return route, other
     return None
-
-
-def _route(document: Document, shape: RouteDocument) -> Route:
-    values: dict[str, Any] = shape.model_dump(exclude={"api_version", "kind", "description"})
-    values |= {
-        "methods": frozenset(shape.methods),
-        "model": tuple(ModelLocation(ModelSource(place.source), place.name) for place in shape.model),
-        "body": BodyKind(shape.body),
-        "stream": StreamKind(shape.stream),
-        "timeouts": timeouts_of(shape.timeouts),
-        "cost": CostFields(**_with_tuples(values["cost"])),
-        "usage": UsageFields(**_with_tuples(values["usage"])),
-        "errors": ErrorFormat(shape.errors),
-        "session": tuple(shape.session),
-        "message_model": tuple(shape.message_model),
-        "source": f"{document.file}:{document.line_of(('name',))}",
-    }
-    return Route(**values)
-
-
-def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

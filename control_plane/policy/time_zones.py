@@ -7,7 +7,7 @@ of the policy and its digest.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from zoneinfo import ZoneInfo
@@ -24,7 +24,6 @@ _STEP_S = 2 * 86_400
 """Sampling interval (s); no zone changes its offset twice within it."""
 
 _FIRST, _END = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (YEARS.start, YEARS.stop))
-_EPOCH = datetime(1970, 1, 1)
 
 
 def time_zone(name: str, since: float) -> TimeZone:
@@ -38,32 +37,36 @@ def time_zone(name: str, since: float) -> TimeZone:
     return TimeZone(changes[max(passed - 1, 0) :])
 
 
-def moment_of(starts_at: str, zone: str | None) -> float:
-    """Return a document's local time in a known zone, or in UTC without one, as Unix time (s)."""
-    if zone is None:
-        return datetime.fromisoformat(starts_at).timestamp()
-    return moment(TimeZone(_changes(zone)), _local_s(starts_at))
+def moment_of(shown_s: float, zone: str | None) -> float:
+    """Return the time `shown_s` of a clock in a known zone, or in UTC without one, as Unix time (s)."""
+    return shown_s if zone is None else moment(TimeZone(_changes(zone)), shown_s)
 
 
-def clock_errors(document: Document, starts_at: str, zone: str | None) -> Iterable[PolicyError]:
-    """Return the errors of a document's local time and of its zone."""
+def clock_errors(document: Document, shown_s: float, zone: str | None) -> Iterable[PolicyError]:
+    """Return the errors of a document's `starts_at` and `time_zone`.
+
+    Args:
+        shown_s: the time (s) that `starts_at` shows.
+    """
+    is_in_utc = document.content["starts_at"].endswith("Z")
     if zone is None:
+        if not is_in_utc:
+            yield document.error(("starts_at",), "has no time zone", "append Z for UTC, or write time_zone")
+        return
+    if is_in_utc:
+        remedy = "write it in local time, without the Z, or remove time_zone"
+        yield document.error(("starts_at",), "is in UTC, but time_zone is set", remedy)
         return
     if zone not in _names():
         remedy = suggest(zone, _names(), "use a name of the IANA time zone database, such as Europe/Berlin")
         yield document.error(("time_zone",), f"there is no time zone {zone}", remedy)
         return
     rules = TimeZone(_changes(zone))
-    shown_s = _local_s(starts_at)
     found_s = local_s(rules, moment(rules, shown_s))
     if found_s != shown_s:
-        after = (_EPOCH + timedelta(seconds=found_s)).strftime("%H:%M")
+        after = datetime.fromtimestamp(found_s, UTC).strftime("%H:%M")
         problem = f"this local time does not exist in {zone}: clocks are put forward then"
         yield document.error(("starts_at",), problem, f"write a time that exists, such as {after}")
-
-
-def _local_s(starts_at: str) -> float:
-    return (datetime.fromisoformat(starts_at) - _EPOCH).total_seconds()
 
 
 @cache

@@ -27,11 +27,11 @@ from penstock.fleet.expected_wait import expected_wait_s
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState, observe
+from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
-from penstock.planning.registry import planner
 from penstock.planning.tick_input import TickInput
 from penstock.policy.kinds.models import Model, Queueing
-from penstock.policy.kinds.operations import Objective, PlannerKind
+from penstock.policy.kinds.operations import Objective
 from penstock.policy.kinds.regions import Region as PolicyRegion
 from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.policy.policy import Policy
@@ -79,7 +79,6 @@ class WorldConfig(msgspec.Struct, frozen=True):
     """Number of regions of a jurisdiction, which may serve each other's requests."""
     report_age_s: float = 10.0
     """Age (s) of the reports that the planner uses."""
-    planner: PlannerKind = PlannerKind.LINEAR_PROGRAM
     faults: Faults = Faults()
     seed: int = 1
 
@@ -155,7 +154,7 @@ class World:
         self._groups = [[self.sites[name] for name in group] for group in groups]
         self._views: dict[str, dict[str, RegionView]] = {}
         self._plans: dict[str, RegionPlan] = {}
-        self._planner = planner(config.planner, 1.0)
+        self._planner = FlowPlanner(1.0)
         self._reported: deque[tuple[float, Snapshot]] = deque()
         self._generation = 0
         self._lengths = generate(LENGTHS_S, self._rng, Arrivals(20.0, rate_cv=0.0, dwell_s=LENGTHS_S))
@@ -332,5 +331,5 @@ def _policy(names: list[str], config: WorldConfig) -> Policy:
         {},
         (),
         failover=Failover(),
-        objective=Objective(planner=config.planner, survive_one_loss=False),
+        objective=Objective(survive_one_loss=False),
     )

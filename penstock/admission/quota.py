@@ -38,7 +38,7 @@ def unused(quota: Quota, agents: int, now: float) -> QuotaUsage:
 
 def burst(quota: Quota, agents: int) -> float:
     """Return the number of requests that an agent admits at once after a pause: its part of the burst, at least one."""
-    return max(1.0, quota.burst_requests / agents)
+    return max(1.0, quota.burst / agents)
 
 
 def max_running(quota: Quota, agents: int) -> int | None:

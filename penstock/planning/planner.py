@@ -19,7 +19,7 @@ class PlanResult(msgspec.Struct, frozen=True):
     plans: dict[str, RegionPlan]
     """One slice for every region of the policy."""
     fallbacks: dict[str, str]
-    """Models planned by the waterfall although the policy selects another planner, with the reason."""
+    """Models planned by the waterfall because the linear program failed, with the reason."""
     cost: Cost
     """Cost of the target shares, which the plan may reach only after some steps."""
     shortfalls: tuple[Shortfall, ...]

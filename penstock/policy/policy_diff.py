@@ -36,8 +36,8 @@ _KIND_OF = {
 _DERIVED = {"time_zones"}
 """Fields without a document of their own; the changes of their sources are reported instead."""
 
-_NO_MEANING = {"source"}
-"""Fields that contain a source location, not content."""
+_NO_MEANING = {"source", "planner"}
+"""Fields without an effect: the source location, and the planner that earlier releases wrote."""
 
 
 class ChangeKind(StrEnum):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from math import inf
+from typing import Annotated
 
 import msgspec
+
+from penstock.policy.fields import Conflict, PolicyStruct, bounds
 
 
 class Measure(StrEnum):
@@ -17,15 +20,21 @@ class Measure(StrEnum):
     """From a client's request to the end of a response that is not streamed."""
 
 
-class ServiceObjective(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The objective of a model's responses, as measured by clients."""
+class ServiceObjective(PolicyStruct, frozen=True, omit_defaults=True):
+    """Targets for the times of responses as clients see them: queueing, round trips and spillover are included. At
+    least one limit must be set."""
 
-    first_byte_s: float | None
-    """Limit (s) of Measure.FIRST_BYTE; None for no objective of streams."""
-    share: float
-    """Target share (0-1) of requests that succeed within the limit of their measure."""
-    total_s: float | None = None
-    """Limit (s) of Measure.TOTAL; None for no objective of responses that are not streamed."""
+    first_byte_s: Annotated[float, bounds(gt=0, le=600)] | None
+    """Time (s) from a client's request for a stream to the first byte of the response body. Counts streams only."""
+    share: Annotated[float, bounds(gt=0, lt=1)]
+    """Share (0-1, exclusive) of requests that must succeed within their limit; failed requests miss it."""
+    total_s: Annotated[float, bounds(gt=0, le=86_400)] | None = None
+    """Time (s) from a client's request to the end of a response that is not streamed. Counts such responses only."""
+
+    def conflict(self) -> Conflict | None:
+        if self.limits_s:
+            return None
+        return Conflict("sets no limit", "write first_byte_s for streams, or total_s for other responses")
 
     @property
     def limits_s(self) -> dict[Measure, float]:

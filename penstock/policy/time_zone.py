@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
@@ -44,6 +45,18 @@ def moment(zone: TimeZone, shown_s: float) -> float:
         return changes[number].at + max(changes[number - 1].offset_s, changes[number].offset_s)
 
     return shown_s - _of(changes, 1 + bisect_right(range(1, len(changes)), shown_s, key=past_s))
+
+
+def wall_clock_s(text: str) -> float:
+    """The time that a text (RFC 3339, without offset or with Z) shows, in seconds since 1970-01-01 00:00 by that clock.
+
+    Raises:
+        ValueError: the calendar has no such date or time.
+    """
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise ValueError("is not a valid date and time") from None
 
 
 def _of(changes: Sequence[ClockChange], passed: int) -> int:

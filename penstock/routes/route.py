@@ -7,50 +7,51 @@ is used. A time limit of None takes the agent's limit.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
-API_KEY_HEADERS = frozenset({"api-key", "ocp-apim-subscription-key", "x-api-key", "x-goog-api-key"})
+from penstock.policy.fields import DERIVED, Label, ModelName, NonEmpty, Pointer, PolicyStruct, bounds, length
+
+ApiKeyHeader = Literal["", "api-key", "ocp-apim-subscription-key", "x-api-key", "x-goog-api-key"]
+API_KEY_HEADERS = frozenset(get_args(ApiKeyHeader)) - {""}
 """Headers with an API key, in addition to Authorization. An agent never forwards a client's key to engines or peers."""
 
-
-class RouteStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of all parts of a route. Rejects unknown fields, because such a field could restrict the known fields."""
+Method = Literal["DELETE", "GET", "PATCH", "POST", "PUT"]
+Pointers = tuple[Pointer, ...]
+Place = Annotated[str, length(0, 256)]
+"""A JSON pointer, or another location in a request; empty for none."""
+Seconds = Annotated[float, bounds(gt=0, le=86_400)]
 
 
 class ModelSource(StrEnum):
     """Part of a request that names the model."""
 
     PATH = "path"
-    """A parameter of the path template."""
     JSON = "json"
-    """A JSON pointer into the body."""
     FORM = "form"
-    """A field of a multipart form."""
     HEADER = "header"
     QUERY = "query"
     FIXED = "fixed"
-    """The route itself: every request is for one model."""
 
 
-class ModelLocation(RouteStruct, frozen=True):
-    """A location in a request at which the request may name its model."""
+class ModelLocation(PolicyStruct, frozen=True, omit_defaults=True):
+    """One place where a request names its model."""
 
     source: ModelSource
-    name: str
-    """Name of the path parameter, form field, header or query parameter; the JSON pointer; or the fixed model."""
+    """Part of the request: a parameter of the path, a JSON pointer into the body, a field of a multipart form, a
+    header, a query parameter; or `fixed`, if all requests are for one model."""
+    name: Annotated[str, length(1, 256)]
+    """Name of the parameter, field or header; the JSON pointer, such as `/model`; or the fixed model."""
 
 
 class BodyKind(StrEnum):
     """How an agent handles the body of a request."""
 
     NONE = "none"
-    """The method has no body."""
     JSON = "json"
     UPLOAD = "upload"
-    """A multipart form or a media file, or JSON by its Content-Type; forwarded as it arrives."""
     OPAQUE = "opaque"
-    """Any bytes; never parsed, and forwarded as they arrive."""
 
 
 class StreamKind(StrEnum):
@@ -58,13 +59,9 @@ class StreamKind(StrEnum):
 
     NONE = "none"
     SSE = "sse"
-    """Server-sent events."""
     NDJSON = "ndjson"
-    """One JSON value a line."""
     CHUNKED = "chunked"
-    """Any other bytes, such as audio."""
     WEBSOCKET = "websocket"
-    """The request is an upgrade to a WebSocket, which is tunnelled."""
 
 
 class ErrorFormat(StrEnum):
@@ -74,127 +71,134 @@ class ErrorFormat(StrEnum):
     ANTHROPIC = "anthropic"
     KSERVE = "kserve"
     PROBLEM = "problem"
-    """Problem details (RFC 9457)."""
 
 
-class Timeouts(RouteStruct, frozen=True):
-    """Time limits (s) of requests; None takes the next more general limit, in the order model, route, agent."""
+class Timeouts(PolicyStruct, frozen=True, omit_defaults=True):
+    """Time limits (s) of requests. null: the next more general limit applies (model, route, agent)."""
 
-    connect_s: float | None = None
-    """Maximum time (s) to open a connection to an endpoint."""
-    first_byte_s: float | None = None
-    """Maximum time (s) from sending a request to the first byte of a response that is not streamed."""
-    stream_first_byte_s: float | None = None
-    """Maximum time (s) from sending a request to the first byte of a streamed response."""
-    idle_s: float | None = None
-    """Maximum time (s) between two parts of a response."""
-    total_s: float | None = None
-    """Maximum time (s) from the receipt of a request to the end of its response."""
+    connect_s: Seconds | None = None
+    """Time (s) for opening a connection to an endpoint."""
+    first_byte_s: Seconds | None = None
+    """Time (s) from sending a request to the first byte of a response that is sent as a whole."""
+    stream_first_byte_s: Seconds | None = None
+    """Time (s) from sending a request to the first byte of a response that is streamed."""
+    idle_s: Seconds | None = None
+    """Time (s) between two parts of a response."""
+    total_s: Seconds | None = None
+    """Time (s) from the receipt of a request to the end of its response."""
 
 
-class CostFields(RouteStruct, frozen=True):
-    """JSON pointers to the quantities that determine the cost of a request; the cost unit selects among them."""
+class CostFields(PolicyStruct, frozen=True, omit_defaults=True):
+    """JSON pointers to the quantities that determine the cost of a request; of several pointers in a field, the first
+    that exists in the request counts. The cost unit of the model determines which quantities are used."""
 
     generates: bool = True
     """Whether tokens are generated; embeddings and scores generate none."""
-    prompt: tuple[str, ...] = ()
+    prompt: Pointers = ()
     """The prompt: a text, messages, or content parts."""
-    max_tokens: tuple[str, ...] = ()
+    max_tokens: Pointers = ()
     """Limit on generated tokens."""
-    count: tuple[str, ...] = ()
+    count: Pointers = ()
     """Number of results requested at once."""
-    batches: tuple[str, ...] = ()
-    """Number of times that `count` results are requested."""
-    size: tuple[str, ...] = ()
-    """Size of an image as one text, such as "1024x768"."""
-    width: tuple[str, ...] = ()
+    batches: Pointers = ()
+    """Number of batches, each of `count` results."""
+    size: Pointers = ()
+    """Size of an image as one text, such as `1024x768`."""
+    width: Pointers = ()
     """Width (pixels) of an image."""
-    height: tuple[str, ...] = ()
+    height: Pointers = ()
     """Height (pixels) of an image."""
-    steps: tuple[str, ...] = ()
+    steps: Pointers = ()
     """Denoising steps."""
-    speech: tuple[str, ...] = ()
+    speech: Pointers = ()
     """Text to be spoken."""
-    seconds: tuple[str, ...] = ()
+    seconds: Pointers = ()
     """Duration (s) of audio."""
-    tensors: tuple[str, ...] = ()
+    tensors: Pointers = ()
     """Array of tensors, each with a `shape` (Open Inference Protocol)."""
 
 
-class UsageFields(RouteStruct, frozen=True):
-    """Where a response states its usage, as JSON pointers."""
+class UsageFields(PolicyStruct, frozen=True, omit_defaults=True):
+    """JSON pointers to the usage that a response states."""
 
-    objects: tuple[str, ...] = ("/usage",)
-    """Pointers to the objects with the numbers, in the response or in the data of an event; an empty pointer is the
-    response itself. Of several statements of one number, the last counts."""
-    prompt_tokens: tuple[str, ...] = ("/prompt_tokens",)
-    """Pointers to the numbers of prompt tokens below an object. Their sum counts, cached tokens included."""
-    answer_tokens: tuple[str, ...] = ("/completion_tokens",)
-    """Pointers to the numbers of generated tokens below an object; their sum counts."""
-    cached_tokens: tuple[str, ...] = ("/prompt_tokens_details/cached_tokens",)
-    """Pointers to the numbers of prompt tokens below an object that were read from a cache; their sum counts."""
-    request: str = ""
-    """Pointer to the flag by which a request asks for the usage of a stream; empty if streams need none. The agent sets
-    the flag where the client does not, and hides the event that only states the usage."""
+    objects: tuple[Place, ...] = ("/usage",)
+    """The objects with the numbers, in the response or in the data of an event; `""` is the response itself. Of several
+    statements of one number in a stream, the last counts."""
+    prompt_tokens: Pointers = ("/prompt_tokens",)
+    """Numbers of prompt tokens below an object; their sum counts, cached tokens included."""
+    answer_tokens: Pointers = ("/completion_tokens",)
+    """Numbers of generated tokens below an object; their sum counts."""
+    cached_tokens: Pointers = ("/prompt_tokens_details/cached_tokens",)
+    """Numbers of prompt tokens below an object that were read from a cache; their sum counts."""
+    request: Place = ""
+    """The flag by which a request asks for the usage of a stream; empty if streams need none. The agent sets the flag
+    where the client does not, and hides the event that only states the usage."""
 
 
-class Route(RouteStruct, frozen=True):
-    """A kind of request that the fleet accepts."""
+class Route(PolicyStruct, frozen=True, omit_defaults=True):
+    """A kind of request that the fleet accepts, in addition to the routes of the presets.
 
-    name: str
-    path: str
-    """Path template. A segment `{name}` is a parameter, which matches one non-empty segment."""
-    methods: frozenset[str] = frozenset({"POST"})
+    No two routes may match the same request, including routes of presets. A route may replace a route that a preset
+    does not offer.
+    """
+
+    name: Label
+    """Unique name, also among the routes of the presets."""
+    path: Annotated[str, length(1, 512)]
+    """Path template, such as `/v2/models/{model}/infer`. A segment `{name}` is a parameter: it matches one segment."""
+    methods: NonEmpty[frozenset[Method]] = frozenset({"POST"})
+    """HTTP methods. GET includes HEAD."""
     model: tuple[ModelLocation, ...] = ()
-    """Locations of the model's name; all names in one request must agree. Empty if requests name an object instead, and
-    for routes that are not offered."""
+    """Places where requests name the model; all places that a request has must name the same model. Required, unless
+    the route is not offered or is for an existing object (`object_id`)."""
     body: BodyKind = BodyKind.JSON
+    """Handling of the body by agents: `none`; `json`, which is parsed; `upload` (a multipart form, a media file, or
+    JSON by its Content-Type), which is forwarded as it arrives; or `opaque`, which is forwarded as it arrives and never
+    parsed."""
     stream: StreamKind = StreamKind.NONE
-    """Format of a response that is streamed."""
-    stream_field: str = ""
+    """Format of responses that arrive in parts: server-sent events, JSON lines, any other bytes, or a WebSocket."""
+    stream_field: Place = ""
     """JSON pointer to the flag by which a client requests a stream; empty if every response is streamed, or none is."""
     streams_by_default: bool = False
     """Whether a response is streamed if the flag is absent."""
     repeatable: bool = True
-    """Whether a request may be sent again if an endpoint may have started the request but has sent no response."""
+    """Whether a request may be sent again if an endpoint may have begun to process it but has sent no response."""
     timeouts: Timeouts = Timeouts()
+    """Time limits of the route's requests."""
     cost: CostFields = CostFields()
+    """Locations of the quantities that determine the cost of a request."""
     usage: UsageFields = UsageFields()
+    """Location of the usage in responses."""
     errors: ErrorFormat = ErrorFormat.OPENAI
-    api_key_header: str = ""
-    """Header with the API key, in addition to `Authorization: Bearer`: one of API_KEY_HEADERS; empty for none."""
-    session: tuple[str, ...] = ()
-    """JSON pointers to the name of the conversation; the first that the body contains is used."""
-    message_model: tuple[str, ...] = ()
-    """Of a WebSocket: JSON pointers into the messages of the client that may name a model. A message that names a model
-    which the policy refuses to the client is not forwarded."""
-    object_id: str = ""
-    """Of a route that creates an object: JSON pointer to its identifier in the response. In an event stream, the
-    pointer applies to the data of an event, or to the member `response` of the data. Of a route for an existing object:
-    the path parameter with the identifier, or `?name` for a query parameter. Such a request is sent to the endpoint
-    that created the object for the same tenant, or refused. The request names no model, unless the query parameter is
-    optional."""
-    client_object: str = ""
-    """Where a request contains an identifier that its client chose: a JSON pointer into the body, or `?name` for a
-    query parameter. The first endpoint that accepts such a request is preferred for later requests with the
-    identifier."""
-    previous_object: str = ""
+    """Format of error responses of the agent: OpenAI's, Anthropic's, KServe's, or problem details (RFC 9457)."""
+    api_key_header: ApiKeyHeader = ""
+    """Header with the API key, in addition to `Authorization: Bearer`; empty for none."""
+    session: Pointers = ()
+    """JSON pointers to the name of the conversation; the first that exists in the request counts."""
+    message_model: Pointers = ()
+    """For a WebSocket: JSON pointers into the messages of the client that may name a model, such as `/session/model`. A
+    message that names a model which the policy refuses to the client is not forwarded. Agents then read all messages,
+    so that compression is not negotiated."""
+    object_id: Place = ""
+    """For a route that creates an object: JSON pointer to the object's identifier in the response. In an event stream,
+    the pointer applies to the data of an event, or to the member `response` of the data. For a route of an existing
+    object: the path parameter with the identifier, or `?name` for a query parameter. Such a request is sent to the
+    endpoint that created the object for the same tenant, or refused. Such a request names no model, unless it may lack
+    the query parameter."""
+    client_object: Place = ""
+    """Location of an identifier that the client chose: a JSON pointer into the body, or `?name` for a query parameter.
+    The first endpoint that accepts such a request is preferred for all other requests with the same identifier."""
+    previous_object: Place = ""
     """JSON pointer to the identifier of an earlier object in a request that creates one: the endpoint that has the
     earlier object is preferred."""
     occupies_slot: bool = True
-    """Whether a request needs a free slot of its endpoint; False for a WebSocket that only sends notifications."""
+    """Whether a request occupies a slot of its endpoint. false is for a WebSocket that only carries notifications."""
     offered: bool = True
-    """Whether the fleet offers the route; requests for a route that is not offered are refused with status 501."""
-    preset: str = ""
+    """Whether the fleet serves such requests. false: they are refused with status 501."""
+    preset: Annotated[str, DERIVED] = ""
     """Of a route that is not offered: the preset that lists it; empty for a route of the bundle."""
-    source: str = ""
+    source: Annotated[str, DERIVED] = ""
     """File and line of the route in the bundle; empty for a route of a preset."""
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for a key header that is not in API_KEY_HEADERS, because that header would be forwarded."""
-        if self.api_key_header and self.api_key_header not in API_KEY_HEADERS:
-            names = ", ".join(sorted(API_KEY_HEADERS))
-            raise ValueError(f"api_key_header {self.api_key_header!r} is none of {names}")
 
     @property
     def creates_objects(self) -> bool:
@@ -205,3 +209,13 @@ class Route(RouteStruct, frozen=True):
     def object_parameter(self) -> str:
         """Path parameter, or `?` and query parameter, with the identifier of an existing object; empty if none."""
         return "" if self.creates_objects else self.object_id
+
+
+class RoutePresets(PolicyStruct, frozen=True):
+    """The APIs that the fleet serves. Without this document, the preset `openai` applies. At most one per bundle."""
+
+    presets: tuple[str, ...] = ("openai",)
+    """Names of presets; `penstock policy presets` lists them."""
+    models: dict[str, ModelName] = msgspec.field(default_factory=dict)
+    """Fixed model of presets whose requests name no model, by preset. Without a fixed model, the header `x-model` or
+    the query parameter `model` names the model."""

@@ -16,9 +16,9 @@ from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.failover_tables import compute_tables
+from penstock.planning.linear_program.flow_planner import OFFLINE_LIMIT_S, FlowPlanner
 from penstock.planning.plan import RegionPlan
-from penstock.planning.planner import PlanResult
-from penstock.planning.registry import OFFLINE_LIMIT_S, PLANNERS, planner
+from penstock.planning.planner import Planner, PlanResult
 from penstock.planning.tick_input import TickInput
 from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.policy import Policy
@@ -64,11 +64,14 @@ def planned(policy: Policy, examples: Mapping[ResidencyClass, Situation]) -> Pla
         for size in range(max_lost + 1):
             for lost in combinations(policy.regions, size):
                 snapshot = _snapshot(policy, classes, lost, per_s)
-                for kind in PLANNERS:
-                    by = planner(kind, OFFLINE_LIMIT_S)
-                    result = by.plan(_tick(policy, snapshot, before))
+                by: dict[str, Planner] = {
+                    "linear program": FlowPlanner(OFFLINE_LIMIT_S),
+                    "waterfall": WaterfallPlanner(),
+                }
+                for name, planner in by.items():
+                    result = planner.plan(_tick(policy, snapshot, before))
                     made += 1
-                    breaches += _outside(policy, result, named, lost, kind.value.replace("_", " "))
+                    breaches += _outside(policy, result, named, lost, name)
     return Plans(made, max_lost, tuple(breaches))
 
 
@@ -77,13 +80,13 @@ def _outside(
     planned: PlanResult,
     named: Mapping[str, tuple[frozenset[str], Situation]],
     lost: tuple[str, ...],
-    kind: str,
+    planner: str,
 ) -> Iterator[Breach]:
     for origin, plan in planned.plans.items():
         for entry in plan.classes:
             regions, example = named[entry.residency]
             for region in sorted({*(arc.server for arc in entry.arcs), *entry.fallbacks} - regions):
-                yield breach(policy, "plan", example, region, f"in the {kind}'s plan for {origin}", lost)
+                yield breach(policy, "plan", example, region, f"in the {planner}'s plan for {origin}", lost)
     for key, tables in compute_tables((flows.problem for flows in planned.answers), planned.plans).items():
         regions, example = named[key.residency]
         for region in sorted({arc.server for table in tables for arc in table.arcs} - regions):

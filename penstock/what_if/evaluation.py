@@ -18,7 +18,7 @@ from penstock.fleet.report import AgentReport, DemandReport, GroupReport, PoolRe
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
-from penstock.planning.registry import OFFLINE_LIMIT_S, planner
+from penstock.planning.linear_program.flow_planner import OFFLINE_LIMIT_S, FlowPlanner
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import TickInput
 from penstock.policy.model_versions import WHOLE_PERCENT, versions_of
@@ -178,7 +178,7 @@ def _planned(
         elapsed_s=1.0,
         interventions=fleet.interventions,
     )
-    plans = planner(policy.objective.planner, OFFLINE_LIMIT_S).plan(tick).plans
+    plans = FlowPlanner(OFFLINE_LIMIT_S).plan(tick).plans
     return {
         Key(origin, entry.model, entry.residency): {arc.server: arc.share for arc in entry.arcs}
         for origin, plan in plans.items()

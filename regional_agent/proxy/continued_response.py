@@ -175,7 +175,7 @@ class ContinuedResponse:
         context.continuations += 1
         context.extends_text = stream.has_text
         model = context.policy.models.get(context.model)
-        max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.queueing.max_wait_s
+        max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.max_wait_s
         context.max_wait_s = now - context.received_at + max_wait_s
         body = stream.next_body(self._body)
         stream.next_stream()

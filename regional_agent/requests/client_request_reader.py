@@ -139,7 +139,7 @@ class ClientRequestReader:
             context.deadline_at = now + timeout_s
             context.own_deadline = timeout_s == client_timeout_s
             context.priority = tenant.priority
-            context.max_wait_s = model.queueing.max_wait_s
+            context.max_wait_s = model.max_wait_s
             context.counted = counted
             context.asked_for = asked_for
             if location is not None:
@@ -174,7 +174,7 @@ class ClientRequestReader:
         fallback, facts = policy.models[fields.model], context.facts
         context.estimate = work_estimate_of(request, fields, facts.tenant, fallback.cost, self._expectations)
         context.model = fields.model
-        context.max_wait_s = fallback.queueing.max_wait_s
+        context.max_wait_s = fallback.max_wait_s
         context.forget_tries()
         self._demand.offered(fields.model, context.residency.permitted, facts.location.country)
         return True

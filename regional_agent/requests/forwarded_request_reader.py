@@ -103,7 +103,7 @@ class ForwardedRequestReader:
         elif route is not None and (route.previous_object or route.client_object):
             prefer_object(self.objects, context, now)
         context.extends_text = route_context.extends_text
-        max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.queueing.max_wait_s
+        max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.max_wait_s
         context.max_wait_s = min(max_wait_s, max(0.0, route_context.queue_s))
         sender = policy.tenants.get(route_context.tenant)
         context.priority = sender.priority if sender is not None else 0

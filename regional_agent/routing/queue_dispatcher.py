@@ -140,7 +140,7 @@ class QueueDispatcher:
         queue, known = self._queue(model), context.policy.models.get(model)
         if known is not None:
             queue.max_length = known.queueing.max_length
-            if known.queueing.follows_service and context.route_context is None and pool.slots:
+            if known.wait_follows_service and context.route_context is None and pool.slots:
                 max_wait_s = max(max_wait_s, WAIT_SERVICE_TIMES * pool.service_s * pool.ready / pool.slots)
         entry = _entry(Waiter(context, select, on_target), size_bytes, max_wait_s)
         ahead = queue.ahead_of(entry) + self.waiting(model) - len(queue)

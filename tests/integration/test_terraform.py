@@ -20,8 +20,11 @@ import hcl2
 import pytest
 import yaml
 
-from control_plane.policy.kinds.regions import RegionDocument
+from control_plane.policy.catalogue import build_catalogue
+from control_plane.policy.documents import read_documents
+from control_plane.policy.kinds import KINDS
 from control_plane.settings import load_settings as load_control_plane_settings
+from penstock.policy.kinds.regions import Region
 from regional_agent.config.settings import AgentSettings, load_settings
 from regional_agent.endpoints.endpoint_file import parse_endpoints
 from tests.support.paths import ROOT
@@ -279,8 +282,10 @@ def test_agents_accept_their_endpoints(fleet: dict[str, Any]) -> None:
 
 @needs_terraform
 def test_the_policy_bundle_accepts_the_regions(fleet: dict[str, Any]) -> None:
-    regions = [RegionDocument(**document) for document in yaml.safe_load_all(fleet["policy_regions_file"])]
-    assert {region.name: region.country for region in regions} == {
+    documents, unread = read_documents("regions.yaml", fleet["policy_regions_file"])
+    catalogue, errors = build_catalogue(documents, KINDS)
+    assert unread + errors == []
+    assert {region.name: region.country for _, region in catalogue.of(Region)} == {
         "eu-de": "DE",
         "eu-es": "ES",
         "eu-gb": "GB",

@@ -93,7 +93,6 @@ failback_ramp_s: 8.0
 ---
 apiVersion: penstock/v1
 kind: Objective
-planner: waterfall
 latency_ms_per_cost: 20000
 queueing_weight: 1.0
 change_penalty_ms: 5

@@ -14,10 +14,11 @@ from lab.simulate.targets.scenarios import Measures, RegionScenario, Runs, Scale
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.planning.registry import planner
+from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.tick_input import TickInput
+from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.kinds.models import Model
-from penstock.policy.kinds.operations import Objective, PlannerKind
+from penstock.policy.kinds.operations import Objective
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
@@ -50,7 +51,7 @@ _BASELINES: dict[str, RegionalBalancer] = {
 }
 
 
-def _policy(kind: PlannerKind) -> Policy:
+def _policy() -> Policy:
     regions = {name: Region(name, COUNTRIES[name], *place) for name, place in PLACES.items()}
     return Policy(
         regions,
@@ -58,7 +59,7 @@ def _policy(kind: PlannerKind) -> Policy:
         {},
         (),
         spillover=Spillover(),
-        objective=Objective(planner=kind, survive_one_loss=False),
+        objective=Objective(survive_one_loss=False),
     )
 
 
@@ -73,13 +74,10 @@ class StepScenario(RegionScenario, frozen=True, kw_only=True):
         """As `Scenario.measure`."""
         arrivals = step_demand(scale.step_s, seed)
         if contender == CENTRAL:
-            run: PlanetRun = CentralRun(
-                _policy(PlannerKind.WATERFALL), SITES, EVERYWHERE, report_age_s=REPORT_AGE_S, baseline=LatencyOnly()
-            )
+            run: PlanetRun = CentralRun(_policy(), SITES, EVERYWHERE, report_age_s=REPORT_AGE_S, baseline=LatencyOnly())
         else:
-            kind = PlannerKind.WATERFALL if contender == WATERFALL else PlannerKind.LINEAR_PROGRAM
             run = PlanetRun(
-                _policy(kind),
+                _policy(),
                 SITES,
                 EVERYWHERE,
                 report_age_s=REPORT_AGE_S,
@@ -87,6 +85,8 @@ class StepScenario(RegionScenario, frozen=True, kw_only=True):
                 credits=contender == PENSTOCK,
                 seed=seed,
             )
+        if contender == WATERFALL:
+            run.planner = WaterfallPlanner()
         result = run.run(arrivals)
         return {
             "wait_mean_s": result.wait_s / len(arrivals),
@@ -185,10 +185,10 @@ def _sun(name: str, hour: int) -> float:
 
 def _suffices(capacity: Mapping[str, float], demand: list[dict[str, float]]) -> bool:
     """Whether the product's plans keep the load of all regions within `capacity` (requests/s at the target) all day."""
-    policy = _policy(PlannerKind.LINEAR_PROGRAM)
+    policy = _policy()
     target = policy.spillover.target_utilisation
     slots = {name: ceil(rate * SERVICE_S / target) for name, rate in capacity.items()}
-    planning = planner(PlannerKind.LINEAR_PROGRAM, 10.0)
+    planning = FlowPlanner(10.0)
     for number, rates in enumerate(demand):
         now = 7200.0 * (number + 1)
         plans = planning.plan(

@@ -20,8 +20,9 @@ from penstock.fleet.expected_wait import expected_wait_s, headroom_slots
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
+from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
-from penstock.planning.registry import planner
+from penstock.planning.planner import Planner
 from penstock.planning.tick_input import TickInput
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
@@ -86,7 +87,7 @@ class PlanetRun:
         """Create idle regions.
 
         Args:
-            policy: selects the planner, which a baseline replaces.
+            policy: the policy of the plans, which a baseline replaces.
             slots: number of slots by region.
             permitted: the regions that may serve every request.
             report_age_s: age (s) of the reports that planner and baselines use.
@@ -99,7 +100,7 @@ class PlanetRun:
         self._sites = {name: _Site(count, permitted) for name, count in slots.items()}
         self._age_s, self._baseline, self._credits = report_age_s, baseline, credits
         self._rng = Random(seed)
-        self._planner = planner(policy.objective.planner, 1.0)
+        self.planner: Planner = FlowPlanner(1.0)
         self._plans: dict[str, RegionPlan] = {}
         self._reported: deque[tuple[float, Snapshot, dict[str, RegionReport]]] = deque()
         self._reports = {name: RegionReport(count, 0) for name, count in slots.items()}
@@ -245,7 +246,7 @@ class PlanetRun:
             generation=self._generation,
             elapsed_s=TICK_S,
         )
-        self._plans = self._planner.plan(tick).plans
+        self._plans = self.planner.plan(tick).plans
         first = next(iter(self._sites))
         entry = self._plans[first].lookup(MODEL, self._permitted.name)
         share = sum(arc.share for arc in entry.arcs if arc.server == first) if entry is not None else 1.0

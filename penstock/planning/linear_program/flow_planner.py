@@ -18,6 +18,9 @@ from penstock.planning.share_moves import Key, NearestFirst
 from penstock.planning.tick_input import TickInput, Workload, workload
 from penstock.planning.waterfall import waterfall_shares
 
+OFFLINE_LIMIT_S = 10.0
+"""Time limit (s) of the solver for plans outside the planning loop."""
+
 
 class FlowPlanner:
     """Plans by a min-cost flow; each solve starts from the last one's basis.

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from penstock.policy.fields import PolicyStruct
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.policy.fields import (
+    DERIVED,
+    REQUIRED,
+    AdapterPattern,
+    Conflict,
+    ModelName,
+    NonEmpty,
+    PolicyStruct,
+    bounds,
+)
 from penstock.policy.service_objective import ServiceObjective
 from penstock.routes.route import Timeouts
 
@@ -14,45 +25,44 @@ class CostUnit(StrEnum):
     """Unit of the cost of a model's requests."""
 
     TOKEN = "token"
-    """Language models: prompt tokens as input, generated tokens as output."""
     MEGAPIXEL_STEP = "megapixel_step"
-    """Image models: 10^6 pixels of each image, times denoising steps."""
     AUDIO_SECOND = "audio_second"
-    """Speech models: seconds of generated speech."""
     TENSOR_ELEMENT = "tensor_element"
-    """Models behind the Open Inference Protocol: elements of all input tensors."""
     REQUEST = "request"
-    """Anything else: every request costs the same."""
 
 
 class Cost(PolicyStruct, frozen=True):
-    """The cost of a model's requests: time on the reference accelerator (H100, `penstock.policy.accelerators`) without
-    other requests.
+    """Cost of a model's requests: time of one request alone on an H100. A prior that agents correct from traffic."""
 
-    The cost is a prior: the speed of each endpoint and the lengths of prompts and answers are learned from traffic.
-    """
-
-    unit: CostUnit = CostUnit.REQUEST
-    input_unit_s: float = 0.0
-    """Time (s) of one unit of input: a prompt token that is not cached. 0 for units without input."""
-    output_unit_s: float = 5.0
-    """Time (s) of one unit of output: a generated token, a megapixel step, a second of speech, a tensor element, a
+    unit: Annotated[CostUnit, REQUIRED] = CostUnit.REQUEST
+    """Unit of cost: tokens of language models; 10^6 pixels times steps of image models; seconds of speech; elements of
+    all input tensors (Open Inference Protocol); or requests, each of which costs the same."""
+    input_unit_s: Annotated[float, bounds(ge=0, le=60)] = 0.0
+    """Time (s) for one unit of input: an uncached prompt token. 0 where input costs nothing."""
+    output_unit_s: Annotated[float, bounds(gt=0, le=3600), REQUIRED] = 5.0
+    """Time (s) for one unit of output: a generated token, a megapixel step, a second of speech, a tensor element, a
     request."""
 
 
 class Scaling(PolicyStruct, frozen=True):
-    """Parameters of the capacity recommendations for a model."""
+    """Inputs of the capacity recommendations (`penstock capacity`). Penstock itself starts no endpoints."""
 
-    cold_start_s: float = 300.0
-    """Time (s) from the order of an endpoint until it serves at full speed."""
-    gpus_per_endpoint: float = 1.0
-    """GPUs of one endpoint."""
-    slots_per_endpoint: int = 8
-    """Concurrent requests of one endpoint, used in regions that report none."""
-    min_endpoints: int = 0
-    """Minimum number of endpoints in each region that serves the model."""
-    max_endpoints: int = 10_000
+    cold_start_s: Annotated[float, bounds(ge=0, le=86_400)] = 300.0
+    """Time (s) from the request for an endpoint until the endpoint serves at full speed: provisioning of a node, pull
+    of the image, loading of the weights, warm-up. Demand is forecast at least this far ahead."""
+    gpus_per_endpoint: Annotated[float, bounds(gt=0, le=10_000)] = 1.0
+    """Number of GPUs of one endpoint, from which GPU seconds and cost are computed."""
+    slots_per_endpoint: Annotated[int, bounds(ge=1, le=1_000_000)] = 8
+    """Maximum concurrent requests of one endpoint. A prior, used for regions that report no endpoint of the model."""
+    min_endpoints: Annotated[int, bounds(ge=0, le=100_000)] = 0
+    """Minimum number of endpoints in each region that has the model, regardless of demand."""
+    max_endpoints: Annotated[int, bounds(ge=0, le=100_000)] = 10_000
     """Maximum number of endpoints in each region."""
+
+    def conflict(self) -> Conflict | None:
+        if self.max_endpoints >= self.min_endpoints:
+            return None
+        return Conflict("max_endpoints is below min_endpoints", "raise max_endpoints")
 
 
 class QueueOrder(StrEnum):
@@ -66,69 +76,112 @@ class QueueOrder(StrEnum):
 DEFAULT_MAX_WAIT_S: Final = 20.0
 """Maximum wait (s) of a request, after which the client or its load balancer has a better choice."""
 
-
 WAIT_SERVICE_TIMES: Final = 2.0
 """The default maximum wait is at least this number of service times: a request may wait for the one before it."""
 
 
-def default_max_wait_s(expected_service_s: float) -> float:
-    """Maximum wait (s) of requests for a model whose document sets none, by its expected service time (s)."""
-    return max(DEFAULT_MAX_WAIT_S, WAIT_SERVICE_TIMES * expected_service_s)
-
-
 class Queueing(PolicyStruct, frozen=True):
-    """Service discipline of the admission queues of a model."""
+    """The admission queues of a model: how long and how many requests wait, and the order of the requests of one tenant
+    and priority. Between tenants, requests are served by arrival."""
 
     order: QueueOrder = QueueOrder.SHORTEST
-    max_overtaken_s: float = 10.0
-    """Arrivals later than this time (s) after a request do not overtake it, whatever its work."""
-    max_wait_s: float = DEFAULT_MAX_WAIT_S
-    """Maximum wait (s) of a request, in all regions together."""
-    follows_service: bool = False
-    """Whether the maximum wait grows with the measured service times, because the policy sets none."""
-    max_length: int = 4096
-    """Maximum number of requests that wait at one agent."""
+    """`shortest`: by deadline plus a delay that grows with the expected work of the request, which shortens the mean
+    and median wait when engines are full. `deadline`: earliest deadline first. `arrival`: oldest request first,
+    regardless of deadlines."""
+    max_overtaken_s: Annotated[float, bounds(ge=0, le=3600)] = 10.0
+    """For `shortest`: a request is not overtaken by requests that arrive more than this time (s) after it. A higher
+    value shortens the median wait and lengthens the longest waits."""
+    max_wait_s: Annotated[float, bounds(ge=0, le=3600)] | None = None
+    """Time (s) for which a request may wait for a slot, or for an endpoint that loads, restarts or was scaled to zero,
+    in all regions together. A request that is expected to wait longer is refused at once; 0: never wait. null: 20,
+    or twice `expected_service_s`, or twice the measured time in which a slot of an endpoint becomes free, whichever is
+    longest."""
+    max_length: Annotated[int, bounds(ge=1, le=1_000_000)] = 4096
+    """Maximum number of requests that wait at one agent. A full queue refuses or displaces requests of the tenant that
+    has most in it."""
+    wait_is_set: Annotated[bool | UnsetType, DERIVED] = UNSET
+    """Whether the document sets `max_wait_s`. Written only where the value is that of a document without the field."""
 
 
 class Model(PolicyStruct, frozen=True):
-    """A model that clients may request by name."""
+    """A model that clients may request by name. Which regions run a model is reported by agents, not written in
+    policy."""
 
-    name: str
-    expected_service_s: float = 5.0
-    """Time (s) for which one request holds its slot; used until completions have been measured."""
-    request_bytes: float = 4_000.0
-    """Mean size (bytes) of a request body, which is egress of the origin if another region serves the request."""
-    response_bytes: float = 4_000.0
-    """Mean size (bytes) of a response body, which is egress of the serving region."""
+    name: ModelName
+    """Name that clients use in requests."""
+    expected_service_s: Annotated[float, bounds(ge=0.001, le=3600)] = 5.0
+    """Time (s) for which one request occupies a slot. A prior, used until completions are measured."""
+    request_bytes: Annotated[float, bounds(ge=0, le=1e9)] = 4_000.0
+    """Mean size (bytes) of a request body: egress of the origin when another region serves the request."""
+    response_bytes: Annotated[float, bounds(ge=0, le=1e9)] = 4_000.0
+    """Mean size (bytes) of a response body: egress of the serving region."""
     cost: Cost = Cost()
-    """Cost of its requests at an endpoint."""
-    fallback: str | None = None
-    """Lighter model that serves the requests if no permitted region has this model, or all regions that have it are
-    full; None refuses the requests."""
+    """Cost of the model's requests for an endpoint; used to select the endpoint with the least expected work."""
+    fallback: ModelName | None = None
+    """Name of a lighter model that serves the requests while this model is ready in no permitted region, or while all
+    permitted regions are full and the requests would time out in the queue. The response names the serving model in
+    `x-penstock-model`. null: refuse instead."""
     service_objective: ServiceObjective | None = None
-    """Objective of the time to first byte; None for no objective."""
+    """Target for the times of responses. `penstock status` and alerts report it, and a rollout that breaks it is rolled
+    back; planning does not use it. null: no objective."""
     timeouts: Timeouts = Timeouts()
-    """Time limits of requests for the model; a limit that is set here takes precedence over the limit of the route."""
+    """Time limits of the model's requests; a limit that is set here takes precedence over the limit of the route."""
     continue_streams: bool = False
-    """Whether another endpoint continues a streamed answer whose endpoint or region failed."""
-    adapters: tuple[str, ...] = ()
-    """Patterns of the names of its adapters, which `penstock.policy.adapter_patterns` matches."""
+    """Whether another endpoint continues a streamed chat or text completion whose endpoint or serving region fails.
+    Requires vLLM or SGLang. Tool calls, reasoning, log probabilities, structured outputs and `n` above 1 are never
+    continued."""
+    adapters: Annotated[tuple[AdapterPattern, ...], Meta(extra_json_schema={"maxItems": 64})] = ()
+    """Patterns of the names of this model's adapters, such as `llama-3-8b-*`; `*` stands for any characters. A request
+    for such a name is planned, queued and charged as a request for this model, and is served only by endpoints that
+    list the adapter: in `/v1/models` of the engine, with this model as its `parent`, or in `adapters` of the
+    endpoint's entry."""
     scaling: Scaling = Scaling()
+    """Inputs of the capacity recommendations. Routing uses `cold_start_s` alone: for that time after an endpoint ceased
+    to be ready, requests wait for it."""
     queueing: Queueing = Queueing()
-    """Service discipline of its admission queues."""
+    """How long and how many of the model's requests wait in the admission queue, and in which order they leave it."""
+
+    @property
+    def default_max_wait_s(self) -> float:
+        """Maximum wait (s) of its requests if the policy sets none and no request has been measured."""
+        return max(DEFAULT_MAX_WAIT_S, WAIT_SERVICE_TIMES * self.expected_service_s)
+
+    @property
+    def max_wait_s(self) -> float:
+        """Maximum wait (s) of its requests, in all regions together."""
+        return self.default_max_wait_s if self.queueing.max_wait_s is None else self.queueing.max_wait_s
+
+    @property
+    def wait_follows_service(self) -> bool:
+        """Whether the maximum wait grows with the measured service times, because the policy sets none."""
+        return self.queueing.wait_is_set is UNSET and self.max_wait_s == self.default_max_wait_s
 
 
 class Version(PolicyStruct, frozen=True):
-    """A model that serves requests for a versioned name."""
+    """One of the models that serve a name."""
 
-    model: str
-    percent: float
-    """Share (0-100) of the requests for the name that the model serves."""
+    model: ModelName
+    """Name of a model of this bundle."""
+    percent: Annotated[float, bounds(ge=0, le=100)]
+    """Share of the requests (0-100); the shares of all versions sum to 100."""
 
 
 class ModelVersions(PolicyStruct, frozen=True):
-    """A name that clients request, and the models that serve it."""
+    """A name that several models serve: a canary has a small percentage, blue-green is 100 and 0.
 
-    name: str
-    versions: tuple[Version, ...]
-    """Versions in the order in which they occupy the scale, see `penstock.policy.model_versions`."""
+    A session keeps its version while percentages are unchanged, and keeps a version whose share grows. A session is
+    identified by an `x-session-id` header, or `prompt_cache_key` or `user` in the body; requests without one are drawn
+    independently. Uploads and tunnels, whose bodies are not rewritten, get the version whose name was requested.
+    """
+
+    name: ModelName
+    """Name that clients use. If a model has the same name, that model must be one of the versions."""
+    versions: NonEmpty[tuple[Version, ...]]
+    """The versions. Keep their order when percentages change, so that sessions keep their versions."""
+
+    def conflict(self) -> Conflict | None:
+        if abs(sum(version.percent for version in self.versions) - 100.0) > 1e-6:
+            return Conflict("the percentages do not sum to 100", "write 0 for a version without traffic")
+        if len({version.model for version in self.versions}) < len(self.versions):
+            return Conflict("names a model twice", "write each version once")
+        return None

@@ -3,73 +3,67 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated, Literal
 
-from penstock.policy.fields import PolicyStruct
+from msgspec import Meta
 
-
-class PlannerKind(StrEnum):
-    """The planner, by name; `penstock.planning.registry` contains the implementations.
-
-    A name always identifies the same planner: a changed planner gets a new name, so that a new release does not change
-    plans.
-    """
-
-    LINEAR_PROGRAM = "linear_program"
-    """Minimises the cost of all demand together, with reserve for the loss of a region."""
-    WATERFALL = "waterfall"
-    """Fills home to its target, then the next nearest permitted region; ignores costs and keeps no reserve."""
+from penstock.policy.fields import DERIVED, Conflict, Label, Moment, NonEmpty, PolicyStruct, bounds, length
 
 
 class Objective(PolicyStruct, frozen=True):
-    """The planner and its objective, in milliseconds of latency, and the reserve.
+    """The weights of planning, in milliseconds of latency, and the reserve. At most one per bundle.
 
     One millisecond of round trip costs one millisecond. Serving demand takes precedence over the reserve, and the
     reserve over all other costs, whatever the weights.
     """
 
-    planner: PlannerKind = PlannerKind.LINEAR_PROGRAM
-    """The planner; the other fields are its parameters, and some planners ignore them."""
-    latency_ms_per_cost: float = 20_000.0
-    """Additional latency (ms) that is worth one unit of the bundle's currency in GPU time and egress."""
-    queueing_weight: float = 0.1
-    """Milliseconds of round trip that one millisecond of expected queueing is worth: below one, since waiting requests
-    may still use spill credits. With a higher value, demand leaves a pool earlier as it fills."""
-    change_penalty_ms: float = 5.0
-    """Minimum gain (ms) for which demand moves to another region; a tenth of it for a move home."""
+    planner: Annotated[Literal["linear_program", "waterfall"], DERIVED] = "linear_program"
+    """Not used. Earlier releases wrote the planner into the policy, where it is part of the digest."""
+    latency_ms_per_cost: Annotated[float, bounds(ge=0, le=1e9)] = 20_000.0
+    """Additional latency (ms) that is acceptable to save one unit of the bundle's currency on GPU time and egress."""
+    queueing_weight: Annotated[float, bounds(ge=0, le=1000)] = 0.1
+    """Weight of one millisecond of expected queueing, relative to one millisecond of round trip. Below 1, since waiting
+    requests may still use spill credits. With a higher value, demand leaves a pool earlier as it fills."""
+    change_penalty_ms: Annotated[float, bounds(ge=0, le=60_000)] = 5.0
+    """Minimum improvement (ms) for which a plan moves demand; for a move to the home region, a tenth of this value."""
     survive_one_loss: bool = True
-    """Whether plans keep capacity free, within residency, for the loss of any one region (N-1)."""
-    forecast_horizon_s: float = 10.0
-    """Horizon (s) of the demand forecast, which is used if it exceeds the measured demand."""
+    """Whether to reserve capacity, within residency, for the loss of any one region (N-1)."""
+    forecast_horizon_s: Annotated[float, bounds(ge=0, le=3600)] = 10.0
+    """Forecast horizon (s) of demand; a plan covers the higher of forecast and measured demand."""
 
 
 class RolloutRules(PolicyStruct, frozen=True):
-    """Stages and limits of the rollout of a policy change."""
+    """Stages and limits of a policy rollout. At most one per bundle; the document in force governs the next rollout."""
 
-    shadow_s: float = 10.0
-    """Duration (s) of the shadow phase, which compares plans under both policies; 0 skips it."""
-    max_moved_share: float = 0.25
-    """Maximum share (0-1) of all demand that changes its region; above it the rollout waits for an operator."""
-    canary_regions: tuple[str, ...] = ()
-    """Regions that receive the new policy first; empty to skip the canary phase."""
-    canary_s: float = 300.0
-    """Minimum duration (s) of the canary phase."""
-    acknowledge_timeout_s: float = 15.0
-    """Maximum time (s) for canary agents to accept the policy; after that it is rolled back."""
-    min_requests: int = 100
-    """Minimum number of finished canary requests for a comparison, and for the end of the canary phase."""
-    max_failure_increase: float = 0.02
-    """Maximum increase (0-1) of the share of requests that fail or are refused."""
-    max_latency_factor: float = 1.5
-    """Maximum ratio of the mean time to first byte to that of the baseline."""
-    watch_s: float = 600.0
-    """Time (s) for which the same limits apply after every region has received the policy."""
+    shadow_s: Annotated[float, bounds(ge=0, le=86_400)] = 10.0
+    """Time (s) for which the plans of both policies are compared before any region applies the new one. 0: none."""
+    max_moved_share: Annotated[float, bounds(ge=0, le=1)] = 0.25
+    """Maximum share (0-1) of all demand that the new plan may move; above it, the rollout waits for an operator."""
+    canary_regions: tuple[Label, ...] = ()
+    """Regions that apply the new policy before all others; `[]`: no canary stage."""
+    canary_s: Annotated[float, bounds(ge=0, le=86_400)] = 300.0
+    """Minimum time (s) of the canary stage."""
+    acknowledge_timeout_s: Annotated[float, bounds(gt=0, le=3600)] = 15.0
+    """Time (s) within which every canary agent must report the new policy; otherwise the policy is rolled back."""
+    min_requests: Annotated[int, bounds(ge=0, le=1_000_000_000)] = 100
+    """Minimum number of requests that have ended in the canary regions before their results are evaluated and before
+    the rollout proceeds."""
+    max_failure_increase: Annotated[float, bounds(ge=0, le=1)] = 0.02
+    """Allowed increase (0-1) of the share of requests that fail or are refused."""
+    max_latency_factor: Annotated[float, bounds(ge=1, le=1000)] = 1.5
+    """Maximum ratio of the mean time to first byte to its value before the change."""
+    watch_s: Annotated[float, bounds(ge=0, le=86_400)] = 600.0
+    """Time (s) for which the same limits apply after every region applies the policy."""
 
 
 class GuardRails(PolicyStruct, frozen=True):
-    """Limits of overrides that operators set without `--force`."""
+    """Limits of overrides (drain, fail over, weight) that are set without `--force`. At most one per bundle.
 
-    max_withdrawn_share: float = 0.5
-    """Maximum share (0-1) of the fleet's capacity for one model that overrides may withdraw together."""
+    An override that drains the last region of a residency class for a model always needs `--force`.
+    """
+
+    max_withdrawn_share: Annotated[float, bounds(gt=0, le=1)] = 0.5
+    """Share (0-1) of the fleet's capacity for any one model that all overrides together may withdraw."""
 
 
 class Recurrence(StrEnum):
@@ -80,49 +74,81 @@ class Recurrence(StrEnum):
     WEEKLY = "weekly"
 
 
-class MaintenanceWindow(PolicyStruct, frozen=True):
-    """A period for which regions are drained for maintenance."""
+PERIOD_S = {Recurrence.DAILY: 86_400.0, Recurrence.WEEKLY: 7 * 86_400.0}
 
-    name: str
-    regions: frozenset[str]
-    starts_at: float
-    """Unix time (s) of its first beginning, at which the drain must be complete."""
-    duration_s: float
-    """Duration (s) of each occurrence."""
-    recurrence: Recurrence = Recurrence.NEVER
-    lead_s: float = 600.0
-    """Time (s) before each beginning at which the drain begins."""
-    source: str = ""
+StartsAt = Annotated[
+    Moment,
+    Meta(
+        description="First start, date and minute in UTC, such as `2026-12-01T02:00Z`; or, without the Z, in local time"
+        " of `time_zone`."
+    ),
+]
+TimeZoneName = Annotated[
+    Annotated[str, length(1, 64)] | None,
+    Meta(
+        description="Time zone of `starts_at` and the recurrence, by IANA name, such as `Europe/Berlin`. A local time"
+        " that a change of clocks skips moves by the length of the change; if a local time occurs twice, the first"
+        " occurrence counts. null: UTC."
+    ),
+]
+RecurrenceField = Annotated[Recurrence, Meta(description="Period of the recurrence, at the same local time.")]
+
+
+class MaintenanceWindow(PolicyStruct, frozen=True):
+    """A scheduled drain of regions, which are drained by `starts_at`."""
+
+    name: Label
+    """Unique name; overrides and warnings cite it."""
+    regions: NonEmpty[frozenset[Label]]
+    """Names of the regions to drain."""
+    starts_at: StartsAt
+    duration_s: Annotated[float, bounds(gt=0, le=7 * 86_400)]
+    """Duration (s) of each window; the regions then return by the failback ramp."""
+    recurrence: RecurrenceField = Recurrence.NEVER
+    lead_s: Annotated[float, bounds(ge=0, le=86_400)] = 600.0
+    """Time (s) before each start at which the drain begins, so that running requests can end."""
+    source: Annotated[str, DERIVED] = ""
     """File and line of the window."""
-    time_zone: str | None = None
-    """Time zone of the recurrence, an IANA name that `Policy.time_zones` contains; None for UTC."""
+    time_zone: TimeZoneName = None
+
+    def conflict(self) -> Conflict | None:
+        period_s = PERIOD_S.get(self.recurrence)
+        if period_s is None or self.lead_s + self.duration_s < period_s:
+            return None
+        return Conflict("the window never closes", "make the sum of lead_s and duration_s shorter than the recurrence")
 
 
 class Exercise(StrEnum):
     """The exercise of a drill."""
 
     EVACUATE_REGION = "evacuate_region"
-    """A region is drained until it serves no requests, stays empty for a while, and then receives traffic again."""
     CONTROL_PLANE_FAILOVER = "control_plane_failover"
-    """The leader steps down, and another control plane takes over."""
 
 
 class DrillSchedule(PolicyStruct, frozen=True):
-    """A drill that the leader starts automatically."""
+    """A scheduled drill: a safe exercise on the live fleet, refused while the fleet is unhealthy or lacks reserves."""
 
-    name: str
+    name: Label
+    """Unique name; drills and warnings cite it."""
     exercise: Exercise
-    starts_at: float
-    """Unix time (s) of its first beginning."""
-    region: str | None = None
-    """The region that is evacuated; None for a failover of the control planes."""
-    recurrence: Recurrence = Recurrence.NEVER
-    hold_s: float = 60.0
-    """Time (s) for which an evacuated region stays empty."""
-    max_burn_rate: float = 2.0
-    """Maximum burn rate of a model's error budget since the beginning of the drill. The drill is aborted if the rate is
-    higher and the objective is significantly missed."""
-    source: str = ""
+    """`evacuate_region`: drain `region`, keep it empty, and return its traffic. `control_plane_failover`: the leader
+    steps down, and another control plane takes over."""
+    starts_at: StartsAt
+    region: Label | None = None
+    """Name of the region to evacuate; required for `evacuate_region`, and not allowed otherwise."""
+    recurrence: RecurrenceField = Recurrence.NEVER
+    hold_s: Annotated[float, bounds(ge=0, le=3600)] = 60.0
+    """Time (s) for which the region stays empty."""
+    max_burn_rate: Annotated[float, bounds(ge=1, le=1000)] = 2.0
+    """Maximum burn rate of a model's error budget since the beginning of the drill; a rate of 1 uses up the budget
+    exactly. The drill is aborted if the rate is higher and the objective is significantly missed."""
+    source: Annotated[str, DERIVED] = ""
     """File and line of the drill."""
-    time_zone: str | None = None
-    """Time zone of the recurrence, an IANA name that `Policy.time_zones` contains; None for UTC."""
+    time_zone: TimeZoneName = None
+
+    def conflict(self) -> Conflict | None:
+        if (self.exercise is Exercise.EVACUATE_REGION) == (self.region is not None):
+            return None
+        return Conflict(
+            "exercise and region do not match", "write region for evacuate_region, and for no other exercise"
+        )

@@ -1,39 +1,100 @@
-"""Kinds of policy documents: regions, and where clients enter."""
+"""Kinds of policy documents: regions, blocs of countries, distances, and where clients enter."""
 
 from __future__ import annotations
 
-from penstock.policy.fields import PolicyStruct
+from typing import Annotated
+
+import msgspec
+
+from penstock.policy.fields import (
+    DERIVED,
+    BlocName,
+    Conflict,
+    Label,
+    NonEmpty,
+    PolicyStruct,
+    SubdivisionCode,
+    bounds,
+    length,
+)
+
+RttMs = Annotated[float, bounds(ge=0, le=10_000)]
 
 
 class Region(PolicyStruct, frozen=True):
-    """One site that serves requests."""
+    """One site that serves. It is in the jurisdiction of its country and of every bloc that contains the country."""
 
-    name: str
+    name: Label
+    """Unique name, such as `eu-de`."""
     country: str
-    """ISO 3166-1 alpha-2 code of the country of the hardware."""
-    latitude_deg: float
-    longitude_deg: float
-    jurisdictions: frozenset[str] = frozenset()
-    """Jurisdictions of the site: its country and the blocs of the country, such as {"DE", "EU", "EEA"}."""
-    cost_per_gpu_hour: float = 1.0
-    """Relative price of a GPU hour in this region, in the currency of the bundle."""
-    city: str = ""
-    egress_cost_per_gb: float = 0.0
-    """Price of 10^9 bytes that leave this region for another one, in the currency of the bundle."""
-    bias_ms: float = 0.0
-    """Distance (ms) that is added to the real distance of this region for every origin and client, including the region
-    itself."""
-    spillover_order: tuple[str, ...] = ()
-    """Regions that receive this region's overflow first, in order and regardless of distance; the others follow."""
+    """ISO 3166-1 alpha-2 code of the country where the hardware stands."""
+    latitude_deg: Annotated[float, bounds(ge=-90, le=90)]
+    """Degrees north."""
+    longitude_deg: Annotated[float, bounds(ge=-180, le=180)]
+    """Degrees east."""
+    jurisdictions: Annotated[frozenset[str], DERIVED] = frozenset()
+    """The country and the blocs of the country, such as {"DE", "EU", "EEA"}."""
+    cost_per_gpu_hour: Annotated[float, bounds(ge=0, le=1e6)] = 1.0
+    """Price of a GPU hour in this region; all prices of a bundle are in the same currency."""
+    city: Annotated[str, length(0, 100)] = ""
+    """City, shown in status."""
+    egress_cost_per_gb: Annotated[float, bounds(ge=0, le=1e6)] = 0.0
+    """Price of 10^9 bytes that leave this region for another one, in the same currency."""
+    bias_ms: RttMs = 0.0
+    """Distance (ms) that is added to the real distance of this region, for every origin and client, its own included.
+    With 30, a client or origin that is less than 30 ms nearer to this region than to another region uses the other
+    region."""
+    spillover_order: tuple[Label, ...] = ()
+    """Names of the regions that receive this region's overflow first: each is filled to its target before the next;
+    the other regions follow, nearest and cheapest first."""
+
+
+class Bloc(PolicyStruct, frozen=True):
+    """A named group of countries, such as the EU."""
+
+    name: BlocName
+    """Unique name, such as `EU`; must not be the code of a country."""
+    members: NonEmpty[tuple[str, ...]]
+    """ISO 3166-1 alpha-2 codes of countries, and names of other blocs, all of whose countries are members."""
+
+
+class GeoRouting(PolicyStruct, frozen=True):
+    """Measured distances between regions. At most one per bundle."""
+
+    rtt_ms: dict[Label, dict[Label, RttMs]] = msgspec.field(default_factory=dict)
+    """Measured round trips (ms) from origin to server; a missing pair is estimated from the distance on Earth."""
+
+
+class ClientLocations(PolicyStruct, frozen=True):
+    """Locations of clients; a client in either list matches."""
+
+    countries: NonEmpty[tuple[str, ...]] = ()
+    """ISO 3166-1 alpha-2 codes and names of blocs."""
+    subdivisions: NonEmpty[tuple[SubdivisionCode, ...]] = ()
+    """ISO 3166-2 codes of a country's first level, such as `US-CA`; a map that lists the subdivision takes precedence
+    over a map of the whole country."""
+
+    def conflict(self) -> Conflict | None:
+        if self.countries or self.subdivisions:
+            return None
+        return Conflict("selects no clients", "write `countries`, `subdivisions`, or both")
+
+
+class EntryMapDocument(PolicyStruct, frozen=True):
+    """Preferred entry regions of clients in some locations. Residency takes precedence over the preference."""
+
+    name: Label
+    """Unique name; of several maps that match a client, the first by name counts."""
+    clients: ClientLocations
+    """Clients that the map applies to; a client whose location is unknown matches no map."""
+    regions: NonEmpty[tuple[Label, ...]]
+    """Names of regions, best first; the other permitted regions follow, nearest first."""
 
 
 class EntryMap(PolicyStruct, frozen=True):
-    """Preferred entry regions for clients in some locations, before the nearest ones."""
+    """A compiled `EntryMapDocument`: its blocs are expanded to countries."""
 
     name: str
     client_countries: frozenset[str]
-    """ISO 3166-1 alpha-2."""
     client_subdivisions: frozenset[str]
-    """ISO 3166-2, first level, such as "US-CA"; a map of a client's subdivision precedes one of its country."""
     regions: tuple[str, ...]
-    """Entry regions, best first. Regions that residency forbids are skipped; the other permitted regions follow."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.routes.route import BodyKind, ErrorFormat, ModelLocation, ModelSource, Route
+from penstock.routes.route import BodyKind, ErrorFormat, Method, ModelLocation, ModelSource, Route
 
-GET: Final = frozenset({"GET"})
-EVERY_METHOD: Final = frozenset({"DELETE", "GET", "PATCH", "POST", "PUT"})
+GET: Final[frozenset[Method]] = frozenset({"GET"})
+EVERY_METHOD: Final[frozenset[Method]] = frozenset({"DELETE", "GET", "PATCH", "POST", "PUT"})
 
 IN_BODY: Final = (ModelLocation(ModelSource.JSON, "/model"),)
 IN_PATH: Final = (ModelLocation(ModelSource.PATH, "model"),)

@@ -18,7 +18,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.planning.planner import PlanResult
 from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.kinds.models import Model
-from penstock.policy.kinds.operations import Objective, PlannerKind
+from penstock.policy.kinds.operations import Objective
 from penstock.policy.kinds.regions import Region
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
@@ -125,23 +125,16 @@ async def test_an_error_of_the_waterfall_is_raised_and_the_next_tick_plans_again
     assert not (await decided(runner, 10.0)).fallbacks
 
 
-async def test_policy_selects_the_planner_and_a_chosen_waterfall_is_no_fallback() -> None:
+async def test_a_policy_of_an_earlier_release_that_names_the_waterfall_is_planned_by_price() -> None:
     """The other region costs a hundredth, and only the linear program uses costs."""
-    runner = PlannerRunner(PATIENCE_S)
     cheap_b = msgspec.structs.replace(POLICY.regions["b"], cost_per_gpu_hour=0.01)
-    by_price = msgspec.structs.replace(
+    policy = msgspec.structs.replace(
         POLICY,
         regions=POLICY.regions | {"b": cheap_b},
-        objective=Objective(latency_ms_per_cost=1e8, forecast_horizon_s=0.0),
+        objective=Objective(planner="waterfall", latency_ms_per_cost=1e8, forecast_horizon_s=0.0),
     )
-    by_waterfall = msgspec.structs.replace(
-        by_price, objective=msgspec.structs.replace(by_price.objective, planner=PlannerKind.WATERFALL)
-    )
-    waterfall = await decided(runner, 50.0, policy=by_waterfall)
-    assert (share_at_home(waterfall), waterfall.fallbacks) == (1.0, {})
-    weighed = await decided(runner, 50.0, policy=by_price)
-    assert (share_at_home(weighed), weighed.fallbacks) == (0.0, {})
-    assert share_at_home(await decided(runner, 50.0, policy=by_waterfall)) == 1.0
+    planned = await decided(PlannerRunner(PATIENCE_S), 50.0, policy=policy)
+    assert (share_at_home(planned), planned.fallbacks) == (0.0, {})
 
 
 async def test_planning_does_not_block_the_event_loop() -> None:

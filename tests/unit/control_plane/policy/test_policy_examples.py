@@ -9,6 +9,7 @@ from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.documents import read_documents
 from control_plane.policy.folder import read_folder
 from control_plane.policy.kinds import KINDS
+from control_plane.policy.schema import schema
 from penstock.planning.spillover_limits import bounds
 from penstock.policy.entry_map import mapped
 from penstock.policy.geography import Location
@@ -48,10 +49,11 @@ def test_the_smallest_bundle_fits_on_a_screen_and_equals_the_explicit_one() -> N
     written = {document["kind"] for document in documents}
     absent = [name for name, kind in KINDS.items() if kind.max_count == 1 and name not in written]
     documents += [{"apiVersion": "penstock/v1", "kind": name} for name in absent]
-    in_full = [
-        KINDS[document["kind"]].shape.model_validate(document).model_dump(mode="json", by_alias=True)
-        for document in documents
-    ]
+    definitions = schema()["$defs"]
+    in_full = []
+    for document in documents:
+        fields = definitions[KINDS[document["kind"]].struct.__name__]["properties"]
+        in_full.append({name: field["default"] for name, field in fields.items() if "default" in field} | document)
     assert compile_bundle({"in-full.yaml": yaml.safe_dump_all(in_full)}) == bundle("smallest")
 
 

@@ -92,8 +92,7 @@ async def test_an_invalid_change_keeps_the_last_policy_and_states_the_reason(fol
         await source.poll()
     assert source.current is before
     assert source.refused == (
-        "spillover.yaml:4: target_utilisation: input should be less than or equal to 1; "
-        "correct it; policies/schema.json describes every field",
+        "spillover.yaml:4: target_utilisation: is out of bounds; write a number that is above 0 and at most 1",
     )
     change(folder, ": 8", ": 0.7")
     for _ in range(2):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec import UNSET
 
 from penstock.admission import model_queue
 from penstock.cost.work import Work
@@ -248,7 +249,7 @@ async def test_the_length_and_age_of_the_queue_are_published(here: Here) -> None
 
 @pytest.mark.parametrize("follows_service", [True, False])
 async def test_the_default_wait_grows_with_the_measured_service_times(here: Here, follows_service: bool) -> None:
-    here.models["m"] = Model("m", queueing=Queueing(follows_service=follows_service))
+    here.models["m"] = Model("m", queueing=Queueing(wait_is_set=UNSET if follows_service else True))
     for _ in range(50):
         here.gpu.completed(60.0)
     here.endpoints.pool("m").recount()

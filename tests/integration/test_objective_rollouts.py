@@ -1,4 +1,4 @@
-"""A change of the planner is rolled out as any change of policy: real control planes, etcd and repository."""
+"""A change of the planner's weights is rolled out as any change of policy: real control planes, etcd and repository."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ CHEAPEST = "us-east"
 CANARY = "eu-es"
 AT_HOME = {name: {name: 1.0} for name in REGIONS}
 BY_PRICE = {name: {CHEAPEST: 1.0} for name in REGIONS}
+BY_LATENCY, BY_COST = 0.0, 100_000_000.0
 RULES: Mapping[str, object] = {
     "shadow_s": 8,
     "canary_regions": f"[{CANARY}]",
@@ -44,10 +45,9 @@ RULES: Mapping[str, object] = {
 }
 
 
-def files(planner: str, **rules: object) -> dict[str, bytes]:
-    """The planet's bundle with large steps, and a price of GPU time that only the linear program uses."""
-    objective = "apiVersion: penstock/v1\nkind: Objective\nlatency_ms_per_cost: 100000000\n"
-    objective += f"planner: {planner}\n"
+def files(latency_ms_per_cost: float, **rules: object) -> dict[str, bytes]:
+    """The planet's bundle with large steps and a weight of prices."""
+    objective = f"apiVersion: penstock/v1\nkind: Objective\nlatency_ms_per_cost: {latency_ms_per_cost}\n"
     spillover = (PLANET / "spillover.yaml").read_bytes() + b"step_per_s: 1\n"
     return bundle_files(
         PLANET, objective=objective.encode(), spillover=spillover, rollout=rollout_rules(**{**RULES, **rules})
@@ -84,15 +84,15 @@ async def shown(operator: Operator, server: ControlPlaneServer) -> Any:
     return (await operator.http.get(f"{server.url}/v1/rollouts/current")).json()
 
 
-async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
+async def test_from_latency_to_price_by_shadow_canary_and_promotion(
     serving: Callable[[], Serving], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
-    repository.commit(files("waterfall"))
+    repository.commit(files(BY_LATENCY))
     with serving() as (server,):
         async with ApplyingAgents(store, [server.url]):
             await operator.until(server, lambda status: is_in(status, Phase.DONE, 1))
             await until_async(lambda: planned(store, AT_HOME))
-            repository.commit(files("linear_program"), message=b"Plan by price")
+            repository.commit(files(BY_COST), message=b"Plan by price")
             await operator.until(server, lambda status: is_in(status, Phase.SHADOW))
 
             async def compared() -> Any:
@@ -102,7 +102,7 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
             reported = await found(compared)
             assert [
                 (change["kind"], change["field"], change["before"], change["after"]) for change in reported["changes"]
-            ] == [("Objective", "planner", "waterfall", "linear_program")]
+            ] == [("Objective", "latency_ms_per_cost", BY_LATENCY, BY_COST)]
             assert reported["rollout"]["moved_share"] == pytest.approx(0.8)
             coming = {(move["origin"], move["after"]) for move in reported["moves"] if move["server"] == CHEAPEST}
             assert coming == {(name, 1.0) for name in REGIONS if name != CHEAPEST}
@@ -114,17 +114,17 @@ async def test_from_waterfall_to_linear_program_by_shadow_canary_and_promotion(
             await until_async(lambda: planned(store, BY_PRICE))
 
 
-async def test_a_planner_that_moves_too_much_is_held_and_a_slow_one_rolled_back(
+async def test_an_objective_that_moves_too_much_is_held_and_a_slow_one_rolled_back(
     serving: Callable[[], Serving], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:
     limits = {"max_moved_share": 0.25, "min_requests": 300, "max_latency_factor": 2, "canary_s": 30}
-    repository.commit(files("waterfall", **limits))
+    repository.commit(files(BY_LATENCY, **limits))
     with serving() as (server,):
         async with ApplyingAgents(store, [server.url]) as agents:
             agents.slow_from = {CHEAPEST}
             await operator.until(server, lambda status: is_in(status, Phase.DONE, 1))
             await until_async(lambda: planned(store, AT_HOME))
-            repository.commit(files("linear_program", **limits))
+            repository.commit(files(BY_COST, **limits))
             held = await operator.until(server, lambda status: is_in(status, Phase.SHADOW_HELD))
             assert held.rollout is not None
             assert held.rollout.why == "it would move 80.0% of demand, more than 25.0%"

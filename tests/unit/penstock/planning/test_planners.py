@@ -1,34 +1,24 @@
-"""The planners that a policy can select: each provides plans, failover tables, shortfalls and cost."""
+"""The linear program and its fallback: each provides plans, failover tables, shortfalls and cost."""
 
 from __future__ import annotations
 
 from math import inf
-from typing import get_args
 
-import msgspec
 import pytest
 
-from control_plane.policy.bundle_errors import PolicyRefused
-from control_plane.policy.compiler import compile_bundle
-from control_plane.policy.folder import read_folder
-from control_plane.policy.kinds.operations import ObjectiveDocument
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
+from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
-from penstock.planning.planner import PlanResult
-from penstock.planning.registry import PLANNERS, planner
+from penstock.planning.planner import Planner, PlanResult
 from penstock.planning.share_moves import Key
 from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.kinds.models import Model
-from penstock.policy.kinds.operations import Objective, PlannerKind
+from penstock.policy.kinds.operations import Objective
 from penstock.policy.kinds.regions import Region
 from penstock.policy.policy import Policy
-from penstock.policy.policy_diff import diff
 from penstock.policy.residency import residency_class
-from penstock.what_if.demand_outcomes import Capacity, DemandGroup
-from penstock.what_if.evaluation import evaluate_demand
-from tests.support.control_planes import PLANET
 from tests.support.planner_calls import tick_input
 
 WHERE = ("de", "es", "us")
@@ -42,10 +32,7 @@ POLICY = Policy(
     models={"m": Model("m", expected_service_s=1.0)},
     tenants={},
     residency=(),
-    objective=Objective(planner=PlannerKind.WATERFALL, latency_ms_per_cost=1e8),
-)
-BY_PRICE = msgspec.structs.replace(
-    POLICY, objective=msgspec.structs.replace(POLICY.objective, planner=PlannerKind.LINEAR_PROGRAM)
+    objective=Objective(latency_ms_per_cost=1e8),
 )
 
 
@@ -78,17 +65,9 @@ def decided(
     )
 
 
-def test_every_name_has_one_meaning_and_can_be_written() -> None:
-    assert set(PLANNERS) == set(PlannerKind)
-    written = get_args(ObjectiveDocument.model_fields["planner"].annotation)
-    assert written == tuple(kind.value for kind in PlannerKind)
-    assert type(planner(PlannerKind.WATERFALL, 1.0)) is WaterfallPlanner
-
-
-@pytest.mark.parametrize("kind", PlannerKind)
-def test_each_plans_for_every_region_with_failover_tables(kind: PlannerKind) -> None:
-    by = planner(kind, inf)
-    planned = by.plan(tick_input(POLICY, fleet(de=10.0), {}, epoch=3, generation=9, elapsed_s=1.0))
+@pytest.mark.parametrize("planner", [FlowPlanner(inf), WaterfallPlanner()])
+def test_each_plans_for_every_region_with_failover_tables(planner: Planner) -> None:
+    planned = planner.plan(tick_input(POLICY, fleet(de=10.0), {}, epoch=3, generation=9, elapsed_s=1.0))
     assert planned.plans.keys() == POLICY.regions.keys()
     assert {(plan.epoch, plan.generation) for plan in planned.plans.values()} == {(3, 9)}
     for entry in planned.plans["de"].classes:
@@ -119,30 +98,3 @@ def test_its_tables_are_kept_from_tick_to_tick() -> None:
     assert decided(by, fuller, first.plans, now=0.5).plans["de"].classes == first.plans["de"].classes
     anew = decided(WaterfallPlanner(), fuller, first.plans, now=0.5)
     assert anew.plans["de"].classes != first.plans["de"].classes
-
-
-def test_what_if_plans_by_the_logic_that_policy_names() -> None:
-    rooms = [Capacity(name, "m", 100, 1.0) for name in WHERE]
-    tenants = compile_bundle(read_folder(PLANET)).tenants
-    asked = [DemandGroup("de", "open", "DE", "m", 10.0)]
-    served = {
-        policy.objective.planner: evaluate_demand(msgspec.structs.replace(policy, tenants=tenants), asked, rooms)
-        .demand_outcomes[0]
-        .servers
-        for policy in (POLICY, BY_PRICE)
-    }
-    assert served == {PlannerKind.WATERFALL: {"de": 1.0}, PlannerKind.LINEAR_PROGRAM: {"us": 1.0}}
-
-
-def test_another_logic_is_a_change_of_policy() -> None:
-    assert POLICY.digest() != BY_PRICE.digest()
-    assert [str(change) for change in diff(POLICY, BY_PRICE)] == ['Objective planner: "waterfall" -> "linear_program"']
-
-
-def test_a_bundle_that_names_an_unknown_planner_is_refused() -> None:
-    files = dict(read_folder(PLANET))
-    files["objective.yaml"] = "apiVersion: penstock/v1\nkind: Objective\nplanner: crystal_ball\n"
-    with pytest.raises(PolicyRefused) as error:
-        compile_bundle(files)
-    (only,) = error.value.errors
-    assert str(only) == "objective.yaml:3: planner: is not known; write 'linear_program' or 'waterfall'"

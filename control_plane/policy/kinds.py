@@ -1,0 +1,52 @@
+"""Kinds of documents in a bundle. A new kind needs a struct in `penstock.policy.kinds`, and a row here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.policy.fields import PolicyStruct
+from penstock.policy.kinds.models import Model, ModelVersions
+from penstock.policy.kinds.operations import DrillSchedule, GuardRails, MaintenanceWindow, Objective, RolloutRules
+from penstock.policy.kinds.regions import Bloc, EntryMapDocument, GeoRouting, Region
+from penstock.policy.kinds.residency_rules import AcceptedLoss, AcceptedRemoval, ResidencyRuleDocument
+from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
+from penstock.policy.kinds.tenants import AnonymousAccess, BrowserAccess, DataClass, Tenant
+from penstock.routes.route import Route, RoutePresets
+
+API_VERSION = "penstock/v1"
+"""Version of the format of policy files."""
+
+
+class Kind(NamedTuple):
+    """One kind: the struct of its documents, and the minimum and maximum number of such documents in a bundle."""
+
+    struct: type[PolicyStruct]
+    min_count: int
+    max_count: int
+
+
+KINDS = {
+    "Region": Kind(Region, 1, 1_000),
+    "Bloc": Kind(Bloc, 0, 250),
+    "Model": Kind(Model, 1, 1_000),
+    "ModelVersions": Kind(ModelVersions, 0, 1_000),
+    "Route": Kind(Route, 0, 200),
+    "RoutePresets": Kind(RoutePresets, 0, 1),
+    "DataClass": Kind(DataClass, 1, 1_000),
+    "Tenant": Kind(Tenant, 1, 10_000),
+    "AnonymousAccess": Kind(AnonymousAccess, 0, 1),
+    "BrowserAccess": Kind(BrowserAccess, 0, 1),
+    "ResidencyRule": Kind(ResidencyRuleDocument, 0, 1_000),
+    "AcceptedLoss": Kind(AcceptedLoss, 0, 1_000),
+    "AcceptedRemoval": Kind(AcceptedRemoval, 0, 1_000),
+    "GeoRouting": Kind(GeoRouting, 0, 1),
+    "EntryMap": Kind(EntryMapDocument, 0, 1_000),
+    "Spillover": Kind(Spillover, 0, 1),
+    "SpilloverLimit": Kind(SpilloverLimit, 0, 1_000),
+    "Failover": Kind(Failover, 0, 1),
+    "Objective": Kind(Objective, 0, 1),
+    "Rollout": Kind(RolloutRules, 0, 1),
+    "GuardRails": Kind(GuardRails, 0, 1),
+    "MaintenanceWindow": Kind(MaintenanceWindow, 0, 1_000),
+    "Drill": Kind(DrillSchedule, 0, 100),
+}
