@@ -111,8 +111,6 @@ def configure_logs() -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    # APScheduler warns of each tick that it skips while the previous tick waits for the store, which is expected.
-    logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
 
 
 def _exception_of(exc_info: Any) -> str:

@@ -61,7 +61,7 @@ from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.planning.past_moment import KeptPast
-from control_plane.planning.periodic_job import PeriodicJob
+from control_plane.planning.periodic_job import PeriodicJob, stop_scheduler
 from control_plane.planning.plan_history import PlanHistory
 from control_plane.planning.plan_publisher import PlanPublisher
 from control_plane.planning.planning_loop import TICK_S, PlanningLoop
@@ -215,8 +215,8 @@ class ControlPlane:
         await self._evaluator.close()
         await self._link.close()
         for rounds in self._rounds:
-            rounds.stop()
-        self._scheduler.shutdown(wait=False)
+            await rounds.stop()
+        await stop_scheduler(self._scheduler)
         await self.elector.stop()
         await self._registration.stop()
         for informer in self._informers:

@@ -1,17 +1,17 @@
 """Periodic jobs: run at a fixed interval, or at once on request; one run at a time.
 
-The scheduler alone would drop a request that arrives during a run, and the next run would start an interval later.
+The scheduler only requests runs, which a task performs. A run in the scheduler would not suffice: the scheduler drops a
+request that arrives during a run, warns of each run that it skips, and logs a run that its shutdown cancels as failed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
 from math import inf
 
 import structlog
-from apscheduler.job import Job
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 _log = structlog.get_logger(__name__)
@@ -38,44 +38,41 @@ class PeriodicJob:
     ) -> None:
         self._do = job
         self._every_s = every_s
+        self._apart_s = apart_s
         self._retry_s = retry_s
-        self._apart = timedelta(seconds=apart_s)
-        self._job: Job | None = None
-        self._wanted = False
+        self._wanted = asyncio.Event()
         self._running = False
-        self._began = datetime.min.replace(tzinfo=UTC)
+        self._task: asyncio.Task[None] | None = None
 
     def start(self, scheduler: AsyncIOScheduler) -> None:
         """Schedule the job; a run that was requested earlier starts at once."""
-        self._job = scheduler.add_job(self._run, "interval", seconds=self._every_s)
-        if self._wanted:
-            self._run_at(datetime.now(UTC))
+        scheduler.add_job(self._fall_due, "interval", seconds=self._every_s)
+        self._task = asyncio.create_task(self._run())
 
-    def stop(self) -> None:
-        """Start no further run, requested or periodic. Called before the scheduler stops."""
-        self._job = None
+    async def stop(self) -> None:
+        """Cancel the current run, and start no further one."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
 
     def wake(self) -> None:
         """Run the job at once, or again after the current run, which may have started before the change."""
-        self._wanted = True
+        self._wanted.set()
+
+    async def _fall_due(self) -> None:
         if not self._running:
-            self._run_at(self._soonest())
+            self._wanted.set()
 
     async def _run(self) -> None:
-        self._running = True
-        try:
-            while True:
-                self._wanted, self._began = False, datetime.now(UTC)
-                if not await self._has_succeeded() and self._retry_s < self._every_s:
-                    self._run_at(datetime.now(UTC) + timedelta(seconds=self._retry_s))
-                if not self._wanted:
-                    return
-                # Repeats within this run: the scheduler skips every run that falls due during it.
-                await asyncio.sleep((self._soonest() - datetime.now(UTC)).total_seconds())
-        except asyncio.CancelledError:
-            # The scheduler's shutdown cancels the current run, and would log the cancellation as a failure.
-            return
-        finally:
+        loop = asyncio.get_running_loop()
+        began = -inf
+        while await self._wanted.wait():
+            await asyncio.sleep(began + self._apart_s - loop.time())
+            self._wanted.clear()
+            self._running, began = True, loop.time()
+            if not await self._has_succeeded() and self._retry_s < self._every_s:
+                loop.call_later(self._retry_s, self._wanted.set)
             self._running = False
 
     async def _has_succeeded(self) -> bool:
@@ -86,9 +83,10 @@ class PeriodicJob:
             _log.exception("periodic job failed")
             return False
 
-    def _soonest(self) -> datetime:
-        return max(datetime.now(UTC), self._began + self._apart)
 
-    def _run_at(self, at: datetime) -> None:
-        if self._job is not None:
-            self._job.modify(next_run_time=at)
+async def stop_scheduler(scheduler: AsyncIOScheduler) -> None:
+    """Stop a scheduler of periodic jobs; the runs that are due end first, since it would log that it cancelled them."""
+    scheduler.pause()
+    for _ in range(2):  # One turn of the event loop for the run, one for its callback.
+        await asyncio.sleep(0)
+    scheduler.shutdown(wait=False)
