@@ -39,7 +39,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import is_served
 from regional_agent.http.listener import Listener
 from regional_agent.http.request_sequence import Application
-from regional_agent.peers.peer_verifier import ControlPlaneVerifier, PeerVerifier
+from regional_agent.peers.server_certificates import AgentCertificateCheck, ControlPlaneCertificateCheck
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
@@ -115,8 +115,8 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         region_key = SecretFile(settings.region_key_path, partial(load_region_keys, binding=binding))
     moved_s = settings.max_moved_s
     pool = UpstreamPool(tls.to_upstreams, max_moved_s=moved_s)
-    peer_pool = UpstreamPool(tls.to_peers, verify=PeerVerifier(identity.sessions), max_moved_s=moved_s)
-    verify = ControlPlaneVerifier(identity.sessions)
+    peer_pool = UpstreamPool(tls.to_peers, verify=AgentCertificateCheck(identity.sessions), max_moved_s=moved_s)
+    verify = ControlPlaneCertificateCheck(identity.sessions)
     control_plane_pool = UpstreamPool(tls.to_control_planes, verify=verify, max_moved_s=moved_s)
     rng = Random()
     access_log = _access_log(settings, rng, identity.sessions)

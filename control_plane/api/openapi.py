@@ -40,7 +40,7 @@ TAGS = {
     "policies": "Policies: revisions from git and the result of each.",
     "rollouts": "Rollouts of policies, region by region.",
     "overrides": "Overrides by operators: drain, fail over, weight, freeze.",
-    "drills": "Drills on the live fleet: evacuate a region and bring it back, fail over control planes.",
+    "drills": "Drills on the live fleet: evacuate a region and bring it back, make the leader step down.",
     "explain": "Explanations of routing decisions, steering, and what-if evaluations.",
     "events": "Stream of events.",
     "session": "Sessions of browsers, for the page at `/ui`.",

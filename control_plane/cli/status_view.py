@@ -161,7 +161,7 @@ def _overrides(status: Status) -> Iterable[Text]:
     for override_status in status.overrides:
         override = override_status.override
         what = f"{override.kind.value.replace('_', ' ')} of {override.region or override.origin or 'every plan'}"
-        yield Text(f"{what} {override_status.phase.value}, by {override.author}: {override.reason}", "magenta")
+        yield Text(f"{what} {override_status.state.value}, by {override.author}: {override.reason}", "magenta")
 
 
 def _warnings(status: Status) -> Iterable[Text]:

@@ -34,7 +34,7 @@ class DrillReport(msgspec.Struct, frozen=True):
     number: int
     exercise: Exercise
     region: str | None
-    """The evacuated region; null for a failover of the control planes."""
+    """The evacuated region; null for a step-down of the leader."""
     phase: DrillPhase
     why: str
     """Reason of the last change of phase."""

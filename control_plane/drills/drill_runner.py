@@ -65,7 +65,7 @@ class DrillRunner:
     Args:
         store: the fleet's configuration store.
         audit: records each step, in its transaction.
-        elector: leadership of this control plane; a failover of control planes makes it step down.
+        elector: leadership of this control plane; a drill makes it step down.
         overrides: sets and lifts the drain of an evacuation, within the guard rails.
         planning: provides the plan in force.
         rollouts: provides the active rollout.

@@ -10,8 +10,8 @@ import msgspec
 from penstock.overrides.overrides import Override
 
 
-class OverridePhase(StrEnum):
-    """Phase of an override."""
+class OverrideState(StrEnum):
+    """State of an override."""
 
     ACTIVE = "active"
     RETURNING = "returning"
@@ -23,7 +23,7 @@ class OverrideStatus(msgspec.Struct, frozen=True):
     """One override and its current effect."""
 
     override: Override
-    phase: OverridePhase
+    state: OverrideState
     weight: float
     """Factor (0-1) of the region's share now; 1 for a freeze."""
     ends_in_s: float | None
@@ -54,12 +54,12 @@ def override_status(override: Override, now: float, ramp_s: float, *, by_policy:
         ramp_s: the policy's failback ramp, in seconds.
     """
     if override.holds(now):
-        phase = OverridePhase.ACTIVE
+        state = OverrideState.ACTIVE
     else:
-        phase = OverridePhase.ENDED if override.over(now, ramp_s) else OverridePhase.RETURNING
-    ends = override.expires_at if phase is OverridePhase.ACTIVE else None
+        state = OverrideState.ENDED if override.over(now, ramp_s) else OverrideState.RETURNING
+    ends = override.expires_at if state is OverrideState.ACTIVE else None
     return OverrideStatus(
-        override, phase, override.weight(now, ramp_s), None if ends is None else ends - now, by_policy
+        override, state, override.weight(now, ramp_s), None if ends is None else ends - now, by_policy
     )
 
 

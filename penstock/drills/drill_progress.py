@@ -22,7 +22,7 @@ RETURN_WITHIN_S = 300.0
 """Time limit (s) of a return, beyond the policy's failback ramp."""
 
 TAKE_OVER_WITHIN_S = 60.0
-"""Time limit (s) of a failover of the control planes."""
+"""Time limit (s) of a step-down of the leader."""
 
 MARGIN_S = 60.0
 """Time (s) between the time limits of an evacuation and the expiry of its drain, which no leader has to lift."""

@@ -86,7 +86,7 @@ class DrillRequest(msgspec.Struct, frozen=True):
 
     exercise: Exercise
     region: str | None
-    """The region to evacuate; None for a failover of the control planes."""
+    """The region to evacuate; None for a step-down of the leader."""
     hold_s: float
     """Time (s) for which an evacuated region stays empty."""
     max_burn_rate: float

@@ -49,7 +49,7 @@ class ModelDiscovery(StrEnum):
     """The engine does not report models: it serves one model, and accepts any name."""
 
 
-class Gauge(NamedTuple):
+class EngineMetric(NamedTuple):
     """A metric, or its series with one label value."""
 
     name: str
@@ -66,15 +66,15 @@ class Engine(msgspec.Struct, frozen=True):
     metrics_path: str = "/metrics"
     metrics_port: int | None = None
     """Port of the metrics page; None for the port of requests."""
-    queued: tuple[Gauge, ...] = ()
-    """Gauges of waiting requests. Of several gauges the first that exists is used, here and in the fields below."""
-    running: tuple[Gauge, ...] = ()
-    """Gauges of running requests."""
-    kv_used: tuple[Gauge, ...] = ()
-    """Gauges of the share (0-1) of the KV cache that is in use."""
-    prefix_hits: tuple[Gauge, ...] = ()
+    queued: tuple[EngineMetric, ...] = ()
+    """Metrics of waiting requests. Of several metrics the first that exists is used, here and in the fields below."""
+    running: tuple[EngineMetric, ...] = ()
+    """Metrics of running requests."""
+    kv_used: tuple[EngineMetric, ...] = ()
+    """Metrics of the share (0-1) of the KV cache that is in use."""
+    prefix_hits: tuple[EngineMetric, ...] = ()
     """Counters of the prompt tokens found in the prefix cache since the engine's start."""
-    prefix_queries: tuple[Gauge, ...] = ()
+    prefix_queries: tuple[EngineMetric, ...] = ()
     """Counters of the prompt tokens looked up in the prefix cache since the engine's start."""
     extends_text: bool = False
     """Whether a chat completion can extend the last message (`continue_final_message`)."""
@@ -83,19 +83,22 @@ class Engine(msgspec.Struct, frozen=True):
 ENGINES: dict[EngineKind, Engine] = {
     EngineKind.AUTO: Engine(health=HealthCheck()),
     EngineKind.VLLM: Engine(
-        queued=(Gauge("vllm:num_requests_waiting"),),
-        running=(Gauge("vllm:num_requests_running"),),
-        kv_used=(Gauge("vllm:kv_cache_usage_perc"), Gauge("vllm:gpu_cache_usage_perc")),
-        prefix_hits=(Gauge("vllm:prefix_cache_hits_total"), Gauge("vllm:gpu_prefix_cache_hits_total")),
-        prefix_queries=(Gauge("vllm:prefix_cache_queries_total"), Gauge("vllm:gpu_prefix_cache_queries_total")),
+        queued=(EngineMetric("vllm:num_requests_waiting"),),
+        running=(EngineMetric("vllm:num_requests_running"),),
+        kv_used=(EngineMetric("vllm:kv_cache_usage_perc"), EngineMetric("vllm:gpu_cache_usage_perc")),
+        prefix_hits=(EngineMetric("vllm:prefix_cache_hits_total"), EngineMetric("vllm:gpu_prefix_cache_hits_total")),
+        prefix_queries=(
+            EngineMetric("vllm:prefix_cache_queries_total"),
+            EngineMetric("vllm:gpu_prefix_cache_queries_total"),
+        ),
         extends_text=True,
     ),
     EngineKind.SGLANG: Engine(
-        queued=(Gauge("sglang:num_queue_reqs"),),
-        running=(Gauge("sglang:num_running_reqs"),),
-        kv_used=(Gauge("sglang:token_usage"),),
-        prefix_hits=(Gauge("sglang:cached_tokens_total"),),
-        prefix_queries=(Gauge("sglang:prompt_tokens_total"),),
+        queued=(EngineMetric("sglang:num_queue_reqs"),),
+        running=(EngineMetric("sglang:num_running_reqs"),),
+        kv_used=(EngineMetric("sglang:token_usage"),),
+        prefix_hits=(EngineMetric("sglang:cached_tokens_total"),),
+        prefix_queries=(EngineMetric("sglang:prompt_tokens_total"),),
         extends_text=True,
     ),
     EngineKind.TRITON: Engine(
@@ -103,27 +106,27 @@ ENGINES: dict[EngineKind, Engine] = {
         models=ModelDiscovery.EACH,
         metrics_port=8002,
         queued=(
-            Gauge("nv_trt_llm_request_metrics", "request_type", "waiting"),
-            Gauge("nv_inference_pending_request_count"),
+            EngineMetric("nv_trt_llm_request_metrics", "request_type", "waiting"),
+            EngineMetric("nv_inference_pending_request_count"),
         ),
         running=(
-            Gauge("nv_trt_llm_request_metrics", "request_type", "scheduled"),
-            Gauge("nv_trt_llm_request_metrics", "request_type", "active"),
+            EngineMetric("nv_trt_llm_request_metrics", "request_type", "scheduled"),
+            EngineMetric("nv_trt_llm_request_metrics", "request_type", "active"),
         ),
-        kv_used=(Gauge("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "fraction"),),
+        kv_used=(EngineMetric("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "fraction"),),
     ),
     EngineKind.TRTLLM: Engine(
         metrics_path="/prometheus/metrics",
-        queued=(Gauge("trtllm_num_requests_waiting"),),
-        running=(Gauge("trtllm_num_requests_running"),),
-        kv_used=(Gauge("trtllm_kv_cache_utilization"),),
-        prefix_hits=(Gauge("trtllm_prompt_cached_tokens_total"),),
-        prefix_queries=(Gauge("trtllm_prompt_tokens_total"),),
+        queued=(EngineMetric("trtllm_num_requests_waiting"),),
+        running=(EngineMetric("trtllm_num_requests_running"),),
+        kv_used=(EngineMetric("trtllm_kv_cache_utilization"),),
+        prefix_hits=(EngineMetric("trtllm_prompt_cached_tokens_total"),),
+        prefix_queries=(EngineMetric("trtllm_prompt_tokens_total"),),
     ),
     EngineKind.TGI: Engine(
         models=ModelDiscovery.NEVER,
-        queued=(Gauge("tgi_queue_size"),),
-        running=(Gauge("tgi_batch_current_size"),),
+        queued=(EngineMetric("tgi_queue_size"),),
+        running=(EngineMetric("tgi_batch_current_size"),),
     ),
     EngineKind.COG: Engine(health=HealthCheck(path="/health-check"), models=ModelDiscovery.NEVER),
     EngineKind.HTTP: Engine(health=HealthCheck(), models=ModelDiscovery.NEVER),

@@ -13,7 +13,7 @@ from itertools import islice
 from math import isfinite, isnan
 from typing import NamedTuple
 
-from penstock.health.engine_kinds import ENGINES, Engine, EngineKind, Gauge
+from penstock.health.engine_kinds import ENGINES, Engine, EngineKind, EngineMetric
 
 FRESH_S = 2.0
 """Maximum age (s) of a signal with full weight: twice the polling period."""
@@ -166,7 +166,7 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
     """The samples of known gauges. The thousands of other lines of a page are not split."""
-    names = {gauge.name for engine in engines for gauges in _gauges(engine).values() for gauge in gauges}
+    names = {gauge.name for engine in engines for gauges in _metrics(engine).values() for gauge in gauges}
     lines = b"\n" + page
     found: Samples = {}
     for name in sorted(names):
@@ -196,7 +196,7 @@ def _sample(name: str, labels: bytes, text: bytes) -> tuple[dict[str, str], floa
     return {label[1].decode(): label[2].decode("utf-8", "replace") for label in first}, value
 
 
-def _gauges(engine: Engine) -> dict[Signal, tuple[Gauge, ...]]:
+def _metrics(engine: Engine) -> dict[Signal, tuple[EngineMetric, ...]]:
     return {
         Signal.QUEUED: engine.queued,
         Signal.RUNNING: engine.running,
@@ -208,7 +208,7 @@ def _gauges(engine: Engine) -> dict[Signal, tuple[Gauge, ...]]:
 
 def _signals(engine: Engine, found: Samples) -> dict[Signal, float]:
     signals = {}
-    for signal, alternatives in _gauges(engine).items():
+    for signal, alternatives in _metrics(engine).items():
         for gauge in alternatives:
             values = [
                 checked(signal, value)

@@ -23,7 +23,7 @@ from penstock.wire.session import BadSignature, Session, Sessions
 from regional_agent.background_tasks import cancel, keep_running, wait_for_event
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.peer_region import PeerRegion
-from regional_agent.peers.peer_verifier import require_agent_of
+from regional_agent.peers.server_certificates import require_agent_of
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import Fetched, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool

@@ -20,9 +20,9 @@ from penstock.policy.policy import Policy
 from penstock.policy.service_objective import Measure
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.endpoint_metrics import EndpointMetrics
+from regional_agent.telemetry.metric_primitives import DurationHistograms, RequestCounter, Series
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.telemetry.outcomes import ContinuationOutcome, QueueOutcome, RequestKind, RetryReason
-from regional_agent.telemetry.request_metrics import DurationHistograms, RequestCounter, Series
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
 from regional_agent.telemetry.usage_counters import usage_counters
 from regional_agent.telemetry.usage_meter import UsageMeter

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from penstock.health.engine_signals import LOAD_SIGNALS, Signal
 from penstock.health.outlier_ejection import FAILURES, AttemptOutcome
 from penstock.health.progress import StallReason
-from regional_agent.telemetry.request_metrics import CounterFamily
+from regional_agent.telemetry.metric_primitives import CounterFamily
 
 
 class EndpointMetrics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from regional_agent.telemetry.request_metrics import CounterFamily
+from regional_agent.telemetry.metric_primitives import CounterFamily
 from regional_agent.telemetry.usage_meter import UsageMeter, UsageSeries
 
 

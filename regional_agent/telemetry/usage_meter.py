@@ -8,7 +8,7 @@ from typing import Final
 from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome
 from penstock.pools.placement import WorkEstimate
-from regional_agent.telemetry.request_metrics import DurationHistogram, DurationHistograms
+from regional_agent.telemetry.metric_primitives import DurationHistogram, DurationHistograms
 
 _OK: Final = Outcome.OK
 """A module constant, since in Python 3.11 access to an enum member through its class is a function call."""

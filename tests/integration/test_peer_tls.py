@@ -17,7 +17,7 @@ from adapters.tls_contexts import ClientTls, ServerTls
 from lab.servers.etcd import EtcdServer
 from penstock.wire.identity import Identity, SpiffeId, TrustBundle
 from penstock.wire.session import Sessions
-from regional_agent.peers.peer_verifier import PeerVerifier
+from regional_agent.peers.server_certificates import AgentCertificateCheck
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -52,7 +52,7 @@ def client_tls(directory: Path) -> ClientTls:
 def pool_of(directory: Path, sessions: Sessions | None = None) -> UpstreamPool:
     """The connection pool of agent HERE for other regions."""
     return UpstreamPool(
-        client_tls(write_identity(directory, HERE)), verify=PeerVerifier(sessions or Sessions(identity(HERE)))
+        client_tls(write_identity(directory, HERE)), verify=AgentCertificateCheck(sessions or Sessions(identity(HERE)))
     )
 
 

@@ -82,7 +82,7 @@ async def lift_all(planet: Planet, token: str) -> None:
     (where,) = control_plane_urls(planet.topology, planet.ports).values()
     async with httpx.AsyncClient(base_url=where, headers={"authorization": f"Bearer {token}"}) as http:
         active = [
-            override for override in (await http.get("/v1/overrides")).json()["items"] if override["phase"] == "active"
+            override for override in (await http.get("/v1/overrides")).json()["items"] if override["state"] == "active"
         ]
         for override in active:
             path = f"/v1/overrides/{override['override']['id']}"

@@ -70,7 +70,7 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
 
     @router.post("", status_code=201, responses=returns(DrillReport, "The drill begins.", status=201))
     async def begin(caller: Operator, body: BeginDrillBody) -> Response:
-        """Begin a drill: evacuate a region and bring it back, or fail over the control planes.
+        """Begin a drill: evacuate a region and bring it back, or make the leader step down.
 
         409 if a condition does not hold: another drill or a rollout is under way, a region failed or is drained, a
         service objective is missed now, the other regions have too little capacity, or no second control plane exists.
@@ -133,5 +133,5 @@ def routes(runner: DrillRunner, view: FleetView) -> APIRouter:
 
 
 def _authorise(caller: Caller, region: str | None) -> None:
-    """Raise 403 unless the caller may change the region, or the whole fleet for a failover of control planes."""
+    """Raise 403 unless the caller may change the region, or the whole fleet for a step-down of the leader."""
     must_reach(caller, None if region is None else {region})

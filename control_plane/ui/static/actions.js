@@ -151,7 +151,7 @@ export function undraining(region, status) {
     confirm: "Undrain",
     done: `${region} returns by steps.`,
     preview: async () => {
-      const lifted = overridesOf(status(), region).filter(({ override, phase, by_policy: byPolicy }) => !byPolicy && phase === "active" && ["drain", "fail_over"].includes(override.kind));
+      const lifted = overridesOf(status(), region).filter(({ override, state, by_policy: byPolicy }) => !byPolicy && state === "active" && ["drain", "fail_over"].includes(override.kind));
       if (!lifted.length) return [h("p", { class: "bad" }, "No operator drains it or fails it over. A maintenance window ends by the policy."), null, { by: "invalid" }];
       const [node] = await consequences({ lift: lifted.map(({ override }) => override.id) });
       return [h("div", { class: "preview" }, h("p", {}, "Traffic returns along the policy's failback ramp. These overrides would be lifted:"),
@@ -241,10 +241,10 @@ export const changeTable = (changes) => table("Changes of the policy", ["kind", 
 const value = (found) => (found === null || found === undefined ? "none" : typeof found === "string" ? found : JSON.stringify(found).slice(0, 200));
 
 export const overrideTable = (overrides, last = null) => table("Overrides",
-  ["kind", "region", "limited to", "author", "reason", "phase", "time left", ...(last ? [""] : [])],
+  ["kind", "region", "limited to", "author", "reason", "state", "time left", ...(last ? [""] : [])],
   overrides.map((each) => [each.override.kind.replaceAll("_", " ") + (each.override.value === null ? "" : ` ${percent(each.override.value)}`), each.override.region ?? "all",
     [each.override.model, each.override.origin && `clients of ${each.override.origin}`].filter(Boolean).join(", ") || "nothing", each.override.author, each.override.reason,
-    each.by_policy ? `${each.phase}, maintenance window` : each.phase,
-    each.phase !== "active" ? "" : each.ends_in_s === null ? "until lifted" : duration(each.ends_in_s), ...(last ? [last(each)] : [])]));
+    each.by_policy ? `${each.state}, maintenance window` : each.state,
+    each.state !== "active" ? "" : each.ends_in_s === null ? "until lifted" : duration(each.ends_in_s), ...(last ? [last(each)] : [])]));
 
 export const audit = () => get("/v1/audit?limit=50");

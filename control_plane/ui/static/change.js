@@ -37,7 +37,7 @@ export class ChangeView {
   update(status) {
     this.status = status;
     this.diff.update(status);
-    const last = this.acts ? (each) => (each.by_policy || each.phase !== "active" ? "" : actionButton("Lift…", () => lifting(each))) : null;
+    const last = this.acts ? (each) => (each.by_policy || each.state !== "active" ? "" : actionButton("Lift…", () => lifting(each))) : null;
     show(this.overrides, status.overrides.length ? overrideTable(status.overrides, last) : h("p", { class: "empty" }, "None."));
   }
 

@@ -54,13 +54,13 @@ export const models = (status) =>
 
 /** Whether a drain or another override is in force, by region. */
 export function overridesOf(status, name) {
-  return status.overrides.filter((each) => each.override.region === name && each.phase !== "ended");
+  return status.overrides.filter((each) => each.override.region === name && each.state !== "ended");
 }
 
 /** Regions that are up, and that overrides in force empty. */
 function emptiedRegions(status) {
   const failed = new Set(status.regions.filter((region) => region.state === "failed").map((region) => region.name));
-  return new Set(status.overrides.filter(({ phase, override }) => phase === "active" && EMPTIES.has(override.kind) && !failed.has(override.region))
+  return new Set(status.overrides.filter(({ state, override }) => state === "active" && EMPTIES.has(override.kind) && !failed.has(override.region))
     .map(({ override }) => override.region));
 }
 

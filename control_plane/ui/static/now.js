@@ -107,7 +107,7 @@ function regionRow(status, region, model) {
   const overrides = overridesOf(status, region.name);
   return [
     regionLink(region.name),
-    [badge(region.state), overrides.length ? h("small", {}, ` ${overrides.map(({ override, phase }) => `${override.kind.replaceAll("_", " ")} (${phase})`).join(", ")}`) : ""],
+    [badge(region.state), overrides.length ? h("small", {}, ` ${overrides.map(({ override, state }) => `${override.kind.replaceAll("_", " ")} (${state})`).join(", ")}`) : ""],
     meter(share, `${count(inFlight)} of ${count(slots)} slots`),
     `${count(ready)} of ${count(endpoints)}`,
     count(spilloverOf(region, model).waiting),

@@ -1,4 +1,4 @@
-"""`penstock drill`: evacuate a region and bring it back, or fail over the control planes, on the live fleet."""
+"""`penstock drill`: evacuate a region and bring it back, or make the leader step down, on the live fleet."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def evacuate(
         _run(api, body, wait, output)
 
 
-@app.command()
+@app.command("step-down")
 @with_fleet_options
-def failover(
+def step_down(
     fleet: FleetOptions, reason: ReasonOption, wait: WaitOption = True, output: OutputOption = Output.TABLE
 ) -> None:
     """Make the leader step down, so that another control plane takes over.
@@ -78,8 +78,15 @@ def failover(
     Exit code 1 if the drill was refused or aborted.
     """
     body = {"exercise": Exercise.CONTROL_PLANE_FAILOVER.value, "reason": reason}
-    with exit_on_error("drill failover"), fleet.connect() as api:
+    with exit_on_error("drill step-down"), fleet.connect() as api:
         _run(api, body, wait, output)
+
+
+@app.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def failover() -> None:
+    """The former name of `step-down`."""
+    with exit_on_error("drill failover"):
+        raise UsageFault("the command is `penstock drill step-down`; a failover is that of a region")
 
 
 @app.command()
@@ -164,7 +171,7 @@ def _table(reports: Iterable[DrillReport]) -> Table:
 
 
 def _exercise(report: DrillReport) -> str:
-    return f"evacuate {report.region}" if report.region is not None else "control plane failover"
+    return f"evacuate {report.region}" if report.region is not None else "leader steps down"
 
 
 def _rpo(report: DrillReport) -> str:

@@ -16,7 +16,7 @@ from control_plane.cli.api_client import ApiClient, ApiRefused
 from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
-from control_plane.overrides.override_resource import LiftedOverrides, OverridePage, OverridePhase, OverrideStatus
+from control_plane.overrides.override_resource import LiftedOverrides, OverridePage, OverrideState, OverrideStatus
 from penstock.overrides.overrides import OverrideKind
 
 app = typer.Typer(no_args_is_help=True, help="List and lift overrides.")
@@ -136,7 +136,7 @@ def unfreeze(fleet: FleetOptions, reason: ReasonOption, output: OutputOption = O
         freezes = [
             status
             for status in _list(api)
-            if status.override.kind is OverrideKind.FREEZE and status.phase is OverridePhase.ACTIVE
+            if status.override.kind is OverrideKind.FREEZE and status.state is OverrideState.ACTIVE
         ]
         if not freezes:
             fail("unfreeze", "no freeze is in force", EXIT_FAILED)
@@ -221,7 +221,7 @@ def _table(statuses: Sequence[OverrideStatus]) -> Table:
             override.kind.value.replace("_", " "),
             override.region or "-",
             ", ".join(scope) or "all",
-            f"{status.phase.value} {status.weight:.0%}" if override.region else status.phase.value,
+            f"{status.state.value} {status.weight:.0%}" if override.region else status.state.value,
             _format_end(status),
             override.author,
             override.reason,
@@ -230,7 +230,7 @@ def _table(statuses: Sequence[OverrideStatus]) -> Table:
 
 
 def _format_end(status: OverrideStatus) -> str:
-    if status.phase is not OverridePhase.ACTIVE:
+    if status.state is not OverrideState.ACTIVE:
         return f"lifted by {status.override.lifted_by}" if status.override.lifted_by else "expired"
     if status.ends_in_s is None:
         return "when lifted"

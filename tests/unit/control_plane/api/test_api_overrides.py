@@ -55,7 +55,7 @@ async def test_a_drain_is_set_shown_and_lifted(api: httpx.AsyncClient) -> None:
     set_ = await api.post("/v1/regions/eu-de/drain", json=DRAIN, headers=as_("duty"))
     assert set_.status_code == 201, set_.text
     created = set_.json()
-    assert (created["phase"], created["weight"], created["by_policy"]) == ("active", 0.0, False)
+    assert (created["state"], created["weight"], created["by_policy"]) == ("active", 0.0, False)
     assert created["override"].items() >= {"kind": "drain", "region": "eu-de", "author": "duty"}.items()
     assert created["override"]["expires_at"] == created["override"]["begins_at"] + 7200
     assert 0 < created["ends_in_s"] <= 7200
@@ -70,7 +70,7 @@ async def test_a_drain_is_set_shown_and_lifted(api: httpx.AsyncClient) -> None:
     assert (await api.delete(set_.headers["location"], headers={"if-match": tag})).status_code == 422
     lifted = await api.delete(where, headers={"if-match": tag} | as_("duty"))
     assert lifted.status_code == 200
-    assert lifted.json()["phase"] == "returning"
+    assert lifted.json()["state"] == "returning"
     assert lifted.json()["override"]["lifted_by"] == "duty"
 
     entries = (await api.get("/v1/audit")).json()["items"]
@@ -88,7 +88,7 @@ async def test_undrain_lifts_every_drain_and_fail_over_of_the_region(api: httpx.
     assert lifted.status_code == 200
     kinds = [(item["override"]["kind"], item["override"]["region"]) for item in lifted.json()["overrides"]]
     assert sorted(kinds) == [("drain", "eu-de"), ("fail_over", "eu-de")]
-    holding = [item["override"]["kind"] for item in await overrides(api) if item["phase"] == "active"]
+    holding = [item["override"]["kind"] for item in await overrides(api) if item["state"] == "active"]
     assert sorted(holding) == ["drain", "weight"]
 
 
@@ -238,7 +238,7 @@ async def test_a_repeated_put_sets_one_override(api: httpx.AsyncClient) -> None:
     assert len((await api.get("/v1/audit")).json()["items"]) == 1
     await api.delete("/v1/overrides/disks-1?reason=done", headers={"if-match": "*"})
     late = await api.put("/v1/overrides/disks-1", json=body)
-    assert (late.status_code, late.json()["phase"]) == (200, "returning"), "a late repetition sets it again"
+    assert (late.status_code, late.json()["state"]) == (200, "returning"), "a late repetition sets it again"
 
 
 async def test_an_identifier_belongs_to_one_request(api: httpx.AsyncClient) -> None:

@@ -65,7 +65,7 @@ async def test_every_reference_can_be_resolved(document: dict[str, Any]) -> None
 
 async def test_no_two_types_share_a_name(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
-    assert schemas["OverridePhase"]["enum"] != schemas["Phase"]["enum"]
+    assert schemas["OverrideState"]["enum"] != schemas["Phase"]["enum"]
     first = msgspec.defstruct("Answer", [("one", str)])
     second = msgspec.defstruct("Answer", [("another", str)])
     app = FastAPI()

@@ -338,9 +338,9 @@ def test_a_drill_is_awaited_while_the_store_does_not_answer(
     server.answer = msgspec.json.encode(status_of("north", server.url, LeaderStatus("north", server.url, 7)))
     server.made = drill(DrillPhase.PREPARED)
     server.drill = [(failure, b'{"detail": "the store did not answer"}'), (200, drill(DrillPhase.DONE))]
-    result = run("drill", "failover", "--reason", "a test", "--url", server.url, "--token-file", token)
+    result = run("drill", "step-down", "--reason", "a test", "--url", server.url, "--token-file", token)
     assert result.exit_code == exit_code, result.stderr
-    assert ("drill 1: control plane failover, done" in result.stdout) == (exit_code == 0)
+    assert ("drill 1: leader steps down, done" in result.stdout) == (exit_code == 0)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def every_command(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
         command = group.commands[name]
         if hasattr(command, "commands"):
             yield from every_command(command, f"{name} ")
-        else:
+        elif not command.hidden:
             yield before + name, command
 
 
@@ -397,6 +397,7 @@ def test_every_command_prints_json_on_request() -> None:
         ("context use nowhere", 2, "no context 'nowhere'"),
         ("policy lint /nowhere", 2, "/nowhere is not a folder"),
         ("polcy", 2, "No such command 'polcy'"),
+        ("drill failover --reason x", 2, "the command is `penstock drill step-down`"),
         ("audit verify /nowhere", 2, "/nowhere: cannot be read: No such file or directory"),
         (f"policy lint {'long' * 1_100}", 2, "is not a folder"),
         (f"audit verify /dev/null --kept {'9' * 5_000}:{'0' * 64}", 2, "must be number:hash"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.wire.identity import BadIdentity, Identity, ProcessRole, SpiffeId
-from regional_agent.peers.peer_verifier import ControlPlaneVerifier
+from regional_agent.peers.server_certificates import ControlPlaneCertificateCheck
 from regional_agent.upstream.address import Address
 from tests.support.identities import FLEET, agent_id, agent_sessions, control_plane_id, identity
 
@@ -13,12 +13,12 @@ CONTROL_PLANE = Address("cp.example", 443, tls=True)
 
 
 @pytest.fixture
-def verifier() -> ControlPlaneVerifier:
-    return ControlPlaneVerifier(agent_sessions())
+def check() -> ControlPlaneCertificateCheck:
+    return ControlPlaneCertificateCheck(agent_sessions())
 
 
-def test_a_control_plane_is_accepted(verifier: ControlPlaneVerifier) -> None:
-    verifier(CONTROL_PLANE, identity(control_plane_id()).peer.certificate)
+def test_a_control_plane_is_accepted(check: ControlPlaneCertificateCheck) -> None:
+    check(CONTROL_PLANE, identity(control_plane_id()).peer.certificate)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,6 @@ def test_a_control_plane_is_accepted(verifier: ControlPlaneVerifier) -> None:
     ],
     ids=repr,
 )
-def test_other_processes_are_not(verifier: ControlPlaneVerifier, other: Identity) -> None:
+def test_other_processes_are_not(check: ControlPlaneCertificateCheck, other: Identity) -> None:
     with pytest.raises(BadIdentity):
-        verifier(CONTROL_PLANE, other.peer.certificate)
+        check(CONTROL_PLANE, other.peer.certificate)

@@ -10,11 +10,11 @@ from penstock.wire.session import Sessions
 from regional_agent.upstream.address import Address
 
 
-class PeerVerifier:
+class AgentCertificateCheck:
     """Verifies the certificates of other regions' agents by their SPIFFE ID; host names are not checked."""
 
     def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.time) -> None:
-        """Create a verifier.
+        """Create the check.
 
         Args:
             sessions: contain the certificate authorities of the fleet and the revoked certificates.
@@ -29,7 +29,7 @@ class PeerVerifier:
         require_agent_of(address.region, found.id)
 
 
-class ControlPlaneVerifier:
+class ControlPlaneCertificateCheck:
     """Verifies the servers at the addresses of control planes.
 
     A certificate of the fleet must belong to a control plane, so that a stolen agent certificate does not suffice to
@@ -37,7 +37,7 @@ class ControlPlaneVerifier:
     """
 
     def __init__(self, sessions: Sessions, clock: Callable[[], float] = time.time) -> None:
-        """Create a verifier; the arguments are those of PeerVerifier."""
+        """Create the check; the arguments are those of AgentCertificateCheck."""
         self._sessions = sessions
         self._clock = clock
 
