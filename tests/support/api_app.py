@@ -8,12 +8,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import httpx
 from fastapi import FastAPI
 
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.store.config_store import ConfigStore
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
+from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
@@ -24,6 +26,11 @@ from tests.support.wait import until
 
 STEADY_LEASE_S = 60
 """Lease (s) of a leader in the test's process, because a busy machine may stop the process for more than 2 s."""
+
+TOKEN = AdminToken("0123456789abcdef")
+OPERATOR = {"authorization": TOKEN.header()}
+REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
+"""The regions of PLANET."""
 
 _description: dict[str, Any] | None = None
 
@@ -54,12 +61,41 @@ async def leading_control_plane(
     control_plane = new_control_plane(store, policies=policies, sessions=sessions)
     await control_plane.start()
     try:
-        await until(lambda: control_plane.elector.authority is control_plane.elector.member)
-        await until(lambda: len(control_plane.view.plans) > 0)
+        await leading(control_plane)
         yield control_plane
     finally:
         await control_plane.stop()
         await store.close()
+
+
+async def leading(control_plane: ControlPlane) -> None:
+    """Wait until a control plane leads and has a plan for each region of its policy."""
+
+    def leads() -> bool:
+        policy = control_plane.view.policy
+        has_plans = policy is not None and control_plane.view.plans.keys() == policy.regions.keys()
+        return has_plans and control_plane.reporter.status().leading
+
+    await until(leads)
+
+
+@asynccontextmanager
+async def client_of(app: FastAPI, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an API in the process of the test, which returns an internal error as a response."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=headers) as client:
+        yield client
+
+
+def is_problem(response: httpx.Response, status: int) -> bool:
+    """Whether a response is a problem document (RFC 9457) with a status."""
+    body = response.json()
+    return (
+        response.status_code == status
+        and response.headers["content-type"] == "application/problem+json"
+        and body["status"] == status
+        and {"type", "title", "detail"} <= body.keys()
+    )
 
 
 def served(control_plane: ControlPlane, access: Access, geoip: GeoIpLookup | None = None) -> FastAPI:

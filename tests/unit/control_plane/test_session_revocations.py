@@ -27,15 +27,12 @@ from control_plane.policy.folder import FolderReader
 from control_plane.ui.browser_sessions import COOKIE, LIFETIME_S, BrowserSessions, Session
 from control_plane.ui.session_revocations import CLOCK_DIFFERENCE_S, MAX_SESSIONS, SessionRevocations
 from penstock.wire.fleet_binding import FleetBinding
-from tests.support.api_app import served
+from tests.support.api_app import TOKEN, served
 from tests.support.faulty_store import FaultyStore
 from tests.support.identities import control_plane_id, sessions_of_fleet
 from tests.support.paths import PLANET
 from tests.support.wait import until, until_async
-from tests.unit.control_plane.api.test_control_plane_app import TOKEN, control_plane
 from tests.unit.control_plane.test_browser_sessions import Clock
-
-__all__ = ["control_plane"]
 
 PAGE = {"x-penstock-ui": "1"}
 ADMIN = Caller("ada", Role.ADMIN)

@@ -9,13 +9,13 @@ import pytest
 
 from adapters.store import keys
 from control_plane.daemon import ControlPlane
+from tests.support.api_app import REGIONS, is_problem
 from tests.support.reports import offered, packed, report
 from tests.support.stores import put
 from tests.support.wait import found
 from tests.unit.control_plane.api.test_api_overrides import api, as_
-from tests.unit.control_plane.api.test_control_plane_app import REGIONS, control_plane, is_problem
 
-__all__ = ["api", "control_plane"]
+__all__ = ["api"]
 
 EVACUATE = {"exercise": "evacuate_region", "region": "jp-tok", "reason": "a test"}
 FAILOVER = {"exercise": "control_plane_failover", "reason": "a test"}

@@ -13,11 +13,8 @@ from adapters.access.callers import Caller, Role
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from penstock.fleet import snapshot
-from tests.support.api_app import served
-from tests.unit.control_plane.api.test_control_plane_app import OPERATOR as ADMIN
-from tests.unit.control_plane.api.test_control_plane_app import TOKEN, control_plane, http, is_problem, leading
-
-__all__ = ["control_plane", "http"]
+from tests.support.api_app import OPERATOR as ADMIN
+from tests.support.api_app import TOKEN, is_problem, leading, served
 
 DRAIN = {"reason": "new disks", "expires_in_s": 7200}
 ONLY_GERMANY = Caller("germany", Role.OPERATOR, frozenset({"eu-de"}))

@@ -11,11 +11,8 @@ import pytest
 from adapters.access.callers import Caller, Role
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from tests.support.api_app import served
-from tests.unit.control_plane.api.test_control_plane_app import OPERATOR as ADMIN
-from tests.unit.control_plane.api.test_control_plane_app import TOKEN, control_plane, http, is_problem, leading
-
-__all__ = ["control_plane", "http"]
+from tests.support.api_app import OPERATOR as ADMIN
+from tests.support.api_app import TOKEN, is_problem, leading, served
 
 DIGEST = sha256(b"demo-eu-personal").hexdigest()
 BODY = {"key_digest": DIGEST, "reason": "leaked in a repository"}

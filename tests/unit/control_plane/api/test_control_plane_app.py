@@ -17,48 +17,16 @@ from adapters.store.memory_store import MemoryStore
 from control_plane.api.openapi import READ_ONLY
 from control_plane.api.routes import reports_routes as reports_module
 from control_plane.audit.audit_log import AuditedAction, AuditLog
-from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.planning.report_intake import MAX_REPORT_BYTES, ReportReceipt
 from control_plane.status.status import Status
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
-from tests.support.api_app import leading_control_plane, new_control_plane, served
+from tests.support.api_app import OPERATOR, REGIONS, TOKEN, is_problem, leading, new_control_plane, served
 from tests.support.reports import MODEL, offered, packed, report
 from tests.support.stores import put
 from tests.support.wait import until
-
-TOKEN = AdminToken("0123456789abcdef")
-OPERATOR = {"authorization": TOKEN.header()}
-REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
-
-
-@pytest.fixture
-async def control_plane() -> AsyncIterator[ControlPlane]:
-    async with leading_control_plane() as north:
-        yield north
-
-
-@pytest.fixture
-async def http(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(served(control_plane, Access(TOKEN)), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://north") as client:
-        yield client
-
-
-async def leading(control_plane: ControlPlane) -> None:
-    await until(lambda: control_plane.reporter.status().leading and len(control_plane.view.plans) == len(REGIONS))
-
-
-def is_problem(response: httpx.Response, status: int) -> bool:
-    body = response.json()
-    return (
-        response.status_code == status
-        and response.headers["content-type"] == "application/problem+json"
-        and body["status"] == status
-        and {"type", "title", "detail"} <= body.keys()
-    )
 
 
 async def test_a_report_shows_in_the_status_and_leads_to_a_plan(

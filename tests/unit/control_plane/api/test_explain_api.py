@@ -26,21 +26,11 @@ from penstock.policy.provenance import Provenance
 from penstock.routing.explain import RegionVerdict
 from penstock.routing.reasons import Reason
 from penstock.routing.steering import SteeringAdvice
-from tests.support.api_app import served
+from tests.support.api_app import OPERATOR, REGIONS, TOKEN, is_problem, leading, served
+from tests.support.paths import PLANET
 from tests.support.reports import MODEL, offered, packed, report
 from tests.support.stores import put
 from tests.support.wait import until
-from tests.unit.control_plane.api.test_control_plane_app import (
-    OPERATOR,
-    PLANET,
-    REGIONS,
-    TOKEN,
-    control_plane,
-    is_problem,
-    leading,
-)
-
-__all__ = ["control_plane"]
 
 HAMBURG, NEW_YORK = "198.18.1.7", "198.18.13.7"
 DEMO_KEY_DIGEST = "309bfdb52679b076df35c4a018577f538db9de8bfc0b6e4a0a2164262123be0a"

@@ -18,12 +18,11 @@ from control_plane.api.routes.steer_routes import MAX_CLIENTS
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
-from tests.support.api_app import STEADY_LEASE_S, served
+from tests.support.api_app import OPERATOR, STEADY_LEASE_S, TOKEN, served
 from tests.support.hundred_regions import MODELS, REGIONS, TENANTS, fleet_reports, write_bundle
 from tests.support.identities import control_plane_sessions
 from tests.support.loop_turns import measured_turns
 from tests.support.wait import until
-from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, TOKEN
 
 MAX_TURN_S = 0.05
 

@@ -11,10 +11,7 @@ from fastapi import FastAPI
 
 from control_plane.api import responses
 from control_plane.api.openapi import TAGS, DuplicateSchema, install_description, returns
-from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, control_plane, http
-
-__all__ = ["control_plane", "http"]
-
+from tests.support.api_app import OPERATOR
 
 OPEN = {"/livez", "/readyz", "/v1/reports", "/v1/policies/webhook", "/penstock/v1/identity"}
 """Paths that ask for no caller."""

@@ -28,11 +28,8 @@ from control_plane.api.serving.client_connections import MAX_HEAD_BYTES
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import Viewer
 from control_plane.daemon import ControlPlane
-from tests.support.api_app import served
+from tests.support.api_app import OPERATOR, TOKEN, served
 from tests.support.loop_turns import measured_turns
-from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, TOKEN, control_plane
-
-__all__ = ["control_plane"]
 
 MAX_ANSWER_BYTES = 16 * 1024
 MAX_TURN_S = 0.05

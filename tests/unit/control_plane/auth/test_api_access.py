@@ -20,9 +20,6 @@ from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import MAX_CREDENTIAL_CHARS, Access
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.daemon import ControlPlane
-from tests.unit.control_plane.api.test_control_plane_app import control_plane
-
-__all__ = ["control_plane"]
 
 TOKEN = AdminToken("0123456789abcdef")
 KEYS = {"see": "viewer", "do": "operator", "rule": "admin", "de": "operator\n  regions: [eu-de]"}

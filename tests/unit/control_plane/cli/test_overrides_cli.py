@@ -32,8 +32,8 @@ from lab.servers.free_ports import LOOPBACK
 from penstock.fleet import snapshot
 from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions
+from tests.support.paths import PLANET
 from tests.support.wait import PATIENCE_S
-from tests.unit.control_plane.api.test_control_plane_app import PLANET
 
 TOKEN = "0123456789abcdef"
 

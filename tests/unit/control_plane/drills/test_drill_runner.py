@@ -36,14 +36,13 @@ from penstock.drills.drill_state import DrillPhase, DrillRequest
 from penstock.overrides.overrides import Override
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.operations import DrillSchedule, Exercise
-from tests.support.api_app import STEADY_LEASE_S, served
+from tests.support.api_app import OPERATOR, REGIONS, STEADY_LEASE_S, TOKEN, served
 from tests.support.identities import control_plane_sessions
 from tests.support.override_builders import drain
 from tests.support.paths import PLANET
 from tests.support.reports import offered, packed, report
 from tests.support.stores import put
 from tests.support.wait import found, until
-from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, REGIONS, TOKEN
 from tests.unit.control_plane.rollout.test_rollout_runner import OLD, World, world
 
 __all__ = ["world"]

@@ -25,14 +25,10 @@ from control_plane.leadership.forwarded_caller import (
 from control_plane.leadership.leader_client import LeaderClient, LeaderUnavailable
 from penstock.wire.identity import ProcessRole, encode_certificate
 from penstock.wire.session import Sessions
-from tests.support.api_app import new_control_plane, served
+from tests.support.api_app import OPERATOR, TOKEN, leading, new_control_plane, served
 from tests.support.identities import CONTROL_PLANE, agent_sessions, control_plane_sessions
 from tests.support.stores import SetClock
 from tests.support.wait import PATIENCE_S
-from tests.unit.control_plane.api.test_control_plane_app import OPERATOR, TOKEN, control_plane, leading
-
-__all__ = ["control_plane"]
-
 
 SOUTH, NORTH = control_plane_sessions("south"), control_plane_sessions(CONTROL_PLANE)
 CALLER = Caller("olga", Role.OPERATOR)
