@@ -51,7 +51,10 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
 from regional_agent.requests.locate import Locator
 from regional_agent.requests.quotas import Quotas
+from regional_agent.routing.attempt import LocalServices
 from regional_agent.routing.explain_service import ExplainService
+from regional_agent.routing.local_targets import LocalTargets
+from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.router import Router
 from regional_agent.shared_load.prefix_exchange import PrefixExchange
@@ -194,18 +197,10 @@ class AgentRuntime:
             region, self.config, sessions, authorization, expectations, self.objects
         )
         self.prompt_tokens = PromptTokens(chooser.affinity.exact, pool)
+        services = LocalServices(region, self.endpoints, self.shared_load, chooser, self.queue.room_appeared)
+        local = LocalTargets(services, self.queue, self.prompt_tokens)
         self.router = Router(
-            region,
-            self.config,
-            self.endpoints,
-            self.shared_load,
-            self.queue,
-            self.peers,
-            self.client_requests,
-            chooser,
-            prompt_tokens=self.prompt_tokens,
-            rng=rng,
-            clock=clock,
+            self.config, self.client_requests, local, PeerTargets(region, self.config, self.peers, clock), rng
         )
         self.explain_service = ExplainService(self.router, self.config, self.locator)
 

@@ -54,16 +54,18 @@ log = structlog.get_logger()
 class LocalServices:
     """The services to which the attempts at endpoints of this region report."""
 
-    __slots__ = ("chooser", "endpoints", "on_release", "shared_load")
+    __slots__ = ("chooser", "endpoints", "on_release", "region", "shared_load")
 
     def __init__(
         self,
+        region: str,
         endpoints: EndpointSet,
         shared_load: SharedLoad,
         chooser: EndpointChooser,
         on_release: Callable[[], None],
     ) -> None:
         """`on_release` is called when a slot has been released."""
+        self.region = region
         self.endpoints = endpoints
         self.shared_load = shared_load
         self.chooser = chooser
@@ -93,7 +95,6 @@ class LocalAttempt(Placement[Endpoint]):
         estimate: WorkEstimate,
         spared_s: float,
         now: float,
-        region: str,
         kind: str,
         services: LocalServices,
     ) -> None:
@@ -102,13 +103,12 @@ class LocalAttempt(Placement[Endpoint]):
         Args:
             spared_s: prefill (s, reference) that the endpoint's cache spares.
             now: by the agent's clock, in seconds.
-            region: the region of this agent.
             kind: why this region serves the request.
         """
         super().__init__(endpoint, estimate, spared_s, now)
         self._services = services
         self.address = endpoint.address
-        self.region = region
+        self.region = services.region
         self.kind = kind
         self.rewrite = endpoint.rewrite
         """The changes to the client's request for this endpoint; None for no changes."""

@@ -67,7 +67,7 @@ class ExplainService:
         name, path, method = served_model(policy, given["model"]), given.get("path", ""), given.get("method", "POST")
         query = ExplainQuery(router.region, name, tenant, location, tried, overflow, path, method)
         model, sender = policy.models.get(query.model), tenant or policy.anonymous_tenant or ""
-        endpoints = () if model is None else router.consider(model, sender, given.get("session", ""), now)
+        endpoints = () if model is None else router.local.consider(model, sender, given.get("session", ""), now)
         views = router.views(policy.regions, query.model, now)
         return explain(policy, self._config.plan, query, views, Random(), endpoints)
 

@@ -6,20 +6,15 @@ reservation, or the refusal for the client.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from random import Random
 from typing import Final
 
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
-from penstock.health.region_health import RegionState
-from penstock.policy.kinds.models import Model
-from penstock.policy.policy import Policy
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.decision import decide
-from penstock.routing.endpoint_chooser import EndpointChooser
-from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object, why_not_at_endpoint
-from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal
+from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object
+from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import (
     RegionChoice,
     RegionView,
@@ -28,20 +23,14 @@ from penstock.routing.region_selection import (
     soonest_retry_s,
 )
 from penstock.routing.weighted_sampler import accepts_full_share
-from penstock.wire.route_context import RouteContext, content_digest, seal
 from regional_agent.config.active_config import ActiveConfig
-from regional_agent.endpoints.endpoint_pool import EndpointPool
-from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.kv_cache.prompt_tokens import PromptTokens
-from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.requests.client_request_reader import ClientRequestReader
-from regional_agent.requests.identify import credential_of, key_id
 from regional_agent.requests.reauthorization import Reauthorization
 from regional_agent.requests.request_context import NO_NAMES, RequestContext
-from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt, LocalServices
-from regional_agent.routing.engine_request import can_rename
-from regional_agent.routing.queue_dispatcher import OnTarget, QueueDispatcher, QueueEntry
-from regional_agent.shared_load.shared_load import SharedLoad
+from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.local_targets import LocalTargets, occupies_slot
+from regional_agent.routing.peer_targets import PeerTargets
+from regional_agent.routing.queue_dispatcher import OnTarget, QueueEntry
 from regional_agent.telemetry.outcomes import RequestKind
 
 MAX_ATTEMPTS: Final = 6
@@ -58,65 +47,31 @@ class Router:
     """Creates the attempts of requests."""
 
     def __init__(
-        self,
-        region: str,
-        config: ActiveConfig,
-        endpoints: EndpointSet,
-        shared_load: SharedLoad,
-        queue: QueueDispatcher,
-        peers: PeerProber,
-        requests: ClientRequestReader,
-        chooser: EndpointChooser,
-        *,
-        prompt_tokens: PromptTokens | None = None,
-        rng: Random,
-        clock: Callable[[], float],
+        self, config: ActiveConfig, requests: ClientRequestReader, local: LocalTargets, peers: PeerTargets, rng: Random
     ) -> None:
         """Create the router of an agent.
 
         Args:
-            region: the region of this agent.
             config: the policy and plan in force.
-            endpoints: the endpoints of this region.
-            shared_load: the reservations of all agents of the region on the endpoints.
-            queue: holds requests that wait for capacity.
-            peers: health, waits and spill credits of the other regions.
             requests: reads the requests of clients.
-            chooser: selects an endpoint of this region.
-            prompt_tokens: receives the prompts whose tokens are needed; None for none.
-            clock: monotonic, in seconds.
+            local: the endpoints of this region.
+            peers: the agents of other regions.
         """
-        self.region = region
+        self.region = local.region
         self.requests = requests
-        self.reauthorization = Reauthorization(region, config, requests.authorization)
-        self.chooser = chooser
-        self._prompt_tokens = prompt_tokens
+        self.local = local
+        self.reauthorization = Reauthorization(local.region, config, requests.authorization)
         self._config = config
-        self._endpoints = endpoints
-        self._shared_load = shared_load
-        self._queue = queue
         self._peers = peers
+        self._queue = local.queue
         self._rng = rng
-        self._clock = clock
-        self._local = LocalServices(endpoints, shared_load, chooser, queue.room_appeared)
 
     def views(self, regions: Iterable[str], model: str, now: float) -> dict[str, RegionView]:
         """Return the views of `regions`, this region included, for one model."""
         view = self._peers.view
         views = {region: view(region, model, now) for region in regions}
-        views[self.region] = self._local_view(model)
+        views[self.region] = self.local.view(model)
         return views
-
-    def consider(self, model: Model, tenant: str, session: str, now: float) -> tuple[ConsideredEndpoint, ...]:
-        """Return the endpoints that selection would compare for a request of average size. Reserves nothing.
-
-        Args:
-            model: the requested model.
-            tenant: name of the tenant; empty for none.
-            session: the conversation that the request belongs to; empty for none.
-            now: by the agent's clock (s).
-        """
-        return self.chooser.consider(self._endpoints.pool(model.name), model, tenant, session, now)
 
     def next_target(self, context: RequestContext, now: float, *, in_turn: bool = False) -> Attempt | Refusal:
         """Steps 6 and 7: the next target of a request, with a reservation that `settle` releases.
@@ -157,7 +112,7 @@ class Router:
 
         A forwarded request leaves in any case: its origin knows the other regions.
         """
-        if context.route_context is not None or self._endpoints.pool(context.model).ready > 0:
+        if context.route_context is not None or self.local.endpoints.pool(context.model).ready > 0:
             return True
         permitted = context.residency.permitted
         views = self.views(permitted.regions, context.model, now)
@@ -174,26 +129,18 @@ class Router:
             return self._saturated(context, "requests for an object are not queued", now)
         if context.attempts >= MAX_ATTEMPTS:
             return self._saturated(context, f"{MAX_ATTEMPTS} attempts were rejected", now)
-        if not self._endpoints.pool(context.model).ready and not self.awaits_endpoint(context):
+        if not self.local.endpoints.pool(context.model).ready and not self.awaits_endpoint(context):
             return self._saturated(context, f"{self.region} has no ready endpoint", now)
         elsewhere = self._may_leave(context, now)
         return self._queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere)
 
     def awaits_endpoint(self, context: RequestContext) -> bool:
-        """Whether a request may wait for an endpoint of this region, of which none is ready.
-
-        True if one loads, restarts or is ejected, and if one can start within the time for which the request may wait.
-        """
+        """Whether a request may wait for an endpoint of this region, of which none is ready."""
         policy = self._config.policy
         model = None if policy is None else policy.models.get(context.model)
         if model is None or context.route_context is not None or context.is_for_object or context.max_wait_s <= 0.0:
             return False
-        if self._endpoints.pool(context.model).ready:
-            return False
-        cold_start_s = model.scaling.cold_start_s
-        if self._endpoints.may_become_ready(context.model, cold_start_s):
-            return True
-        return not self._endpoints.is_known(context.model) and 0.0 < cold_start_s <= context.max_wait_s
+        return self.local.may_become_ready(model, context.max_wait_s)
 
     def leave(self, entry: QueueEntry) -> None:
         """Remove a request from the queue."""
@@ -221,53 +168,21 @@ class Router:
         )
         return None if waits else target
 
-    def _local_view(self, model: str) -> RegionView:
-        """Return this region's view for one model, for region selection."""
-        pool = self._endpoints.pool(model)
-        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=self._queue.wait_s(model))
-
-    def _has_free_slot(self, model: str) -> bool:
-        """Whether one more request for a model would start at once in this region."""
-        pool = self._endpoints.pool(model)
-        return pool.in_flight < pool.slots and not self._queue.is_awaited(model)
-
     def _object_target(
         self, context: RequestContext, location: ObjectLocation, now: float, *, in_turn: bool
     ) -> Attempt | Reason:
         """Return a target in the region that has an object, or the reason why there is no target."""
-        policy, is_forwarded = self._config.policy, context.route_context is not None
-        request = ObjectRequest(context.model, context.is_for_object, _occupies_slot(context), is_forwarded)
+        is_forwarded = context.route_context is not None
+        request = ObjectRequest(context.model, context.is_for_object, occupies_slot(context), is_forwarded)
         view = self._peers.view(location.region, context.model, now)
         permitted = context.residency.permitted
         where = region_with_object(request, location, permitted, self.region, view, context.tried_regions)
         if not isinstance(where, RegionChoice):
             return where
         if where.region == self.region:
-            return self._object_endpoint(context, request, location.endpoint, now, in_turn=in_turn)
-        return _NOT_FOUND if policy is None else self._peer_target(context, where, policy)
-
-    def _object_endpoint(
-        self, context: RequestContext, request: ObjectRequest, endpoint_name: str, now: float, *, in_turn: bool
-    ) -> LocalAttempt | Reason:
-        """Reserve the endpoint of this region that has an object; return the reason if it cannot serve the request."""
-        pool = self._endpoints.pool(context.model)
-        index = pool.positions.get(endpoint_name)
-        if index is None:
-            return _NOT_FOUND
-        endpoint = pool.endpoints[index]
-        problem = why_not_at_endpoint(
-            request,
-            endpoint.view,
-            failed=context.failed_because if endpoint_name in context.tried_endpoints else None,
-            excluded=endpoint_name in _excluded(pool, context),
-            may_start=(request.forwarded or self._plans_home(context))
-            and (in_turn or not self._queue.must_queue(context)),
-        )
-        if problem is not None:
-            return problem
-        kind = RequestKind.FORWARDED if request.forwarded else RequestKind.HOME
-        attempt = LocalAttempt(endpoint, context.estimate, 0.0, now, self.region, kind, self._local)
-        return self._reserve(context, attempt)
+            may_start = (is_forwarded or self._plans_home(context)) and (in_turn or not self._queue.must_queue(context))
+            return self.local.at_object(context, request, location.endpoint, now, in_turn=may_start)
+        return self._peers.forward(context, where)
 
     def _plans_home(self, context: RequestContext) -> bool:
         """Whether this region has a share of the request's traffic class in the plan; True without a plan for it."""
@@ -276,7 +191,7 @@ class Router:
 
     def _target_for_peer(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Return a local target for a forwarded request, which is never forwarded again."""
-        target = self._local_target(context, RequestKind.FORWARDED, now, in_turn=in_turn)
+        target = self.local.place_in_turn(context, RequestKind.FORWARDED, now, in_turn=in_turn)
         if not isinstance(target, Reason):
             return target
         detail = f"{self.region} has no endpoint for the request"
@@ -292,9 +207,9 @@ class Router:
         if planned is not None:
             # The plan selects this region only while its queue is empty, so that no earlier request is overtaken.
             if planned.region == self.region:
-                target: Attempt | Reason = self._placement(context, planned.why, now)
+                target: Attempt | Reason = self.local.place(context, planned.why, now)
             else:
-                target = self._peer_target(context, planned, policy)
+                target = self._peers.forward(context, planned)
             if not isinstance(target, Reason):
                 return target
             context.tried(planned.region, target)
@@ -312,16 +227,20 @@ class Router:
             )
             if isinstance(decision, Refusal):
                 return decision
-            target = self._target(context, decision.choice, policy, now, in_turn=in_turn)
+            where = decision.choice
+            if where.region == self.region:
+                target = self.local.place_in_turn(context, where.why, now, in_turn=in_turn)
+            else:
+                target = self._peers.forward(context, where)
             if not isinstance(target, Reason):
                 return target
-            context.tried(decision.choice.region, target)
+            context.tried(where.region, target)
 
     def _planned_choice(self, context: RequestContext, now: float) -> RegionChoice | None:
         """Return the plan's region for a request without attempts; None if the plan alone does not decide."""
         model, permitted = context.model, context.residency.permitted
         sampler = self._config.samplers.get((model, permitted.name))
-        if sampler is None or (sampler.includes_home and not self._has_free_slot(model)):
+        if sampler is None or (sampler.includes_home and not self.local.has_free_slot(model)):
             return None
         if not sampler.remote:
             return sampler.choices[0]
@@ -331,14 +250,6 @@ class Router:
         if not all(accepts_full_share(view(region, model, now)) for region in sampler.remote):
             return None
         return sampler.sample(self._rng)
-
-    def _target(
-        self, context: RequestContext, where: RegionChoice, policy: Policy, now: float, *, in_turn: bool
-    ) -> Attempt | Reason:
-        """Return a target in the selected region, or the reason why there is none."""
-        if where.region != self.region:
-            return self._peer_target(context, where, policy)
-        return self._local_target(context, where.why, now, in_turn=in_turn)
 
     def _saturated(self, context: RequestContext, detail: str, now: float) -> Refusal:
         permitted = context.residency.permitted
@@ -355,89 +266,3 @@ class Router:
         permitted = context.residency.permitted
         views = self.views(permitted.regions, context.model, now)
         return idle_region_exists(self.region, permitted, views, context.tried_regions)
-
-    def _local_target(self, context: RequestContext, kind: str, now: float, *, in_turn: bool) -> LocalAttempt | Reason:
-        """Return an engine of this region in queue order, or the reason why there is none."""
-        if not in_turn and self._queue.must_queue(context) and _occupies_slot(context):
-            return Reason.SATURATED
-        return self._placement(context, kind, now)
-
-    def _placement(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
-        """Reserve the engine of this region that would finish soonest; return the reason if there is none."""
-        pool = self._endpoints.pool(context.model)
-        excluded = _excluded(pool, context)
-        chosen = self.chooser.choose(pool, context.estimate, excluded, self._shared_load.age_s(), now)
-        if isinstance(chosen, Reason):
-            if _occupies_slot(context):
-                return Reason.SATURATED if context.busy_endpoints else chosen
-            ready = [each for each in pool.endpoints if each.view.ready and each.name not in excluded]
-            if not ready:
-                return chosen
-            chosen = min(ready, key=lambda each: each.view.in_flight / each.view.slots), 0.0
-        endpoint, spared_s = chosen
-        if endpoint.kv_events is not None and self._prompt_tokens is not None:
-            self._prompt_tokens.sent(endpoint, context.request, context.estimate)
-        attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, self.region, kind, self._local)
-        return self._reserve(context, attempt)
-
-    def _reserve(self, context: RequestContext, attempt: LocalAttempt) -> LocalAttempt:
-        """Count an attempt on its endpoint, if it occupies a slot there."""
-        if context.broken:
-            attempt.broken_before = context
-        if _occupies_slot(context):
-            return self._shared_load.reserve(attempt)
-        attempt.released = True
-        return attempt
-
-    def _peer_target(self, context: RequestContext, where: RegionChoice, policy: Policy) -> ForwardedAttempt | Reason:
-        """Return a target in another region, with its signed route context. Uses a spill credit if required."""
-        address = self._peers.address(where.region)
-        session = None if address is None else self._peers.session(where.region, address)
-        if address is None or session is None:
-            return Reason.UNREACHABLE
-        if where.spends_credit:
-            self._peers.spend(where.region, context.model)
-        request, wall, now = context.request, time.time(), self._clock()
-        route_context = RouteContext(
-            request_id=context.request_id,
-            origin=self.region,
-            server=where.region,
-            tenant=context.facts.tenant,
-            data_class=context.facts.data_class,
-            location=context.facts.location,
-            model=context.model,
-            residency=tuple(sorted(context.residency.permitted.regions)),
-            policy_digest=self._config.policy_digest,
-            issued_at=wall,
-            deadline_at=wall + context.deadline_at - now,
-            queue_s=max(0.0, context.received_at + context.max_wait_s - now),
-            traceparent=context.traceparent,
-            traced=context.trace is not None,
-            key_id=key_id(credential_of(request)),
-            content=content_digest(request.method, request.target, request.body),
-            body_bytes=request.length,
-            extends_text=context.extends_text,
-        )
-        return ForwardedAttempt(where.region, address, where.why, seal(route_context, session).encode(), self._peers)
-
-
-def _occupies_slot(context: RequestContext) -> bool:
-    route = context.request.route
-    return route is None or route.occupies_slot
-
-
-def _excluded(pool: EndpointPool, context: RequestContext) -> frozenset[str]:
-    """The endpoints that did not start the request, or that cannot serve it."""
-    excluded = context.tried_endpoints
-    if context.estimate.adapter:
-        excluded |= pool.without_adapter(context.estimate.adapter)
-    elif pool.renaming and not can_rename(context.request):
-        excluded |= pool.renaming
-    if context.extends_text:
-        excluded |= pool.unable_to_extend()
-    if context.broken:
-        # The request may be the cause of a failure, and its second failure would not move it again.
-        on_trial = frozenset(view.name for view in pool.views if view.trial)
-        if on_trial and any(view.ready and view.name not in excluded | on_trial for view in pool.views):
-            excluded |= on_trial
-    return excluded

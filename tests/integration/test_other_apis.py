@@ -263,7 +263,7 @@ async def test_usage_at_both_ends_of_a_long_stream_is_read(tmp_path: Path) -> No
         messages = [{"role": "user", "content": "hello " * 100}]
         body = json.dumps({"model": MODEL, "stream": True, "messages": messages}).encode()
         assert (await ask(agent, body=body, path="/v1/messages")).status == 200
-        expectations = agent.router.chooser.expectations
+        expectations = agent.router.local.chooser.expectations
         await until(lambda: agent.held() == 0)
         assert round(expectations.prompt_tokens(MODEL, len(body))) == 77
         assert expectations.answer_tokens("open", MODEL, None) == 2000

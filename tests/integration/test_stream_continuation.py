@@ -443,6 +443,6 @@ async def test_a_killed_engine_process_loses_and_repeats_no_word(tmp_path: Path)
                 assert b'"usage"' not in body
                 assert agent.continued() == {"resumed": 1}
                 await until(lambda: released(agent))
-                assert agent.router.chooser.expectations.answer_tokens("open", MODEL, None) == 200
+                assert agent.router.local.chooser.expectations.answer_tokens("open", MODEL, None) == 200
             finally:
                 await agent.endpoints.stop()

@@ -44,7 +44,10 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
 from regional_agent.requests.locate import Locator
 from regional_agent.requests.quotas import Quotas
+from regional_agent.routing.attempt import LocalServices
 from regional_agent.routing.explain_service import ExplainService
+from regional_agent.routing.local_targets import LocalTargets
+from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.router import Router
 from regional_agent.services.admin_service import AdminService
@@ -280,7 +283,7 @@ async def running_agent(
         agent.config,
         region_sessions(region),
         agent.router.requests.authorization,
-        agent.router.chooser.expectations,
+        agent.router.local.chooser.expectations,
         agent.objects,
     )
     peer_service = PeerService(forwarded, agent.proxy, agent.config, cast(Any, None))
@@ -329,18 +332,9 @@ def _router(agent: Agent, region: str) -> Router:
     chooser = EndpointChooser(rng)
     authorization = Authorization(region, agent.config, agent.locator, agent.quotas)
     requests = ClientRequestReader(authorization, chooser.expectations, agent.objects, cast(Any, agent.demand), rng)
-    return Router(
-        region,
-        agent.config,
-        agent.endpoints,
-        agent.shared_load,
-        agent.queue,
-        peers,
-        requests,
-        chooser,
-        rng=rng,
-        clock=time.monotonic,
-    )
+    services = LocalServices(region, agent.endpoints, agent.shared_load, chooser, agent.queue.room_appeared)
+    forwarding = PeerTargets(region, agent.config, peers, time.monotonic)
+    return Router(agent.config, requests, LocalTargets(services, agent.queue), forwarding, rng)
 
 
 def _endpoints_file(directory: Path, engines: Sequence[Address], fields: Mapping[str, Any]) -> Path:

@@ -42,12 +42,12 @@ class Here:
         self.shared_load = SharedLoad(self.endpoints)
         self.chooser = EndpointChooser(Random(1))
         self.pool = self.endpoints.pool("m")
-        self.services = LocalServices(self.endpoints, self.shared_load, self.chooser, lambda: None)
+        self.services = LocalServices("r", self.endpoints, self.shared_load, self.chooser, lambda: None)
 
     def choose(self, estimate: WorkEstimate, now: float = 0.0) -> LocalAttempt:
         chosen = self.chooser.choose(self.pool, estimate, (), 0.0, now)
         assert not isinstance(chosen, Reason)
-        return self.shared_load.reserve(LocalAttempt(chosen[0], estimate, chosen[1], now, "r", "home", self.services))
+        return self.shared_load.reserve(LocalAttempt(chosen[0], estimate, chosen[1], now, "home", self.services))
 
     def loads(self) -> list[tuple[int, int, int]]:
         return [(view.in_flight, view.prefill_us, view.decode_us) for view in self.pool.views]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from regional_agent.routing.router import _excluded
+from regional_agent.routing.local_targets import excluded_endpoints
 
 
 def pool(**views: str) -> Any:
@@ -30,4 +30,4 @@ def context(broken: int, tried: set[str]) -> Any:
 def test_a_request_that_was_moved_is_no_trial_request_unless_nothing_else_is_ready(
     broken: int, tried: set[str], excluded: set[str]
 ) -> None:
-    assert _excluded(pool(a="ready", b="trial", c="ready"), context(broken, tried)) == excluded
+    assert excluded_endpoints(pool(a="ready", b="trial", c="ready"), context(broken, tried)) == excluded

@@ -1,0 +1,156 @@
+"""Selects endpoints of this region, and reserves them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.health.region_health import RegionState
+from penstock.policy.kinds.models import Model
+from penstock.routing.object_placement import ObjectRequest, why_not_at_endpoint
+from penstock.routing.reasons import ConsideredEndpoint, Reason
+from penstock.routing.region_selection import RegionView
+from regional_agent.endpoints.endpoint_pool import EndpointPool
+from regional_agent.kv_cache.prompt_tokens import PromptTokens
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.routing.attempt import LocalAttempt, LocalServices
+from regional_agent.routing.engine_request import can_rename
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
+from regional_agent.telemetry.outcomes import RequestKind
+
+_NOT_FOUND: Final = Reason.NOT_FOUND
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+
+
+class LocalTargets:
+    """The endpoints of this region as targets, in the order of the admission queue."""
+
+    def __init__(
+        self, services: LocalServices, queue: QueueDispatcher, prompt_tokens: PromptTokens | None = None
+    ) -> None:
+        """Create the targets of one agent.
+
+        Args:
+            services: the endpoints and their load, to which the attempts report.
+            queue: holds requests that wait for capacity.
+            prompt_tokens: receives the prompts whose tokens are needed; None for none.
+        """
+        self.region = services.region
+        self.chooser = services.chooser
+        self.endpoints = services.endpoints
+        self.queue = queue
+        self._services = services
+        self._prompt_tokens = prompt_tokens
+
+    def consider(self, model: Model, tenant: str, session: str, now: float) -> tuple[ConsideredEndpoint, ...]:
+        """Return the endpoints that selection would compare for a request of average size. Reserves nothing.
+
+        Args:
+            model: the requested model.
+            tenant: name of the tenant; empty for none.
+            session: the conversation that the request belongs to; empty for none.
+            now: by the agent's clock (s).
+        """
+        return self.chooser.consider(self.endpoints.pool(model.name), model, tenant, session, now)
+
+    def view(self, model: str) -> RegionView:
+        """Return this region's view for one model, for region selection."""
+        pool = self.endpoints.pool(model)
+        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=self.queue.wait_s(model))
+
+    def has_free_slot(self, model: str) -> bool:
+        """Whether one more request for a model would start at once in this region."""
+        pool = self.endpoints.pool(model)
+        return pool.in_flight < pool.slots and not self.queue.is_awaited(model)
+
+    def may_become_ready(self, model: Model, max_wait_s: float) -> bool:
+        """Whether an endpoint of a model, of which none is ready, may become ready within the wait of a request.
+
+        True if one loads, restarts or is ejected, and if one can start within `max_wait_s` seconds.
+        """
+        if self.endpoints.pool(model.name).ready:
+            return False
+        cold_start_s = model.scaling.cold_start_s
+        if self.endpoints.may_become_ready(model.name, cold_start_s):
+            return True
+        return not self.endpoints.is_known(model.name) and 0.0 < cold_start_s <= max_wait_s
+
+    def at_object(
+        self, context: RequestContext, request: ObjectRequest, endpoint_name: str, now: float, *, in_turn: bool
+    ) -> LocalAttempt | Reason:
+        """Reserve the endpoint of this region that has an object; return the reason if it cannot serve the request.
+
+        Args:
+            in_turn: whether a request that occupies a slot may start here now.
+        """
+        pool = self.endpoints.pool(context.model)
+        index = pool.positions.get(endpoint_name)
+        if index is None:
+            return _NOT_FOUND
+        endpoint = pool.endpoints[index]
+        problem = why_not_at_endpoint(
+            request,
+            endpoint.view,
+            failed=context.failed_because if endpoint_name in context.tried_endpoints else None,
+            excluded=endpoint_name in excluded_endpoints(pool, context),
+            may_start=in_turn,
+        )
+        if problem is not None:
+            return problem
+        kind = RequestKind.FORWARDED if request.forwarded else RequestKind.HOME
+        attempt = LocalAttempt(endpoint, context.estimate, 0.0, now, kind, self._services)
+        return self._reserve(context, attempt)
+
+    def place_in_turn(self, context: RequestContext, kind: str, now: float, *, in_turn: bool) -> LocalAttempt | Reason:
+        """Return an engine of this region in queue order, or the reason why there is none."""
+        if not in_turn and self.queue.must_queue(context) and occupies_slot(context):
+            return Reason.SATURATED
+        return self.place(context, kind, now)
+
+    def place(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
+        """Reserve the engine of this region that would finish soonest; return the reason if there is none."""
+        pool = self.endpoints.pool(context.model)
+        excluded = excluded_endpoints(pool, context)
+        chosen = self.chooser.choose(pool, context.estimate, excluded, self._services.shared_load.age_s(), now)
+        if isinstance(chosen, Reason):
+            if occupies_slot(context):
+                return Reason.SATURATED if context.busy_endpoints else chosen
+            ready = [each for each in pool.endpoints if each.view.ready and each.name not in excluded]
+            if not ready:
+                return chosen
+            chosen = min(ready, key=lambda each: each.view.in_flight / each.view.slots), 0.0
+        endpoint, spared_s = chosen
+        if endpoint.kv_events is not None and self._prompt_tokens is not None:
+            self._prompt_tokens.sent(endpoint, context.request, context.estimate)
+        attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, kind, self._services)
+        return self._reserve(context, attempt)
+
+    def _reserve(self, context: RequestContext, attempt: LocalAttempt) -> LocalAttempt:
+        """Count an attempt on its endpoint, if it occupies a slot there."""
+        if context.broken:
+            attempt.broken_before = context
+        if occupies_slot(context):
+            return self._services.shared_load.reserve(attempt)
+        attempt.released = True
+        return attempt
+
+
+def occupies_slot(context: RequestContext) -> bool:
+    route = context.request.route
+    return route is None or route.occupies_slot
+
+
+def excluded_endpoints(pool: EndpointPool, context: RequestContext) -> frozenset[str]:
+    """The endpoints that did not start the request, or that cannot serve it."""
+    excluded = context.tried_endpoints
+    if context.estimate.adapter:
+        excluded |= pool.without_adapter(context.estimate.adapter)
+    elif pool.renaming and not can_rename(context.request):
+        excluded |= pool.renaming
+    if context.extends_text:
+        excluded |= pool.unable_to_extend()
+    if context.broken:
+        # The request may be the cause of a failure, and its second failure would not move it again.
+        on_trial = frozenset(view.name for view in pool.views if view.trial)
+        if on_trial and any(view.ready and view.name not in excluded | on_trial for view in pool.views):
+            excluded |= on_trial
+    return excluded
