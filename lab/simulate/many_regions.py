@@ -37,7 +37,7 @@ from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass, residency_class
 from penstock.routing.reasons import Refusal
-from penstock.routing.region_selection import RegionView, draw, region_options
+from penstock.routing.region_selection import RegionRequest, RegionView, draw, region_options
 
 PLAN_INTERVAL_S = 5.0
 """Interval (s) of reports and plans."""
@@ -221,9 +221,8 @@ class World:
             views = {**views, without: RegionView(RegionState.FAILED, False, 0.0)}
         options = region_options(
             self._policy,
-            entry.name,
-            entry.permitted,
             plan.lookup(CHAT_MODEL, entry.permitted.name) if plan is not None else None,
+            RegionRequest(entry.name, CHAT_MODEL, entry.permitted),
             views,
         )
         return entry if isinstance(options, Refusal) else self.sites[draw(options, self._rng).region]

@@ -14,9 +14,11 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, mask
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import (
-    NOTHING_TRIED,
+    NO_CLOSURES,
+    Closures,
     RegionChoice,
     RegionOption,
+    RegionRequest,
     RegionView,
     draw,
     region_options,
@@ -59,32 +61,26 @@ def mask_at_origin(policy: Policy, origin: str, facts: RequestFacts) -> Mask | R
 def decide(
     policy: Policy,
     plan: RegionPlan | None,
-    origin: str,
-    model: str,
     residency: Mask,
+    request: RegionRequest,
     views: Mapping[str, RegionView],
     rng: Random,
-    *,
-    tried: Mapping[str, Reason] = NOTHING_TRIED,
-    overflow: bool = False,
 ) -> Decision | Refusal:
-    """Selects the region of a request that arrived at `origin`; called again after a region refuses it.
+    """Selects the region of a request that arrived at an origin; called again after a region refuses it.
 
-    The arguments are those of `region_options`; `plan` is the origin's whole plan, and `residency` is the result of
-    `authorize_at_origin`.
+    Args:
+        plan: the origin's whole plan; None without a plan.
+        residency: the result of `authorize_at_origin`, whose class is that of `request`.
+        views: state by region; a region without one counts as unknown.
     """
-    options = region_options(
-        policy,
-        origin,
-        residency.permitted,
-        plan.lookup(model, residency.permitted.name) if plan is not None else None,
-        views,
-        tried=tried,
-        overflow=overflow,
-        ramp=plan.ramp if plan is not None else 1.0,
-        closed=plan.closed_for(model) if plan is not None else NONE_CLOSED,
-        limited=bounds(policy, origin, model).closed,
-    )
+    closures, model = NO_CLOSURES, request.model
+    limited = bounds(policy, request.origin, model).closed
+    if plan is not None or limited:
+        closures = Closures(
+            plan.ramp if plan is not None else 1.0, plan.closed_for(model) if plan is not None else NONE_CLOSED, limited
+        )
+    class_plan = plan.lookup(model, request.permitted.name) if plan is not None else None
+    options = region_options(policy, class_plan, request, views, closures)
     if isinstance(options, Refusal):
         return options
     return within_mask(Decision(residency, draw(options, rng), options))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,7 +23,7 @@ from penstock.policy.residency import Mask, RequestFacts, applies
 from penstock.routes.route_query import MatchedRoute, matched_route
 from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal, Rejection
-from penstock.routing.region_selection import RegionChoice, RegionOption, RegionView
+from penstock.routing.region_selection import RegionChoice, RegionOption, RegionRequest, RegionView
 
 
 class ExplainQuery(msgspec.Struct, frozen=True):
@@ -208,14 +209,13 @@ def _chosen(
 ) -> Explanation:
     """The explanation with every region that may be drawn, and one draw."""
     query = explanation.query
-    decision = decide(
-        policy, plan, query.origin, query.model, residency, views, rng, tried=query.tried, overflow=query.overflow
-    )
+    request = RegionRequest(query.origin, query.model, residency.permitted, query.tried, query.overflow)
+    decision = decide(policy, plan, residency, request, views, rng)
     if isinstance(decision, Refusal):
-        regions = _regions(policy, explanation, views, residency, plan, (), decision.rejected)
+        regions = _regions(policy, query, views, _Considered(residency, plan, noted=decision.rejected))
         return msgspec.structs.replace(explanation, regions=regions, refusal=decision)
     noted = tuple(dict.fromkeys(rejection for option in decision.options for rejection in option.choice.rejected))
-    regions = _regions(policy, explanation, views, residency, plan, decision.options, noted)
+    regions = _regions(policy, query, views, _Considered(residency, plan, decision.options, noted))
     return msgspec.structs.replace(explanation, regions=regions, chosen=decision.choice)
 
 
@@ -247,27 +247,32 @@ def _refused(
     policy: Policy, explanation: Explanation, views: Mapping[str, RegionView], refusal: Refusal
 ) -> Explanation:
     """The explanation of a request that is refused before a region is selected."""
-    regions = _regions(policy, explanation, views, None, None, (), refusal.rejected)
+    regions = _regions(policy, explanation.query, views, _Considered(noted=refusal.rejected))
     return msgspec.structs.replace(explanation, regions=regions, refusal=refusal)
 
 
+class _Considered(NamedTuple):
+    """What the steps of a decision found."""
+
+    residency: Mask | None = None
+    """None if the request is refused before a mask is computed."""
+    plan: RegionPlan | None = None
+    drawn: tuple[RegionOption, ...] = ()
+    """Every region that may be chosen."""
+    noted: tuple[Rejection, ...] = ()
+    """The reasons against regions."""
+
+
 def _regions(
-    policy: Policy,
-    explanation: Explanation,
-    views: Mapping[str, RegionView],
-    residency: Mask | None,
-    plan: RegionPlan | None,
-    drawn: tuple[RegionOption, ...],
-    noted: tuple[Rejection, ...],
+    policy: Policy, query: ExplainQuery, views: Mapping[str, RegionView], considered: _Considered
 ) -> tuple[ConsideredRegion, ...]:
     """Every region of the policy, with all reasons from the steps of the decision."""
-    origin = explanation.query.origin
+    residency, plan, drawn, noted = considered
+    origin = query.origin
     rejections = (*residency.rejected, *noted) if residency is not None else noted
     forbidden = {rejection.what for rejection in (residency.rejected if residency is not None else noted)}
-    class_plan = (
-        plan.lookup(explanation.query.model, residency.permitted.name) if plan is not None and residency else None
-    )
-    closed = plan.closed_for(explanation.query.model) if plan is not None else NONE_CLOSED
+    class_plan = plan.lookup(query.model, residency.permitted.name) if plan is not None and residency else None
+    closed = plan.closed_for(query.model) if plan is not None else NONE_CLOSED
     arcs = {arc.server: arc for arc in class_plan.arcs} if class_plan is not None else {}
     fallbacks = class_plan.fallbacks if class_plan is not None else ()
     places = {name: place for place, name in enumerate(fallbacks, 1)}
@@ -278,7 +283,7 @@ def _regions(
         regions.append(
             ConsideredRegion(
                 name,
-                _verdict(explanation.query, residency, options, reasons, is_forbidden=name in forbidden),
+                _verdict(query, residency, options, reasons, is_forbidden=name in forbidden),
                 reasons,
                 chance=sum(option.probability for option in options),
                 why=options[0].choice.why if options else None,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
@@ -64,42 +65,59 @@ _UNUSABLE = {
 }
 
 
+class RegionRequest(msgspec.Struct, frozen=True):
+    """One request for which a region is selected."""
+
+    origin: str
+    """The region at which the request arrived."""
+    model: str
+    permitted: ResidencyClass
+    """No other region is considered."""
+    tried: Mapping[str, Reason] = NOTHING_TRIED
+    """Regions that did not start this request, and the reason of each."""
+    overflow: bool = False
+    """Whether the origin's pool is full, so that only a region that granted a spill credit may serve."""
+
+
+class Closures(msgspec.Struct, frozen=True):
+    """What keeps traffic from regions, beside their health."""
+
+    ramp: float = 1.0
+    """Part (0-1) of a class without a plan that the origin may serve itself while it returns."""
+    closed: Mapping[str, bool] = NONE_CLOSED
+    """Regions that receive only the shares of the plan's arcs, and whether each is a last resort."""
+    limited: Mapping[str, str] = NOTHING_LIMITED
+    """Regions closed in the same way by a spillover limit, with the limit; each is used before those in `closed`."""
+
+
+NO_CLOSURES: Final = Closures()
+
+
 def region_options(
     policy: Policy,
-    origin: str,
-    permitted: ResidencyClass,
     plan: ClassPlan | None,
+    request: RegionRequest,
     views: Mapping[str, RegionView],
-    *,
-    tried: Mapping[str, Reason] = NOTHING_TRIED,
-    overflow: bool = False,
-    ramp: float = 1.0,
-    closed: Mapping[str, bool] = NONE_CLOSED,
-    limited: Mapping[str, str] = NOTHING_LIMITED,
+    closures: Closures = NO_CLOSURES,
 ) -> tuple[RegionOption, ...] | Refusal:
-    """Every possible choice of a serving region for one request that arrived at `origin`, with its probability.
+    """Every possible choice of a serving region for one request, with its probability.
 
     Args:
-        permitted: the residency class; no other region is considered.
         plan: the origin's plan for this traffic class; None if the plan has no entry for the class.
         views: state by region; a region without one counts as unknown.
-        tried: regions that did not start this request, and the reason of each.
-        overflow: the origin's pool is full, so only a region that granted a spill credit may serve.
-        ramp: part (0-1) of a class without a plan that the origin may serve itself while it returns.
-        closed: regions that receive only the shares of the plan's arcs, and whether each is a last resort.
-        limited: regions closed in the same way by a spillover limit, with the limit; each is used before those in
-            `closed`.
     """
+    origin, permitted, tried = request.origin, request.permitted, request.tried
+    closed, limited = closures.closed, closures.limited
     usable, rejected = _usable(permitted, views, tried)
     if closed or limited:
         usable = _open(plan, usable, closed, limited, tried, rejected)
     if not usable:
         return _no_region(permitted, views, rejected, tried)
     order = policy.nearest_first(origin, _nearest_of(usable, closed, limited))
-    if overflow:
+    if request.overflow:
         choice = _overflow(policy, origin, order, usable, views, rejected)
         return choice if isinstance(choice, Refusal) else (RegionOption(choice, 1.0),)
-    shares, reasons = plan_shares(plan, usable, tried, order, origin, ramp)
+    shares, reasons = plan_shares(plan, usable, tried, order, origin, closures.ramp)
     total = sum(shares.values())
     options = []
     for region, share in shares.items():

@@ -19,7 +19,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, residency_class
 from penstock.routing.decision import Decision, authorize_at_origin, decide, within_mask
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import RegionChoice, RegionView
+from penstock.routing.region_selection import RegionChoice, RegionRequest, RegionView
 from penstock.routing.steering import Client, SteeringAdvisor
 from penstock.verification.breach import Breach, breach, permitted
 from penstock.verification.situations import Situation
@@ -155,7 +155,8 @@ def at_decisions(policy: Policy, situation: Situation) -> Reached:
             break
         for origin in sorted(regions):
             for views, tried, plan, overflow in _circumstances(policy, origin, model, held, lost):
-                for region in _answers(policy, plan, origin, model, held, views, tried, rng, overflow=overflow):
+                request = RegionRequest(origin, model, held.permitted, tried, overflow)
+                for region in _answers(policy, plan, held, request, views, rng):
                     decisions += 1
                     if region is not None and (region not in regions or region in lost):
                         breaches.append(breach(policy, "decide", situation, region, f"chosen at {origin}", lost))
@@ -212,20 +213,16 @@ def _circumstances(
 def _answers(
     policy: Policy,
     plan: RegionPlan | None,
-    origin: str,
-    model: str,
     held: Mask,
+    request: RegionRequest,
     views: dict[str, RegionView],
-    tried: dict[str, Reason],
     rng: EveryDraw,
-    *,
-    overflow: bool,
 ) -> Iterator[str | None]:
     """Every region that the decision may return; None for a rejection."""
     rng.take, rng.outcomes = 0, 1
     while rng.take < rng.outcomes:
         rng.outcomes = 1
-        answer = decide(policy, plan, origin, model, held, views, rng, tried=tried, overflow=overflow)
+        answer = decide(policy, plan, held, request, views, rng)
         rng.take += 1
         yield None if isinstance(answer, Refusal) else answer.choice.region
 

@@ -12,7 +12,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, ResidencyClass, cite
 from penstock.routing.decision import decide
 from penstock.routing.reasons import Refusal
-from penstock.routing.region_selection import RegionView
+from penstock.routing.region_selection import RegionRequest, RegionView
 from penstock.verification.breach import forbidding
 from penstock.verification.situations import Situation
 from penstock.verification.stages import EveryDraw
@@ -81,7 +81,7 @@ def _finds_a_place(policy: Policy, regions: ResidencyClass, lost: frozenset[str]
     model = next(iter(policy.models))
     no_plan: RegionPlan | None = None
     answers = [
-        decide(policy, no_plan, origin, model, Mask(regions), views, EveryDraw())
+        decide(policy, no_plan, Mask(regions), RegionRequest(origin, model, regions), views, EveryDraw())
         for origin in sorted(regions.regions - lost)
     ]
     return bool(answers) and not any(isinstance(answer, Refusal) for answer in answers)

@@ -17,6 +17,7 @@ from penstock.routing.object_placement import ObjectRequest, refuse_object, regi
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import (
     RegionChoice,
+    RegionRequest,
     RegionView,
     another_region_serves,
     idle_region_exists,
@@ -214,17 +215,11 @@ class Router:
                 return target
             context.tried(planned.region, target)
         while True:
-            decision = decide(
-                policy,
-                plan,
-                self.region,
-                context.model,
-                context.residency,
-                self.views(context.residency.permitted.regions, context.model, now),
-                self._rng,
-                tried=context.tried_regions,
-                overflow=context.tried_regions.get(self.region) is Reason.SATURATED,
-            )
+            permitted, tried = context.residency.permitted, context.tried_regions
+            is_full = tried.get(self.region) is Reason.SATURATED
+            request = RegionRequest(self.region, context.model, permitted, tried, is_full)
+            views = self.views(permitted.regions, context.model, now)
+            decision = decide(policy, plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
                 return decision
             where = decision.choice

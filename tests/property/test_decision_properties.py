@@ -18,7 +18,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts, residency_class
 from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import RegionChoice, RegionView
+from penstock.routing.region_selection import RegionChoice, RegionRequest, RegionView
 from penstock.routing.weighted_sampler import accepts_full_share, sampler_of, samplers_of
 from tests.support.examples import examples
 from tests.support.planet import choose_region
@@ -98,7 +98,8 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
         assert set(residency.try_regions) <= permitted
         return
     assert set(residency.permitted.regions) == permitted
-    decision = decide(policy, plan, origin, "m", residency, live, Random(seed), tried=refused, overflow=overflow)
+    request = RegionRequest(origin, "m", residency.permitted, refused, overflow)
+    decision = decide(policy, plan, residency, request, live, Random(seed))
     if isinstance(decision, Refusal):
         return
     assert origin in permitted, "a forbidden origin handles nothing"

@@ -15,7 +15,7 @@ from penstock.policy.residency import RequestFacts, residency_class
 from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.explain import ExplainQuery, RegionVerdict, explain
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import RegionView
+from penstock.routing.region_selection import RegionRequest, RegionView
 from tests.property.test_decision_properties import COUNTRIES, NAMES, arcs, policies, tried, views
 from tests.support.examples import examples
 
@@ -67,7 +67,8 @@ def test_an_explanation_equals_the_decision(policy, plan, location, live, refuse
             RegionVerdict.UNCONSIDERED,
         }
         return
-    decision = decide(policy, plan, origin, "m", residency, live, Random(seed), tried=refused, overflow=overflow)
+    request = RegionRequest(origin, "m", residency.permitted, refused, overflow)
+    decision = decide(policy, plan, residency, request, live, Random(seed))
     by_name = {explained.region: explained for explained in reported.regions}
     forbidden = {name for name, explained in by_name.items() if explained.verdict is RegionVerdict.FORBIDDEN}
     assert forbidden == policy.regions.keys() - residency.permitted.regions
@@ -96,7 +97,8 @@ def test_chances_are_those_of_the_draw(policy, shares, ramp, location, live, ref
     plan = RegionPlan("a", 7, 1, "d", 0.0, (ClassPlan("m", residency.permitted.name, shares, ()),), ramp)
     rng, draws, seen = Random(seed), 200, Counter()
     for _ in range(draws):
-        decision = decide(policy, plan, origin, "m", residency, live, rng, tried=refused, overflow=overflow)
+        request = RegionRequest(origin, "m", residency.permitted, refused, overflow)
+        decision = decide(policy, plan, residency, request, live, rng)
         if isinstance(decision, Refusal):
             return
         assert decision.choice in [option.choice for option in decision.options]

@@ -49,8 +49,9 @@ def _guessing_locations(policy: Policy, facts: RequestFacts) -> Mask | Refusal:
     return residency.mask(msgspec.structs.replace(policy, residency=blind), facts)
 
 
-def _obeying_the_plan(policy: Policy, origin: str, permitted: Any, *args: Any, **more: Any) -> Any:
-    return region_selection.region_options(policy, origin, residency_class(frozenset(policy.regions)), *args, **more)
+def _obeying_the_plan(policy: Policy, plan: Any, request: Any, *args: Any, **more: Any) -> Any:
+    everywhere = msgspec.structs.replace(request, permitted=residency_class(frozenset(policy.regions)))
+    return region_selection.region_options(policy, plan, everywhere, *args, **more)
 
 
 DEFECTS: list[tuple[str, list[tuple[Any, str, Callable[..., Any]]]]] = [

@@ -14,7 +14,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.residency import Mask, residency_class
 from penstock.routing.decision import decide
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import RegionView
+from penstock.routing.region_selection import RegionRequest, RegionView
 from penstock.routing.spill_credits import Grants, HeldCredits, grant, wanted
 
 if TYPE_CHECKING:
@@ -103,17 +103,9 @@ class Site:
         loop = self.loop
         while True:
             views = {name: self.view(name) for name in request.permitted.regions}
-            decision = decide(
-                loop.world.policy,
-                self.plan,
-                self.region,
-                "m",
-                Mask(request.permitted),
-                views,
-                loop.rng,
-                tried=request.tried,
-                overflow=request.tried.get(self.region) is Reason.SATURATED,
-            )
+            is_full = request.tried.get(self.region) is Reason.SATURATED
+            wanted = RegionRequest(self.region, "m", request.permitted, request.tried, is_full)
+            decision = decide(loop.world.policy, self.plan, Mask(request.permitted), wanted, views, loop.rng)
             if isinstance(decision, Refusal):
                 return False
             where = decision.choice

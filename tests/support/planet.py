@@ -16,7 +16,7 @@ from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Refusal
-from penstock.routing.region_selection import RegionChoice, RegionView, draw, region_options
+from penstock.routing.region_selection import Closures, RegionChoice, RegionRequest, RegionView, draw, region_options
 
 MODEL = "llama-3.1-8b"
 
@@ -80,7 +80,10 @@ def plan(origin: str, residency: str, **shares: float) -> RegionPlan:
     return RegionPlan(origin, 1, 1, "digest", 0.0, (ClassPlan(MODEL, residency, arcs, ()),))
 
 
-def choose_region(*args: Any, rng: Random, **more: Any) -> RegionChoice | Refusal:
-    """Draw one region from `region_options`, which takes all other arguments."""
-    options = region_options(*args, **more)
+def choose_region(
+    policy: Policy, origin: str, permitted: Any, plan: Any, views: Any, *, rng: Random, **more: Any
+) -> RegionChoice | Refusal:
+    """Draw one region from `region_options`; further arguments are fields of the request and the closures."""
+    request = RegionRequest(origin, MODEL, permitted, more.pop("tried", {}), more.pop("overflow", False))
+    options = region_options(policy, plan, request, views, Closures(**more))
     return options if isinstance(options, Refusal) else draw(options, rng)

@@ -31,7 +31,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
 from penstock.routing import decision
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import RegionView
+from penstock.routing.region_selection import RegionRequest, RegionView
 from penstock.wire import route_context
 from penstock.wire.identity import ProcessRole, SpiffeId
 from penstock.wire.route_context import RouteContext
@@ -112,9 +112,8 @@ class World:
         tried: dict[str, Reason] = {}
         overflow = rng.random() < 0.2
         for _ in range(MAX_TRIES):
-            decided = decision.decide(
-                self.policy, plan, origin, MODEL, residency, fleet, rng, tried=tried, overflow=overflow
-            )
+            request = RegionRequest(origin, MODEL, residency.permitted, tried, overflow)
+            decided = decision.decide(self.policy, plan, residency, request, fleet, rng)
             if isinstance(decided, Refusal):
                 return
             region = decided.choice.region

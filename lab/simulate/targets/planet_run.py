@@ -27,7 +27,7 @@ from penstock.planning.tick_input import TickInput
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Refusal
-from penstock.routing.region_selection import RegionView, draw, region_options
+from penstock.routing.region_selection import RegionRequest, RegionView, draw, region_options
 from penstock.routing.spill_credits import Grants, HeldCredits, grant, wanted
 
 MODEL = "m"
@@ -142,11 +142,9 @@ class PlanetRun:
         plan = self._plans.get(origin)
         options = region_options(
             self._policy,
-            origin,
-            self._permitted,
             plan.lookup(MODEL, self._permitted.name) if plan is not None else None,
+            RegionRequest(origin, MODEL, self._permitted, overflow=overflow),
             self._views(origin),
-            overflow=overflow,
         )
         if isinstance(options, Refusal):
             return None

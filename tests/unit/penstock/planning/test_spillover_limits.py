@@ -26,7 +26,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, residency_class
 from penstock.routing.decision import Decision, decide
 from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import RegionView
+from penstock.routing.region_selection import RegionRequest, RegionView
 from tests.support.planet import MODEL, policy, with_bias, with_spillover_orders
 from tests.support.planner_calls import tick_input, waterfall_plans
 
@@ -99,7 +99,8 @@ def views(*failed: str, credits: int = 5, wait_s: float = 2.0) -> dict[str, Regi
 
 
 def chosen(policy: Policy, plan: RegionPlan | None, known: dict[str, RegionView], **more: Any) -> str | Reason:
-    answer = decide(policy, plan, "eu-de", MODEL, Mask(RESIDENCY), known, Random(1), **more)
+    request = RegionRequest("eu-de", MODEL, RESIDENCY, **more)
+    answer = decide(policy, plan, Mask(RESIDENCY), request, known, Random(1))
     return answer.choice.region if isinstance(answer, Decision) else answer.reason
 
 
@@ -210,7 +211,8 @@ def test_agents_spend_no_credit_where_it_is_too_dear() -> None:
     assert chosen(planet(CHEAP), None, lonely, overflow=True) is Reason.SATURATED
     assert chosen(planet(CHEAP), None, views()) == "eu-es"
     assert chosen(planet(CHEAP), None, views("eu-es"), tried={"eu-de": Reason.SATURATED}) is Reason.SATURATED
-    refusal = decide(planet(CHEAP), None, "eu-de", MODEL, Mask(RESIDENCY), lonely, Random(1), overflow=True)
+    request = RegionRequest("eu-de", MODEL, RESIDENCY, overflow=True)
+    refusal = decide(planet(CHEAP), None, Mask(RESIDENCY), request, lonely, Random(1))
     assert isinstance(refusal, Refusal)
     assert ("us-east", Reason.SPILLOVER_LIMIT, "cheap (spill.yaml:3)") in [
         (rejection.what, rejection.reason, rejection.detail) for rejection in refusal.rejected
@@ -230,7 +232,9 @@ def test_agents_keep_a_limited_share_to_what_the_plan_gives() -> None:
         ("us-east",),
     )
     plan = RegionPlan("eu-de", 1, 1, "", 0.0, (entry,))
-    decision = decide(planet(LITTLE), plan, "eu-de", MODEL, Mask(RESIDENCY), views(), Random(1))
+    decision = decide(
+        planet(LITTLE), plan, Mask(RESIDENCY), RegionRequest("eu-de", MODEL, RESIDENCY), views(), Random(1)
+    )
     assert not isinstance(decision, Refusal)
     odds = {option.choice.region: option.probability for option in decision.options}
     assert odds == {

@@ -142,8 +142,9 @@ def _ignoring_denials(policy: Policy, facts: residency.RequestFacts) -> Mask | R
 
 
 def _ignoring_the_mask(*args: Any, **more: Any) -> Any:
-    rules, origin, _, *rest = args
-    return region_selection.region_options(rules, origin, residency_class(frozenset(rules.regions)), *rest, **more)
+    rules, plan, request, *rest = args
+    everywhere = msgspec.structs.replace(request, permitted=residency_class(frozenset(rules.regions)))
+    return region_selection.region_options(rules, plan, everywhere, *rest, **more)
 
 
 class _PlanningEverywhere:
