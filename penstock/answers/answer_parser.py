@@ -55,6 +55,8 @@ _LINE_ENDS: Final = (b"\n", b"\r")
 _COMMENT_STARTS: Final = (b":", *_LINE_ENDS)
 _ERROR_EVENTS: Final = (b"event: error", b"event:error")
 _DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
+_JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
+"""First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
 _BOM: Final = b"\xef\xbb\xbf"
 _BEGINNING_MARKS: Final = (b'"role"', b'"content":""', b'"content": ""')
 _NO_SPLITTER: Final = EventSplitter()
@@ -150,11 +152,16 @@ class AnswerParser:
         if self._decoder is not None and self._decoder.failed:
             return False
         if self._kind == JSON:
-            if self.ended:
+            if self.ended or (self._held_bytes and self._first[:1] not in _JSON_STARTS):
                 return False
             size_bytes = self._held_bytes
             return size_bytes < MIN_DECIDED_BYTES or (self._may_be_error and size_bytes <= MAX_UNDECIDED_BYTES)
         return len(self._splitter.rest) <= MAX_UNDECIDED_BYTES
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether the response has a content coding that is not decoded, so that its records are not counted."""
+        return self._decoder is not None and self._decoder.failed
 
     @property
     def shortens(self) -> bool:

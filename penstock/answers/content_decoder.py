@@ -23,21 +23,27 @@ decompression bomb to a thousandth."""
 ZLIB_WINDOW: Final = 32 + zlib.MAX_WBITS
 """Detects the headers of gzip and zlib."""
 
+_DEFLATE_METHOD: Final = 8
+"""Lower half of the first byte of a zlib header (RFC 1950, section 2.2)."""
+
 
 class ContentDecoder:
     """Decodes one response."""
 
-    __slots__ = ("_brotli", "_decoded_bytes", "_encoded_bytes", "_zlib", "failed")
+    __slots__ = ("_brotli", "_decoded_bytes", "_encoded_bytes", "_may_be_raw", "_zlib", "failed")
 
     def __init__(self, coding: bytes) -> None:
         """Decode `coding`, a value of Content-Encoding in lower case; an unknown coding fails."""
         self._zlib: Any = None
         self._brotli: Any = None
+        self._may_be_raw = False
+        """Whether the response may lack the header of zlib, as servers send that misread RFC 9110, section 8.4.1.2."""
         self._encoded_bytes = self._decoded_bytes = 0
         self.failed = False
         """Whether the rest of the response cannot be decoded."""
         if coding in (b"gzip", b"x-gzip", b"deflate"):
             self._zlib = zlib.decompressobj(ZLIB_WINDOW)
+            self._may_be_raw = coding == b"deflate"
         elif coding == b"br":
             self._brotli = _brotli_decompressor()
         self.failed = self._zlib is None and self._brotli is None
@@ -64,6 +70,10 @@ class ContentDecoder:
     def _decode(self, data: bytes) -> tuple[bytes, bytes]:
         """Return one decoded part, and the data that remains."""
         if self._zlib is not None:
+            if self._may_be_raw and data:
+                self._may_be_raw = False
+                if data[0] & 0x0F != _DEFLATE_METHOD:
+                    self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
             part = self._zlib.decompress(data, MAX_PART_BYTES)
             if self._zlib.eof and self._zlib.unused_data:
                 # A gzip file may have several members (RFC 1952, section 2.2).

@@ -25,8 +25,11 @@ not committed to its target before its first event. Later comments are forwarded
 MAX_KINDS: Final = 256
 
 _UNREAD: Final = -1
-_LINES_KIND: Final = StreamKind.NDJSON
-"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+_UNSTATED: Final = -2
+"""A Content-Type that does not tell events from a JSON text: none, text of any type, or any bytes."""
+
+_SSE_KIND, _LINES_KIND = StreamKind.SSE, StreamKind.NDJSON
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 _kinds: dict[bytes, int] = {}
 """The kind of a response, by its Content-Type as sent."""
@@ -35,21 +38,28 @@ _kinds: dict[bytes, int] = {}
 class AnswerIntake:
     """The reading of one response."""
 
-    __slots__ = ("_if_json", "held", "parser")
+    __slots__ = ("_if_events", "_if_json", "held", "parser")
 
-    def __init__(self, parser: AnswerParser, if_json: AnswerParser | None = None) -> None:
-        """Read by `parser`; a response that begins like a JSON text, by `if_json`, unless it is None."""
+    def __init__(
+        self, parser: AnswerParser, if_json: AnswerParser | None = None, if_events: AnswerParser | None = None
+    ) -> None:
+        """Read by `parser`, unless the response begins otherwise than its Content-Type states.
+
+        Args:
+            if_json: reads a response that begins like a JSON text; None for `parser`.
+            if_events: reads a response that begins otherwise; None for `parser`.
+        """
         self.parser = parser
         self._if_json = if_json
+        self._if_events = if_events
         self.held = b""
         """What has arrived and is not forwarded yet, because it may be the beginning of an error."""
 
     def begin(self, part: bytes) -> bool:
         """Read a part before the response is committed; returns whether it can be decided now."""
-        if self._if_json is not None:
-            if part.lstrip()[:1] in (b"{", b"["):
-                self.parser = self._if_json
-            self._if_json = None
+        if (self._if_json or self._if_events) is not None and (first := part.lstrip()[:1]):
+            self.parser = (self._if_json if first in (b"{", b"[") else self._if_events) or self.parser
+            self._if_json = self._if_events = None
         self.held += self.parser.feed(part)
         return not self.parser.undecided or len(self.held) > MAX_UNDECIDED_BYTES
 
@@ -87,7 +97,9 @@ class AnswerIntake:
             complete: whether the client received the whole answer.
         """
         parser = self.parser
-        delivered = parser.delivered if estimate.streaming else -1 if complete else 0
+        delivered = parser.delivered
+        if not estimate.streaming or parser.is_unreadable:
+            delivered = -1 if complete else 0
         usage = parser.usage
         # Some engines report the usage before the first token too. The last report counts if it states the output.
         is_last = complete and usage is not None and (usage.answer_tokens > 0 or parser.delivered == 0)
@@ -107,28 +119,34 @@ def intake_of(
         return None
     by_name = head.by_name
     content_type = by_name.get(b"content-type", b"")
-    kind = _kinds.get(content_type)
-    if kind is None:
-        kind = _kind_of(content_type)
-    if not content_type:
-        kind = JSON
-        if streaming:
-            kind = LINES if route is not None and route.stream is _LINES_KIND else EVENTS
-    if kind == _UNREAD:
+    stated = _kinds.get(content_type)
+    if stated is None:
+        stated = _kind_of(content_type)
+    if stated == _UNREAD:
         return None
     coding = by_name.get(b"content-encoding", b"").strip().lower()
-    if coding == b"identity":
-        coding = b""
-    answer_format = formats.of(route)
+    if b"identity" in coding:
+        coding = b",".join([each for token in coding.split(b",") if (each := token.strip()) != b"identity"])
+    kind, answer_format = stated, formats.of(route)
+    has_events = streaming and (route is None or route.stream is _SSE_KIND)
+    if stated == _UNSTATED:
+        kind = EVENTS if has_events else JSON
+        if streaming and route is not None and route.stream is _LINES_KIND:
+            kind = LINES
     parser = AnswerParser(answer_format, kind, coding, hides_usage)
-    # Without a Content-Type the response to a request for a stream may be a JSON text.
-    if_json = None if content_type or kind == JSON else AnswerParser(answer_format, JSON, coding, False)
-    return AnswerIntake(parser, if_json)
+    if has_events and not coding:
+        if kind == JSON:
+            return AnswerIntake(parser, if_events=AnswerParser(answer_format, EVENTS, coding, hides_usage))
+        if stated == _UNSTATED:
+            return AnswerIntake(parser, if_json=AnswerParser(answer_format, JSON, coding, False))
+    return AnswerIntake(parser)
 
 
 def _kind_of(content_type: bytes) -> int:
     media_type = content_type.partition(b";")[0].strip().lower()
     kind = _UNREAD
+    if not media_type or media_type == b"application/octet-stream" or media_type.startswith(b"text/"):
+        kind = _UNSTATED
     if media_type == EVENT_STREAM_TYPE:
         kind = EVENTS
     elif media_type in NDJSON_TYPES:

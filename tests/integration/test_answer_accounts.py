@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -132,6 +133,58 @@ async def test_encoded_and_large_answers_are_metered_exactly(tmp_path: Path, cod
         answer = await ask(agent, body=body_of(ASKED if streamed else PLAIN))
         assert answer.body == body
         assert (metered(agent), agent.counted()) == ((12, 8, 3, 0), {"ok": 1})
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [b"", b"text/plain", b"Text/Event-Stream;Charset=UTF-8", b"application/octet-stream", b"application/json"],
+)
+@pytest.mark.parametrize("asked", [True, False])
+async def test_streams_of_any_content_type_are_metered(tmp_path: Path, stated: bytes, asked: bool) -> None:
+    head = b"HTTP/1.1 200 OK\r\n" + (b"Content-Type: %b\r\n" % stated if stated else b"")
+    body = b"".join([*WORDS, REPORT, DONE])
+    async with (
+        engine(responds(body, head=head)) as gpu,
+        running_agent(tmp_path, [gpu.address]) as agent,
+    ):
+        meter(agent)
+        answer = await ask(agent, body=body_of(ASKED if asked else STREAM))
+        assert answer.body == (body if asked else b"".join(WORDS) + DONE)
+        assert (metered(agent), agent.counted()) == ((12, 8, 3, 0), {"ok": 1})
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("stated", [b"", b"text/plain", b"application/json"])
+async def test_whole_answers_of_any_content_type_are_metered(tmp_path: Path, stated: bytes, streamed: bool) -> None:
+    head = b"HTTP/1.1 200 OK\r\n" + (b"Content-Type: %b\r\n" % stated if stated else b"")
+    async with engine(responds(body_of(WHOLE), head=head)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        assert (await ask(agent, body=body_of(ASKED if streamed else PLAIN))).body == body_of(WHOLE)
+        assert (metered(agent), agent.counted()) == ((12, 8, 3, 0), {"ok": 1})
+
+
+@pytest.mark.parametrize("coding", ["deflate", "zlib", "gzip, identity", "zstd"])
+async def test_other_codings_are_metered_or_estimated(tmp_path: Path, coding: str) -> None:
+    body = b"".join([*WORDS, REPORT, DONE])
+    raw = zlib.compressobj(wbits=-15)
+    encoded = {
+        "deflate": raw.compress(body) + raw.flush(),
+        "zlib": zlib.compress(body),
+        "gzip, identity": gzip.compress(body),
+        "zstd": b"\x28\xb5\x2f\xfd" + bytes(200),
+    }[coding]
+    stated = b"Content-Encoding: " + coding.replace("zlib", "deflate").encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    script = responds(encoded, stated, head=head)
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        assert (await ask(agent, body=body_of(ASKED))).body == encoded
+        inputs, cached, outputs, estimated = metered(agent)
+        if coding == "zstd":
+            assert (cached, estimated) == (0, 1)
+            assert min(inputs, outputs) > 20, "what the agent cannot read is estimated like a whole answer"
+        else:
+            assert (inputs, cached, outputs, estimated) == (12, 8, 3, 0)
 
 
 async def test_what_clients_send_and_engines_echo_is_not_metered(tmp_path: Path) -> None:
