@@ -1,8 +1,7 @@
 """How a request can end, and what each outcome means for everything that reads it.
 
-Evidence, objectives, usage and alerts read RULES. Its columns about the endpoint and about retries state what exchanges
-and attempts do; they do not read them yet. Evidence, objectives and health must not be moved by a client alone: a
-stranger's request, a request that its client cancelled, or a deadline that its client chose.
+Attempts, retries, evidence, objectives, usage and alerts read RULES. Evidence, objectives and health must not be moved
+by a client alone: a stranger's request, a request that its client cancelled, or a deadline that its client chose.
 """
 
 from __future__ import annotations

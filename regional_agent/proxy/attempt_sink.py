@@ -208,7 +208,7 @@ class AttemptSink:
         if owner is None:
             return
         if self._is_begun:
-            attempt.broke_off()
+            attempt.failed(Outcome.ENGINE_CUT)
             owner.fail(Refusal(_ENGINE_FAILED, f"the stream broke off: {error}"))
         elif isinstance(error, Stale) and self._target.may_reconnect():
             self._proxy.metrics.retried(RetryReason.STALE_CONNECTION)

@@ -119,7 +119,7 @@ class ContinuedResponse:
             relayed.writer.add(events)
         if not self._stream.failure:
             return None
-        relayed.attempt.broke_off()
+        relayed.attempt.failed(Outcome.ENGINE_CUT)
         return Refusal(_ENGINE_FAILED, f"the stream broke off: {self._stream.failure}")
 
     def on_end(self, upstream: UpstreamConnection | None) -> Refusal | None:

@@ -175,7 +175,7 @@ class RelayedResponse:
             writer.has_news = False
             return now + min(idle_s / CHECKS_PER_STALL, MAX_CHECK_INTERVAL_S)
         if now - waits_since > idle_s:
-            self.attempt.stalled()
+            self.attempt.failed(Outcome.STALLED)
             return Refusal(Reason.STREAM_STALLED, f"no data for {idle_s:g} s")
         self.attempt.waits_for_chunk(waits_since, now)
         return now

@@ -118,7 +118,7 @@ def while_awaiting(
         return RetryReason.ENDPOINT_SUSPECT
     if not overdue:
         return None
-    attempt.stalled()
+    attempt.failed(Outcome.STALLED)
     return Refusal(Reason.ENGINE_TIMEOUT, f"the engine {overdue}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 
+from penstock.accounts.outcomes import RULES, Outcome, outcome_of_error
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.usage import Usage
 from penstock.health import orca, preemption
@@ -42,6 +43,14 @@ _SERVED, _INCONCLUSIVE = AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
 _CREDENTIAL_REJECTED, _UNREACHABLE = AttemptOutcome.CREDENTIAL_REJECTED, AttemptOutcome.UNREACHABLE
 _SERVER_ERROR: Final = AttemptOutcome.SERVER_ERROR
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
+
+_ENGINE_ERROR, _STALLED = Outcome.ENGINE_ERROR, Outcome.STALLED
+
+_EVIDENCE: Final[dict[Outcome, AttemptOutcome]] = {
+    Outcome.ENGINE_CUT: AttemptOutcome.BROKEN_OFF,
+    Outcome.STALLED: AttemptOutcome.STALLED,
+}
+"""What a failed response is as evidence about its endpoint. Errors are evidence as the policy counts status 500."""
 
 _GIVEN_UP: Final = (None, AttemptOutcome.STALLED)
 """Outcomes of incomplete responses that the agent, and not the endpoint, ended."""
@@ -243,19 +252,23 @@ class LocalAttempt(Placement[Endpoint]):
             # The reservation is released, so a failure to learn must not fail the request.
             log.exception("learning from a finished request failed", endpoint=endpoint.name, model=self.estimate.model)
 
-    def broke_off(self) -> None:
-        """Record that the response broke off: the connection closed, or the data was malformed."""
-        self.outcome = AttemptOutcome.BROKEN_OFF
-
-    def erred(self, error: AnswerError) -> None:
-        """Record an error that the engine reported in a response with status 200."""
-        if error.cause is ErrorCause.ENGINE:
+    def failed(self, outcome: Outcome) -> None:
+        """Record how the response failed. The table of outcomes states whether the endpoint is charged."""
+        if not RULES[outcome].charges_endpoint:
+            self.outcome = _INCONCLUSIVE
+        elif outcome is _ENGINE_ERROR:
             self.outcome = self._services.endpoints.engine_error()
             self._judge_again()
         else:
-            self.outcome = _INCONCLUSIVE
-            if error.cause is ErrorCause.BUSY:
-                self.endpoint.mark_full()
+            self.outcome = _EVIDENCE.get(outcome, _SERVER_ERROR)
+
+    def erred(self, error: AnswerError) -> None:
+        """Record an error that the engine reported in a response with status 200."""
+        if error.cause is ErrorCause.BUSY:
+            self.failed(Outcome.REFUSED)
+            self.endpoint.mark_full()
+        else:
+            self.failed(outcome_of_error(error))
 
     def failed_first(self, context: RequestContext) -> None:
         """Record that the request leaves the endpoint, whose response was an error from its first byte on."""
@@ -296,12 +309,6 @@ class LocalAttempt(Placement[Endpoint]):
         """Record, after another endpoint served the request, that this endpoint lacks the model that it lists."""
         endpoints = self._services.endpoints
         endpoints.failures.ended(self.endpoint, self.estimate.tenant, endpoints.engine_error(), self.since)
-
-    def stalled(self) -> None:
-        """Record the expiry of a timeout of this agent. A client's deadline does not count: clients must not eject
-        endpoints.
-        """
-        self.outcome = AttemptOutcome.STALLED
 
     def unreachable(self, context: RequestContext, *, broke: bool) -> None:
         """Record a failure before a response.
@@ -395,8 +402,10 @@ class ForwardedAttempt:
     def settle(self, now: float, service_s: float | None = None, usage: Usage | None = None) -> None:
         """Do nothing: this agent holds no reservation."""
 
-    def broke_off(self) -> None:
-        """Do nothing: the serving region evaluates the health of its endpoint."""
+    def failed(self, outcome: Outcome) -> None:
+        """Report the expiry of a timeout of this agent to the prober, as a failed request."""
+        if outcome is _STALLED:
+            self._peers.request_failed(self.region, self.address)
 
     def erred(self, error: AnswerError) -> None:
         """Do nothing: the serving region evaluates the health of its endpoint."""
@@ -404,10 +413,6 @@ class ForwardedAttempt:
     def lacks_model(self, status: int, context: RequestContext) -> bool:
         """Return False: the serving region itself sends the request to another of its endpoints."""
         return False
-
-    def stalled(self) -> None:
-        """Report the expiry of a timeout of this agent to the prober, as a failed request."""
-        self._peers.request_failed(self.region, self.address)
 
     def unreachable(self, context: RequestContext, *, broke: bool) -> None:
         """Exclude the region after a failure before a response, and report the failed request to the prober."""

@@ -15,6 +15,7 @@ import brotli
 import pytest
 from msgspec.structs import replace
 
+from penstock.accounts.outcomes import RULES, Outcome
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, MAX_UNDECIDED_BYTES, AnswerParser
 from penstock.policy.kinds.models import Cost, CostUnit
@@ -366,6 +367,34 @@ async def test_an_error_with_status_200_is_retried_elsewhere(
         if failing is ERROR:
             assert len(bad.requests) <= 4, "the endpoint is charged, and ejected"
             assert [endpoint.ejection.is_ejected for endpoint in agent.endpoints.every()].count(True) == 1
+
+
+async def test_the_table_decides_whether_an_error_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = replace(RULES[Outcome.ENGINE_ERROR], may_retry=False)
+    monkeypatch.setitem(RULES, Outcome.ENGINE_ERROR, rules)
+    async with (
+        engine(responds(body_of(ERROR))) as one,
+        engine(responds(body_of(ERROR))) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        assert b"rror" in (await ask(agent, body=body_of(PLAIN))).body
+        assert len(one.requests) + len(two.requests) == 1
+
+
+async def test_the_table_decides_whether_an_error_charges_its_endpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = replace(RULES[Outcome.ENGINE_ERROR], charges_endpoint=False)
+    monkeypatch.setitem(RULES, Outcome.ENGINE_ERROR, rules)
+    async with (
+        engine(responds(body_of(ERROR))) as one,
+        engine(responds(body_of(WHOLE))) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        for _ in range(12):
+            await ask(agent, body=body_of(PLAIN))
+        assert one.requests
+        assert not any(endpoint.ejection.is_ejected for endpoint in agent.endpoints.every())
 
 
 async def test_an_error_that_the_request_causes_is_the_clients(tmp_path: Path) -> None:
