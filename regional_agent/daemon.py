@@ -48,7 +48,7 @@ from regional_agent.runtime import AgentRuntime
 from regional_agent.services.admin_service import AdminService
 from regional_agent.services.peer_service import PeerService
 from regional_agent.services.traffic_service import TrafficService
-from regional_agent.telemetry.access_log import AccessLog
+from regional_agent.telemetry.access_log import AccessLog, LogSigner
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.tracing.span_exporter import SpanExporter
 from regional_agent.telemetry.tracing.tracer import Tracer
@@ -394,9 +394,7 @@ def _access_log(settings: AgentSettings, rng: Random, sessions: Sessions) -> Acc
     if file is None:
         return None
     try:
-        return AccessLog(
-            file, settings.access_log_share, rng, region=settings.region, agent=settings.name, sessions=sessions
-        )
+        return AccessLog(file, settings.access_log_share, rng, LogSigner(settings.region, settings.name, sessions))
     except OSError as error:
         raise BadSettings(
             f"{PREFIX}ACCESS_LOG_FILE: {file}: {error.strerror}; name a file in a directory that the agent may write to"

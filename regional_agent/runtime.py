@@ -62,9 +62,10 @@ from regional_agent.shared_load.redis_script import RedisAddress
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.demand_meter import DemandMeter
-from regional_agent.telemetry.report_builder import ReportBuilder
-from regional_agent.telemetry.reporter import Reporter
+from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
+from regional_agent.telemetry.reporter import ControlPlanes, Reporter
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -217,39 +218,25 @@ class AgentRuntime:
         self.reloaded_files += [(kind, files) for kind, files in watched.items() if files is not None]
         self.watched_files: list[Watched] = [files for files in watched.values() if files is not None]
         """Files that the caller checks for changes."""
-        self.state_metrics = StateMetrics(
-            metrics,
-            self.config,
-            self.endpoints,
-            self.shared_load,
-            self.peers,
-            self.queue,
-            self.tally,
-            file_problems=self.file_problems,
+        state = AgentState(
+            self.config, self.endpoints, self.queue, self.peers, self.tally, file_problems=self.file_problems
         )
+        self.state_metrics = StateMetrics(metrics, state, self.shared_load)
         self._reports = ReportBuilder(
-            region,
-            name,
-            self._epoch,
-            self.config,
-            self.endpoints,
-            self.queue,
+            ReportSender(region, name, self._epoch),
+            state,
             self.demand,
-            self.peers,
             credits,
-            self.tally,
             certificate_expires_at=lambda: sessions.identity.peer.not_after,
-            file_problems=self.file_problems,
             clock=clock,
         )
         self._reporter = Reporter(
             self._store,
-            settings.control_plane_urls,
+            ControlPlanes(settings.control_plane_urls, "control-planes" in settings.allow_plaintext),
             control_plane_pool or pool,
             sessions,
             rng,
             self._reports.build,
-            allow_plaintext="control-planes" in settings.allow_plaintext,
         )
 
     async def __aenter__(self) -> Self:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from penstock.routes.timeouts import NO_TIMEOUTS, TimeLimits, time_limits
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.upstream_request import build_upstream_request
+from regional_agent.proxy.upstream_request import build_upstream_request, client_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.upstream_connection import UpstreamConnection
@@ -94,8 +94,11 @@ class TargetConnection:
         request, connection = attempt.request_for_target(self._request), self.upstream
         assert connection is not None
         self.sent_at, self._time_limits = now, None
-        host_line = self._pool(attempt).host_line(attempt.address)
-        data = build_upstream_request(request, self._context, attempt, self._client, host_line, self._proxy.via, now)
+        context, host_line = self._context, self._pool(attempt).host_line(attempt.address)
+        lines = request.upstream_lines or client_lines(request, context, self._client)
+        if attempt.target_lines:
+            lines += attempt.target_lines
+        data = build_upstream_request(request, context, lines, host_line, self._proxy.via, now)
         if request.method == b"HEAD":
             connection.expect_head_only()
         if request.upgrade:

@@ -7,7 +7,6 @@ from typing import Final
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request, request_lines_to_upstream
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import Attempt
 from regional_agent.websocket.websocket_offer import handshake_lines
 
 _HEAD: Final = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
@@ -18,25 +17,17 @@ _UPGRADING: Final = _HEAD + b"connection: upgrade\r\nupgrade: %b\r\n%b\r\n"
 
 
 def build_upstream_request(
-    request: Request,
-    context: RequestContext,
-    attempt: Attempt,
-    client: ClientConnection,
-    host_line: bytes,
-    via: bytes,
-    now: float,
+    request: Request, context: RequestContext, lines: bytes, host_line: bytes, via: bytes, now: float
 ) -> bytes:
     """Request line, headers, and the body if it is complete.
 
     Args:
         request: as the target receives it (`Attempt.request_for_target`).
+        lines: the header lines of the client, and those for this target only.
         host_line: the Host header for the target.
         via: this agent's entry in the Via header (RFC 9110, section 7.6.3). Responses have none: they name the region.
         now: by the agent's clock (s), to compute the remaining timeout.
     """
-    lines = request.upstream_lines or _client_lines(request, context, client)
-    if attempt.target_lines:
-        lines += attempt.target_lines
     left_ms = int((context.deadline_at - now) * 1000)
     head = (
         request.method,
@@ -69,7 +60,7 @@ def ask_for_identity(request: Request) -> None:
         request.index()
 
 
-def _client_lines(request: Request, context: RequestContext, client: ClientConnection) -> bytes:
+def client_lines(request: Request, context: RequestContext, client: ClientConnection) -> bytes:
     """The header lines that come from the client."""
     if request.plain:
         return request_lines_to_upstream(request, client.listener.to_upstream, client.scheme, request.authority)

@@ -101,6 +101,16 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
     """Whether the agent counted a part of the tokens, because the engine did not report it; absent if it did not."""
 
 
+class LogSigner(msgspec.Struct, frozen=True):
+    """The agent that writes an access log, whose name is part of the chain."""
+
+    region: str = "local"
+    agent: str = "agent"
+    """Name of the agent, unique in the region."""
+    sessions: Sessions | None = None
+    """Has the identity that signs the heads; None disables signing."""
+
+
 class AccessLog:
     """Buffers lines and passes them to the writer thread in blocks. Used from the event loop only."""
 
@@ -109,19 +119,15 @@ class AccessLog:
         file: Path,
         sampled_share: float,
         rng: Random,
+        signer: LogSigner | None = None,
         *,
-        region: str = "local",
-        agent: str = "agent",
-        sessions: Sessions | None = None,
         sign_interval_s: float = SIGN_INTERVAL_S,
     ) -> None:
         """Open the file and start the writer.
 
         Args:
             sampled_share: share (0-1) of the successful requests that is logged; all other requests are logged.
-            region: region of the agent.
-            agent: name of the agent, unique in the region.
-            sessions: has the identity that signs the heads; None disables signing.
+            signer: the agent that writes the log; None for an unnamed agent without an identity.
             sign_interval_s: interval between signed heads, in seconds.
 
         Raises:
@@ -135,12 +141,13 @@ class AccessLog:
         self._blocks: deque[tuple[int, float, bytes]] = deque()
         """Encoded blocks, each with the number of its first line and the time (Unix, s) at which that request ended."""
         self._next_seq = 1
-        self._sessions = sessions
+        signer = signer or LogSigner()
+        self._sessions = signer.sessions
         self._sign_interval_s = sign_interval_s
         started_ns = time.time_ns()
         self._flushed = started_ns / 1e9, 0
         """Time (Unix, s) of the last flush, and the number of the last line at that time."""
-        self._chain = ChainWriter(epoch_of(region, agent, started_ns), sampled_share)
+        self._chain = ChainWriter(epoch_of(signer.region, signer.agent, started_ns), sampled_share)
         """Used by the writer thread only."""
         self._wake = threading.Semaphore(0)
         self._stopping = False

@@ -50,6 +50,15 @@ class Receipt(msgspec.Struct):
     leader: str | None = None
 
 
+class ControlPlanes(msgspec.Struct, frozen=True):
+    """The control planes of the fleet, as the agent is configured."""
+
+    urls: Sequence[str]
+    """Base URLs of some control planes."""
+    allow_plaintext: bool = False
+    """Whether reports are sent to leaders with http URLs on other machines."""
+
+
 _receipts = msgspec.json.Decoder(Receipt)
 
 
@@ -59,27 +68,24 @@ class Reporter:
     def __init__(
         self,
         store: ConfigStore,
-        bootstrap: Sequence[str],
+        control_planes: ControlPlanes,
         connections: UpstreamPool,
         sessions: Sessions,
         rng: Random,
         build: Callable[[], AgentReport],
-        *,
-        allow_plaintext: bool = False,
     ) -> None:
         """Create a reporter that sends nothing before `start`.
 
         Args:
             store: holds the key that names the leader.
-            bootstrap: base URLs of control planes, used while the leader is unknown.
+            control_planes: those that receive the reports while the leader is unknown.
             connections: pool of upstream connections.
             sessions: sign the reports.
             rng: chooses among control planes while the leader is unknown.
             build: builds the current report.
-            allow_plaintext: whether reports are sent to leaders with http URLs on other machines.
         """
-        self._allow_plaintext = allow_plaintext
-        self._bootstrap = [Address.parse(url) for url in bootstrap]
+        self._allow_plaintext = control_planes.allow_plaintext
+        self._bootstrap = [Address.parse(url) for url in control_planes.urls]
         self._connections = connections
         self._sessions = sessions
         self._by_address: dict[Address, Session] = {}

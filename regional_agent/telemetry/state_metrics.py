@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
 
 from penstock.health.outlier_ejection import EjectionState
-from regional_agent.config.active_config import ActiveConfig
-from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.peers.peer_prober import PeerProber
-from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.telemetry.request_tally import RequestTally
+from regional_agent.telemetry.agent_state import AgentState
 
 
 class StateMetrics:
     """Exports the agent's state as gauges."""
 
-    def __init__(
-        self,
-        metrics: AgentMetrics,
-        config: ActiveConfig,
-        endpoints: EndpointSet,
-        shared_load: SharedLoad,
-        peers: PeerProber,
-        queue: QueueDispatcher,
-        tally: RequestTally,
-        *,
-        file_problems: Callable[[], Mapping[str, str]],
-    ) -> None:
-        """Create an exporter; the gauges are set by `update`.
-
-        Args:
-            file_problems: returns the problem of each kind of file, empty where it has none.
-        """
+    def __init__(self, metrics: AgentMetrics, state: AgentState, shared_load: SharedLoad) -> None:
+        """Create an exporter of `state`; the gauges are set by `update`."""
         self._metrics = metrics
-        self._config = config
-        self._endpoints = endpoints
+        self._state = state
         self._shared_load = shared_load
-        self._peers = peers
-        self._queue = queue
-        self._tally = tally
-        self._file_problems = file_problems
         self._exported_endpoints: set[str] = set()
         self._exported_peers: set[str] = set()
 
@@ -52,22 +28,22 @@ class StateMetrics:
         Args:
             in_flight: requests in progress in this agent, by model.
         """
-        plan = self._config.plan
-        self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._config.age_s())
+        plan = self._state.config.plan
+        self._metrics.set_config(plan.epoch if plan else 0, plan.generation if plan else 0, self._state.config.age_s())
         view = self._shared_load
         self._metrics.set_shared_load(view.up, view.age_s() if view.shared else inf)
-        self._metrics.set_rejected_files(self._file_problems())
-        self._metrics.set_directories(self._endpoints.sources.discovery.ages_s())
-        for model in self._endpoints.pools:
-            self._metrics.set_in_flight(model, in_flight.get(model, 0), self._queue.waiting_here(model))
-        self._metrics.set_objectives(self._tally.objectives)
+        self._metrics.set_rejected_files(self._state.file_problems())
+        self._metrics.set_directories(self._state.endpoints.sources.discovery.ages_s())
+        for model in self._state.endpoints.pools:
+            self._metrics.set_in_flight(model, in_flight.get(model, 0), self._state.queue.waiting_here(model))
+        self._metrics.set_objectives(self._state.tally.objectives)
         self._update_endpoints()
         self._update_peers()
 
     def _update_endpoints(self) -> None:
         # An endpoint whose address changed is listed twice until requests to the old address end. The new address is
         # listed first, so the order is reversed to keep the new address.
-        endpoints = {endpoint.name: endpoint for endpoint in reversed(list(self._endpoints.every()))}
+        endpoints = {endpoint.name: endpoint for endpoint in reversed(list(self._state.endpoints.every()))}
         for gone in self._exported_endpoints - endpoints.keys():
             self._metrics.endpoints.remove(gone)
         for name, endpoint in endpoints.items():
@@ -94,7 +70,7 @@ class StateMetrics:
         self._exported_endpoints = set(endpoints)
 
     def _update_peers(self) -> None:
-        regions = self._peers.regions
+        regions = self._state.peers.regions
         for gone in self._exported_peers - regions.keys():
             self._metrics.remove_peer(gone)
         for name, peer in regions.items():

@@ -19,7 +19,7 @@ from penstock.policy.kinds.regions import EntryMap
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota
 from penstock.what_if.demand_outcomes import DemandGroup
-from regional_agent.telemetry.access_log import AccessLog
+from regional_agent.telemetry.access_log import AccessLog, LogSigner
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, JSON_ANSWER, answers, ask
 from tests.support.identities import agent_id, agent_sessions, write_identity
@@ -52,7 +52,7 @@ async def test_the_access_log_has_country_and_entry_of_a_client(tmp_path: Path) 
 async def test_access_logs_prove_where_a_governed_request_was_processed(tmp_path: Path) -> None:
     files = [tmp_path / "serving.log", tmp_path / "origin.log"]
     logs = [
-        AccessLog(file, 1.0, Random(1), region=region, sessions=agent_sessions(region, "agent"))
+        AccessLog(file, 1.0, Random(1), LogSigner(region, "agent", agent_sessions(region, "agent")))
         for file, region in zip(files, REGIONS, strict=True)
     ]
     usage = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}'

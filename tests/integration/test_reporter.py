@@ -18,7 +18,7 @@ from penstock.wire.identity import encode_certificate
 from penstock.wire.session import BadSignature, Sessions
 from penstock.wire.signed_report import authenticate_head
 from regional_agent.telemetry import reporter
-from regional_agent.telemetry.reporter import Reporter
+from regional_agent.telemetry.reporter import ControlPlanes, Reporter
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import agent_sessions, control_plane_sessions
@@ -66,7 +66,9 @@ class Agent:
     def __init__(self, store: MemoryStore, *bootstrap: str) -> None:
         self.seq = 0
         self.connections = UpstreamPool()
-        self.reporter = Reporter(store, bootstrap, self.connections, agent_sessions("here"), Random(1), self.report)
+        self.reporter = Reporter(
+            store, ControlPlanes(bootstrap), self.connections, agent_sessions("here"), Random(1), self.report
+        )
 
     def report(self) -> AgentReport:
         self.seq += 1

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 import structlog
@@ -15,7 +14,7 @@ import structlog
 from penstock.records.log_ends import SignedHeads
 from penstock.records.residency_report import ReportBuilder
 from penstock.records.signed_head import SignedHead, read_head
-from regional_agent.telemetry.access_log import BLOCK_LINES, AccessLine, AccessLog
+from regional_agent.telemetry.access_log import BLOCK_LINES, AccessLine, AccessLog, LogSigner
 from tests.support.identities import agent_sessions, trust
 from tests.support.wait import until
 
@@ -52,7 +51,7 @@ async def test_the_chain_continues_over_rotation_and_lost_lines(tmp_path: Path) 
     directory, away = tmp_path / "logs", tmp_path / "away"
     directory.mkdir()
     file, old = directory / "access.log", directory / "access.log.1"
-    log = AccessLog(file, 1.0, Random(1), region="eu-de", agent="a")
+    log = AccessLog(file, 1.0, Random(1), LogSigner("eu-de", "a"))
     log.add(line("rotated"))
     log.flush()
     await until(lambda: file.stat().st_size > 0)
@@ -90,9 +89,9 @@ async def test_the_head_is_signed_at_start_at_rotation_in_intervals_and_at_the_e
     def written_heads() -> int:
         return heads.read_bytes().count(b"\n") if heads.exists() else 0
 
-    signer: dict[str, Any] = {"region": "eu", "agent": "agent-1", "sessions": agent_sessions()}
+    signer = LogSigner("eu", "agent-1", agent_sessions())
     started = time.time()
-    log = AccessLog(file, 1.0, Random(1), **signer, sign_interval_s=3600.0)
+    log = AccessLog(file, 1.0, Random(1), signer, sign_interval_s=3600.0)
     await until(lambda: written_heads() == 1)
     log.add(line("rotated"))
     log.flush()
@@ -110,7 +109,7 @@ async def test_the_head_is_signed_at_start_at_rotation_in_intervals_and_at_the_e
         report.add_file(log_file.name, log_file.read_bytes().splitlines(keepends=True))
     assert (report.report().unproved, signed.faults) == ((), [])
 
-    log = AccessLog(file, 1.0, Random(1), **signer, sign_interval_s=0.001)
+    log = AccessLog(file, 1.0, Random(1), signer, sign_interval_s=0.001)
     await until(lambda: written_heads() >= 6)
     log.close()
 
@@ -118,9 +117,7 @@ async def test_the_head_is_signed_at_start_at_rotation_in_intervals_and_at_the_e
 def test_lines_that_were_dropped_leave_the_end_unsigned(tmp_path: Path) -> None:
     file = tmp_path / "full"
     file.symlink_to("/dev/full")
-    log = AccessLog(
-        file, 1.0, Random(1), region="eu", agent="agent-1", sessions=agent_sessions(), sign_interval_s=3600.0
-    )
+    log = AccessLog(file, 1.0, Random(1), LogSigner("eu", "agent-1", agent_sessions()), sign_interval_s=3600.0)
     log.add(line("lost"))
     log.close()
     heads = (tmp_path / "full.heads").read_bytes().splitlines()
@@ -140,7 +137,7 @@ def largest_file(size_bytes: int) -> Iterator[None]:
 
 async def test_a_block_that_does_not_fit_on_the_disk_leaves_no_part_of_a_line(tmp_path: Path) -> None:
     file = tmp_path / "access.log"
-    log = AccessLog(file, 1.0, Random(1), region="eu-de", agent="a")
+    log = AccessLog(file, 1.0, Random(1), LogSigner("eu-de", "a"))
     with structlog.testing.capture_logs(), largest_file(1 << 18):
         for number in range(10 * BLOCK_LINES):
             log.add(line(f"r{number}"))

@@ -1,0 +1,30 @@
+"""The parts of an agent whose state is exported as gauges and reported to the control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.peers.peer_prober import PeerProber
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
+from regional_agent.telemetry.request_tally import RequestTally
+
+
+class AgentState(msgspec.Struct, frozen=True):
+    """Read only: what the parts are doing now."""
+
+    config: ActiveConfig
+    """Policy and plan in force, and the reason why newer versions were rejected."""
+    endpoints: EndpointSet
+    """Pools and endpoints of the region."""
+    queue: QueueDispatcher
+    """The admission queue of this agent."""
+    peers: PeerProber
+    """Health of the other regions."""
+    tally: RequestTally
+    """Outcomes of requests."""
+    file_problems: Callable[[], Mapping[str, str]]
+    """Returns the problem of each kind of file, empty where it has none."""
