@@ -123,7 +123,7 @@ async def test_a_close_in_the_middle_of_a_chunk_is_incomplete(tmp_path: Path, ha
 
 async def test_a_length_that_is_too_long_breaks_the_connection(tmp_path: Path) -> None:
     async def short(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 9\r\n\r\nabc")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: audio/wav\r\nContent-Length: 9\r\n\r\nabc")
         await writer.drain()
         writer.close()
 
