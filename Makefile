@@ -107,8 +107,8 @@ format: $(VENV)/.test  ## format the code
 dashboards: $(VENV)/.test  ## generate the Grafana dashboard and Prometheus rules
 	@$(BIN)/python -m dashboards
 
-check-dashboards: $(VENV)/.demo  ## every query of dashboards and rules returns data of a real fleet; needs Prometheus (PROMETHEUS=, ARGS=--help)
-	@$(BIN)/penstock-lab check-dashboards $(ARGS)
+check-dashboards: $(VENV)/.test  ## every query of dashboards and rules returns data of a real fleet; needs Prometheus (PROMETHEUS=, ARGS=--help)
+	@$(BIN)/python -m tests.dashboard_check $(ARGS)
 
 reference: $(VENV)/.test  ## generate the reference pages of the documentation
 	@$(BIN)/python docs/generate_reference.py

@@ -13,7 +13,6 @@ COMMANDS = {
     "bench-propagation": "lab.bench.bench_propagation:bench_propagation",
     "bench-router": "lab.bench.router.bench_router_command:bench_router",
     "calibrate": "lab.simulate.commands.calibrate_command:calibrate",
-    "check-dashboards": "lab.dashboard_check.check_dashboards_command:check_dashboards",
     "demo": "lab.demo.demo_command:demo",
     "engines": "lab.engine.engine_command:engines",
     "gameday": "lab.gameday.gameday_command:gameday",

@@ -11,7 +11,7 @@ from random import Random
 from lab.engine.completion_request import BadRequest, parse_completion
 from lab.engine.engine_config import EndpointConfig
 from lab.engine.engine_http import HttpConnection
-from lab.engine.engine_response import Answer
+from lab.engine.engine_response import REQUEST_ID_HEADER, RESIDENCY_HEADER, Answer
 from lab.engine.fake_engine import Engine
 from lab.engine.faults import parse_faults
 from lab.engine.openai_format import CompletionFormat, error_body, models_body
@@ -33,9 +33,6 @@ METHOD_NOT_ALLOWED = b'{"detail":"Method Not Allowed"}'
 """Error bodies of vLLM's web framework, which are not in OpenAI's format."""
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
-
-REQUEST_ID_HEADER = "x-request-id"
-RESIDENCY_HEADER = "x-lab-residency"
 
 
 class Endpoint:
@@ -175,7 +172,7 @@ class Endpoint:
             self._complete(connection)
 
     def _complete(self, connection: HttpConnection) -> None:
-        config, headers = self._config, connection.headers
+        config = self._config
         chat = COMPLETION_PATHS.get(connection.path, True)
         other = OTHER_FORMATS.get(connection.path)
         model = config.served_model_name
@@ -198,15 +195,7 @@ class Endpoint:
             )
         else:
             answer_format = other.answer(answer_id, model, request.prompt_tokens)
-        answer = Answer(
-            connection,
-            request,
-            answer_format,
-            self._loop.time(),
-            headers.get(REQUEST_ID_HEADER),
-            headers.get(RESIDENCY_HEADER),
-            config.stream_interval,
-        )
+        answer = Answer(connection, request, answer_format, self._loop.time(), config.stream_interval)
         self._answers[connection] = answer
         self._engine.submit(answer)
 

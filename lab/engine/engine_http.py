@@ -61,8 +61,9 @@ class Handler(Protocol):
 class HttpConnection(asyncio.Protocol):
     """One connection. `method`, `path`, `headers` (by lower-case name) and `body` are of the current request."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         self._handler = handler
+        self._max_body_bytes = max_body_bytes
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._head_bytes = 0
@@ -121,8 +122,8 @@ class HttpConnection(asyncio.Protocol):
             self._handler.head_arrived(self)
             if self.headers.get("expect", "").lower() == "100-continue":
                 self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if self._body_bytes > MAX_BODY_BYTES:
-            self._refuse(413, f"the request body is limited to {MAX_BODY_BYTES} bytes")
+        if self._body_bytes > self._max_body_bytes:
+            self._refuse(413, f"the request body is limited to {self._max_body_bytes} bytes")
         elif self._messages > 1:
             self.reset()
         elif self._answering:
@@ -170,7 +171,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_body(self, part: bytes) -> None:
         self._body_bytes += len(part)
-        if self._body_bytes <= MAX_BODY_BYTES:
+        if self._body_bytes <= self._max_body_bytes:
             self._body_parts.append(part)
 
     def on_message_complete(self) -> None:

@@ -8,6 +8,9 @@ from lab.engine.engine_http import HttpConnection
 from lab.engine.openai_format import usage
 from lab.engine.other_formats import AnswerFormat
 
+REQUEST_ID_HEADER = "x-request-id"
+RESIDENCY_HEADER = "x-lab-residency"
+
 
 class Answer:
     """Sends the tokens of one sequence. Tokens for a slow client are counted, not buffered, and are written when the
@@ -35,21 +38,18 @@ class Answer:
         request: CompletionRequest,
         answer_format: AnswerFormat,
         arrived_at: float,
-        request_id: str | None,
-        required: str | None,
         stream_interval: int = 1,
     ) -> None:
         """Create a response to `request` on `connection`.
 
         Args:
             arrived_at: arrival time (s) on the event loop's clock.
-            request_id: the client's request id, returned in the response head.
-            required: regions that the client's residency permits, for the witness.
             stream_interval: tokens per event, if the format supports several tokens per event.
         """
         self._stream_interval = stream_interval
         self._connection = connection
         self._format = answer_format
+        request_id = connection.headers.get(REQUEST_ID_HEADER)
         self._echo = () if request_id is None else (f"x-request-id: {request_id}",)
         self._opened = False
         self._written = 0
@@ -59,7 +59,8 @@ class Answer:
         self.arrived_at = arrived_at
         self.first_token_at: float | None = None
         self.request_id = request_id
-        self.required = required
+        self.required = connection.headers.get(RESIDENCY_HEADER)
+        """Regions that the client's residency permits, for the witness."""
 
     @property
     def finish_reason(self) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -139,10 +139,14 @@ class OllamaFormat:
         return msgspec.json.encode({**self._line(text, done=True), "done_reason": finish_reason, **counts})
 
 
-class TextToImageFormat:
-    """Automatic1111's txt2img, which never streams."""
+class WholeFormat:
+    """An API that never streams."""
 
     content_type = "application/json"
+
+    def __init__(self, body: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Args: `body` returns the response for the token usage."""
+        self._body = body
 
     def role_event(self) -> bytes:
         """Empty: the API does not stream."""
@@ -157,35 +161,20 @@ class TextToImageFormat:
         return b""
 
     def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
-        """One image."""
-        return msgspec.json.encode({"images": [PNG], "parameters": {}, "info": "{}"})
+        """The body."""
+        return msgspec.json.encode(self._body(usage))
 
 
-class EmbeddingsFormat:
-    """OpenAI's embeddings, which never stream."""
+def _text_to_image(_id: str, _model: str, _tokens: int) -> AnswerFormat:
+    """Automatic1111's txt2img: one image."""
+    return WholeFormat(lambda usage: {"images": [PNG], "parameters": {}, "info": "{}"})
 
-    content_type = "application/json"
 
-    def __init__(self, model: str) -> None:
-        self._model = model
-
-    def role_event(self) -> bytes:
-        """Empty: the API does not stream."""
-        return b""
-
-    def token_events(self, start: int, count: int, finish_reason: str | None, tokens_per_event: int = 1) -> bytes:
-        """Empty: the API does not stream."""
-        return b""
-
-    def closing(self, finish_reason: str, usage: dict[str, Any], *, include_usage: bool) -> bytes:
-        """Empty: the API does not stream."""
-        return b""
-
-    def whole(self, tokens: int, finish_reason: str, usage: dict[str, Any]) -> bytes:
-        """One vector."""
-        counts = {"prompt_tokens": usage["prompt_tokens"], "total_tokens": usage["prompt_tokens"]}
-        data = [{"object": "embedding", "index": 0, "embedding": [0.0] * EMBEDDING_SIZE}]
-        return msgspec.json.encode({"object": "list", "data": data, "model": self._model, "usage": counts})
+def _embedding(_id: str, model: str, tokens: int) -> AnswerFormat:
+    """OpenAI's embeddings: one vector."""
+    data = [{"object": "embedding", "index": 0, "embedding": [0.0] * EMBEDDING_SIZE}]
+    counts = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return WholeFormat(lambda usage: {"object": "list", "data": data, "model": model, "usage": counts})
 
 
 class OtherFormat(NamedTuple):
@@ -197,6 +186,16 @@ class OtherFormat(NamedTuple):
     """Creates the format of one response, given its identifier, the model and the prompt tokens."""
     error: Callable[[int, str], bytes]
     """The body of an error response, given status and message."""
+
+
+Body = TypeVar("Body")
+
+
+def _decoded(body: bytes, fields: type[Body], status: int = 400) -> Body:
+    try:
+        return msgspec.json.decode(body, type=fields)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(status, "BadRequestError", str(error)) from None
 
 
 class _OllamaOptions(msgspec.Struct):
@@ -211,10 +210,7 @@ class _OllamaChat(msgspec.Struct):
 
 
 def _ollama_as_chat(body: bytes) -> bytes:
-    try:
-        asked = msgspec.json.decode(body, type=_OllamaChat)
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(400, "BadRequestError", str(error)) from None
+    asked = _decoded(body, _OllamaChat)
     limit = asked.options.num_predict if asked.options is not None else None
     chat: dict[str, Any] = {"model": asked.model, "messages": asked.messages, "stream": asked.stream is not False}
     if limit is not None and limit > 0:
@@ -237,10 +233,7 @@ class _TextToImage(msgspec.Struct):
 
 
 def _text_to_image_as_chat(body: bytes) -> bytes:
-    try:
-        asked = msgspec.json.decode(body, type=_TextToImage)
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(422, "BadRequestError", str(error)) from None
+    asked = _decoded(body, _TextToImage, 422)
     megapixel_steps = asked.width * asked.height / 1e6 * asked.steps
     chat: dict[str, Any] = {
         "model": asked.override_settings.sd_model_checkpoint,
@@ -257,10 +250,7 @@ class _Embeddings(msgspec.Struct):
 
 
 def _embeddings_as_chat(body: bytes) -> bytes:
-    try:
-        asked = msgspec.json.decode(body, type=_Embeddings)
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(400, "BadRequestError", str(error)) from None
+    asked = _decoded(body, _Embeddings)
     text = asked.input if isinstance(asked.input, str) else asked.input[0]
     messages = [{"role": "user", "content": text}]
     return msgspec.json.encode({"model": asked.model, "messages": messages, "max_tokens": 1, "ignore_eos": True})
@@ -286,12 +276,8 @@ def _detail_error(status: int, message: str) -> bytes:
 OTHER_FORMATS: Final = {
     "/v1/messages": OtherFormat(lambda body: body, MessagesFormat, _anthropic_error),
     "/api/chat": OtherFormat(_ollama_as_chat, lambda _id, model, _tokens: OllamaFormat(model), _plain_error),
-    "/v1/embeddings": OtherFormat(
-        _embeddings_as_chat, lambda _id, model, _tokens: EmbeddingsFormat(model), _openai_error
-    ),
-    "/sdapi/v1/txt2img": OtherFormat(
-        _text_to_image_as_chat, lambda _id, _model, _tokens: TextToImageFormat(), _detail_error
-    ),
+    "/v1/embeddings": OtherFormat(_embeddings_as_chat, _embedding, _openai_error),
+    "/sdapi/v1/txt2img": OtherFormat(_text_to_image_as_chat, _text_to_image, _detail_error),
 }
 """Formats by path. A body of the Messages API is also a valid body of a chat completion."""
 

@@ -8,7 +8,6 @@ policy. Regions may fail, and engines may be slow or start cold.
 from __future__ import annotations
 
 import time
-from collections import deque
 from functools import partial
 from math import cos, pi, radians, sin
 from random import Random
@@ -17,6 +16,7 @@ import msgspec
 
 from lab.quantile import quantile
 from lab.simulate.clock import VirtualClock
+from lab.simulate.delayed_planner import DelayedPlanner
 from lab.simulate.fleets import CHAT_COST, CHAT_ENGINES, CHAT_MODEL, ChatFleet
 from lab.simulate.penstock_agent import PenstockAgent
 from lab.simulate.region import Region, Served
@@ -24,12 +24,9 @@ from lab.traces.generate import Arrivals, generate
 from lab.traces.trace import TraceRequest
 from penstock.fleet.demand import ArrivalRate
 from penstock.fleet.expected_wait import expected_wait_s
-from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import HeldReport, Snapshot
+from penstock.fleet.report import DemandReport, PoolReport
 from penstock.health.region_health import RegionHealth, RegionState, observe
 from penstock.planning.linear_program.flow_planner import FlowPlanner
-from penstock.planning.plan import RegionPlan
-from penstock.planning.tick_input import TickInput
 from penstock.policy.kinds.models import Model, Queueing
 from penstock.policy.kinds.operations import Objective
 from penstock.policy.kinds.regions import Region as PolicyRegion
@@ -153,10 +150,9 @@ class World:
         }
         self._groups = [[self.sites[name] for name in group] for group in groups]
         self._views: dict[str, dict[str, RegionView]] = {}
-        self._plans: dict[str, RegionPlan] = {}
-        self._planner = FlowPlanner(1.0)
-        self._reported: deque[tuple[float, Snapshot]] = deque()
-        self._generation = 0
+        self._planner: DelayedPlanner[None] = DelayedPlanner(
+            self._policy, FlowPlanner(1.0), config.report_age_s, PLAN_INTERVAL_S
+        )
         self._lengths = generate(LENGTHS_S, self._rng, Arrivals(20.0, rate_cv=0.0, dwell_s=LENGTHS_S))
         self._served: list[Served[TraceRequest]] = []
 
@@ -215,7 +211,7 @@ class World:
             self._clock.at(self._clock.now + trip_s, partial(self._start, server, request))
 
     def _choose(self, entry: _Site, without: str = "") -> _Site:
-        plan = self._plans.get(entry.name)
+        plan = self._planner.plans.get(entry.name)
         views = self._views[entry.permitted.name]
         if without:
             views = {**views, without: RegionView(RegionState.FAILED, False, 0.0)}
@@ -269,41 +265,22 @@ class World:
 
     def _tick(self) -> None:
         """Record a report of every agent, and plan from the newest reports of at least the configured age."""
-        now, count = self._clock.now, self._config.endpoints
-        agents = {}
+        now, count, reports = self._clock.now, self._config.endpoints, {}
         for name, site in self.sites.items():
             if site.is_lost:
                 continue
             site.rate.settle(PLAN_INTERVAL_S, now)
-            pools = (PoolReport(CHAT_MODEL, count, count, site.slots, site.load, SERVICE_S),)
             rows = (DemandReport(CHAT_MODEL, site.permitted.name, site.rate.regions, site.rate.per_s),)
-            agents[name, "one"] = HeldReport(AgentReport(name, "one", 1, 1, now, pools, rows), now, now)
+            reports[name] = PoolReport(CHAT_MODEL, count, count, site.slots, site.load, SERVICE_S), rows
         health = {name: site.health for name, site in self.sites.items()}
-        self._reported.append((now, Snapshot(agents, health)))
-        snapshot = None
-        while self._reported and self._reported[0][0] <= now - self._config.report_age_s:
-            _, snapshot = self._reported.popleft()
-        if snapshot is not None:
-            self._plan(snapshot, now)
+        arrived = self._planner.report(reports, health, None, now)
+        if arrived is not None:
+            began_s = time.process_time()
+            self._planner.plan(arrived[0], now)
+            self.result.plans += 1
+            self.result.planner_cpu_s += time.process_time() - began_s
         if now < self._config.seconds:
             self._clock.at(now + PLAN_INTERVAL_S, self._tick)
-
-    def _plan(self, snapshot: Snapshot, now: float) -> None:
-        self._generation += 1
-        began_s = time.process_time()
-        self._plans = self._planner.plan(
-            TickInput(
-                policy=self._policy,
-                snapshot=snapshot,
-                previous=self._plans,
-                now=now,
-                epoch=1,
-                generation=self._generation,
-                elapsed_s=PLAN_INTERVAL_S,
-            )
-        ).plans
-        self.result.plans += 1
-        self.result.planner_cpu_s += time.process_time() - began_s
 
     def _summary(self) -> WorldResult:
         result = self.result

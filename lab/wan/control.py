@@ -7,18 +7,16 @@ GET /links lists every link. PUT /faults takes {"select": {"link", "from", "to"}
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
-from typing import cast
 
-import httptools
 import msgspec
 
+from lab.engine.engine_http import HttpConnection
 from lab.wan.network import Selector, Wan
 from lab.wan.wan_config import Fault
 
 MAX_BODY_BYTES = 65_536
-REQUEST_TIMEOUT_S = 10.0
-"""Time limit (s) for the arrival of a request."""
 
 
 class FaultOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,11 +49,13 @@ class WanControl:
         self._host = host
         self._wanted_port = port
         self._server: asyncio.Server | None = None
+        self._answering: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
         """Listen and return the port; raises OSError if the port is in use."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _ControlConnection(self), self._host, self._wanted_port)
+        make = partial(HttpConnection, self, MAX_BODY_BYTES)
+        self._server = await loop.create_server(make, self._host, self._wanted_port)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -63,11 +63,31 @@ class WanControl:
         if self._server is not None:
             self._server.close()
 
-    async def answer(self, method: bytes, path: bytes, body: bytes) -> tuple[HTTPStatus, object]:
+    def connection_made(self, connection: HttpConnection) -> bool:
+        """Accept every connection."""
+        return True
+
+    def head_arrived(self, connection: HttpConnection) -> None:
+        """As `Handler.head_arrived`; the response needs the whole request."""
+
+    def request_arrived(self, connection: HttpConnection) -> None:
+        """Respond when the links have changed."""
+        task = asyncio.get_running_loop().create_task(self._respond(connection))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    def connection_lost(self, connection: HttpConnection) -> None:
+        """As `Handler.connection_lost`; a change of links is not undone."""
+
+    async def _respond(self, connection: HttpConnection) -> None:
+        status, answer = await self._answer(connection.method, connection.path, connection.body)
+        connection.respond(status, msgspec.json.encode(answer))
+
+    async def _answer(self, method: str, path: str, body: bytes) -> tuple[HTTPStatus, object]:
         """Return the status of the response and the object to encode as its JSON body."""
-        if (method, path) == (b"GET", b"/links"):
+        if (method, path) == ("GET", "/links"):
             return HTTPStatus.OK, self._wan.statuses()
-        if (method, path) != (b"PUT", b"/faults"):
+        if (method, path) != ("PUT", "/faults"):
             return HTTPStatus.NOT_FOUND, Problem("there are GET /links and PUT /faults")
         try:
             order = msgspec.json.decode(body, type=FaultOrder)
@@ -77,54 +97,3 @@ class WanControl:
         if not links:
             return HTTPStatus.NOT_FOUND, Problem("no link matches the selector; GET /links lists them")
         return HTTPStatus.OK, FaultAnswer(links)
-
-
-class _ControlConnection(asyncio.Protocol):
-    """Serves one request, then closes the connection."""
-
-    def __init__(self, control: WanControl) -> None:
-        self._control = control
-        self._parser = httptools.HttpRequestParser(self)
-        self._url = b""
-        self._body = bytearray()
-        self._task: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._timeout = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_S, self._transport.abort)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._timeout.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._send(HTTPStatus.BAD_REQUEST, Problem("not an HTTP request"))
-
-    def on_url(self, part: bytes) -> None:
-        self._url += part
-        if len(self._url) > MAX_BODY_BYTES:
-            self._transport.abort()
-
-    def on_body(self, part: bytes) -> None:
-        self._body += part
-        if len(self._body) > MAX_BODY_BYTES:
-            self._transport.abort()
-
-    def on_message_complete(self) -> None:
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._answer())
-
-    async def _answer(self) -> None:
-        method = self._parser.get_method()
-        self._send(*await self._control.answer(method, self._url, bytes(self._body)))
-
-    def _send(self, status: HTTPStatus, answer: object) -> None:
-        body = msgspec.json.encode(answer)
-        head = (
-            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self._transport.write(head.encode() + body)
-        self._transport.close()

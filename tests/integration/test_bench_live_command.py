@@ -36,7 +36,6 @@ def test_all_systems_get_the_same_requests_and_serve_all(tmp_path: Path) -> None
             assert score.figures["e2e_p50_s"] is not None
             assert (score.figures["gpu_s"] or 0.0) > 0.0, "engines report for how long they computed"
     assert all(system.settings for system in results.systems)
-    assert "<svg" in out.with_suffix(".html").read_text()
 
 
 @pytest.mark.parametrize(

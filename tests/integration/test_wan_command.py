@@ -85,8 +85,9 @@ def test_the_control_socket_names_the_command_it_rejects(
         answer = httpx.request(method, control + path, content=body)
         assert answer.status_code == status
         assert message in answer.json()["error"]
-    with pytest.raises(httpx.TransportError):
-        httpx.put(f"{control}/faults", content=b"x" * 1_000_000)
+    # The control socket closes the connection, which the client may notice before it reads the response.
+    with suppress(httpx.TransportError):
+        assert httpx.put(f"{control}/faults", content=b"x" * 1_000_000).status_code == 413
 
 
 async def connect(port: int) -> None:

@@ -14,7 +14,6 @@ from rich.console import Console
 from lab.bench.bench_results import closing_line, goals_table, show, this_machine, write_results
 from lab.bench.live.bench_live_report import Conditions, LiveResults, contest_table, live_results
 from lab.bench.live.fleet import INSTANCES
-from lab.bench.live.live_page import live_page
 from lab.bench.live.series import Selection, run_series
 from lab.bench.live.systems import PEER_NAMES
 from lab.bench.live.workloads import WORKLOADS, Workload, trace_workload
@@ -52,9 +51,7 @@ def bench_live(
     engines: Annotated[int, typer.Option(min=1, max=50, help="Engines of each accelerator type.")] = 3,
     time_scale: Annotated[float, typer.Option(min=0.1, max=100, help="Speed relative to the modelled hardware.")] = 4.0,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 2026,
-    out: Annotated[Path, typer.Option(help="File for the results; the page has the suffix .html.")] = Path(
-        "out/bench/live.json"
-    ),
+    out: Annotated[Path, typer.Option(help="File for the results.")] = Path("out/bench/live.json"),
 ) -> None:
     """Send the same workloads through Penstock and through other balancers, and compare latency and GPU time."""
     _refuse_unknown("--workload", workload or (), WORKLOADS)
@@ -80,7 +77,6 @@ def bench_live(
     try:
         found = _measure(selection, conditions)
         write_results(out, found)
-        out.with_suffix(".html").write_text(live_page(found), encoding="utf-8")
     except (TraceError, ServerError, OSError) as error:
         refuse("bench-live", str(error))
     _report(found, out)
@@ -109,7 +105,6 @@ def _report(found: LiveResults, out: Path) -> None:
     for contest in found.contests:
         for name, why in contest.missing.items():
             print(f"missing: {name} in {contest.demand.workload}: {why}")
-    print(f"Plots in {out.with_suffix('.html')}.")
     print(closing_line(found.machine, out))
     runs = [run for contest in found.contests for scores in contest.scores for run in scores.rounds]
     late_ms = max((run.lag_p99_ms for run in runs), default=0.0)

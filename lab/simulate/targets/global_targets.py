@@ -8,14 +8,13 @@ from random import Random
 
 from lab.simulate.baselines.regional import AllOrNothing, EnvoyPriorities, LatencyOnly, RegionalBalancer
 from lab.simulate.contenders import PENSTOCK
+from lab.simulate.delayed_planner import DelayedPlanner, snapshot_of
 from lab.simulate.targets.comparison import Target, at_least, at_most, mean, ratio
-from lab.simulate.targets.planet_run import MODEL, Arrival, CentralRun, PlanetRun
+from lab.simulate.targets.planet_run import HEALTHY, MODEL, Arrival, Behaviour, CentralRun, PlanetRun
 from lab.simulate.targets.scenarios import Measures, RegionScenario, Runs, Scale, values_of
-from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import HeldReport, Snapshot
-from penstock.health.region_health import RegionHealth, RegionState
+from penstock.fleet.report import DemandReport, PoolReport
+from penstock.fleet.snapshot import Snapshot
 from penstock.planning.linear_program.flow_planner import FlowPlanner
-from penstock.planning.tick_input import TickInput
 from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.operations import Objective
@@ -73,20 +72,11 @@ class StepScenario(RegionScenario, frozen=True, kw_only=True):
     def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
         """As `Scenario.measure`."""
         arrivals = step_demand(scale.step_s, seed)
-        if contender == CENTRAL:
-            run: PlanetRun = CentralRun(_policy(), SITES, EVERYWHERE, report_age_s=REPORT_AGE_S, baseline=LatencyOnly())
-        else:
-            run = PlanetRun(
-                _policy(),
-                SITES,
-                EVERYWHERE,
-                report_age_s=REPORT_AGE_S,
-                baseline=_BASELINES.get(contender),
-                credits=contender == PENSTOCK,
-                seed=seed,
-            )
-        if contender == WATERFALL:
-            run.planner = WaterfallPlanner()
+        planner = WaterfallPlanner() if contender == WATERFALL else FlowPlanner(1.0)
+        baseline = LatencyOnly() if contender == CENTRAL else _BASELINES.get(contender)
+        behaviour = Behaviour(REPORT_AGE_S, planner, baseline, credits=contender == PENSTOCK)
+        make = CentralRun if contender == CENTRAL else PlanetRun
+        run = make(_policy(), SITES, EVERYWHERE, behaviour, seed)
         result = run.run(arrivals)
         return {
             "wait_mean_s": result.wait_s / len(arrivals),
@@ -188,20 +178,11 @@ def _suffices(capacity: Mapping[str, float], demand: list[dict[str, float]]) -> 
     policy = _policy()
     target = policy.spillover.target_utilisation
     slots = {name: ceil(rate * SERVICE_S / target) for name, rate in capacity.items()}
-    planning = FlowPlanner(10.0)
     for number, rates in enumerate(demand):
+        planning: DelayedPlanner[None] = DelayedPlanner(policy, FlowPlanner(10.0), 0.0, 7200.0)
         now = 7200.0 * (number + 1)
-        plans = planning.plan(
-            TickInput(
-                policy=policy,
-                snapshot=_snapshot(slots, rates, now),
-                previous={},
-                now=now,
-                epoch=1,
-                generation=number + 1,
-                elapsed_s=7200.0,
-            )
-        ).plans
+        planning.plan(_snapshot(slots, rates, now), now)
+        plans = planning.plans
         load = dict.fromkeys(PLACES, 0.0)
         for origin, rate in rates.items():
             for residency, part in _classes(origin):
@@ -218,15 +199,14 @@ def _classes(origin: str) -> list[tuple[ResidencyClass, float]]:
 
 
 def _snapshot(slots: Mapping[str, int], rates: Mapping[str, float], now: float) -> Snapshot:
-    agents = {}
+    reports = {}
     for name, count in slots.items():
         rows = tuple(
             DemandReport(MODEL, residency.name, tuple(sorted(residency.regions)), rates[name] * part)
             for residency, part in _classes(name)
         )
-        pools = (PoolReport(MODEL, 1, 1, count, 0, SERVICE_S),)
-        agents[name, "one"] = HeldReport(AgentReport(name, "one", 1, 1, now, pools, rows), now, now)
-    return Snapshot(agents, dict.fromkeys(slots, RegionHealth(RegionState.HEALTHY)))
+        reports[name] = PoolReport(MODEL, 1, 1, count, 0, SERVICE_S), rows
+    return snapshot_of(reports, dict.fromkeys(slots, HEALTHY), now)
 
 
 def global_targets(runs: Mapping[str, Runs]) -> list[Target]:

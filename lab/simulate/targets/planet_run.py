@@ -10,20 +10,19 @@ from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 
 from lab.simulate.baselines.regional import RegionalBalancer, RegionReport
 from lab.simulate.clock import VirtualClock
+from lab.simulate.delayed_planner import DelayedPlanner
 from penstock.fleet.demand import ArrivalRate
 from penstock.fleet.expected_wait import expected_wait_s, headroom_slots
-from penstock.fleet.report import AgentReport, DemandReport, PoolReport
-from penstock.fleet.snapshot import HeldReport, Snapshot
+from penstock.fleet.report import DemandReport, PoolReport
+from penstock.fleet.snapshot import Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.planning.linear_program.flow_planner import FlowPlanner
-from penstock.planning.plan import RegionPlan
 from penstock.planning.planner import Planner
-from penstock.planning.tick_input import TickInput
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Refusal
@@ -31,6 +30,7 @@ from penstock.routing.region_selection import RegionRequest, RegionView, draw, r
 from penstock.routing.spill_credits import Grants, HeldCredits, grant, wanted
 
 MODEL = "m"
+HEALTHY = RegionHealth(RegionState.HEALTHY)
 TICK_S = 1.0
 """Interval (s) of reports and plans."""
 
@@ -41,6 +41,18 @@ class Arrival(msgspec.Struct, frozen=True):
     at_s: float
     origin: str
     service_s: float
+
+
+class Behaviour(NamedTuple):
+    """How the regions of a run are chosen."""
+
+    report_age_s: float
+    """Age (s) of the reports that planner and baselines use."""
+    planner: Planner
+    baseline: RegionalBalancer | None = None
+    """Chooses regions instead of the plans; None uses plans."""
+    credits: bool = True
+    """Whether requests may spill over beyond the plan."""
 
 
 class PlanetResult(msgspec.Struct):
@@ -78,10 +90,7 @@ class PlanetRun:
         policy: Policy,
         slots: Mapping[str, int],
         permitted: ResidencyClass,
-        *,
-        report_age_s: float,
-        baseline: RegionalBalancer | None,
-        credits: bool = True,
+        behaviour: Behaviour,
         seed: int = 1,
     ) -> None:
         """Create idle regions.
@@ -90,21 +99,18 @@ class PlanetRun:
             policy: the policy of the plans, which a baseline replaces.
             slots: number of slots by region.
             permitted: the regions that may serve every request.
-            report_age_s: age (s) of the reports that planner and baselines use.
-            baseline: chooses regions instead of the plans; None uses plans.
-            credits: whether requests may spill over beyond the plan.
+            behaviour: how regions are chosen.
         """
         self.clock = VirtualClock()
         self.result = PlanetResult()
         self._policy, self._permitted = policy, permitted
         self._sites = {name: _Site(count, permitted) for name, count in slots.items()}
-        self._age_s, self._baseline, self._credits = report_age_s, baseline, credits
+        self._baseline, self._credits = behaviour.baseline, behaviour.credits
         self._rng = Random(seed)
-        self.planner: Planner = FlowPlanner(1.0)
-        self._plans: dict[str, RegionPlan] = {}
-        self._reported: deque[tuple[float, Snapshot, dict[str, RegionReport]]] = deque()
+        self._planner: DelayedPlanner[dict[str, RegionReport]] = DelayedPlanner(
+            policy, behaviour.planner, behaviour.report_age_s, TICK_S
+        )
         self._reports = {name: RegionReport(count, 0) for name, count in slots.items()}
-        self._generation = 0
         self._left = 0
 
     def run(self, arrivals: list[Arrival]) -> PlanetResult:
@@ -139,7 +145,7 @@ class PlanetRun:
         return self._choice(origin, overflow=False) or origin
 
     def _choice(self, origin: str, *, overflow: bool) -> str | None:
-        plan = self._plans.get(origin)
+        plan = self._planner.plans.get(origin)
         options = region_options(
             self._policy,
             plan.lookup(MODEL, self._permitted.name) if plan is not None else None,
@@ -215,38 +221,24 @@ class PlanetRun:
         self.clock.at(now + self._policy.failover.probe_interval_s, self._probe)
 
     def _tick(self) -> None:
-        now = self.clock.now
-        agents = {}
+        now, reports = self.clock.now, {}
         for name, site in self._sites.items():
             site.rate.settle(TICK_S, now)
-            pools = (PoolReport(MODEL, 1, 1, site.slots, site.in_flight, self._service_s()),)
+            pool = PoolReport(MODEL, 1, 1, site.slots, site.in_flight, self._service_s())
             rows = (DemandReport(MODEL, self._permitted.name, site.rate.regions, site.rate.per_s),)
-            agents[name, "one"] = HeldReport(AgentReport(name, "one", 1, 1, now, pools, rows), now, now)
-        reports = {name: RegionReport(site.slots, site.load) for name, site in self._sites.items()}
-        self._reported.append(
-            (now, Snapshot(agents, dict.fromkeys(self._sites, RegionHealth(RegionState.HEALTHY))), reports)
-        )
-        snapshot = None
-        while self._reported and self._reported[0][0] <= now - self._age_s:
-            _, snapshot, self._reports = self._reported.popleft()
-        if snapshot is not None and self._baseline is None:
-            self._plan(snapshot, now)
+            reports[name] = pool, rows
+        also = {name: RegionReport(site.slots, site.load) for name, site in self._sites.items()}
+        arrived = self._planner.report(reports, dict.fromkeys(self._sites, HEALTHY), also, now)
+        if arrived is not None:
+            snapshot, self._reports = arrived
+            if self._baseline is None:
+                self._plan(snapshot, now)
         self.clock.at(now + TICK_S, self._tick)
 
     def _plan(self, snapshot: Snapshot, now: float) -> None:
-        self._generation += 1
-        tick = TickInput(
-            policy=self._policy,
-            snapshot=snapshot,
-            previous=self._plans,
-            now=now,
-            epoch=1,
-            generation=self._generation,
-            elapsed_s=TICK_S,
-        )
-        self._plans = self.planner.plan(tick).plans
+        self._planner.plan(snapshot, now)
         first = next(iter(self._sites))
-        entry = self._plans[first].lookup(MODEL, self._permitted.name)
+        entry = self._planner.plans[first].lookup(MODEL, self._permitted.name)
         share = sum(arc.share for arc in entry.arcs if arc.server == first) if entry is not None else 1.0
         self.result.home_shares.append((now, share))
 

@@ -87,6 +87,7 @@ class Client:
 
     def __init__(self, clock: LateClock) -> None:
         self._clock = clock
+        self.headers: dict[str, str] = {}
         self.paused = False
         self.on_resume: Callable[[], None] | None = None
         self.tokens: list[tuple[float, int]] = []
@@ -128,7 +129,8 @@ class Bench:
         client = Client(self.clock)
         request = CompletionRequest(True, True, False, prompt_tokens, output_tokens, False, ())
         answer_format = CompletionFormat(True, request_id, 0, "llama-3.1-8b")
-        answer = Answer(cast("HttpConnection", client), request, answer_format, self.clock.now, request_id, "eu-de")
+        client.headers = {"x-request-id": request_id, "x-lab-residency": "eu-de"}
+        answer = Answer(cast("HttpConnection", client), request, answer_format, self.clock.now)
         self.answers[client] = answer
         self.engine.submit(answer)
         return client

@@ -13,17 +13,17 @@ import httpx
 import yaml
 from rich.console import Console
 
-from lab.dashboard_check.fleet_events import change_policy, inject_engine_faults, set_override
-from lab.dashboard_check.panel_queries import Query, dashboard_queries, rule_queries
-from lab.dashboard_check.prometheus_api import PrometheusApi
-from lab.dashboard_check.query_report import Answer, build_report
 from lab.demo.demo_fleet import demo_fleet
 from lab.demo.inputs import DemoInputs, gather
 from lab.demo.screen import Screen
 from lab.demo.story import Story
 from lab.planet.configs import control_plane_urls
 from lab.planet.planet import Planet
-from lab.servers.prometheus import PrometheusServer, find_prometheus
+from tests.dashboard_check.fleet_events import change_policy, inject_engine_faults, set_override
+from tests.dashboard_check.panel_queries import Query, dashboard_queries, rule_queries
+from tests.dashboard_check.prometheus import PrometheusServer, find_prometheus
+from tests.dashboard_check.prometheus_api import PrometheusApi
+from tests.dashboard_check.query_report import Answer, build_report
 
 PACE = 2.0
 """Factor for the durations of the demo's scenario, so that the outage of a region exceeds the `for` of its alert."""

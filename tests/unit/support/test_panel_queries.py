@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dashboards.__main__ import GENERATED
-from lab.dashboard_check import query_report
-from lab.dashboard_check.check_run import NoQueries, read_queries, rule_files
-from lab.dashboard_check.panel_queries import (
+from tests.dashboard_check import query_report
+from tests.dashboard_check.check_run import NoQueries, read_queries, rule_files
+from tests.dashboard_check.panel_queries import (
     Query,
     QueryKind,
     UnknownVariable,
@@ -18,7 +18,7 @@ from lab.dashboard_check.panel_queries import (
     rule_queries,
     selectors,
 )
-from lab.dashboard_check.query_report import Answer, build_report
+from tests.dashboard_check.query_report import Answer, build_report
 
 
 def dashboard(*expressions: str) -> dict[str, Any]:

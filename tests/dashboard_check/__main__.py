@@ -1,7 +1,8 @@
-"""The command `penstock-lab check-dashboards`: its options, errors and exit code."""
+"""Runs every query of dashboards and rules on a Prometheus that scrapes a fleet: `make check-dashboards`."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,11 +10,10 @@ import typer
 import uvloop
 from rich.console import Console
 
-from lab.dashboard_check.check_run import NoQueries, check
-from lab.dashboard_check.panel_queries import UnknownVariable
 from lab.open_files import allow_many_open_files
-from lab.refusal import refuse
 from lab.servers.errors import ServerError
+from tests.dashboard_check.check_run import NoQueries, check
+from tests.dashboard_check.panel_queries import UnknownVariable
 
 
 def check_dashboards(
@@ -28,7 +28,8 @@ def check_dashboards(
     try:
         report = uvloop.run(check(dashboards, out, console))
     except (NoQueries, UnknownVariable, ServerError, OSError) as error:
-        refuse("check-dashboards", str(error))
+        print(f"check-dashboards: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
     _print(report, console, out)
     raise typer.Exit(0 if report["passed"] else 1)
 
@@ -41,3 +42,7 @@ def _print(report: dict[str, Any], console: Console, out: Path) -> None:
     counts = ", ".join(f"{kind} {count}" for kind, count in report["with_data"].items())
     for line in [*lines, f"queries with data: {counts}; {out}/report.json"]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    typer.run(check_dashboards)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from lab.dashboard_check.panel_queries import Query, QueryKind
+from tests.dashboard_check.panel_queries import Query, QueryKind
 
 EMPTY_ON_A_HEALTHY_FLEET: Mapping[str, str] = {
     r"penstock_agent_directory_age_seconds": "the engines of the demo are named by address, not by a directory",
