@@ -14,8 +14,10 @@ from penstock.answers.answer_errors import AnswerError, error_in, named_error
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.content_decoder import ContentDecoder
 from penstock.answers.event_splitter import EventSplitter, event_fields
+from penstock.answers.held_text import HeldText
 from penstock.answers.json_reducer import JsonReducer
-from penstock.answers.openai_answer import usage_of_answer
+from penstock.answers.openai_answer import usage_of_answer, usage_of_text
+from penstock.answers.plain_records import PlainRecords, is_null
 from penstock.answers.usage import Usage
 from penstock.answers.usage_report import Fields, ReportedUsage, is_empty, members_of, value_at
 from penstock.answers.values import finish_reason_in, has_output, list_of, text_of
@@ -23,9 +25,6 @@ from penstock.answers.values import finish_reason_in, has_output, list_of, text_
 JSON: Final = 0
 EVENTS: Final = 1
 LINES: Final = 2
-
-MAX_HELD_BYTES: Final = 512 * 1024
-"""Maximum size (bytes) of an answer that is held as a whole; of a longer one, only the members that are read."""
 
 MAX_UNDECIDED_BYTES: Final = 64 * 1024
 """Maximum size (bytes) of the beginning of a response that can turn out to be an error before it is forwarded."""
@@ -60,7 +59,8 @@ _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\
 _BOM: Final = b"\xef\xbb\xbf"
 _BEGINNING_MARKS: Final = (b'"role"', b'"content":""', b'"content": ""')
 _NO_SPLITTER: Final = EventSplitter()
-"""In place of the splitter of an answer that is not split; it receives nothing."""
+_NO_TEXT: Final = HeldText()
+"""In place of the splitter of an answer that is not split, and of the text of a stream; they receive nothing."""
 
 
 class AnswerParser:
@@ -68,19 +68,14 @@ class AnswerParser:
 
     __slots__ = (
         "_decoder",
-        "_end",
-        "_end_in_chunk",
         "_final_at",
-        "_first",
         "_format",
         "_held",
-        "_held_bytes",
         "_hides_usage",
         "_id_records",
         "_kind",
         "_last",
-        "_may_be_error",
-        "_records",
+        "_plain",
         "_reducer",
         "_reported",
         "_splitter",
@@ -108,23 +103,16 @@ class AnswerParser:
         self._decoder = ContentDecoder(coding) if coding else None
         self._hides_usage = hides_usage and kind == EVENTS and not coding
         self._splitter = _NO_SPLITTER if kind == JSON else EventSplitter(lines=kind == LINES)
-        self._first = b""
-        self._held = bytearray()
-        """The JSON text so far, if it arrives in several parts; `_first` is the first part."""
-        self._held_bytes = 0
-        self._may_be_error = False
-        """Whether the JSON text so far contains the mark of an error."""
+        self._held = HeldText() if kind == JSON else _NO_TEXT
         self._reducer: JsonReducer | None = None
         """Set while a record or an answer is read that is too long to be held."""
         self._reported: ReportedUsage | None = None
         self._usage: Usage | None = None
         """The usage of an answer that was read in one pass; it replaces that of `_reported`."""
         self._last = b""
-        """The last part of a stream that was counted and not parsed; the last bytes of a JSON text."""
-        self._records = 0
+        """The last part of a stream that was counted and not parsed."""
         self._id_records = MAX_ID_RECORDS if answer_format.id_paths else 0
-        self._end = _LINE_END if kind == LINES else _LF_END
-        self._end_in_chunk = self._end + _CHUNK_END
+        self._plain = PlainRecords(answer_format, lines=kind == LINES)
         self.begun = False
         """Whether a record has arrived; comments and blank events are none."""
         self.delivered = 0
@@ -152,10 +140,10 @@ class AnswerParser:
         if self._decoder is not None and self._decoder.failed:
             return False
         if self._kind == JSON:
-            if self.ended or (self._held_bytes and self._first[:1] not in _JSON_STARTS):
+            held = self._held
+            if self.ended or (held.size_bytes and held.first[:1] not in _JSON_STARTS):
                 return False
-            size_bytes = self._held_bytes
-            return size_bytes < MIN_DECIDED_BYTES or (self._may_be_error and size_bytes <= MAX_UNDECIDED_BYTES)
+            return held.size_bytes < MIN_DECIDED_BYTES or (held.may_be_error and held.size_bytes <= MAX_UNDECIDED_BYTES)
         return len(self._splitter.rest) <= MAX_UNDECIDED_BYTES
 
     @property
@@ -185,9 +173,12 @@ class AnswerParser:
 
         `feed` must receive the body of any other chunk.
         """
-        if not chunk.endswith(self._end_in_chunk):
+        count = self._plain.count_chunk(chunk) if self._may_skim() else -1
+        if count < 0:
             return False
-        return self._skim(chunk, chunk.find(_CHUNK_END) + len(_CHUNK_END), len(chunk) - len(_CHUNK_END))
+        self.delivered += count
+        self._last = chunk
+        return True
 
     def feed(self, part: bytes) -> bytes:
         """Read a further part of the body; returns what the client receives of the parts so far."""
@@ -222,7 +213,10 @@ class AnswerParser:
         if self._kind == JSON:
             self._hold(part)
             return part
-        if part.endswith(self._end) and self._skim(part, 0, len(part)):
+        count = self._plain.count(part, 0, len(part)) if self._may_skim() else -1
+        if count >= 0:
+            self.delivered += count
+            self._last = part
             return part
         if self._reducer is not None:
             part_of_record, rest = self._feed_reducer(part)
@@ -233,38 +227,9 @@ class AnswerParser:
             forwarded.append(self._begin_reducing())
         return b"".join(forwarded) if self._hides_usage else part
 
-    def _skim(self, part: bytes, begin: int, end_at: int) -> bool:
-        """Count the records in `part[begin:end_at]`, which ends with a record; False if it must be parsed."""
-        if not self.begun or self._splitter.rest or self._id_records or self._reducer is not None:
-            return False
-        if ERROR_MARK in part:
-            return False
-        if self._has_more_than_data(part, begin, end_at):
-            return False
-        answer_format = self._format
-        for mark in answer_format.usage_marks:
-            if mark in part and not _is_null(part, mark):
-                return False
-        for mark in answer_format.end_marks:
-            if mark in part:
-                return False
-        self.delivered += part.count(answer_format.delta_mark or self._end)
-        self._last = part
-        return True
-
-    def _has_more_than_data(self, part: bytes, begin: int, end_at: int) -> bool:
-        """Whether records in `part[begin:end_at]` may be comments, blank, or events named `error`."""
-        end = self._end
-        if self._kind == LINES:
-            return part.startswith(_LINE_ENDS, begin) or b"\n\n" in part or b"\n\r\n" in part[begin:end_at]
-        line_bytes = len(end) >> 1
-        if part.startswith(b"data:", begin) and part.find(b"\n", begin) == end_at - line_bytes - 1:
-            return False  # one event of one line, as most engines send
-        if part.startswith(_COMMENT_STARTS, begin) or b"\n:" in part or end + end[:line_bytes] in part:
-            return True
-        if end is _LF_END and part.find(b"\r", begin, end_at) >= 0:
-            return True
-        return any(mark in part for mark in _ERROR_EVENTS)
+    def _may_skim(self) -> bool:
+        """Whether a record can begin with the next part, and need not be parsed for another reason than its content."""
+        return self.begun and not self._splitter.rest and not self._id_records and self._reducer is None
 
     def _read_event(self, event: bytes) -> bool:
         """Read a complete event or line; returns whether it only reports usage that the client did not ask for."""
@@ -274,9 +239,8 @@ class AnswerParser:
             if not self.begun and event.startswith(_BOM):
                 event = event[len(_BOM) :]
             name, data = event_fields(event)
-            if event.endswith(_CRLF_END) and self._end is _LF_END:
-                self._end = _CRLF_END
-                self._end_in_chunk = _CRLF_END + _CHUNK_END
+            if event.endswith(_CRLF_END):
+                self._plain.use_crlf()
         if data is None:
             return False
         if data.startswith(_DONE) and data.strip() == _DONE:
@@ -300,11 +264,16 @@ class AnswerParser:
             return True
         if any(mark in data for mark in self._format.end_marks):
             return True
-        return any(mark in data and not _is_null(data, mark) for mark in self._format.usage_marks)
+        return any(mark in data and not is_null(data, mark) for mark in self._format.usage_marks)
 
     def _read_record(self, data: bytes, *, counts: bool) -> bool:
         """Read the JSON text of a record; returns whether it only reports usage that the client did not ask for."""
         if self._format.is_openai and not self._format.id_paths:
+            if self._kind == JSON and not self._held.may_be_error:
+                usage = usage_of_text(data)
+                if usage is not None:
+                    self._usage, self.ended, self._final_at = usage, True, self.delivered
+                    return False
             read = usage_of_answer(data, self.usage)
             if read is not None:
                 self._usage, has_choices = read
@@ -412,31 +381,14 @@ class AnswerParser:
         """Hold a part of a JSON answer, or reduce it once the answer is too long."""
         if self._reducer is not None:
             self._reducer.feed(part)
-            return
-        if not self._may_be_error:
-            joined = self._last + part
-            self._may_be_error = ERROR_MARK in joined
-            self._last = joined[-len(ERROR_MARK) + 1 :]
-        if not self._held_bytes:
-            self._first = part
         else:
-            # An array of bytes, since a list of many small parts takes more memory than their bytes.
-            self._held += part if self._held else self._first + part
-        self._held_bytes += len(part)
-        if self._held_bytes > MAX_HELD_BYTES:
-            self._reducer = JsonReducer(self._format.wanted)
-            self._reducer.feed(self._take_held())
+            self._reducer = self._held.add(part, self._format.wanted)
 
     def _finish_json(self) -> None:
         if self._reducer is not None:
             self._read_reduced()
-        elif self._held_bytes:
-            self._read_record(self._take_held().removeprefix(_BOM), counts=False)
-
-    def _take_held(self) -> bytes:
-        data = bytes(self._held) if self._held else self._first
-        self._first, self._held, self._held_bytes = b"", bytearray(), 0
-        return data
+        elif self._held.size_bytes:
+            self._read_record(self._held.take().removeprefix(_BOM), counts=False)
 
     def _read_reduced(self) -> None:
         reducer, self._reducer = self._reducer, None
@@ -481,9 +433,3 @@ class AnswerParser:
         self._read_reduced()
         self._last = b""
         return part[:end], part[end:]
-
-
-def _is_null(part: bytes, mark: bytes) -> bool:
-    """Whether the only member whose name is `mark` in `part` is null, as in each event but the last of some engines."""
-    at = part.find(mark) + len(mark)
-    return part[at : at + 8].lstrip(b" \t:").startswith(_NULL) and part.find(mark, at) < 0

@@ -35,7 +35,12 @@ class _Answer(msgspec.Struct):
     status: msgspec.Raw = _ABSENT
 
 
+class _Text(msgspec.Struct):
+    usage: _Usage | None = None
+
+
 _decoder: Final = msgspec.json.Decoder(_Answer)
+_text_decoder: Final = msgspec.json.Decoder(_Text)
 _ERROR: Final = b'"error"'
 _NOTHING: Final = Usage(0, 0)
 
@@ -58,6 +63,23 @@ def usage_of_answer(data: bytes, before: Usage | None) -> tuple[Usage, bool] | N
         return None
     if bytes(answer.object) == _ERROR:
         return None
+    read = _usage(usage, before)
+    return None if read is None else (read, not is_empty(answer.choices))
+
+
+def usage_of_text(text: bytes) -> Usage | None:
+    """The usage of an answer that is not streamed, and that contains no mark of an error.
+
+    Returns None if the answer must be read by place. `text` is a JSON text.
+    """
+    try:
+        usage = _text_decoder.decode(text).usage
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return None if usage is None else _usage(usage, None)
+
+
+def _usage(usage: _Usage, before: Usage | None) -> Usage | None:
     if before is None:
         before = _NOTHING
     prompt_tokens = before.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
@@ -70,4 +92,4 @@ def usage_of_answer(data: bytes, before: Usage | None) -> tuple[Usage, bool] | N
     cached = before.cached_tokens if details is None or details.cached_tokens is None else details.cached_tokens
     if cached < 0:
         return None
-    return Usage(prompt_tokens, answer_tokens, min(cached, prompt_tokens)), not is_empty(answer.choices)
+    return Usage(prompt_tokens, answer_tokens, min(cached, prompt_tokens))

@@ -2,7 +2,7 @@
 
 The first byte is the length of the pieces that arrive, the second selects the kind, the coding and the route. Property:
 what is forwarded is what arrived, without at most the events that only report usage; the facts do not depend on the
-length of the pieces; and the usage is within its limits.
+length of the pieces, nor on whether events are relayed as chunks; and the usage is within its limits.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def check(data: bytes) -> None:
     pieces = _facts(answer_format, kind, coding, data, size)
     whole = _facts(answer_format, kind, coding, data, len(data) + 1)
     assert pieces == whole, (pieces, whole)
+    if kind == EVENTS and not coding:
+        assert _relayed_facts(answer_format, data) == whole
     hidden = AnswerParser(answer_format, kind, b"", True)
     forwarded = b"".join(hidden.feed(data[at : at + size]) for at in range(0, len(data), size))
     forwarded += hidden.finish(complete=True)
@@ -62,3 +64,14 @@ def _facts(
         assert 0 <= usage.answer_tokens <= 3 * 64 * MAX_REPORTED_TOKENS
         assert 0 <= usage.cached_tokens <= usage.prompt_tokens
     return usage, parser.error is not None, parser.ended, parser.object_id
+
+
+def _relayed_facts(answer_format: AnswerFormat, data: bytes) -> tuple[Usage | None, bool, bool, str]:
+    """The facts if each event arrives as one chunk."""
+    parser = AnswerParser(answer_format, EVENTS, b"", False)
+    *events, rest = data.split(b"\n\n")
+    for body in (*(event + b"\n\n" for event in events), rest):
+        if not parser.skim_chunk(b"%x\r\n%b\r\n" % (len(body), body)):
+            parser.feed(body)
+    parser.finish(complete=True)
+    return parser.usage, parser.error is not None, parser.ended, parser.object_id

@@ -82,6 +82,33 @@ def test_a_stream_in_any_chunking(answers: list[dict[str, Any]], sizes: list[int
     assert parser.ended
 
 
+TEXTS = st.sampled_from(
+    [" river", "usage", "error", ":", "[DONE]", "", '"', "\\", "\n", "\r", "é", '":"', ',"usage":{"x":1}']
+)
+TAILS = st.sampled_from(
+    [{}, {"usage": None}, {"usage": {"prompt_tokens": 3}}, {"error": {"code": 500}}, {"note": "a"}, {"note": ""}]
+)
+
+
+@given(st.lists(st.tuples(TEXTS, TAILS), max_size=8), st.sampled_from([(",", ":"), (", ", ": ")]), st.booleans())
+def test_chunks_that_are_relayed_are_read_like_others(
+    events: list[tuple[str, dict[str, Any]]], separators: tuple[str, str], crlf: bool
+) -> None:
+    relayed, fed = (AnswerParser(CHAT, EVENTS, b"", False) for _ in range(2))
+    for text, tail in [("first", {}), *events]:
+        answer = {"choices": [{"delta": {"content": text}, "finish_reason": None}], **tail}
+        end = "\r\n\r\n" if crlf else "\n\n"
+        body = f"data: {json.dumps(answer, separators=separators, ensure_ascii=False)}{end}".encode()
+        if not relayed.skim_chunk(b"%x\r\n%b\r\n" % (len(body), body)):
+            assert relayed.feed(body) == body
+        fed.feed(body)
+    for parser in (relayed, fed):
+        parser.finish(complete=True)
+    assert relayed.usage == fed.usage
+    assert relayed.error == fed.error
+    assert (relayed.delivered, relayed.ended) == (fed.delivered, fed.ended)
+
+
 @given(ANSWERS, CUTS, st.sampled_from([None, 1]))
 def test_an_answer_in_any_chunking(answer: dict[str, Any], sizes: list[int], indent: int | None) -> None:
     data = json.dumps(answer, indent=indent, ensure_ascii=False).encode()

@@ -13,7 +13,8 @@ import pytest
 
 from penstock.answers.answer_errors import ErrorCause
 from penstock.answers.answer_format import AnswerFormat
-from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_HELD_BYTES, AnswerParser
+from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
+from penstock.answers.held_text import MAX_HELD_BYTES
 from penstock.answers.usage import Usage
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routes.route import Route

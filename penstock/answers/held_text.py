@@ -1,0 +1,56 @@
+"""The JSON text of an answer that is not streamed, held until its end, or reduced if it is too long."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.answers.answer_format import ERROR_MARK
+from penstock.answers.json_reducer import JsonReducer, Wanted
+
+MAX_HELD_BYTES: Final = 512 * 1024
+"""Maximum size (bytes) of an answer that is held as a whole; of a longer one, only the members that are read."""
+
+_OVERLAP_BYTES: Final = len(ERROR_MARK) - 1
+
+
+class HeldText:
+    """The parts of one JSON text so far."""
+
+    __slots__ = ("_held", "_tail", "first", "may_be_error", "size_bytes")
+
+    def __init__(self) -> None:
+        self.first = b""
+        """The first part, until the text is taken."""
+        self._held: bytearray | None = None
+        """The text, if it has arrived in several parts."""
+        self._tail = b""
+        self.size_bytes = 0
+        self.may_be_error = False
+        """Whether the text contains the mark of an error."""
+
+    def add(self, part: bytes, wanted: Wanted) -> JsonReducer | None:
+        """Add a part; returns the reducer of the text, which has its `wanted` members, once the text is too long."""
+        if not self.may_be_error:
+            searched = self._tail + part if self._tail else part
+            self.may_be_error = ERROR_MARK in searched
+            self._tail = searched[-_OVERLAP_BYTES:]
+        if not self.size_bytes:
+            self.first = part
+        elif self._held is None:
+            # An array of bytes, since a list of many small parts takes more memory than their bytes.
+            self._held = bytearray(self.first)
+            self._held += part
+        else:
+            self._held += part
+        self.size_bytes += len(part)
+        if self.size_bytes <= MAX_HELD_BYTES:
+            return None
+        reducer = JsonReducer(wanted)
+        reducer.feed(self.take())
+        return reducer
+
+    def take(self) -> bytes:
+        """Return the text, and hold it no longer."""
+        text = self.first if self._held is None else bytes(self._held)
+        self.first, self._held, self.size_bytes = b"", None, 0
+        return text

@@ -1,0 +1,119 @@
+"""Recognises the records of a stream that are counted and not parsed, as nearly all records are.
+
+They contain none of the byte strings that announce something (`AnswerFormat`). Each of these strings is in quotes, or
+is a record of its own, so that a chunk need not be searched that differs from the last one only within one string.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
+
+_NULL: Final = b"null"
+_LF_END, _CRLF_END, _LINE_END = b"\n\n", b"\r\n\r\n", b"\n"
+_CHUNK_END: Final = b"\r\n"
+_LINE_ENDS: Final = (b"\n", b"\r")
+_COMMENT_STARTS: Final = (b":", *_LINE_ENDS)
+_ERROR_EVENTS: Final = (b"event: error", b"event:error")
+_STRING_STARTS: Final = (b'":"', b'": "')
+_QUOTE: Final = b'"'
+_SPECIAL: Final = (_QUOTE, b"\\", b"\n", b"\r")
+
+
+class PlainRecords:
+    """The records of one stream."""
+
+    __slots__ = ("_adds", "_after", "_before", "_end", "_end_in_chunk", "_format", "_lines")
+
+    def __init__(self, answer_format: AnswerFormat, *, lines: bool) -> None:
+        """Recognise events that end with LF; with `lines`, lines."""
+        self._format = answer_format
+        self._lines = lines
+        self._end = _LINE_END if lines else _LF_END
+        self._end_in_chunk = self._end + _CHUNK_END
+        self._before = self._after = b""
+        """What surrounds the last string of the last chunk, such as the generated text; empty if it is not known."""
+        self._adds = 0
+        """Number of records with output in that chunk."""
+
+    def use_crlf(self) -> None:
+        """Recognise events that end with CRLF."""
+        if self._end is _LF_END:
+            self._end = _CRLF_END
+            self._end_in_chunk = _CRLF_END + _CHUNK_END
+
+    def count_chunk(self, chunk: bytes) -> int:
+        """Count the records with output in a chunk, framing included; -1 if it must be parsed."""
+        begin = chunk.find(_CHUNK_END) + len(_CHUNK_END)
+        if self._after and self._is_like_the_last(chunk, begin):
+            return self._adds
+        end_at = len(chunk) - len(_CHUNK_END)
+        if not chunk.endswith(self._end_in_chunk):
+            return -1
+        count = self.count(chunk, begin, end_at)
+        if count >= 0:
+            self._note(chunk, begin, end_at)
+            self._adds = count
+        return count
+
+    def count(self, part: bytes, begin: int, end_at: int) -> int:
+        """Count the records with output in `part[begin:end_at]`; -1 if it must be parsed, or does not end a record."""
+        if not part.endswith(self._end, begin, end_at) or ERROR_MARK in part:
+            return -1
+        if self._has_more_than_data(part, begin, end_at):
+            return -1
+        answer_format = self._format
+        for mark in answer_format.usage_marks:
+            if mark in part and not is_null(part, mark):
+                return -1
+        for mark in answer_format.end_marks:
+            if mark in part:
+                return -1
+        return part.count(answer_format.delta_mark or self._end)
+
+    def _is_like_the_last(self, chunk: bytes, begin: int) -> bool:
+        """Whether a chunk differs from the last one only within one string, which has no escapes."""
+        before, after = self._before, self._after
+        if not (chunk.endswith(after) and chunk.startswith(before, begin)):
+            return False
+        at, end_at = begin + len(before), len(chunk) - len(after)
+        if at > end_at:
+            return False
+        text = chunk[at:end_at]
+        return all(special not in text for special in _SPECIAL)
+
+    def _note(self, chunk: bytes, begin: int, end_at: int) -> None:
+        """Note what surrounds the last string of a chunk that is one event of one line."""
+        self._after = b""
+        if self._lines or not self._is_one_line(chunk, begin, end_at):
+            return
+        for start in _STRING_STARTS:
+            at = chunk.rfind(start, begin) + len(start)
+            end_of_text = chunk.find(_QUOTE, at)
+            if at >= begin + len(start) and end_of_text >= 0:
+                self._before, self._after = chunk[begin:at], chunk[end_of_text:]
+                return
+
+    def _has_more_than_data(self, part: bytes, begin: int, end_at: int) -> bool:
+        """Whether records in `part[begin:end_at]` may be comments, blank, or events named `error`."""
+        if self._lines:
+            return part.startswith(_LINE_ENDS, begin) or b"\n\n" in part or b"\n\r\n" in part[begin:end_at]
+        if self._is_one_line(part, begin, end_at):
+            return False  # as most engines send
+        end = self._end
+        if part.startswith(_COMMENT_STARTS, begin) or b"\n:" in part or end + end[: len(end) >> 1] in part:
+            return True
+        if end is _LF_END and part.find(b"\r", begin, end_at) >= 0:
+            return True
+        return any(mark in part for mark in _ERROR_EVENTS)
+
+    def _is_one_line(self, part: bytes, begin: int, end_at: int) -> bool:
+        """Whether `part[begin:end_at]`, which ends an event, is one event of one line with data."""
+        return part.startswith(b"data:", begin) and part.find(b"\n", begin) == end_at - (len(self._end) >> 1) - 1
+
+
+def is_null(part: bytes, mark: bytes) -> bool:
+    """Whether the only member whose name is `mark` in `part` is null, as in each event but the last of some engines."""
+    at = part.find(mark) + len(mark)
+    return part[at : at + 8].lstrip(b" \t:").startswith(_NULL) and part.find(mark, at) < 0
