@@ -45,7 +45,7 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.locate import Locator
 from regional_agent.runtime import AgentRuntime
-from regional_agent.services.admin_service import AdminService
+from regional_agent.services.admin_service import AdminPages, AdminService
 from regional_agent.services.peer_service import PeerService
 from regional_agent.services.traffic_service import TrafficService
 from regional_agent.telemetry.access_log import AccessLog, LogSigner
@@ -156,14 +156,16 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
             readiness,
             access,
             runtime.registrations,
-            runtime.explain_service,
-            update_metrics=runtime.state_metrics.update,
-            status=lambda: {
-                "region": settings.region,
-                "agent": settings.name,
-                "in_flight": dict(proxy.in_flight()),
-                **runtime.status(),
-            },
+            AdminPages(
+                runtime.explain_service,
+                runtime.state_metrics.update,
+                lambda: {
+                    "region": settings.region,
+                    "agent": settings.name,
+                    "in_flight": dict(proxy.in_flight()),
+                    **runtime.status(),
+                },
+            ),
         )
         traffic = TrafficService(runtime.client_requests, proxy, runtime.config, readiness, runtime.endpoints)
         peer = PeerService(runtime.forwarded_requests, proxy, runtime.config, runtime.responder)

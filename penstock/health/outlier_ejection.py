@@ -17,6 +17,7 @@ from __future__ import annotations
 from enum import StrEnum
 from math import ceil
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 
@@ -229,10 +230,17 @@ def outcome_of(status: int, *, has_retry_after: bool, has_room: bool, rules: Eje
     return AttemptOutcome.SERVER_ERROR if rules.server_errors_count else AttemptOutcome.INCONCLUSIVE
 
 
+class EndedAttempt(NamedTuple):
+    """The end of one attempt at an endpoint."""
+
+    outcome: AttemptOutcome
+    started_at: float
+    """Time (s) at which the request was sent; attempts sent before an ejection are ignored."""
+
+
 def request_ended(
     ejection: Ejection,
-    outcome: AttemptOutcome,
-    started_at: float,
+    ended: EndedAttempt,
     now: float,
     rules: EjectionRules,
     rng: Random,
@@ -243,9 +251,7 @@ def request_ended(
 
     Args:
         ejection: the previous state.
-        outcome: the outcome of the request.
-        started_at: time (s) at which the request was sent; requests sent before the ejection are ignored.
-        now: the present time (s), by the same clock.
+        now: the present time (s), by the clock of `ended`.
         rules: see `EjectionRules`.
         rng: spreads the ends of ejections, so that agents do not send their trial requests at the same time.
         may_eject: whether the cap permits an ejection, see `room_to_eject`; an ejected endpoint may stay ejected.
@@ -253,7 +259,8 @@ def request_ended(
     Raises:
         KeyError: the table has no such transition, which is a defect in this module.
     """
-    if ejection.is_ejected and started_at < ejection.since:
+    outcome = ended.outcome
+    if ejection.is_ejected and ended.started_at < ejection.since:
         return ejection
     if outcome is AttemptOutcome.INCONCLUSIVE:
         return _moved(ejection, EjectionEvent.INCONCLUSIVE)

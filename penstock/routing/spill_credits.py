@@ -61,6 +61,15 @@ def grant(grants: Grants, origin: str, wanted: int, headroom: int, now: float, t
     return Grants(alive), given
 
 
+class AgentRank(NamedTuple):
+    """The position of one of a region's agents."""
+
+    rank: int
+    """0-based, in an order on which all agents agree."""
+    agents: int
+    """Number of agents of the region."""
+
+
 class GroupLoad(NamedTuple):
     """The load of one capacity group of a region."""
 
@@ -77,8 +86,7 @@ def shared_headroom(
     waiting: Mapping[str, int],
     granted: Mapping[str, int],
     target_utilisation: float,
-    rank: int,
-    agents: int,
+    agent: AgentRank,
 ) -> int:
     """The headroom of a model at one of a region's agents, less the credits granted for models that share its slots.
 
@@ -88,14 +96,12 @@ def shared_headroom(
         waiting: requests that wait for a slot, by model.
         granted: credits that this agent has granted and that have not expired, by other model.
         target_utilisation: the part (0-1] of its slots that a group fills.
-        rank: the agent's position, as for `fair_part`.
-        agents: number of agents.
     """
     free = [float(headroom_slots(group.in_flight, group.slots, target_utilisation)) for group in groups]
     ledger = _ledger(groups, free)
     for name, count in waiting.items():
         ledger.place(name, float(count))
-    parts = [float(fair_part(int(ledger.free(at) + ROUNDING), rank, agents)) for at in range(len(groups))]
+    parts = [float(fair_part(int(ledger.free(at) + ROUNDING), agent)) for at in range(len(groups))]
     ledger = _ledger(groups, parts)
     for name, count in granted.items():
         ledger.place(name, float(count))
@@ -110,14 +116,10 @@ def _ledger(groups: Sequence[GroupLoad], free: Sequence[float]) -> SlotLedger[st
     return SlotLedger(free, draws)
 
 
-def fair_part(headroom: int, rank: int, agents: int) -> int:
-    """The part of the headroom that one of a region's agents may grant; the parts sum to the headroom.
-
-    Args:
-        rank: the agent's position (0-based) in an order on which all agents agree.
-    """
-    whole, rest = divmod(max(0, headroom), max(1, agents))
-    return whole + (1 if rank < rest else 0)
+def fair_part(headroom: int, agent: AgentRank) -> int:
+    """The part of the headroom that one of a region's agents may grant; the parts sum to the headroom."""
+    whole, rest = divmod(max(0, headroom), max(1, agent.agents))
+    return whole + (1 if agent.rank < rest else 0)
 
 
 def wanted(

@@ -21,6 +21,7 @@ from penstock.health.outlier_ejection import (
     Ejection,
     EjectionRules,
     EjectionState,
+    EndedAttempt,
     at_time,
     made_no_progress,
     made_progress,
@@ -349,7 +350,8 @@ class Endpoint(EndpointAccount):
             self.credential_rejected = ""
         may_eject = all(pool.has_room_to_eject() for pool in self.pools)
         now = detection.clock()
-        ejection = request_ended(before, outcome, started_at, now, detection.rules, detection.rng, may_eject=may_eject)
+        ended = EndedAttempt(outcome, started_at)
+        ejection = request_ended(before, ended, now, detection.rules, detection.rng, may_eject=may_eject)
         self._set_ejection(ejection)
         is_ejected = ejection.state is EjectionState.EJECTED and before.state is not EjectionState.EJECTED
         if is_ejected:

@@ -44,11 +44,12 @@ class KnownObjects:
             return []
         return [object_id for object_id in object_ids if self.here.find(tenant, object_id, now) is None]
 
-    async def seek(self, tenant: str, object_id: str, now: float) -> None:
-        """Read the location of an object into memory, if another agent has stored it. `now` in s, monotonic."""
-        location = None if self._shared is None else await self._shared.find(tenant, object_id)
-        if location is not None:
-            self.here.learn(tenant, object_id, location, now)
+    async def seek(self, tenant: str, object_ids: Iterable[str], now: float) -> None:
+        """Read the locations of objects that another agent has stored into memory. `now` in s, monotonic."""
+        for object_id in object_ids:
+            location = None if self._shared is None else await self._shared.find(tenant, object_id)
+            if location is not None:
+                self.here.learn(tenant, object_id, location, now)
 
     def status(self) -> dict[str, object]:
         """The state for the status page: number of locations in memory, and state of the exchange with Redis."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -31,34 +31,23 @@ def look_up_objects(
         now: by the agent's clock (s).
     """
     unknown = objects.unknown(tenant, objects_of(request), now)
-    return ObjectLookup(objects, request, connection, tenant, unknown, serve, now) if unknown else None
+    return ObjectLookup(request, connection, serve, objects.seek(tenant, unknown, now)) if unknown else None
 
 
 class ObjectLookup:
     """The handler of a request while its object is looked up."""
 
-    def __init__(
-        self,
-        objects: KnownObjects,
-        request: Request,
-        connection: ClientConnection,
-        tenant: str,
-        object_ids: Sequence[str],
-        serve: Serve,
-        now: float,
-    ) -> None:
-        """Start the look-up of `object_ids`."""
-        self._objects = objects
+    def __init__(self, request: Request, connection: ClientConnection, serve: Serve, look_up: Awaitable[None]) -> None:
+        """Start `look_up`, and serve the request afterwards."""
         self._request = request
         self._connection = connection
         self._serve = serve
-        self._task = asyncio.create_task(self._run(tenant, object_ids, now), name="object lookup")
+        self._task = asyncio.create_task(self._run(look_up), name="object lookup")
 
-    async def _run(self, tenant: str, object_ids: Sequence[str], now: float) -> None:
+    async def _run(self, look_up: Awaitable[None]) -> None:
         request, connection = self._request, self._connection
         try:
-            for object_id in object_ids:
-                await self._objects.seek(tenant, object_id, now)
+            await look_up
             connection.hand_over(request, self._serve(request, connection, None))
         except Exception:
             log.exception("handling a request for an object failed")

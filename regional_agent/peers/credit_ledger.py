@@ -9,7 +9,7 @@ from penstock.fleet.expected_wait import headroom_slots
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
-from penstock.routing.spill_credits import Grants, fair_part, grant, shared_headroom, wanted
+from penstock.routing.spill_credits import AgentRank, Grants, fair_part, grant, shared_headroom, wanted
 from penstock.wire.probe import ProbeRequest
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
@@ -105,7 +105,7 @@ class CreditLedger:
         if plan is not None and region in plan.closed_for(model):
             return 0
         agents, target = self._agents_here(), policy.spillover.target_utilisation
-        rank = agents.index(self._agent) if self._agent in agents else 0
+        agent = AgentRank(agents.index(self._agent) if self._agent in agents else 0, len(agents))
         coupled = self._endpoints.groups.coupled(model)
         if coupled:
             now, others = self._clock(), self._grants.keys() & set(coupled) - {model}
@@ -115,9 +115,8 @@ class CreditLedger:
                 {name: self._queue.waiting(name) for name in coupled},
                 {name: self._grants[name].outstanding(now) for name in sorted(others)},
                 target,
-                rank,
-                len(agents),
+                agent,
             )
         pool = self._endpoints.pool(model)
         in_flight = pool.in_flight + self._queue.waiting(model)
-        return fair_part(headroom_slots(in_flight, pool.slots, target), rank, len(agents))
+        return fair_part(headroom_slots(in_flight, pool.slots, target), agent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,17 @@ ROLES: Final = {b"/metrics": Role.MONITOR, b"/explain": Role.VIEWER, b"/status":
 """The role that each page of the admin listener requires."""
 
 
+class AdminPages(NamedTuple):
+    """What the pages for operators show."""
+
+    explain: ExplainService
+    """Explains routing decisions."""
+    update_metrics: Callable[[Mapping[str, int]], None]
+    """Sets the gauges of state before a scrape, given the requests in flight by model."""
+    status: Callable[[], dict[str, Any]]
+    """Returns the content of the status page."""
+
+
 class AdminService(Service):
     """The service for operators: health, metrics, status, explanations, and registration of endpoints.
 
@@ -37,10 +48,7 @@ class AdminService(Service):
         readiness: Readiness,
         access: KeyAccess,
         registrations: Registrations,
-        explain_service: ExplainService,
-        *,
-        update_metrics: Callable[[Mapping[str, int]], None],
-        status: Callable[[], dict[str, Any]],
+        pages: AdminPages,
     ) -> None:
         """Create the service for operators and scrapers.
 
@@ -49,17 +57,13 @@ class AdminService(Service):
             readiness: answers health checks.
             access: authenticates callers.
             registrations: endpoints that register themselves.
-            explain_service: explains routing decisions.
-            update_metrics: sets the gauges of state before a scrape, given the requests in flight by model.
-            status: returns the content of the status page.
+            pages: the content of the pages.
         """
         super().__init__(proxy)
         self._readiness = readiness
         self._access = access
         self._registrations = registrations
-        self._explain_service = explain_service
-        self._update_metrics = update_metrics
-        self._status = status
+        self._pages = pages
 
     def handle(self, request: Request, connection: ClientConnection) -> None:
         """Respond without waiting, so that load on the other services does not fail a liveness probe."""
@@ -75,12 +79,12 @@ class AdminService(Service):
         elif not self._permits(ROLES[path], request, connection):
             return
         elif path == b"/metrics":
-            self._update_metrics(self._proxy.in_flight())
+            self._pages.update_metrics(self._proxy.in_flight())
             connection.respond(200, [b"content-type: %b\r\n" % CONTENT_TYPE.encode()], self._proxy.metrics.render())
         elif path == b"/explain":
             self._explain(request, connection)
         else:
-            connection.respond(200, [JSON], msgspec.json.encode(self._status()))
+            connection.respond(200, [JSON], msgspec.json.encode(self._pages.status()))
 
     def _permits(self, role: Role, request: Request, connection: ClientConnection) -> bool:
         """Whether the caller has a role; if not, the request is rejected."""
@@ -100,7 +104,7 @@ class AdminService(Service):
 
     def _explain(self, request: Request, connection: ClientConnection) -> None:
         try:
-            explanation = self._explain_service.explain(request.target, self._proxy.clock())
+            explanation = self._pages.explain.explain(request.target, self._proxy.clock())
         except BadExplainQuery as error:
             connection.respond(400, [JSON], msgspec.json.encode({"problem": str(error)}))
         else:

@@ -34,7 +34,7 @@ from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
-from penstock.routing.spill_credits import Grants, GroupLoad, grant, shared_headroom
+from penstock.routing.spill_credits import AgentRank, Grants, GroupLoad, grant, shared_headroom
 from tests.support.examples import examples
 from tests.support.planner_calls import tick_input
 
@@ -337,7 +337,7 @@ def test_no_sequence_of_grants_exceeds_what_is_free_in_any_set_of_groups(
         if model not in served:
             continue
         others = {name: grants.outstanding(0.0) for (at, name), grants in held.items() if at == agent and name != model}
-        headroom = shared_headroom(model, loads, queued, others, TARGET, agent, 2)
+        headroom = shared_headroom(model, loads, queued, others, TARGET, AgentRank(agent, 2))
         held[agent, model], _ = grant(held.get((agent, model), Grants()), origin, wanted, headroom, 0.0, 1.0)
         for models in subsets(MODELS):
             granted = sum(grants.outstanding(0.0) for (_, name), grants in held.items() if name in models)

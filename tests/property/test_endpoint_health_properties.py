@@ -18,6 +18,7 @@ from penstock.health.outlier_ejection import (
     Ejection,
     EjectionRules,
     EjectionState,
+    EndedAttempt,
     at_time,
     made_no_progress,
     made_progress,
@@ -44,7 +45,7 @@ def lived(
         assert not ejection.accepts_requests
     if sends == "progress":
         ejection = made_progress(ejection, now + passes_s)
-    return request_ended(ejection, outcome, now + passes_s - lasted_s, now + passes_s, RULES, Random(1))
+    return request_ended(ejection, EndedAttempt(outcome, now + passes_s - lasted_s), now + passes_s, RULES, Random(1))
 
 
 @given(st.lists(st.sampled_from([*ProbeOutcome, None]), max_size=60))
@@ -66,12 +67,14 @@ def test_from_any_history_time_and_one_served_trial_end_an_ejection(
         ejection = lived(ejection, now, passes_s, sends, outcome, lasted_s)
         now += passes_s
     if ejection.state is EjectionState.TRIAL_RUNNING:
-        ejection = request_ended(ejection, AttemptOutcome.INCONCLUSIVE, now, now, RULES, Random(1))
+        ejection = request_ended(ejection, EndedAttempt(AttemptOutcome.INCONCLUSIVE, now), now, RULES, Random(1))
     now += RULES.max_s
     ejection = at_time(ejection, now)
     assert ejection.accepts_requests
     assert (
-        request_ended(request_sent(ejection), AttemptOutcome.SERVED, now, now + 1.0, RULES, Random(1)).state
+        request_ended(
+            request_sent(ejection), EndedAttempt(AttemptOutcome.SERVED, now), now + 1.0, RULES, Random(1)
+        ).state
         is EjectionState.NONE
     )
 
@@ -103,7 +106,9 @@ def test_never_more_of_a_pool_is_ejected_than_the_cap(
         ejection = request_sent(pool[index]) if pool[index].accepts_requests else pool[index]
         may_eject = room_to_eject(sum(member.is_ejected for member in pool), members, rules)
         if outcome is not None:
-            pool[index] = request_ended(ejection, outcome, now, now, rules, Random(1), may_eject=may_eject)
+            pool[index] = request_ended(
+                ejection, EndedAttempt(outcome, now), now, rules, Random(1), may_eject=may_eject
+            )
         elif may_eject and ejection.can_become_suspect:
             pool[index] = made_no_progress(ejection, now, rules, Random(1))
         assert sum(member.is_ejected for member in pool) <= members * share

@@ -50,7 +50,7 @@ from regional_agent.routing.local_targets import LocalTargets
 from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.router import Router
-from regional_agent.services.admin_service import AdminService
+from regional_agent.services.admin_service import AdminPages, AdminService
 from regional_agent.services.peer_service import PeerService
 from regional_agent.services.traffic_service import TrafficService
 from regional_agent.shared_load.redis_script import RedisAddress
@@ -321,9 +321,7 @@ def admin_service(
         Readiness(agent.config, agent.endpoints, agent.peers.serve_any),
         access or cast(Any, everybody),
         cast(Any, registrations),
-        ExplainService(agent.router, agent.config, agent.locator),
-        update_metrics=lambda in_flight: None,
-        status=dict,
+        AdminPages(ExplainService(agent.router, agent.config, agent.locator), lambda in_flight: None, dict),
     )
 
 

@@ -8,6 +8,7 @@ from penstock.health.outlier_ejection import (
     Ejection,
     EjectionRules,
     EjectionState,
+    EndedAttempt,
     at_time,
     outcome_of,
     panicking,
@@ -28,7 +29,7 @@ FAILURES = (
 
 def after(ejection: Ejection, *outcomes: AttemptOutcome, now: float = 0.0, may_eject: bool = True) -> Ejection:
     for outcome in outcomes:
-        ejection = request_ended(ejection, outcome, now, now, RULES, Random(1), may_eject=may_eject)
+        ejection = request_ended(ejection, EndedAttempt(outcome, now), now, RULES, Random(1), may_eject=may_eject)
     return ejection
 
 
@@ -74,10 +75,10 @@ def test_time_served_leads_to_one_trial_and_its_outcome_decides() -> None:
 def test_requests_from_before_the_ejection_do_not_count_after_it() -> None:
     ejection = ejected(now=5.0)
     for outcome in AttemptOutcome:
-        assert request_ended(ejection, outcome, 4.9, 6.0, RULES, Random(1)) is ejection
+        assert request_ended(ejection, EndedAttempt(outcome, 4.9), 6.0, RULES, Random(1)) is ejection
     trial_running = request_sent(at_time(ejection, 20.0))
     for outcome in AttemptOutcome:
-        assert request_ended(trial_running, outcome, 4.9, 21.0, RULES, Random(1)) is trial_running
+        assert request_ended(trial_running, EndedAttempt(outcome, 4.9), 21.0, RULES, Random(1)) is trial_running
 
 
 def test_ejections_in_a_row_grow_to_a_cap_and_are_forgiven_with_time() -> None:

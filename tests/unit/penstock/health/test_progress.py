@@ -8,6 +8,7 @@ from penstock.health.outlier_ejection import (
     Ejection,
     EjectionRules,
     EjectionState,
+    EndedAttempt,
     at_time,
     made_no_progress,
     made_progress,
@@ -192,11 +193,14 @@ def suspect(now: float, ejection: Ejection | None = None) -> Ejection:
 def test_a_suspect_endpoint_returns_by_time_and_one_served_trial() -> None:
     ejection = suspect(100.0)
     assert (ejection.state, ejection.accepts_requests) == (EjectionState.SUSPECT, False)
-    old = request_ended(ejection, AttemptOutcome.STALLED, 90.0, 101.0, RULES, Random(1))
+    old = request_ended(ejection, EndedAttempt(AttemptOutcome.STALLED, 90.0), 101.0, RULES, Random(1))
     assert old == ejection, "sent before"
     trial = request_sent(at_time(ejection, 110.0))
     assert trial.state is EjectionState.TRIAL_RUNNING
-    assert request_ended(trial, AttemptOutcome.SERVED, 110.0, 111.0, RULES, Random(1)).state is EjectionState.NONE
+    assert (
+        request_ended(trial, EndedAttempt(AttemptOutcome.SERVED, 110.0), 111.0, RULES, Random(1)).state
+        is EjectionState.NONE
+    )
 
 
 def test_progress_of_an_older_request_gives_the_trial_at_once() -> None:

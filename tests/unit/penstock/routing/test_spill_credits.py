@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.routing.spill_credits import MAX_WANTED, Credit, Grants, HeldCredits, fair_part, grant, wanted
+from penstock.routing.spill_credits import MAX_WANTED, AgentRank, Credit, Grants, HeldCredits, fair_part, grant, wanted
 
 
 def test_grants_what_is_wanted_up_to_the_headroom() -> None:
@@ -59,7 +59,7 @@ def test_a_newer_word_of_the_receiver_replaces_the_older() -> None:
 
 @pytest.mark.parametrize(("headroom", "agents", "parts"), [(10, 3, [4, 3, 3]), (2, 3, [1, 1, 0]), (-4, 2, [0, 0])])
 def test_agents_of_a_region_share_its_headroom(headroom: int, agents: int, parts: list[int]) -> None:
-    assert [fair_part(headroom, rank, agents) for rank in range(agents)] == parts
+    assert [fair_part(headroom, AgentRank(rank, agents)) for rank in range(agents)] == parts
 
 
 @pytest.mark.parametrize(
