@@ -34,11 +34,11 @@ from penstock.wire.session import Sessions
 from regional_agent.background_tasks import keep_running
 from regional_agent.config.file_descriptors import shares_of
 from regional_agent.config.settings import PREFIX, AgentSettings
+from regional_agent.http.client_connection import Application
 from regional_agent.http.drain import drain_all
 from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import is_served
 from regional_agent.http.listener import Listener
-from regional_agent.http.request_sequence import Application
 from regional_agent.peers.server_certificates import AgentCertificateCheck, ControlPlaneCertificateCheck
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy

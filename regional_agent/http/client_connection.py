@@ -1,434 +1,300 @@
-"""One client connection: parses its bytes into requests, or becomes a tunnel.
+"""One client connection: gives the requests of a client to an application, one at a time, and writes its responses.
 
-After a request that is malformed or exceeds a limit, the connection is closed, since the start of the next request is
-unknown.
+A connection consists of a transport (bytes, and the ways to close), a sequencer (the order of requests, without IO),
+and an intake (the limits of what the client sends). After a request that is malformed or exceeds a limit, the
+connection is closed, since the start of the next request is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
-import httptools
-
-from penstock.routing.reasons import Reason
-from regional_agent.http.chunked_end import ChunkedEnd
-from regional_agent.http.headers.head_cache import MAX_MISSES, RequestHeadCache, raw_head
-from regional_agent.http.headers.header_rules import Header
-from regional_agent.http.kept_bodies import joined
+from penstock.routing.reasons import Refusal
+from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.listener_state import ListenerState
-from regional_agent.http.messages import Request, without_upgrade
-from regional_agent.http.request_head import complete_head, head_bytes, request_line_problem, skip_empty_lines
-from regional_agent.http.request_receiver import RequestReceiver
-from regional_agent.http.request_sequence import (
-    CLOSING,
-    REQUESTS,
-    SMALL_BODY_BYTES,
-    TUNNEL,
-    UPGRADING,
-    Application,
-)
+from regional_agent.http.messages import Request, complete_response
+from regional_agent.http.protocol.connection_state import REQUESTS, TUNNEL, UPGRADING, UPLOAD
+from regional_agent.http.protocol.received import PartReceived, RequestRefused
+from regional_agent.http.protocol.request_parser import RequestParser
+from regional_agent.http.protocol.request_sequencer import RequestSequencer
+from regional_agent.http.request_handler import Handler, TunnelReceiver
+from regional_agent.http.request_intake import DISPLACED, HeadAcceptance, RequestIntake
 
-MAX_READ_BYTES: Final = 256 * 1024
-"""Maximum size of one read of the event loop. A read may contain the end of a request and the start of the next one."""
 
-PARSED_BYTES: Final = 4096
-"""Maximum size of the part of a read that is parsed at once, besides a body with a known length. When
-`Limits.max_pipelined` requests wait, no further part is parsed: a part contains up to 150 requests."""
+class Application(HeadAcceptance, Protocol):
+    """Responds to requests: at once by `connection.respond`, or by a handler that it returns."""
 
-CHUNKED_PARSED_BYTES: Final = 16 * 1024
-"""The same within a chunked body."""
+    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
+        """Handle a request. Its body may be incomplete if it is large."""
 
-CHUNK_OVERHEAD_BYTES: Final = 16 * 1024
-"""Maximum size of the chunk framing, extensions and trailers of a body, in addition to eight times the body's size."""
+    def refuse(self, refusal: Refusal, request: Request | None) -> tuple[int, list[bytes], bytes]:
+        """Return status, header lines and body of a refusal before handling; `request` is None if none was parsed."""
 
 
 class ConnectionRegistry(Protocol):
     """The listener, which counts its connections."""
 
-    def on_connected(self, connection: ClientConnection) -> Reason | None:
-        """Register a connection; returns the reason to refuse it, or None."""
+    def on_connected(self, connection: ClientConnection) -> None:
+        """Register a connection, or refuse it."""
 
     def on_closed(self, connection: ClientConnection) -> None:
         """Unregister a connection."""
 
-    @property
-    def crowded(self) -> bool:
-        """Whether connections over the limit are closed without a response."""
 
-
-class ClientConnection(RequestReceiver):
-    """An `asyncio.Protocol` and the callback object of an httptools parser."""
+class ClientConnection:
+    """An `asyncio.Protocol`, without that base: mypyc does not compile classes with interpreted bases."""
 
     __slots__ = (
-        "_add_header",
-        "_begins_at",
-        "_chunked_end",
-        "_counted_left",
-        "_declined",
-        "_fed_bytes",
-        "_head_cache",
-        "_head_parts",
-        "_misses",
-        "_next_at",
-        "_parse_due",
-        "_parser",
-        "_part",
-        "_read",
-        "_read_bytes",
+        "_application",
+        "_handler",
+        "_intake",
+        "_process_due",
         "_registry",
-        "_unparsed",
+        "_serve_loop_active",
+        "_tunnel",
+        "listener",
+        "peer_ip",
+        "scheme",
+        "sequencer",
+        "transport",
     )
 
     def __init__(self, listener: ListenerState, application: Application, registry: ConnectionRegistry) -> None:
-        super().__init__(listener, application)
+        """Start without a transport of asyncio."""
+        self.listener = listener
+        self.peer_ip = ""
+        self.scheme = b"https" if listener.secure else b"http"
+        self._application = application
         self._registry = registry
-        self._parser = httptools.HttpRequestParser(self)
-        self._add_header: Callable[[Header], None] = list[Header]().append
-        """Appends to the headers of the current request."""
-        self._read_bytes = 0
-        """Size (bytes) of the part that is being parsed."""
-        self._fed_bytes = 0
-        """Size (bytes) of all parts from the part in which the current request's head began."""
-        self._declined: Request | None = None
-        """A request whose upgrade offer is ignored."""
-        self._head_cache: RequestHeadCache | None = None
-        self._misses = 0
-        """Number of consecutive requests whose head was not the cached head."""
-        self._read = b""
-        """The current read, while the parser processes a head at its start; else empty."""
-        self._counted_left = 0
-        """Number of missing body bytes of a request whose head was found in the cache."""
-        self._part: bytes | memoryview = b""
-        """The part that is being parsed."""
-        self._head_parts: list[bytes] = []
-        """The parts with an incomplete head."""
-        self._begins_at = 0
-        """Offset of the head in its first part."""
-        self._chunked_end: ChunkedEnd | None = None
-        """Finds the end of the current body; None without a chunked body."""
-        self._next_at = 0
-        """Offset of the next head in the current part; negative if it is not in this part."""
-        self._unparsed = b""
-        """Received bytes that are parsed once fewer requests wait."""
-        self._parse_due = False
-        """Whether the unparsed bytes will be parsed in the next turn of the event loop."""
+        self.transport = ClientTransport(listener)
+        parser = RequestParser(listener.limits, listener.to_upstream, listener.location_header, self.scheme)
+        self.sequencer = RequestSequencer(parser, listener.limits.max_pipelined)
+        self._intake = RequestIntake(listener, self.sequencer, self.transport, application, self)
+        self._handler: Handler | None = None
+        """The handler of `RequestSequencer.serving`."""
+        self._tunnel: TunnelReceiver | None = None
+        self._serve_loop_active = False
+        self._process_due = False
+        """Whether bytes that wait in the sequencer will be processed in the next turn of the event loop."""
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport.connect(cast(asyncio.Transport, transport))
         peer = transport.get_extra_info("peername")
         self.peer_ip = peer[0] if peer else ""
-        if self.listener.secure:
-            self.scheme = b"https"
-        refusal = self._registry.on_connected(self)
-        if refusal is not None:
-            self.abort() if self._registry.crowded else self._refuse(refusal, "too many connections")
+        self._registry.on_connected(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._unparsed:
-            self._unparsed += data
-            return
-        if self._mode is REQUESTS:
-            if self._counted_left:
-                data = self._receive_counted(data)
-            elif self._current is None and self._misses < MAX_MISSES:
-                data = self._match_cached_head(data)
-        if not data:
-            return
-        if self._mode is not REQUESTS:
-            self._receive_non_request(data)
-            return
-        if len(data) > PARSED_BYTES:
-            self._parse(memoryview(data))
+        sequencer, state = self.sequencer, self.sequencer.state
+        if state is REQUESTS or state is UPLOAD:
+            sequencer.receive(data)
+            self._process()
+        elif state is TUNNEL:
+            if self._tunnel is not None:
+                self._tunnel.on_client_bytes(data)
+        elif state is UPGRADING:
+            sequencer.receive(data)
+            self.transport.pause_reading()
         else:
-            upgraded_at = self._feed(data)
-            if upgraded_at is not None:
-                self._parse(self._after_upgrade(memoryview(data)[upgraded_at:]))
-        self._read = b""
+            self.transport.linger_on()
 
     def eof_received(self) -> bool | None:
         """Handle a half-close: a disconnect that `connection_lost` follows, except in a tunnel without TLS."""
-        if self._mode is TUNNEL and self._receiver is not None:
-            self._receiver.on_client_eof()
-            return not self.listener.secure
-        return None
+        if self._tunnel is None or self.sequencer.state is not TUNNEL:
+            return None
+        self._tunnel.on_client_eof()
+        return not self.listener.secure
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._unwatch()
+        self.transport.disconnect()
         self._registry.on_closed(self)
-        for request in (*self._waiting, self._serving, self._current):
-            if request is not None and request.accepted_head is not None:
-                self._release(request, request.accepted_head)
-        self._waiting.clear()
-        self._buffered.clear()
-        self._unparsed, self._head_parts = b"", []
-        self._receiver = None
-        handler, self._handler, self._serving, self._current = self._handler, None, None, None
+        self._tunnel = None
+        handler, self._handler = self._handler, None
+        self._intake.end()
         if handler is not None:
             handler.on_client_gone()
 
-    # httptools callbacks
+    def pause_writing(self) -> None:
+        self.transport.write_stalled_since = self.listener.clock()
+        if self._handler is not None:
+            self._handler.on_client_writable(False)
 
-    def on_message_begin(self) -> None:
-        request = self._current = Request()
-        self._add_header = request.headers.append
-        self._in_head, self._fed_bytes = True, self._read_bytes
-        self._head_parts, self._begins_at = [bytes(self._part)], self._next_at
-        self._since = self.listener.clock()
+    def resume_writing(self) -> None:
+        self.transport.write_stalled_since = None
+        if self._handler is not None:
+            self._handler.on_client_writable(True)
+        elif self.sequencer.serving is None:
+            self._serve()
 
-    def on_url(self, url: bytes) -> None:
-        if self._current is not None:
-            self._current.target += url
+    # requests
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header of the current request. The parser keeps trailing whitespace, which is not part of a value (RFC
-        9112, section 5.1)."""
-        if self._in_head:
-            self._add_header((name.lower(), value.rstrip(b" \t")))
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        request, read, self._read = self._current, self._read, b""
-        parts, self._head_parts = self._head_parts, []
-        if request is None or self._mode is not REQUESTS:
-            return
-        parser = self._parser
-        request.method = parser.get_method()
-        request.keep_alive = parser.should_keep_alive()
-        head = parts[0] if len(parts) == 1 else b"".join(parts)
-        begins_at = skip_empty_lines(head, self._begins_at)
-        problem = request_line_problem(request, head, begins_at) or complete_head(
-            request, parser.get_http_version(), self.listener.location_header
-        )
-        before = len(head) - self._read_bytes
-        ends_at = head.find(b"\r\n\r\n", begins_at) + 4
-        if request.length is not None:
-            self._next_at = ends_at + request.length - before
-        else:
-            self._chunked_end = ChunkedEnd()
-            self._next_at = self._chunked_end.find(head, ends_at) - before
-        if problem is not None:
-            self._refuse(Reason.BAD_REQUEST, problem)
-        elif len(request.headers) > self._limits.max_headers or (
-            # The exact size is computed only where enough was read to exceed the limit.
-            self._fed_bytes > self._limits.max_head_bytes and head_bytes(request) > self._limits.max_head_bytes
-        ):
-            self._refuse(Reason.HEAD_TOO_LARGE, "the request head is too large")
-        elif parser.should_upgrade():
-            self._receive_upgrade_offer(request)
-        elif not request.plain or (request.length or 0) > SMALL_BODY_BYTES:
-            if request.length != 0:
-                self._expect_body(request)
-        elif raw := raw_head(read, request.method):
-            listener = self.listener
-            self._head_cache = RequestHeadCache(
-                raw, request, listener.to_upstream, listener.location_header, self.scheme
-            )
-
-    def on_body(self, chunk: bytes) -> None:
-        request = self._current
-        if request is None or self._mode is not REQUESTS:
-            return
-        received_bytes = request.received_bytes = request.received_bytes + len(chunk)
-        if received_bytes <= SMALL_BODY_BYTES:
-            request.body = chunk if not request.body else joined(request.body, chunk)
-        else:
-            self._receive_large_body(request, chunk)
-
-    def on_message_complete(self) -> None:
-        request = self._current
-        if request is not None and request.started and request.body_check is not None and self._mode is REQUESTS:
-            problem = request.body_check.finish()
-            if problem:
-                self._refuse(Reason.BAD_REQUEST, problem)
+    def _process(self) -> None:
+        """Process what has been received, until more bytes are needed, or requests have to wait."""
+        while True:
+            received = self._intake.next_received()
+            if received is None:
                 return
-        self._current = self._chunked_end = None
-        self._in_head = True
-        if request is not None and self._mode is REQUESTS:
-            request.length = request.received_bytes
-            self._complete(request)
-
-    def _complete(self, request: Request) -> None:
-        """Process a complete request: inform its handler, handle the request, or queue it."""
-        request.whole = True
-        if request.upgrade:
-            self._mode = UPGRADING
-        elif not request.keep_alive:
-            self._mode = CLOSING
-        if request.started:
-            if self._serving is request and self._handler is not None:
+            if isinstance(received, RequestRefused):
+                self.refuse(received.refusal, received.request)
+            elif isinstance(received, PartReceived):
+                if self.sequencer.serving is received.request and self._handler is not None:
+                    self._handler.on_request_body(received.chunk)
+            elif not received.started:
+                self._serve()
+            elif self.sequencer.serving is received and self._handler is not None:
                 self._handler.on_request_end()
-            return
-        if not request.queued:
-            self._waiting.append(request)
-        if self._serving is None and self._write_stalled_since is None:
-            self._serve_next()
-            return
-        self._continue_due = False
-        if self._too_many_waiting:
-            self.pause_reading()
 
-    # repeated heads
+    def _process_waiting(self) -> None:
+        self._process_due = False
+        self.transport.resume_reading()
+        self._process()
 
-    def _match_cached_head(self, data: bytes) -> bytes:
-        """Process a request that begins with the cached head; returns the rest of the read, for the parser.
+    def _serve(self) -> None:
+        """Do what is due, until a response is not complete at once. A loop, to avoid recursion.
 
-        The parser receives no byte of a request that is processed here, and stays in its state between two messages.
+        No request is started while the write buffer is above its high-water mark, because responses would accumulate
+        in memory.
         """
-        if self._head_cache is not None:
-            found = self._head_cache.match(data)
-            if found is not None and found[1] <= self._limits.max_head_bytes:
-                request, body_at = found
-                length = request.length or 0
-                if length <= SMALL_BODY_BYTES:
-                    self._misses = 0
-                    ends_at = body_at + length
-                    if len(data) >= ends_at:
-                        request.body, request.received_bytes = data[body_at:ends_at], length
-                        self._complete(request)
-                        return data[ends_at:]
-                    self._current, self._counted_left = request, length
-                    self._in_head, self._since = False, self.listener.clock()
-                    return self._receive_counted(data[body_at:])
-            self._misses += 1
-        self._read = data
-        return data
+        if self._serve_loop_active:
+            return
+        self._serve_loop_active = True
+        sequencer, transport = self.sequencer, self.transport
+        while transport.accepts_responses:
+            due = sequencer.next_turn()
+            if due is None:
+                break
+            if isinstance(due, Request):
+                try:
+                    handler = self._application.handle(due, self)
+                except Exception:
+                    # The caller may be an upstream connection, which the event loop would close instead of this one.
+                    transport.abort()
+                    raise
+                if sequencer.serving is due:
+                    self._handler = handler
+                else:
+                    # The response is complete. It is sent now, so that a full write buffer stops the loop.
+                    transport.flush()
+            elif isinstance(due, RequestRefused):
+                status, lines, body = self._application.refuse(due.refusal, due.request)
+                transport.write(complete_response(status, lines, body, due.request, keep_alive=False))
+                self._end(linger=True)
+            else:
+                transport.write(due)
+        self._serve_loop_active = False
+        if not transport.reading and sequencer.receives_requests and not sequencer.is_full:
+            serving = sequencer.serving
+            if serving is None or serving.whole:  # else the handler of the incomplete body controls reading
+                self.resume_reading()
 
-    def _receive_counted(self, data: bytes) -> bytes:
-        """Process a part of a body delimited by Content-Length, without the parser; returns the data after the body."""
-        length, left_bytes = len(data), self._counted_left
-        if length < left_bytes:
-            self._counted_left -= length
-            self.on_body(data)
-            return b""
-        self._counted_left = 0
-        self.on_body(data[:left_bytes])
-        self.on_message_complete()
-        return data[left_bytes:]
+    # the side of the application
 
-    # upgrades
+    def respond(self, status: int, headers: list[bytes], body: bytes) -> None:
+        """Write a complete response to the current request, with an x-request-id and its `cors_lines`."""
+        request = self.sequencer.serving
+        keep_alive = request is not None and self.may_keep_alive(request)
+        self.transport.write(complete_response(status, headers, body, request, keep_alive=keep_alive))
+        self.finished(keep_alive=keep_alive)
 
-    def _receive_upgrade_offer(self, request: Request) -> None:
-        """Accept an offer of WebSocket. Offers of other protocols are ignored (some clients offer h2c with every
-        request), and so are offers in HTTP/1.0 requests (RFC 9110, section 7.8)."""
-        protocol = (request.header(b"upgrade") or b"").lower()
-        if request.method == b"CONNECT":
-            self._refuse(Reason.BAD_REQUEST, "CONNECT is not supported: this is not a forward proxy")
-        elif protocol == b"websocket" and request.method == b"GET" and request.length == 0 and not request.http_1_0:
-            request.upgrade = protocol
-        else:
-            self._current, self._declined = None, request
+    def may_keep_alive(self, request: Request) -> bool:
+        """Whether the connection can be used for another request after the response to `request`."""
+        return self.sequencer.may_keep_alive(request) and not self.listener.draining
 
-    def _parse(self, rest: memoryview) -> None:
-        """Parse a read part by part, as long as few requests wait; the rest is parsed when reading resumes."""
-        while len(rest):
-            if self._mode is not REQUESTS:
-                self._receive_non_request(bytes(rest))
-                return
-            if self._too_many_waiting:
-                self._unparsed = bytes(rest)
-                self.pause_reading()
-                return
-            size = self._part_bytes()
-            # A view is not copied. It covers nothing but a body: the head of a request begins in a part of bytes.
-            part: bytes | memoryview = rest[:size] if size > CHUNKED_PARSED_BYTES else bytes(rest[:size])
-            upgraded_at = self._feed(part)
-            rest = rest[size:] if upgraded_at is None else self._after_upgrade(rest[upgraded_at:])
+    def finished(self, *, keep_alive: bool) -> None:
+        """The current response is complete: continue with the next request, or close.
 
-    def _part_bytes(self) -> int:
-        """Return the size (bytes) of the part to parse next."""
-        request = self._current
-        if request is None or self._in_head:
-            return PARSED_BYTES
-        if request.length is None:
-            return CHUNKED_PARSED_BYTES
-        left_bytes = request.length - request.received_bytes
-        return left_bytes if left_bytes > CHUNKED_PARSED_BYTES else PARSED_BYTES
+        If the response had no `connection: close`, because a drain began later, the client may be sending its next
+        request, so the connection stays open.
+        """
+        request, self._handler = self.sequencer.finish(), None
+        self.transport.waits_since = self.listener.clock()
+        if request is not None and request.accepted_head is not None:
+            self._intake.release(request)
+        if request is None or not keep_alive or not request.keep_alive:
+            self._end(linger=request is not None and not request.whole)
+        elif self.sequencer.has_turn or not self.transport.reading:
+            self._serve()
+
+    def hand_over(self, request: Request, handler: Handler | None) -> None:
+        """Replace the handler of a request, unless its response is complete."""
+        if self.sequencer.serving is request:
+            self._handler = handler
+
+    def tunnel_to(self, receiver: TunnelReceiver) -> None:
+        """Give all further bytes from the client to `receiver`."""
+        self.transport.half_closes, self._tunnel = True, receiver
+        received = self.sequencer.upgrade()
+        if received:
+            receiver.on_client_bytes(received)
+        self.transport.resume_reading()
 
     def resume_reading(self) -> None:
-        """Continue after `pause_reading`, first with the bytes that wait to be parsed.
+        """Continue after `pause_reading`, first with the bytes that wait in the sequencer.
 
-        They are parsed in the next turn of the event loop, as bytes that had not arrived would be: the caller may be
-        the parser, or a handler that is not in place yet.
+        They are processed in the next turn of the event loop, as bytes that had not arrived would be: the caller may be
+        `_process`, or a handler that is not in place yet.
         """
-        if not self._unparsed:
-            super().resume_reading()
-        elif not self._parse_due:
-            self._parse_due = True
-            asyncio.get_running_loop().call_soon(self._parse_unparsed)
+        if not self.sequencer.holds_bytes:
+            self.transport.resume_reading()
+        elif not self._process_due:
+            self._process_due = True
+            asyncio.get_running_loop().call_soon(self._process_waiting)
 
-    def _parse_unparsed(self) -> None:
-        self._parse_due = False
-        rest, self._unparsed = self._unparsed, b""
-        super().resume_reading()
-        self._parse(memoryview(rest))
+    def pause_reading(self) -> None:
+        self.transport.pause_reading()
 
-    def _feed(self, data: bytes | memoryview) -> int | None:
-        """Parse a part of a read; returns the offset after the head of an upgrade request, or None."""
-        self._read_bytes = len(data)
-        self._fed_bytes += self._read_bytes
-        self._part = data
-        if self._current is None:
-            self._next_at = 0
-        elif self._head_parts:
-            self._head_parts.append(bytes(data))
-        elif self._chunked_end is not None:
-            self._next_at = self._chunked_end.find(bytes(data), 0)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            return int(upgrade.args[0])
-        except httptools.HttpParserCallbackError:
-            # A defect in a callback, not a malformed request: the event loop logs it and closes the connection.
-            raise
-        except httptools.HttpParserError as error:
-            if self._mode is REQUESTS:
-                self._refuse(Reason.BAD_REQUEST, f"not a valid HTTP request: {error}")
-        else:
-            self._part = b""
-            self._next_at -= self._read_bytes
-            if self._fed_bytes > SMALL_BODY_BYTES:
-                self._check_size()
-        return None
+    def write(self, data: bytes) -> None:
+        self.transport.write(data)
 
-    def _after_upgrade(self, rest: memoryview) -> memoryview:
-        """Process the data after the head of an upgrade request, where the parser stops; returns what is to be parsed.
+    def abort(self) -> None:
+        self.transport.abort()
 
-        A declined request is parsed again without the offer.
-        """
-        if self._declined is None or self._mode is not REQUESTS:
-            self._receive_non_request(bytes(rest))
-            return memoryview(b"")
-        head, self._declined = without_upgrade(self._declined), None
-        self._parser = httptools.HttpRequestParser(self)
-        self._feed(head)
-        return rest
+    @property
+    def trusted(self) -> bool:
+        """Whether the client is a trusted proxy, whose X-Forwarded headers are used."""
+        return self.listener.trusts(self.peer_ip)
 
-    def _receive_non_request(self, data: bytes) -> None:
-        """Process bytes of a tunnel, or bytes that arrive while an upgrade is undecided; drop any other bytes."""
-        if self._mode is TUNNEL:
-            if self._receiver is not None:
-                self._receiver.on_client_bytes(data)
-        elif self._mode is CLOSING:
-            self._linger_on()
-        elif self._mode is UPGRADING and data:
-            self._buffered.append(data)
-            self.pause_reading()
+    # the side of the listener
 
-    # limits
-
-    def _check_size(self) -> None:
-        """Refuse a request with a too large head or chunk framing, because the parser buffers an incomplete header."""
-        if self._mode is not REQUESTS or self._current is None:
+    def check_timeouts(self, now: float) -> None:
+        """Close a connection that sends or reads too slowly, or is idle for too long. `now` in s."""
+        if self.transport.check_timeouts(now) or not self.sequencer.receives_requests:
             return
-        if self._in_head:
-            if self._fed_bytes > self._limits.max_head_bytes + MAX_READ_BYTES:
-                self._refuse(Reason.HEAD_TOO_LARGE, "the request head is too large")
-        elif self._current.length is None:
-            overhead_bytes = self._fed_bytes - self._read_bytes - 9 * self._current.received_bytes
-            if overhead_bytes > self._limits.max_head_bytes + CHUNK_OVERHEAD_BYTES:
-                self._refuse(Reason.BAD_REQUEST, "the chunk framing is larger than the body")
+        refused = self._intake.overdue(now, self.peer_ip)
+        if refused is not None:
+            self.refuse(refused.refusal, refused.request)
+        elif self._intake.is_idle_too_long(now):
+            self._end(linger=False)
+
+    def displace(self, request: Request) -> None:
+        """Drop the kept body of a request, because another tenant needs the memory. A request that has been sent
+        continues, but cannot be sent again; any other request is refused.
+        """
+        handler = self._handler if self.sequencer.serving is request else None
+        if handler is not None and handler.drop_body():
+            return
+        if self.sequencer.has(request):
+            self.refuse(DISPLACED, request)
+        elif handler is not None:
+            handler.on_request_refused(DISPLACED)
+
+    def refuse(self, refusal: Refusal, request: Request | None) -> None:
+        """End the connection with a refusal, in order. A request that is being handled is refused by its handler.
+
+        Args:
+            request: the refused request, which is arriving or waits; None if the client has sent none.
+        """
+        self._intake.refuse(refusal, request)
+        if request is None or not request.started:
+            self._serve()
+        elif self.sequencer.serving is request and self._handler is not None:
+            self._handler.on_request_refused(refusal)
+        else:
+            self.transport.abort()
+
+    def _end(self, *, linger: bool) -> None:
+        """Close after all data has been sent; with `linger`, read and drop what the client still sends first."""
+        self._intake.end()
+        self.transport.linger() if linger else self.transport.close()

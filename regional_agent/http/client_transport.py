@@ -1,4 +1,4 @@
-"""The byte level of a client connection: writing, pausing and resuming reads, and the ways to close."""
+"""The byte level of a client connection: writing, pausing and resuming reads, timers, and the ways to close."""
 
 from __future__ import annotations
 
@@ -10,68 +10,77 @@ from typing import Final
 
 from regional_agent.http.listener_state import ListenerState
 
+LINGER_S: Final = 2.0
+"""Time (s) without data after which a connection is closed whose client is still sending when the final response is
+written. The data is dropped. Closing at once would reset the connection, and the client might not read the response."""
+
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _ORDERLY_CLOSE: Final = struct.pack("ii", 0, 0)
 """Values of SO_LINGER: `struct linger` of socket(7)."""
 
 
 class ClientTransport:
-    """Bytes to and from one client, without any HTTP.
-
-    Subclasses implement `asyncio.Protocol` without inheriting from it: mypyc does not compile classes with interpreted
-    bases.
-    """
+    """Bytes to and from one client, without any HTTP."""
 
     __slots__ = (
         "_ends_at_close",
         "_limits",
-        "_linger_s",
         "_linger_until",
         "_lingers_since",
+        "_listener",
         "_paused_at",
-        "_reading",
-        "_since",
         "_transport",
         "_watched",
-        "_write_stalled_since",
+        "half_closes",
         "is_cut",
-        "listener",
-        "peer_ip",
-        "scheme",
+        "reading",
+        "waits_since",
+        "write_stalled_since",
     )
 
     def __init__(self, listener: ListenerState) -> None:
-        """Create a connection without a transport."""
-        self.listener = listener
+        """Start without a connection."""
+        self._listener = listener
         self._limits = listener.limits
         self._transport: asyncio.Transport | None = None
+        self.half_closes = False
+        """Whether the client may close its sending side and still read. Otherwise a half-close is a disconnect."""
         self._ends_at_close = False
         """Whether the close of the connection is the end of a response."""
         self.is_cut = False
         """Whether the response before the close is incomplete, so that such a close is a reset."""
-        self._reading = True
+        self.reading = True
         self._paused_at = 0.0
         self._watched = -1
         """The socket's descriptor while reading is paused, else -1."""
-        self._since = listener.clock()
-        """Start of the current wait: for a head, for a body, or for the next request."""
-        self._write_stalled_since: float | None = None
+        self.waits_since = listener.clock()
+        """Start of the current wait (s): for a head, for a body, or for the next request."""
+        self.write_stalled_since: float | None = None
         """Time (s) since which the write buffer is above its high-water mark; None while it is not."""
         self._linger_until: float | None = None
-        self._linger_s = 0.0
-        """Time (s) after data that is dropped until the connection is closed; 0 where none is read."""
+        """Time (s) at which the connection is closed at the latest; None while it does not end."""
         self._lingers_since = 0.0
-        self.peer_ip = ""
-        self.scheme = b"http"
+        """Time (s) since which what the client sends is read and dropped; 0 where nothing is read."""
 
-    def write(self, data: bytes) -> None:
-        """Send bytes to the client, if it is still connected."""
-        if self._transport is not None:
-            self.listener.batcher.write(self._transport, data)
+    # the connection
+
+    def connect(self, transport: asyncio.Transport) -> None:
+        """Use an established connection."""
+        self._transport = transport
+
+    def disconnect(self) -> None:
+        """The connection is lost."""
+        self._transport = None
+        self._unwatch()
 
     @property
-    def transport(self) -> asyncio.Transport:
-        """The transport of an established connection."""
+    def is_connected(self) -> bool:
+        """Whether the connection is established and not yet lost."""
+        return self._transport is not None
+
+    @property
+    def established(self) -> asyncio.Transport:
+        """The transport of asyncio; only while the connection is established."""
         assert self._transport is not None
         return self._transport
 
@@ -81,10 +90,76 @@ class ClientTransport:
         certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
         return certificate
 
+    # writing
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client, if it is still connected."""
+        if self._transport is not None:
+            self._listener.batcher.write(self._transport, data)
+
+    def flush(self) -> None:
+        """Send all that was written, so that a full write buffer is noticed."""
+        self._listener.batcher.flush()
+
     def write_eof(self) -> None:
         """Half-close the connection; close it if the transport has no half-close (TLS)."""
         if self._transport is not None:
-            self.listener.batcher.write_eof(self._transport)
+            self._listener.batcher.write_eof(self._transport)
+
+    @property
+    def accepts_responses(self) -> bool:
+        """Whether the client is connected and reads, so that responses do not accumulate in memory."""
+        return self.write_stalled_since is None and self._transport is not None
+
+    # reading
+
+    def pause_reading(self) -> None:
+        """Stop reading, and watch for a disconnect meanwhile."""
+        if self.reading and self._transport is not None:
+            self._transport.pause_reading()
+            self.reading, self._paused_at = False, self._listener.clock()
+            connected = self._transport.get_extra_info("socket")
+            if connected is not None:
+                self._watched = connected.fileno()
+                self._listener.disconnects.watch(self, self._watched)
+
+    def resume_reading(self) -> None:
+        """Continue after `pause_reading`. The pause does not count towards the client's timeouts."""
+        if not self.reading and self._transport is not None:
+            self._transport.resume_reading()
+            self.reading = True
+            self.waits_since += self._listener.clock() - self._paused_at
+            self._unwatch()
+
+    def on_disconnect(self, *, fully: bool) -> None:
+        """Abort the connection, because the client disconnected, or half-closed, while reading was paused."""
+        if fully or not self.half_closes:
+            self.abort()
+
+    def _unwatch(self) -> None:
+        if self._watched >= 0:
+            self._listener.disconnects.unwatch(self, self._watched)
+            self._watched = -1
+
+    # closing
+
+    def check_timeouts(self, now: float) -> bool:
+        """Close a connection whose client reads too slowly, or has not closed a connection that ends. `now` in s.
+
+        Returns:
+            Whether the connection was closed.
+        """
+        stalled_since = self.write_stalled_since
+        if stalled_since is not None and now - stalled_since > self._limits.write_stall_timeout_s:
+            self.abort()
+            return True
+        if self._linger_until is not None and now > self._linger_until and self._transport is not None:
+            if self._transport.is_closing():
+                self.abort()
+            else:
+                self.close()
+            return True
+        return False
 
     def abort(self) -> None:
         """Close the connection at once, so that the client detects that the response is truncated.
@@ -98,7 +173,7 @@ class ClientTransport:
             self._transport.abort()
 
     def end_at_close(self) -> None:
-        """Reset the connection whenever it ends without `_close`, because its close is the end of a response.
+        """Reset the connection whenever it ends without `close`, because its close is the end of a response.
 
         An orderly close would be a valid end, with and without close_notify of TLS. The kernel also resets the
         connection if this process is killed.
@@ -106,56 +181,35 @@ class ClientTransport:
         self._ends_at_close, self.is_cut = True, False
         self._set_linger(_RESET_ON_CLOSE)
 
-    @property
-    def trusted(self) -> bool:
-        """Whether the client is a trusted proxy, whose X-Forwarded headers are used."""
-        return self.listener.trusts(self.peer_ip)
-
-    def pause_reading(self) -> None:
-        """Stop reading, and watch for a disconnect meanwhile."""
-        if self._reading and self._transport is not None:
-            self._transport.pause_reading()
-            self._reading, self._paused_at = False, self.listener.clock()
-            connected = self._transport.get_extra_info("socket")
-            if connected is not None:
-                self._watched = connected.fileno()
-                self.listener.disconnects.watch(self, self._watched)
-
-    def resume_reading(self) -> None:
-        """Continue after `pause_reading`. The pause does not count towards the client's timeouts."""
-        if not self._reading and self._transport is not None:
-            self._transport.resume_reading()
-            self._reading = True
-            self._since += self.listener.clock() - self._paused_at
-            self._unwatch()
-
-    def on_disconnect(self, *, fully: bool) -> None:
-        """Abort the connection, because the client disconnected while reading was paused."""
-        self.abort()
-
-    def _unwatch(self) -> None:
-        if self._watched >= 0:
-            self.listener.disconnects.unwatch(self, self._watched)
-            self._watched = -1
-
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close after all data has been sent, but no later than after `Limits.write_stall_timeout_s`."""
         if self._transport is not None:
-            self._linger_until = self.listener.clock() + self._limits.write_stall_timeout_s
-            self._linger_s = 0.0
+            self._linger_until = self._listener.clock() + self._limits.write_stall_timeout_s
+            self._lingers_since = 0.0
             if self._ends_at_close and not self.is_cut:
                 self._set_linger(_ORDERLY_CLOSE)
-            self.listener.batcher.flush()
-            if self._ends_at_close and self.is_cut and self.listener.secure:
+            self._listener.batcher.flush()
+            if self._ends_at_close and self.is_cut and self._listener.secure:
                 self._transport.abort()  # without close_notify
             else:
                 self._transport.close()
 
-    def _linger_on(self) -> None:
-        """Postpone the end of `_linger` after data has arrived, but not beyond `Limits.body_timeout_s` in all."""
-        if self._linger_s:
-            end = self._lingers_since + max(self._linger_s, self._limits.body_timeout_s)
-            self._linger_until = min(self.listener.clock() + self._linger_s, end)
+    def linger(self) -> None:
+        """Half-close, and read until nothing has arrived for LINGER_S, so that the client can read the response before
+        a reset: many clients read only when they have sent all of their request."""
+        if self._transport is not None:
+            self._lingers_since = self._listener.clock()
+            self._linger_until = self._lingers_since + LINGER_S
+            self.resume_reading()
+            self._listener.batcher.flush()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+
+    def linger_on(self) -> None:
+        """Postpone the end of `linger` after data has arrived, but not beyond `Limits.body_timeout_s` in all."""
+        if self._lingers_since:
+            end = self._lingers_since + max(LINGER_S, self._limits.body_timeout_s)
+            self._linger_until = min(self._listener.clock() + LINGER_S, end)
 
     def _set_linger(self, linger: bytes) -> None:
         transport = self._transport
@@ -165,14 +219,3 @@ class ClientTransport:
             if connected is not None:
                 with suppress(OSError):  # the socket is closed already
                     connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-
-    def _linger(self, linger_s: float) -> None:
-        """Half-close, and read until nothing has arrived for `linger_s` (s), so that the client can read the response
-        before a reset: many clients read only when they have sent all of their request."""
-        if self._transport is not None:
-            self._linger_s, self._lingers_since = linger_s, self.listener.clock()
-            self._linger_until = self._lingers_since + linger_s
-            self.resume_reading()
-            self.listener.batcher.flush()
-            if self._transport.can_write_eof():
-                self._transport.write_eof()

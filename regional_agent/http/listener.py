@@ -9,14 +9,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
-from penstock.routing.reasons import Reason
+from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.routing.reasons import Reason, Refusal
 from regional_agent.background_tasks import keep_running, sleep_until_tick
-from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.client_connection import Application, ClientConnection
 from regional_agent.http.connection_counts import ConnectionCounts
 from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import open_port, steer_to_successor
 from regional_agent.http.listener_state import ListenerState
-from regional_agent.http.request_sequence import Application
 from regional_agent.http.tls_handshakes import TlsHandshakes
 from regional_agent.tcp_keepalive import set_tcp_timeout
 
@@ -25,7 +25,12 @@ SWEEP_S = 0.5
 
 BACKLOG = 1024
 
-_TOO_MANY, _SHUTTING_DOWN = Reason.TOO_MANY_CONNECTIONS, Reason.SHUTTING_DOWN
+_TOO_MANY = Refusal(Reason.TOO_MANY_CONNECTIONS, "too many connections", retry_after_s=MIN_RETRY_S)
+_SHUTTING_DOWN = Refusal(
+    Reason.SHUTTING_DOWN,
+    "the agent stops before the body of the request has arrived",
+    retry_after_s=MIN_RETRY_S,
+)
 
 
 def trusts_none(address: str) -> bool:
@@ -126,14 +131,16 @@ class Listener:
     def refuse_uploads(self) -> None:
         """Refuse the requests whose bodies are still arriving and that no handler has received."""
         for connection in list(self.connections):
-            connection.refuse_upload(_SHUTTING_DOWN)
+            request = connection.sequencer.receiving
+            if request is not None and not request.started:
+                connection.refuse(_SHUTTING_DOWN, request)
 
     async def drain(self, grace_s: float) -> int:
         """Wait up to `grace_s` (s) until all connections have closed, then abort open ones; returns how many."""
         await self.wait_drained(grace_s)
         aborted = len(self.connections)
         for connection in list(self.connections):
-            connection.abort()
+            connection.transport.abort()
         if self._handshakes is not None:
             self._handshakes.abort()
         if self._sweeper is not None:
@@ -143,21 +150,21 @@ class Listener:
 
     # ConnectionRegistry
 
-    def on_connected(self, connection: ClientConnection) -> Reason | None:
-        """Count a connection; returns the reason to refuse it, or None."""
+    def on_connected(self, connection: ClientConnection) -> None:
+        """Count a connection, and refuse it over the limits; without a response where too many are refused."""
         self.connections.add(connection)
-        return None if self._counts.add_connection(connection.peer_ip) else _TOO_MANY
+        if self._counts.add_connection(connection.peer_ip):
+            return
+        if self._counts.crowded:
+            connection.transport.abort()
+        else:
+            connection.refuse(_TOO_MANY, None)
 
     def on_closed(self, connection: ClientConnection) -> None:
         """Count a closed connection."""
         self.connections.discard(connection)
         self._counts.remove_connection(connection.peer_ip)
         self._check_drained()
-
-    @property
-    def crowded(self) -> bool:
-        """Whether connections over the limit are closed without a response."""
-        return self._counts.crowded
 
     def _check_drained(self) -> None:
         if self.state.draining and self._counts.none_left:

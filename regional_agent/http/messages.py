@@ -221,6 +221,25 @@ def with_common_lines(lines: list[bytes], request: Request | None) -> list[bytes
     return [*lines, _REQUEST_ID_LINE + valid_request_id(given, token_hex(16)).encode() + b"\r\n"]
 
 
+def complete_response(
+    status: int, lines: list[bytes], body: bytes, request: Request | None, *, keep_alive: bool
+) -> bytes:
+    """Return a response with an x-request-id, the request's `cors_lines`, and its framing.
+
+    Args:
+        request: the request of the response; None if none was parsed.
+        keep_alive: whether the connection can be used for another request.
+    """
+    lines = [*with_common_lines(lines, request), b"content-length: %d\r\n" % len(body)]
+    if not keep_alive:
+        lines.append(b"connection: close\r\n")
+    elif request is not None and request.http_1_0:
+        lines.append(KEEP_ALIVE_1_0)
+    if request is not None and request.method == b"HEAD":
+        body = b""
+    return b"".join([status_line(status), *lines, b"\r\n", body])
+
+
 def response_head(status: int, lines: Iterable[bytes]) -> bytes:
     """Return a status line, header lines, and the empty line."""
     return b"".join([status_line(status), *lines, b"\r\n"])

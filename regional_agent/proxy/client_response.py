@@ -78,12 +78,12 @@ class ClientResponse:
         elif head.status not in NO_BODY_STATUSES and request.method != b"HEAD":
             if request.http_1_0:
                 delimited, self._head = False, head
-                self._client.end_at_close()
+                self._client.transport.end_at_close()
             else:
                 self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
                 self._head = head
                 if upstream is not None:
-                    batcher, transport = self._client.listener.batcher, self._client.transport
+                    batcher, transport = self._client.listener.batcher, self._client.transport.established
                     self._relay = ChunkRelay(batcher, transport, self.gaps, parser)
                     upstream.relay_to(self._relay)
         self.keep_alive = delimited and self._client.may_keep_alive(request)
@@ -133,7 +133,7 @@ class ClientResponse:
 
     def cut(self) -> None:
         """Mark the response as incomplete: the close of the connection, if that is its end, becomes a reset."""
-        self._client.is_cut = True
+        self._client.transport.is_cut = True
 
     def flush(self) -> bool:
         """Write the added data in one write; returns whether there was any data."""

@@ -89,7 +89,7 @@ class AdminService(Service):
     def _permits(self, role: Role, request: Request, connection: ClientConnection) -> bool:
         """Whether the caller has a role; if not, the request is rejected."""
         try:
-            authorization, certificate = request.header(b"authorization"), connection.client_certificate()
+            authorization, certificate = request.header(b"authorization"), connection.transport.client_certificate()
             self._access.require(role, authorization, certificate, connection.peer_ip)
         except Denied as denied:
             headers = [JSON]

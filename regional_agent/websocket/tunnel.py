@@ -137,7 +137,7 @@ class Tunnel:
     def on_eof(self) -> None:
         """Forward the half-close of the engine, which may still read."""
         self._engine_done = True
-        self._client.write_eof()
+        self._client.transport.write_eof()
         if self._client_done:
             self._on_end()
 

@@ -180,9 +180,10 @@ async def test_a_pipelined_body_is_displaced_and_its_connection_closed_in_order(
         other_client = await whole(agent, "b", 3 * PART // 2)
         await until(lambda: len(gpu.requests) == 2)
         assert agent.listener.state.bodies.bytes_kept < 400_000
-        assert connection._final_refusal is not None
-        assert connection._final_refusal[1] is not None
-        assert connection._final_refusal[1].body == b"", "what is not counted is not held"
+        refused = connection.sequencer._final_refusal
+        assert refused is not None
+        assert refused.request is not None
+        assert refused.request.body == b"", "what is not counted is not held"
         release.set()
         assert (await other_client.answer()).status == 200
         assert (await client.answer()).status == 200
@@ -308,9 +309,9 @@ async def test_a_forwarded_body_counts_for_the_tenant_of_its_route_context(tmp_p
         client.send(head + b"x" * 200_000)
         await until(lambda: bool(far.head))
         (connection,) = server.peer_listener.connections
-        assert connection._serving is not None
-        assert connection._serving.accepted_head is not None
-        assert connection._serving.accepted_head.tenant == "b"
+        assert connection.sequencer.serving is not None
+        assert connection.sequencer.serving.accepted_head is not None
+        assert connection.sequencer.serving.accepted_head.tenant == "b"
         far.read_on.set()
         client.send(b"x" * 100_000)
         assert (await client.answer()).status == 200

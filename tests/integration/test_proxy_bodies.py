@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from regional_agent.http.client_transport import LINGER_S
 from regional_agent.http.limits import Limits
-from regional_agent.http.request_sequence import LINGER_S
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, SSE_HEAD, answers, answers_after, chunk, code, is_busy, streams_forever
@@ -127,7 +127,7 @@ async def test_an_upload_with_an_invalid_rest_is_refused(tmp_path: Path, rest: b
         await until(lambda: gpu.body_bytes > 0x40000)
         if status == 408:
             (connection,) = agent.listener.connections
-            connection._since -= limits.body_timeout_s + 1.0
+            connection.transport.waits_since -= limits.body_timeout_s + 1.0
         client.send(rest)
         answer = await client.answer()
         assert (answer.status, code(answer.body)) == (status, why)
@@ -258,7 +258,7 @@ async def test_100_continue_is_not_sent_to_a_client_that_did_not_wait(tmp_path: 
         await until(lambda: bool(gpu.requests))
         client.send(upload_head(len(BODY), "Expect: 100-continue", path="/v1/chat/completions") + BODY)
         connection = next(iter(agent.listener.connections))
-        await until(lambda: bool(connection._waiting))
+        await until(lambda: not connection.sequencer.is_idle)
         release.set()
         for _ in range(2):
             assert (await client.answer()).body == b'{"ok": 1}'
@@ -276,7 +276,8 @@ async def test_no_body_is_kept_once_its_response_has_begun(tmp_path: Path) -> No
             assert (await client.head())[0] == 200
             assert await client.chunk()
         assert agent.listener.state.bodies.bytes_kept == 0
-        kept = [len(connection._serving.body) for connection in agent.listener.connections if connection._serving]
+        served = [connection.sequencer.serving for connection in agent.listener.connections]
+        kept = [len(request.body) for request in served if request]
         assert kept == [0, 0, 0]
 
 
@@ -353,11 +354,12 @@ async def test_a_refused_upload_is_read_while_it_arrives_but_not_forever(tmp_pat
         client.send(upload_head(10**8, "Content-Type: audio/wav", f"X-Model: {MODEL}") + b"x" * 100_000)
         assert (await client.answer()).status == 503
         (connection,) = agent.listener.connections
-        since, until_ = connection._lingers_since, connection._linger_until
-        assert until_ == since + LINGER_S
+        transport = connection.transport
+        until_ = transport._linger_until
+        assert until_ == transport._lingers_since + LINGER_S
         client.send(b"x" * 100_000)
-        await until(lambda: connection._linger_until > until_)
-        connection._lingers_since -= connection._limits.body_timeout_s
+        await until(lambda: transport._linger_until > until_)
+        transport._lingers_since -= transport._limits.body_timeout_s
         client.send(b"x" * 100_000)
         assert await client.closed()
 

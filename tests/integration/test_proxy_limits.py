@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regional_agent.http.client_connection import PARSED_BYTES, ClientConnection
+from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener_state import ListenerState
 from tests.support.agents import MAX_BODY_BYTES, Agent, running_agent
@@ -59,7 +59,12 @@ async def only(connections: set[ClientConnection]) -> ClientConnection:
 
 async def comes(connection: ClientConnection, body_bytes: int) -> None:
     """Wait until `body_bytes` of a body have arrived."""
-    await until(lambda: connection._current is not None and connection._current.received_bytes == body_bytes)
+
+    def received() -> bool:
+        request = connection.sequencer.receiving
+        return request is not None and request.received_bytes == body_bytes
+
+    await until(received)
 
 
 class LaterClock:
@@ -228,8 +233,8 @@ async def test_pipelining_is_bounded_within_one_read(tmp_path: Path) -> None:
         client.send(post(BODY) + small * 2000 + post(BODY) * 200 + small * 2000)
         await until(lambda: bool(gpu.requests))
         (connection,) = agent.listener.connections
-        await until(lambda: bool(connection._unparsed))
-        assert len(connection._waiting) <= Limits().max_pipelined + PARSED_BYTES // len(small)
+        await until(lambda: connection.sequencer.holds_bytes)
+        assert len(connection.sequencer._waiting) <= Limits().max_pipelined
         release.set()
         assert (await client.answer()).status == 200
         for count, answer in ((2000, b"ok\n"), (200, b'{"ok": 1}'), (2000, b"ok\n")):
@@ -265,8 +270,7 @@ async def deaf_client(agent: Agent) -> tuple[RawClient, ClientConnection]:
 
 
 def unsent_bytes(connection: ClientConnection) -> int:
-    assert connection._transport is not None
-    return connection._transport.get_write_buffer_size()
+    return connection.transport.established.get_write_buffer_size()
 
 
 async def answers_at_length(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -279,7 +283,7 @@ async def test_responses_to_a_client_that_does_not_read_are_bounded(tmp_path: Pa
     async with engine(answers_at_length) as gpu, running_agent(tmp_path, [gpu.address], limits=bounds) as agent:
         client, connection = await deaf_client(agent)
         client.send(post(BODY) * 120)
-        await until(lambda: connection._write_stalled_since is not None)
+        await until(lambda: connection.transport.write_stalled_since is not None)
         await asyncio.sleep(2 * patience_s)
         assert unsent_bytes(connection) < 400_000
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -292,7 +296,7 @@ async def test_refusals_to_a_client_that_does_not_read_are_bounded(tmp_path: Pat
     async with running_agent(tmp_path, [], limits=limits()) as agent:
         client, connection = await deaf_client(agent)
         client.send(b"GET /nope HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000)
-        await until(lambda: connection._write_stalled_since is not None)
+        await until(lambda: connection.transport.write_stalled_since is not None)
         assert unsent_bytes(connection) < 200_000
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         for _ in range(20_000):
@@ -310,7 +314,7 @@ async def test_the_body_timeout_starts_after_an_earlier_response(tmp_path: Path)
         later_s = 100.0
         client.send(post(BODY)[:-5])
         connection = next(iter(agent.listener.connections))
-        await until(lambda: connection._current is not None)
+        await until(lambda: connection.sequencer.receiving is not None)
         connection.check_timeouts(agent.listener.state.clock())
         release.set()
         assert (await client.answer()).status == 200

@@ -126,7 +126,7 @@ async def test_an_upload_that_has_not_arrived_is_refused(tmp_path: Path) -> None
     async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{")
-        await until(lambda: any(connection._current for connection in agent.listener.connections))
+        await until(lambda: any(connection.sequencer.receiving for connection in agent.listener.connections))
         assert (await refused(agent, client)).status == 503
 
 

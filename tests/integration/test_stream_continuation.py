@@ -19,8 +19,8 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Cost, CostUnit
-from regional_agent.http.client_connection import PARSED_BYTES
 from regional_agent.http.limits import Limits
+from regional_agent.http.protocol.request_parser import PARSED_BYTES
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent

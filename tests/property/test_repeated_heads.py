@@ -44,7 +44,7 @@ class Unwanted:
 
 async def reported(connection: ClientConnection, read: bytes) -> bytes:
     """The bytes written for one read."""
-    wire: Any = connection._transport
+    wire: Any = connection.transport.established
     wire.written.clear()
     connection.data_received(read)
     connection.listener.batcher.flush()
@@ -124,7 +124,7 @@ def test_a_request_parses_the_same_after_any_other(said: list[bytes]) -> None:
         for read in said:
             again = await reported(connection, read)
             assert again == await reported(connected(), read)
-            if again.endswith(b" and ends") or connection._current is not None:
+            if again.endswith(b" and ends") or connection.sequencer.receiving is not None:
                 connection.connection_lost(None)
                 connection = connected()
 
@@ -137,8 +137,9 @@ def test_a_repeated_request_head_is_not_parsed_again() -> None:
     async def body() -> None:
         connection = connected()
         assert (await reported(connection, head % (5, b"one", b"hello"))).startswith(b"HTTP/1.1 200")
-        parser, unwanted = connection._parser, Unwanted()
-        connection._parser = unwanted  # type: ignore[assignment]
+        messages: Any = connection.sequencer._parser._messages
+        parser, unwanted = messages._http, Unwanted()
+        messages._http = unwanted
         for id_, text in ((b"one", b"hello"), (b"two", b"hello you"), (b"3", b"")):
             read = head % (len(text), id_, text)
             expected = await reported(connected(), read)
@@ -147,7 +148,7 @@ def test_a_repeated_request_head_is_not_parsed_again() -> None:
             for cut in range(read.index(b"\r\n\r\n") + 4, len(read)):
                 parts = [await reported(connection, part) for part in (read[:cut], read[cut:])]
                 assert parts == [b"", expected]
-        connection._parser = parser
+        messages._http = parser
         other_accept = head.replace(b"*/*", b"text/html") % (5, b"four", b"hello")
         assert b"text/html" in await reported(connection, other_accept)
         assert (await reported(connection, (head % (1, b"five", b"x")) * 3)).count(b"HTTP/1.1 200") == 3
@@ -155,7 +156,7 @@ def test_a_repeated_request_head_is_not_parsed_again() -> None:
             assert b"agent-%d" % number in await reported(
                 connection, head.replace(b"*/*", b"agent-%d" % number) % (0, b"a", b"")
             )
-        connection._parser = unwanted  # type: ignore[assignment]
+        messages._http = unwanted
         try:
             await reported(connection, head % (0, b"a", b""))
         except AssertionError:
@@ -174,7 +175,7 @@ def test_a_body_after_a_cached_head_has_a_timeout() -> None:
         assert await reported(connection, read[:-1]) == b""
         now = connection.listener.clock()
         connection.check_timeouts(now + BOUNDS.body_timeout_s - 1.0)
-        wire: Any = connection._transport
+        wire: Any = connection.transport.established
         assert wire.written == b""
         connection.check_timeouts(now + BOUNDS.body_timeout_s + 1.0)
         connection.listener.batcher.flush()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regional_agent.http.chunked_end import ChunkedEnd
+from regional_agent.http.protocol.chunked_end import ChunkedEnd
 
 
 def end_of(sent: bytes, cuts: list[int]) -> int:

@@ -1,0 +1,231 @@
+"""The order of requests and responses on one client connection, without IO.
+
+Requests are handled one at a time, strictly in the order of their arrival; complete requests wait. `next_received`
+returns what the client has sent, and `next_turn` what the connection does next: handle a request, or write. The states
+are in `connection_state`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from penstock.routing.reasons import Refusal
+from regional_agent.http.messages import Request
+from regional_agent.http.protocol.connection_state import (
+    END,
+    HEAD,
+    LAST_REQUEST,
+    OFFER,
+    PART,
+    REFUSAL,
+    REQUEST,
+    REQUESTS,
+    UPGRADE,
+    UPLOAD,
+    Event,
+    State,
+    next_state,
+)
+from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived, Received, RequestRefused
+from regional_agent.http.protocol.request_parser import RequestParser
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class RequestSequencer:
+    """The requests of one connection."""
+
+    __slots__ = (
+        "_continue_due",
+        "_final_refusal",
+        "_max_waiting",
+        "_parser",
+        "_waiting",
+        "serving",
+        "state",
+        "uploading",
+    )
+
+    def __init__(self, parser: RequestParser, max_waiting: int) -> None:
+        """Start before the first request.
+
+        Args:
+            parser: parses the client's bytes.
+            max_waiting: number of waiting requests from which on no further request is taken from the parser.
+        """
+        self._parser = parser
+        self._max_waiting = max_waiting
+        self.state: State = REQUESTS
+        self.uploading: Request | None = None
+        """The announced request whose body is arriving."""
+        self.serving: Request | None = None
+        """The request that is being handled."""
+        self._waiting: deque[Request] = deque()
+        self._final_refusal: RequestRefused | None = None
+        """The refusal that ends the connection after the waiting requests."""
+        self._continue_due = False
+        """Whether `uploading` expects 100 Continue and has to wait for earlier responses."""
+
+    # what the client sends
+
+    def receive(self, data: bytes) -> None:
+        """Add bytes of the client; `next_received` returns what they contain."""
+        self._parser.receive(data)
+
+    def next_received(self) -> Received | None:
+        """Return what the client has sent next; None if that needs more bytes, or has to wait.
+
+        A complete request waits for its turn, unless it was started before it was complete.
+        """
+        if (self.state is not REQUESTS and self.state is not UPLOAD) or (self._waiting and self.is_full):
+            return None
+        received = self._parser.next()
+        if isinstance(received, Request):
+            self._add(received)
+        elif isinstance(received, HeadReceived):
+            self._enter(HEAD)
+            self.uploading = received.request
+        elif isinstance(received, PartReceived):
+            self._enter(PART)
+        return received
+
+    def _add(self, request: Request) -> None:
+        if request.upgrade:
+            self._enter(OFFER)
+        else:
+            self._enter(REQUEST if request.keep_alive else LAST_REQUEST)
+        self.uploading, self._continue_due = None, False
+        request.whole = True
+        if request.length is None:
+            request.length = request.received_bytes
+        if not request.queued and not request.started:
+            self._waiting.append(request)
+
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether bytes were received that have to wait, so that no more should be read."""
+        return self._parser.has_more
+
+    @property
+    def receives_requests(self) -> bool:
+        """Whether the client may send requests."""
+        return self.state is REQUESTS or self.state is UPLOAD
+
+    @property
+    def receiving(self) -> Request | None:
+        """The request of which a part has arrived, perhaps a part of its head."""
+        if self.uploading is not None or not self.receives_requests or self._parser.has_more:
+            return self.uploading
+        return self._parser.request
+
+    @property
+    def in_head(self) -> bool:
+        """Whether the head of `receiving` is incomplete."""
+        return self._parser.in_head
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request is taken because of the number or size of waiting requests."""
+        waiting = self._waiting
+        return len(waiting) >= self._max_waiting or (
+            len(waiting) > 1 and sum(len(request.body) for request in waiting) > SMALL_BODY_BYTES
+        )
+
+    # turns
+
+    def next_turn(self) -> Request | RequestRefused | bytes | None:
+        """Return what is due now: a request to handle, the last response, or bytes to write; None if nothing is."""
+        if self.serving is not None:
+            return None
+        if self._waiting:
+            request = self.serving = self._waiting.popleft()
+            request.started = True
+            return request
+        if self._final_refusal is not None:
+            final, self._final_refusal = self._final_refusal, None
+            return final
+        if self._continue_due:
+            self._continue_due = False
+            return CONTINUE
+        return None
+
+    def has(self, request: Request) -> bool:
+        """Whether a request is arriving or waits for its turn."""
+        return request is self.uploading or request in self._waiting
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether `next_turn` would return something once no request is being handled."""
+        return bool(self._waiting) or self._final_refusal is not None or self._continue_due
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits or is being handled."""
+        return self.serving is None and not self._waiting
+
+    def queue_early(self, request: Request) -> None:
+        """Let a request wait for its turn before its body is complete. The client needs no 100 Continue any more."""
+        request.queued, self._continue_due = True, False
+        self._waiting.append(request)
+
+    def expect_continue(self) -> bytes:
+        """Return `100 Continue` for `uploading`, or nothing: then it is due after all earlier responses."""
+        if self.serving is None:
+            return CONTINUE
+        self._continue_due = True
+        return b""
+
+    def may_keep_alive(self, request: Request) -> bool:
+        """Whether the client may send another request after the response to `request`."""
+        return request.keep_alive and request.whole and not request.upgrade
+
+    def finish(self) -> Request | None:
+        """End the request that is being handled, and return it."""
+        request, self.serving = self.serving, None
+        return request
+
+    # the end of requests
+
+    def refuse(self, refusal: Refusal, request: Request | None) -> list[Request]:
+        """Receive nothing more, and respond with a refusal in the turn of the refused request.
+
+        Args:
+            request: the refused request; its handler responds, if it has started. None if the bytes are no request.
+
+        Returns:
+            The requests that are dropped: the refused one, unless it has started, and all later ones.
+        """
+        dropped: list[Request] = []
+        if request is not None and request in self._waiting:
+            while not dropped or dropped[-1] is not request:
+                dropped.append(self._waiting.pop())
+        self._stop(REFUSAL, dropped)
+        if request is None or not request.started:
+            self._final_refusal = RequestRefused(refusal, request)
+        return dropped
+
+    def end(self) -> list[Request]:
+        """Receive nothing more, and respond to nothing more; returns the requests that are dropped."""
+        dropped = list(self._waiting)
+        if self.serving is not None:
+            dropped.append(self.serving)
+        self._stop(END, dropped)
+        self._waiting.clear()
+        self.serving = self._final_refusal = None
+        return dropped
+
+    def upgrade(self) -> bytes:
+        """Give all further bytes to the new protocol, and return those that have been received."""
+        self._enter(UPGRADE)
+        return self._parser.take_rest()
+
+    def _stop(self, event: Event, dropped: list[Request]) -> None:
+        self._enter(event)
+        self._parser.take_rest()
+        if self.uploading is not None and self.uploading not in dropped:
+            dropped.append(self.uploading)
+        self.uploading, self._continue_due = None, False
+
+    def _enter(self, event: Event) -> None:
+        self.state = next_state(self.state, event)

@@ -1,0 +1,330 @@
+"""The sequencer of requests: bytes in, requests and turns out, without a socket or an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.headers.header_rules import TO_ENGINE
+from regional_agent.http.limits import Limits
+from regional_agent.http.messages import Request
+from regional_agent.http.protocol.connection_state import (
+    ENDED,
+    LAST,
+    REQUESTS,
+    TUNNEL,
+    UPGRADING,
+    UPLOAD,
+    InvalidEvent,
+)
+from regional_agent.http.protocol.received import (
+    SMALL_BODY_BYTES,
+    HeadReceived,
+    PartReceived,
+    Received,
+    RequestRefused,
+)
+from regional_agent.http.protocol.request_parser import RequestParser
+from regional_agent.http.protocol.request_sequencer import CONTINUE, RequestSequencer
+from tests.property.test_proxy_properties import NOISE, PLACES, cut, requests
+from tests.support.examples import examples
+
+LIMITS = Limits(max_head_bytes=4096, max_headers=8)
+GET = b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n"
+POST = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+EXPECTING = POST[:-2] + b"Expect: 100-continue\r\n\r\n"
+WEBSOCKET = b"GET /%d HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+H2C = b"GET /%d HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+LARGE = SMALL_BODY_BYTES + 5000
+REFUSAL = Refusal(Reason.SATURATED, "full")
+
+
+def sequencer(max_waiting: int = 16) -> RequestSequencer:
+    return RequestSequencer(RequestParser(LIMITS, TO_ENGINE, b"", b"http"), max_waiting)
+
+
+def received(sequencer: RequestSequencer, data: bytes = b"") -> Iterator[Received]:
+    """What `data` contains, as far as it may be taken now."""
+    if data:
+        sequencer.receive(data)
+    while (found := sequencer.next_received()) is not None:
+        yield found
+
+
+def targets(found: object) -> list[bytes]:
+    return [each.target for each in found if isinstance(each, Request)]  # type: ignore[attr-defined]
+
+
+def turn(sequencer: RequestSequencer) -> Request:
+    """Begin the next request."""
+    request = sequencer.next_turn()
+    assert isinstance(request, Request)
+    return request
+
+
+def transcript(pieces: list[bytes]) -> list[object]:
+    """What a client says and gets, where every request is answered at once; parts of one body count as one."""
+    one = sequencer()
+    told: list[object] = []
+    parts: dict[Request, bytes] = {}
+    for piece in pieces:
+        if not one.receives_requests:
+            told.append(("rest", piece))
+            continue
+        for each in received(one, piece):
+            if isinstance(each, HeadReceived):
+                told.append(("head", each.request.target, each.request.headers))
+                if not each.request.plain and each.request.header(b"expect"):
+                    told.append(one.expect_continue())
+            elif isinstance(each, PartReceived):
+                each.request.received_bytes += len(each.chunk)
+                parts[each.request] = parts.get(each.request, b"") + each.chunk
+            elif isinstance(each, RequestRefused):
+                told.append(("refused", each.refusal.reason, each.request.target if each.request else None))
+                one.refuse(each.refusal, each.request)
+            else:
+                body = bytes(each.body) + parts.pop(each, b"")
+                assert (each.length, each.received_bytes) == (len(body), len(body))
+                told.append((each.method, each.target, each.headers, body, each.keep_alive, each.upgrade))
+            while (due := one.next_turn()) is not None:
+                if isinstance(due, Request):
+                    told.append(("answered", due.target, one.may_keep_alive(due)))
+                    one.finish()
+                    if not one.may_keep_alive(due):
+                        one.end()
+                elif isinstance(due, RequestRefused):
+                    told.append("refusal")
+                    one.end()
+    told.append((one.state, one.receiving is None, one.in_head))
+    return merged(told)
+
+
+def merged(told: list[object]) -> list[object]:
+    """What follows the last request, in one piece."""
+    rest = b"".join(each[1] for each in told if isinstance(each, tuple) and each[0] == "rest")
+    return [*(each for each in told if not (isinstance(each, tuple) and each[0] == "rest")), bool(rest)]
+
+
+LARGE_BODIES = st.sampled_from(
+    [
+        POST % (1, LARGE) + b"x" * LARGE,
+        POST.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked") % 2
+        + b"%x\r\n%b\r\n" % (LARGE, b"y" * LARGE)
+        + b"5\r\nhello\r\n0\r\n\r\n",
+        EXPECTING % (3, 5) + b"hello",
+        H2C % 4,
+        b"\r\n" + POST % (5, 5) + b"hello",
+        POST % (5, 5) + b"hullo",
+    ]
+)
+ENDS = st.sampled_from(
+    [
+        b"",
+        GET.replace(b"Host", b"Connection: close\r\nHost") % 6,
+        b"GET /7 HTTP/1.0\r\n\r\n",
+        b"GET  /8 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /9 HTTP/1.1\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n",
+        POST % (10, 50) + b"half",
+    ]
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(requests() | LARGE_BODIES, max_size=4), ENDS, PLACES)
+def test_what_is_received_does_not_depend_on_how_bytes_are_split(
+    said: list[bytes], end: bytes, places: list[int]
+) -> None:
+    whole = b"".join(said) + end
+    expected = transcript([whole])
+    pieces = cut(whole, places)
+    assert transcript([piece for piece in pieces if piece])[:-1] == expected[:-1]
+    if len(whole) < 1000:
+        assert transcript([whole[at : at + 1] for at in range(len(whole))])[:-1] == expected[:-1]
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(NOISE, PLACES)
+def test_any_bytes_are_requests_or_refused(said: bytes, places: list[int]) -> None:
+    for each in transcript([piece for piece in cut(said, places) if piece]):
+        assert each is not None
+
+
+def test_pipelined_requests_are_handled_one_at_a_time_in_order() -> None:
+    one = sequencer()
+    assert targets(received(one, b"".join(GET % number for number in range(3)))) == [b"/0", b"/1", b"/2"]
+    for number in range(3):
+        request = turn(one)
+        assert request.target == b"/%d" % number
+        assert one.next_turn() is None, "one at a time"
+        assert one.may_keep_alive(request)
+        assert one.finish() is request
+    assert one.next_turn() is None
+    assert one.is_idle
+
+
+def test_no_request_is_taken_while_enough_wait() -> None:
+    one = sequencer(max_waiting=2)
+    assert targets(received(one, b"".join(GET % number for number in range(5)))) == [b"/0", b"/1"]
+    assert one.holds_bytes
+    for number in range(5):
+        assert turn(one).target == b"/%d" % number
+        one.finish()
+        list(received(one))
+    assert not one.holds_bytes
+
+
+def test_no_request_is_taken_while_the_waiting_ones_are_large() -> None:
+    one = sequencer()
+    request = POST % (1, SMALL_BODY_BYTES) + b"x" * SMALL_BODY_BYTES
+    assert len(list(received(one, request * 4))) == 2
+    assert one.is_full
+    turn(one)
+    assert len(list(received(one))) == 1, "one is large, and one more may wait"
+
+
+def test_a_large_body_is_announced_before_it_arrives() -> None:
+    one = sequencer()
+    (head,) = received(one, POST % (1, LARGE))
+    assert isinstance(head, HeadReceived)
+    assert (one.state, one.uploading, one.receiving) == (UPLOAD, head.request, head.request)
+    collected = list(received(one, b"x" * SMALL_BODY_BYTES))
+    assert (collected, len(head.request.body)) == ([], SMALL_BODY_BYTES)
+    (part,) = received(one, b"x" * 4000)
+    assert isinstance(part, PartReceived)
+    one.queue_early(head.request)
+    assert turn(one) is head.request
+    assert not one.may_keep_alive(head.request), "the rest of the body would be read as a request"
+    (_, whole) = received(one, b"x" * 1000)
+    assert whole is head.request
+    assert (one.state, one.uploading, one.next_turn()) == (REQUESTS, None, None)
+    assert one.may_keep_alive(head.request)
+
+
+def test_100_continue_waits_for_earlier_responses() -> None:
+    one = sequencer()
+    list(received(one, EXPECTING % (1, 0) + EXPECTING % (1, 5)))
+    assert one.expect_continue() == CONTINUE
+    turn(one)
+    assert one.expect_continue() == b""
+    assert one.next_turn() is None
+    one.finish()
+    assert one.has_turn
+    assert one.next_turn() == CONTINUE
+    assert one.next_turn() is None
+
+
+def test_100_continue_is_not_sent_after_the_body() -> None:
+    one = sequencer()
+    list(received(one, GET % 0 + EXPECTING % (1, 5)))
+    turn(one)
+    one.expect_continue()
+    list(received(one, b"hello"))
+    one.finish()
+    assert turn(one).target == b"/1"
+    one.finish()
+    assert one.next_turn() is None
+
+
+def test_a_refusal_is_the_last_response_in_order() -> None:
+    one = sequencer()
+    *_, refused = received(one, GET % 0 + GET % 1 + b"GET /2\r\n\r\n" + GET % 3)
+    assert isinstance(refused, RequestRefused)
+    assert refused.refusal.reason is Reason.BAD_REQUEST
+    assert one.refuse(refused.refusal, refused.request) == []
+    assert one.state is LAST
+    for number in range(2):
+        assert turn(one).target == b"/%d" % number
+        one.finish()
+    last = one.next_turn()
+    assert isinstance(last, RequestRefused)
+    assert last.refusal is refused.refusal
+    assert one.next_turn() is None
+
+
+def test_a_waiting_request_is_refused_with_all_later_ones() -> None:
+    one = sequencer()
+    zeroth, first, second = (each for each in received(one, GET % 0 + GET % 1 + GET % 2) if isinstance(each, Request))
+    (head,) = received(one, POST % (3, LARGE))
+    assert isinstance(head, HeadReceived)
+    turn(one)
+    assert one.has(first)
+    assert not one.has(zeroth)
+    assert set(one.refuse(REFUSAL, first)) == {first, second, head.request}
+    assert not one.has(first)
+    one.finish()
+    refused = one.next_turn()
+    assert isinstance(refused, RequestRefused)
+    assert refused.request is first
+
+
+def test_the_handler_responds_to_a_request_that_has_started() -> None:
+    one = sequencer()
+    (head,) = received(one, POST % (1, LARGE))
+    assert isinstance(head, HeadReceived)
+    one.queue_early(head.request)
+    turn(one)
+    assert one.refuse(REFUSAL, head.request) == [head.request]
+    assert (one.state, one.next_turn(), one.serving) == (LAST, None, head.request)
+    one.finish()
+    assert one.next_turn() is None
+
+
+def test_the_end_drops_everything_once() -> None:
+    one = sequencer()
+    found = list(received(one, GET % 0 + GET % 1 + POST % (2, LARGE)))
+    turn(one)
+    upload = found[-1]
+    assert isinstance(upload, HeadReceived)
+    assert {each.target for each in one.end()} == {b"/0", b"/1", b"/2"}
+    assert one.end() == []
+    assert (one.state, one.next_turn(), one.receiving, one.holds_bytes) == (ENDED, None, None, False)
+
+
+def test_bytes_after_an_offer_belong_to_the_new_protocol() -> None:
+    one = sequencer()
+    (offer,) = received(one, WEBSOCKET % 1 + b"\x81\x00")
+    assert isinstance(offer, Request)
+    assert (one.state, offer.upgrade) == (UPGRADING, b"websocket")
+    one.receive(b"\x82\x00")
+    assert list(received(one)) == []
+    assert one.holds_bytes
+    assert not one.may_keep_alive(turn(one)), "what follows an offer that the server declines is unknown"
+    assert one.upgrade() == b"\x81\x00\x82\x00"
+    assert (one.state, one.holds_bytes) == (TUNNEL, False)
+
+
+def test_an_offer_of_another_protocol_is_ignored() -> None:
+    one = sequencer()
+    found = list(received(one, H2C % 1 + GET % 2))
+    assert targets(found) == [b"/1", b"/2"]
+    assert all(isinstance(each, Request) and not each.upgrade for each in found)
+
+
+def test_an_upgrade_without_an_offer_is_a_defect() -> None:
+    one = sequencer()
+    with pytest.raises(InvalidEvent, match="upgrade in state requests"):
+        one.upgrade()
+
+
+def test_bytes_after_the_last_request_are_no_request() -> None:
+    one = sequencer()
+    (last,) = received(one, GET.replace(b"Host", b"Connection: close\r\nHost") % 1 + GET % 2)
+    assert (one.state, one.receiving) == (LAST, None)
+    assert list(received(one, GET % 3)) == []
+    assert turn(one) is last
+    assert not one.may_keep_alive(last)
+
+
+def test_an_incomplete_head_is_being_received() -> None:
+    one = sequencer()
+    assert (list(received(one)), one.receiving) == ([], None)
+    assert list(received(one, (GET % 1)[:8])) == []
+    assert one.receiving is not None
+    assert one.in_head
+    assert targets(received(one, (GET % 1)[8:])) == [b"/1"]
+    assert one.receiving is None
