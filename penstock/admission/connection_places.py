@@ -23,7 +23,7 @@ class Standing(StrEnum):
 
     STRANGER = "stranger"
     CALLER = "caller"
-    """A request had a valid credential."""
+    """A request had a valid credential; for a TLS handshake, its network has completed one before."""
     PROCESS = "process"
     """A request was signed by a process of the fleet."""
 
@@ -41,9 +41,9 @@ class Place:
 
     __slots__ = ("holder", "is_waiting", "since", "standing")
 
-    def __init__(self, holder: str | None, now: float) -> None:
-        """Starts as a stranger's, waiting for the client; `holder` is None without a limit for each holder."""
-        self.standing = Standing.STRANGER
+    def __init__(self, holder: str | None, now: float, standing: Standing) -> None:
+        """Starts waiting for the client; `holder` is None without a limit for each holder."""
+        self.standing = standing
         self.holder = holder
         self.is_waiting = True
         """Whether the server waits for the client: for a handshake, a head, a body, or for the client to read."""
@@ -64,15 +64,18 @@ class ConnectionPlaces:
         """Returns the number of connections of a standing."""
         return self._totals[standing]
 
-    def open(self, holder: str | None, now: float) -> tuple[Place, Place | None]:
-        """Adds a stranger's connection; returns its place, and the place of the connection to close.
+    def open(
+        self, holder: str | None, now: float, standing: Standing = Standing.STRANGER
+    ) -> tuple[Place, Place | None]:
+        """Adds a connection; returns its place, and the place of the connection to close.
 
         Args:
             holder: network of the client; None: the limit of one network does not apply, as to a trusted proxy.
             now: time in seconds.
+            standing: what is known of the client without a request.
         """
-        place = Place(holder, now)
-        evicted = self._make_room(Standing.STRANGER, holder)
+        place = Place(holder, now, standing)
+        evicted = self._make_room(standing, holder)
         self._add(place)
         return place, evicted
 

@@ -2,6 +2,7 @@
 
 A handshake costs more than most requests. A connection over the limits of connections is closed before its handshake.
 Over the limits of handshakes, the handshake that began first is closed: its client is slow, or never completes it.
+Networks that have completed a handshake, such as those of other agents, have places of their own.
 """
 
 from __future__ import annotations
@@ -14,16 +15,14 @@ from functools import partial
 
 from adapters.tcp_acceptor import TcpAcceptor
 from penstock.admission.client_network import client_network
-from penstock.admission.connection_places import ConnectionPlaces, Place, PlaceLimits, Standing
+from penstock.admission.connection_places import Place
+from penstock.admission.handshake_places import HandshakePlaces
 from regional_agent.http.connection_counts import ConnectionCounts
 from regional_agent.http.limits import Limits
 
 MAX_HANDSHAKES = 1024
 """Maximum number of handshakes in progress, and at most half of the connections. One core completes about as many in a
 second."""
-
-PER_NETWORK_DIVISOR = 4
-"""One network may have this fraction (1/4) of the handshakes; trusted proxies may have all."""
 
 
 class TlsHandshakes:
@@ -48,9 +47,7 @@ class TlsHandshakes:
             counts: the connections and handshakes of the listener.
             on_end: called after every handshake, whether it succeeded or failed.
         """
-        total = max(1, min(MAX_HANDSHAKES, limits.max_connections // 2))
-        per_network = max(1, total // PER_NETWORK_DIVISOR)
-        self._places = ConnectionPlaces({Standing.STRANGER: PlaceLimits(total, per_network)})
+        self._places = HandshakePlaces(min(MAX_HANDSHAKES, limits.max_connections // 2))
         self._aborts: dict[Place, Callable[[], object]] = {}
         self._make_protocol = make_protocol
         self._counts = counts
@@ -77,17 +74,17 @@ class TlsHandshakes:
         self._counts.add_handshake(address)
         return _Handshake(self._make_protocol, partial(self._end, address, place))
 
-    def _end(self, address: str, place: Place) -> None:
-        self._places.close(place)
+    def _end(self, address: str, place: Place, *, completed: bool) -> None:
+        self._places.close(place, completed=completed)
         del self._aborts[place]
         self._counts.remove_handshake(address)
         self._on_end()
 
 
 class _Handshake:
-    def __init__(self, make_protocol: Callable[[], asyncio.BaseProtocol], on_end: Callable[[], None]) -> None:
+    def __init__(self, make_protocol: Callable[[], asyncio.BaseProtocol], on_end: Callable[..., None]) -> None:
         self.make_protocol = make_protocol
         self._on_end = on_end
 
     def on_opened(self, *, connected: bool) -> None:
-        self._on_end()
+        self._on_end(completed=connected)

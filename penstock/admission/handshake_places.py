@@ -1,0 +1,48 @@
+"""Which TLS handshake a server ends when another one needs its place.
+
+Networks that have completed a handshake have places of their own, so that networks that only begin handshakes cannot
+take the places of agents and clients that connect again, however many such networks there are.
+"""
+
+from __future__ import annotations
+
+from penstock.admission.connection_places import ConnectionPlaces, Place, PlaceLimits, Standing
+
+PER_NETWORK_DIVISOR = 4
+"""One network may have this fraction (1/4) of the places of its kind."""
+
+MAX_KNOWN_NETWORKS = 4096
+"""Number of networks that are remembered; the network whose last handshake is the oldest is forgotten first."""
+
+
+class HandshakePlaces:
+    """The handshakes in progress at one listener."""
+
+    def __init__(self, total: int) -> None:
+        """Start without handshakes.
+
+        Args:
+            total: maximum number of handshakes; networks that have completed a handshake have half of them.
+        """
+        half = max(1, total // 2)
+        limits = PlaceLimits(half, max(1, half // PER_NETWORK_DIVISOR))
+        self._places = ConnectionPlaces({Standing.STRANGER: limits, Standing.CALLER: limits})
+        self._known: dict[str | None, None] = {}
+
+    def open(self, network: str | None, now: float) -> tuple[Place, Place | None]:
+        """Add a handshake; returns its place, and the place of the handshake to end.
+
+        Args:
+            network: network of the client; None without a limit for each network, as for a trusted proxy.
+            now: time in seconds.
+        """
+        return self._places.open(network, now, Standing.CALLER if network in self._known else Standing.STRANGER)
+
+    def close(self, place: Place, *, completed: bool) -> None:
+        """Remove a handshake that has ended, or that was returned for closing; `completed`: it succeeded."""
+        self._places.close(place)
+        if completed:
+            self._known.pop(place.holder, None)
+            self._known[place.holder] = None
+            if len(self._known) > MAX_KNOWN_NETWORKS:
+                del self._known[next(iter(self._known))]
