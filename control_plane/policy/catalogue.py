@@ -13,17 +13,18 @@ from adapters.error_text import suggest
 from control_plane.policy.bundle_errors import MAX_ERRORS, WHOLE_BUNDLE, PolicyError
 from control_plane.policy.documents import Document
 from control_plane.policy.kinds import KINDS
-from control_plane.policy.struct_reader import read_struct
+from control_plane.policy.struct_reader import Reference, read_struct
 from penstock.policy.fields import PolicyStruct
 
 Shape = TypeVar("Shape", bound=PolicyStruct)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A well-formed document: its source, and its content."""
+    """A well-formed document: its source, its content, and the names that it refers to."""
 
     document: Document
     struct: PolicyStruct
+    references: list[Reference]
 
 
 class Catalogue(msgspec.Struct, frozen=True):
@@ -73,10 +74,10 @@ def build_catalogue(documents: Sequence[Document], unread: Iterable[str] = ()) -
         errors += _note_name(document, names[kind])
         if counts[kind] > KINDS[kind].max_count:
             continue
-        struct, found = read_struct(document, kind)
-        errors += found[:MAX_ERRORS]
-        if struct is not None:
-            entries[kind].append(Entry(document, struct))
+        found = read_struct(document, kind)
+        errors += found.errors[:MAX_ERRORS]
+        if found.struct is not None:
+            entries[kind].append(Entry(document, found.struct, found.references))
     errors += [
         PolicyError(WHOLE_BUNDLE, 0, "", f"has no document of kind {name}", "add one; policies/planet shows its fields")
         for name, kind_of in KINDS.items()

@@ -22,10 +22,11 @@ from control_plane.policy.bundle_limits import (
 )
 from control_plane.policy.catalogue import Catalogue, build_catalogue
 from control_plane.policy.documents import Document, read_documents
-from control_plane.policy.reference_checks import check_references
 from control_plane.policy.references import References
+from control_plane.policy.relations import check_relations
 from control_plane.policy.route_compiler import compile_routes
 from control_plane.policy.time_zones import moment_of, time_zone
+from penstock.policy.fields import PLACE
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import (
     DrillSchedule,
@@ -39,6 +40,7 @@ from penstock.policy.kinds.regions import EntryMap, EntryMapDocument, GeoRouting
 from penstock.policy.kinds.residency_rules import (
     AcceptedLoss,
     AcceptedRemoval,
+    RegionSelector,
     ResidencyRule,
     ResidencyRuleDocument,
 )
@@ -94,10 +96,11 @@ def compile_revision(files: Mapping[str, str]) -> CompiledBundle:
         errors.append(PolicyError(WHOLE_BUNDLE, 0, "", f"{MAX_ERRORS} errors or more", remedy))
         raise PolicyRefused(errors + misshapen)
     references = References(catalogue)
-    maps = [_entry_map(document, written, references) for document, written in catalogue.of(EntryMapDocument)]
+    references.check_all(catalogue)
+    maps = [_entry_map(written, references) for _, written in catalogue.of(EntryMapDocument)]
     rules = [_rule(document, written, references) for document, written in catalogue.of(ResidencyRuleDocument)]
     routes = compile_routes(catalogue, references)
-    check_references(catalogue, references)
+    check_relations(catalogue, references)
     errors += misshapen + references.errors
     if errors:
         raise PolicyRefused(errors)
@@ -147,35 +150,37 @@ def _out_of_bounds(files: Mapping[str, str]) -> list[PolicyError]:
 
 
 def _rule(document: Document, rule: ResidencyRuleDocument, references: References) -> ResidencyRule:
-    known = len(references.errors)
-    allow = _regions(document, "allow", references)
-    unresolved = len(references.errors) > known or not references.complete
-    if rule.allow is not UNSET and not allow and not unresolved:
+    match = rule.match
+    allow = None if rule.allow is UNSET else _regions(rule.allow, references)
+    if rule.allow is not UNSET and not allow and _is_resolved(rule.allow, references):
         remedy = "name a region of this bundle, or a jurisdiction of one"
         references.errors.append(document.error(("allow",), "allows no region", remedy))
     return ResidencyRule(
         name=rule.name,
-        tenants=references.known(document, ("match", "tenants"), "Tenant"),
-        data_classes=references.known(document, ("match", "data_classes"), "DataClass"),
-        client_countries=references.countries(references.places(document, ("match", "countries"))),
-        client_subdivisions=references.subdivisions(document, ("match", "subdivisions")),
-        allow=allow if rule.allow is not UNSET else None,
-        deny=_regions(document, "deny", references),
+        tenants=frozenset(match.tenants),
+        data_classes=frozenset(match.data_classes),
+        client_countries=references.countries(match.countries),
+        client_subdivisions=frozenset(match.subdivisions),
+        allow=allow,
+        deny=frozenset() if rule.deny is UNSET else _regions(rule.deny, references),
         source=document.source,
     )
 
 
-def _regions(document: Document, selector: str, references: References) -> frozenset[str]:
-    named = references.known(document, (selector, "regions"), "Region")
-    return named | references.regions_in(references.places(document, (selector, "jurisdictions")))
+def _regions(selector: RegionSelector, references: References) -> frozenset[str]:
+    return references.regions_in(selector.jurisdictions).union(selector.regions)
 
 
-def _entry_map(document: Document, written: EntryMapDocument, references: References) -> EntryMap:
-    references.known(document, ("regions",), "Region")
+def _is_resolved(selector: RegionSelector, references: References) -> bool:
+    """Whether the jurisdictions of a selector are known, and so are the regions in them."""
+    return references.complete and all(references.has(PLACE, name) for name in selector.jurisdictions)
+
+
+def _entry_map(written: EntryMapDocument, references: References) -> EntryMap:
     return EntryMap(
         name=written.name,
-        client_countries=references.countries(references.places(document, ("clients", "countries"))),
-        client_subdivisions=references.subdivisions(document, ("clients", "subdivisions")),
+        client_countries=references.countries(written.clients.countries),
+        client_subdivisions=frozenset(written.clients.subdivisions),
         regions=written.regions,
     )
 

@@ -28,13 +28,6 @@ class Document(msgspec.Struct, frozen=True):
         """The document as a mapping."""
         return self.yaml.content
 
-    def listed(self, path: Path) -> list[str]:
-        """Return the items of a list of texts in the order of the document; empty if the document lacks it."""
-        value: Any = self.content
-        for step in path:
-            value = value.get(step, {})
-        return list(value)
-
     @property
     def source(self) -> str:
         """File and line of the document's name."""

@@ -9,6 +9,7 @@ from adapters.error_text import suggest
 from control_plane.policy.bundle_errors import MAX_SUGGESTIONS, PolicyError
 from control_plane.policy.catalogue import Catalogue
 from control_plane.policy.documents import Document
+from penstock.policy import fields
 from penstock.policy.geography import COUNTRIES
 from penstock.policy.kinds.regions import Bloc, Region
 
@@ -35,54 +36,45 @@ class References:
             for _, region in catalogue.of(Region)
         }
 
-    def known(self, document: Document, path: Path, kind: str) -> frozenset[str]:
-        """Check the list of names of `kind` at `path`, and return it; each unknown name is an error at its index."""
-        names = document.listed(path)
-        for index, name in enumerate(names):
-            self.check(document, (*path, index), kind, name)
-        return frozenset(names)
-
-    def has(self, kind: str, name: str) -> bool:
-        """Whether a document of `kind` has this name."""
-        return name in self._names.get(kind, {})
+    def check_all(self, catalogue: Catalogue) -> None:
+        """Check every name by which the documents of a catalogue refer to others."""
+        for entries in catalogue.entries.values():
+            for entry in entries:
+                for path, kind, name in entry.references:
+                    self.check(entry.document, path, kind, name)
 
     def check(self, document: Document, path: Path, kind: str, name: str) -> None:
-        """Check one name of `kind` at `path`."""
-        known = self._names.get(kind, {})
-        if name not in known:
-            remedy = self._suggestion(name, known, f"add a document of kind {kind} with that name")
-            self.errors.append(document.error(path, f"there is no {kind} {name}", remedy))
+        """Check one name at `path`."""
+        if self.has(kind, name):
+            return
+        match kind:
+            case fields.COUNTRY:
+                problem, remedy = f"{name} is not a country", _country_remedy(name)
+            case fields.SUBDIVISION:
+                country = _country_of(name)
+                problem, remedy = f"{country} is not a country", _country_remedy(country)
+            case fields.PLACE:
+                problem, remedy = f"{name} is not a country or bloc", self._remedy(name)
+            case _:
+                problem = f"there is no {kind} {name}"
+                known = self._names.get(kind, {})
+                remedy = self._suggestion(name, known, f"add a document of kind {kind} with that name")
+        self.errors.append(document.error(path, problem, remedy))
 
-    def places(self, document: Document, path: Path) -> frozenset[str]:
-        """Check the list of countries and blocs at `path`, and return it; each unknown name is an error at its
-        index."""
-        names = document.listed(path)
-        for index, name in enumerate(names):
-            if name not in COUNTRIES and name not in self._names.get("Bloc", {}):
-                self.errors.append(
-                    document.error((*path, index), f"{name} is not a country or bloc", self._remedy(name))
-                )
-        return frozenset(names)
-
-    def country(self, document: Document, path: Path, name: str) -> None:
-        """Check one country at `path`."""
-        if name not in COUNTRIES:
-            self.errors.append(document.error(path, f"{name} is not a country", _country_remedy(name)))
+    def has(self, kind: str, name: str) -> bool:
+        """Whether there is such a country, place or subdivision, or a document of `kind` has this name."""
+        match kind:
+            case fields.COUNTRY:
+                return name in COUNTRIES
+            case fields.SUBDIVISION:
+                return _country_of(name) in COUNTRIES
+            case fields.PLACE:
+                return name in COUNTRIES or name in self._names.get("Bloc", {})
+        return name in self._names.get(kind, {})
 
     def countries(self, names: Iterable[str]) -> frozenset[str]:
         """Return the countries among `names`, and the countries of the blocs among them."""
         return frozenset().union(*(self._inside(name) | {name} for name in names)) & COUNTRIES
-
-    def subdivisions(self, document: Document, path: Path) -> frozenset[str]:
-        """Check the list of ISO 3166-2 codes at `path` by their country, and return it. Whether the country has the
-        subdivision is not checked."""
-        codes = document.listed(path)
-        for index, code in enumerate(codes):
-            country = code.partition("-")[0]
-            if country not in COUNTRIES:
-                remedy = _country_remedy(country)
-                self.errors.append(document.error((*path, index), f"{country} is not a country", remedy))
-        return frozenset(codes)
 
     def jurisdictions(self, region: str) -> frozenset[str]:
         """Return a region's country and every bloc that contains it."""
@@ -96,7 +88,6 @@ class References:
     def _check_bloc(self, document: Document, bloc: Bloc) -> None:
         if bloc.name in COUNTRIES:
             self.errors.append(document.error(("name",), f"{bloc.name} is a country's code", "choose another name"))
-        self.places(document, ("members",))
         for index, member in enumerate(bloc.members):
             if bloc.name == member or bloc.name in self._inside(member):
                 problem = f"{bloc.name} is a member of itself through {member}"
@@ -121,6 +112,10 @@ class References:
 
     def _suggestion(self, name: str, known: Iterable[str], otherwise: str) -> str:
         return suggest(name, known, otherwise) if len(self.errors) < MAX_SUGGESTIONS else otherwise
+
+
+def _country_of(subdivision: str) -> str:
+    return subdivision.partition("-")[0]
 
 
 def _country_remedy(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads documents into the structs of their kinds, and finds every error of a document."""
+"""Reads documents into the structs of their kinds: every error of a document, and the names that it refers to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from operator import ge, gt, le, lt
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unicodedata import category
 
 import msgspec.inspect as types
@@ -43,8 +43,25 @@ _BOUNDS: Final[dict[str, tuple[str, Callable[[float, float], bool]]]] = {
 """Words and comparison of the limits of numbers in JSON Schema."""
 
 
-def read_struct(document: Document, kind: str) -> tuple[PolicyStruct | None, list[PolicyError]]:
-    """Return a document as the struct of its kind, and its errors; None if it has errors."""
+class Reference(NamedTuple):
+    """A name in a document that another document must have."""
+
+    path: Path
+    kind: str
+    """Kind of the other document, or `COUNTRY`, `PLACE` or `SUBDIVISION` of `penstock.policy.fields`."""
+    name: str
+
+
+class Reading(NamedTuple):
+    """What a document contains: the struct of its kind, None if the document has errors."""
+
+    struct: PolicyStruct | None
+    references: list[Reference]
+    errors: list[PolicyError]
+
+
+def read_struct(document: Document, kind: str) -> Reading:
+    """Read a document by the struct of its kind."""
     reader = _StructReader(document, kind)
     content = dict(document.content)
     reader.read_choice((API_VERSION,), content.pop("apiVersion", API_VERSION), ("apiVersion",))
@@ -55,7 +72,7 @@ def read_struct(document: Document, kind: str) -> tuple[PolicyStruct | None, lis
         reader.read(types.Metadata(types.StrType(), limits), content.pop(DESCRIPTION), (DESCRIPTION,))
     content.pop("kind")
     found = reader.read_mapping(KINDS[kind].struct, content, ())
-    return (None if reader.errors else found), reader.errors
+    return Reading(None if reader.errors else found, reader.references, reader.errors)
 
 
 class _StructReader:
@@ -63,6 +80,7 @@ class _StructReader:
 
     def __init__(self, document: Document, kind: str) -> None:
         self.errors: list[PolicyError] = []
+        self.references: list[Reference] = []
         self._document = document
         self._removed = _REMOVED_FIELDS.get(kind, {})
 
@@ -171,6 +189,9 @@ class _StructReader:
                 error = str(reason), mark(type_, "remedy")
         if error is not None:
             self.refuse(path, *error)
+        refers_to = mark(type_, "refers_to")
+        if refers_to is not None:
+            self.references.append(Reference(path, refers_to, found))
         return found
 
     def _read_list(self, type_: types.VarTupleType | types.FrozenSetType, value: Any, path: Path) -> Any:

@@ -69,9 +69,32 @@ BlocName = Annotated[
     str,
     _pattern(r"^[A-Z][A-Z0-9-]{1,31}$", "use 2 to 32 capital letters, digits and hyphens, beginning with a letter"),
 ]
-SubdivisionCode = Annotated[
-    str, _pattern(r"^[A-Z]{2}-[A-Z0-9]{1,3}$", "write an ISO 3166-2 code with its country, such as US-CA")
+
+
+def refers_to(kind: str) -> Meta:
+    """Mark a name that a document of `kind` must have, or one of `COUNTRY`, `PLACE` and `SUBDIVISION`."""
+    return Meta(extra={"refers_to": kind})
+
+
+COUNTRY: Final = "Country"
+"""ISO 3166-1 alpha-2 code."""
+PLACE: Final = "Place"
+"""ISO 3166-1 alpha-2 code, or the name of a bloc."""
+SUBDIVISION: Final = "Subdivision"
+"""ISO 3166-2 code, of which the country is checked."""
+
+RegionRef = Annotated[Label, refers_to("Region")]
+ModelRef = Annotated[ModelName, refers_to("Model")]
+TenantRef = Annotated[Label, refers_to("Tenant")]
+DataClassRef = Annotated[Label, refers_to("DataClass")]
+CountryRef = Annotated[str, refers_to(COUNTRY)]
+PlaceRef = Annotated[str, refers_to(PLACE)]
+SubdivisionRef = Annotated[
+    str,
+    _pattern(r"^[A-Z]{2}-[A-Z0-9]{1,3}$", "write an ISO 3166-2 code with its country, such as US-CA"),
+    refers_to(SUBDIVISION),
 ]
+
 KeyDigest = Annotated[
     str,
     _pattern(

@@ -13,6 +13,7 @@ from penstock.policy.fields import (
     AdapterPattern,
     Conflict,
     ModelName,
+    ModelRef,
     NonEmpty,
     PolicyStruct,
     bounds,
@@ -117,7 +118,7 @@ class Model(PolicyStruct, frozen=True):
     """Mean size (bytes) of a response body: egress of the serving region."""
     cost: Cost = Cost()
     """Cost of the model's requests for an endpoint; used to select the endpoint with the least expected work."""
-    fallback: ModelName | None = None
+    fallback: ModelRef | None = None
     """Name of a lighter model that serves the requests while this model is ready in no permitted region, or while all
     permitted regions are full and the requests would time out in the queue. The response names the serving model in
     `x-penstock-model`. null: refuse instead."""
@@ -160,7 +161,7 @@ class Model(PolicyStruct, frozen=True):
 class Version(PolicyStruct, frozen=True):
     """One of the models that serve a name."""
 
-    model: ModelName
+    model: ModelRef
     """Name of a model of this bundle."""
     percent: Annotated[float, bounds(ge=0, le=100)]
     """Share of the requests (0-100); the shares of all versions sum to 100."""

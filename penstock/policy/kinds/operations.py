@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from penstock.policy.fields import DERIVED, Conflict, Label, Moment, NonEmpty, PolicyStruct, bounds, length
+from penstock.policy.fields import DERIVED, Conflict, Label, Moment, NonEmpty, PolicyStruct, RegionRef, bounds, length
 
 
 class Objective(PolicyStruct, frozen=True):
@@ -39,7 +39,7 @@ class RolloutRules(PolicyStruct, frozen=True):
     """Time (s) for which the plans of both policies are compared before any region applies the new one. 0: none."""
     max_moved_share: Annotated[float, bounds(ge=0, le=1)] = 0.25
     """Maximum share (0-1) of all demand that the new plan may move; above it, the rollout waits for an operator."""
-    canary_regions: tuple[Label, ...] = ()
+    canary_regions: tuple[RegionRef, ...] = ()
     """Regions that apply the new policy before all others; `[]`: no canary stage."""
     canary_s: Annotated[float, bounds(ge=0, le=86_400)] = 300.0
     """Minimum time (s) of the canary stage."""
@@ -99,7 +99,7 @@ class MaintenanceWindow(PolicyStruct, frozen=True):
 
     name: Label
     """Unique name; overrides and warnings cite it."""
-    regions: NonEmpty[frozenset[Label]]
+    regions: NonEmpty[frozenset[RegionRef]]
     """Names of the regions to drain."""
     starts_at: StartsAt
     duration_s: Annotated[float, bounds(gt=0, le=7 * 86_400)]
@@ -134,7 +134,7 @@ class DrillSchedule(PolicyStruct, frozen=True):
     """`evacuate_region`: drain `region`, keep it empty, and return its traffic. `control_plane_failover`: the leader
     steps down, and another control plane takes over."""
     starts_at: StartsAt
-    region: Label | None = None
+    region: RegionRef | None = None
     """Name of the region to evacuate; required for `evacuate_region`, and not allowed otherwise."""
     recurrence: RecurrenceField = Recurrence.NEVER
     hold_s: Annotated[float, bounds(ge=0, le=3600)] = 60.0

@@ -10,10 +10,13 @@ from penstock.policy.fields import (
     DERIVED,
     BlocName,
     Conflict,
+    CountryRef,
     Label,
     NonEmpty,
+    PlaceRef,
     PolicyStruct,
-    SubdivisionCode,
+    RegionRef,
+    SubdivisionRef,
     bounds,
     length,
 )
@@ -26,7 +29,7 @@ class Region(PolicyStruct, frozen=True):
 
     name: Label
     """Unique name, such as `eu-de`."""
-    country: str
+    country: CountryRef
     """ISO 3166-1 alpha-2 code of the country where the hardware stands."""
     latitude_deg: Annotated[float, bounds(ge=-90, le=90)]
     """Degrees north."""
@@ -44,7 +47,7 @@ class Region(PolicyStruct, frozen=True):
     """Distance (ms) that is added to the real distance of this region, for every origin and client, its own included.
     With 30, a client or origin that is less than 30 ms nearer to this region than to another region uses the other
     region."""
-    spillover_order: tuple[Label, ...] = ()
+    spillover_order: tuple[RegionRef, ...] = ()
     """Names of the regions that receive this region's overflow first: each is filled to its target before the next;
     the other regions follow, nearest and cheapest first."""
 
@@ -54,23 +57,23 @@ class Bloc(PolicyStruct, frozen=True):
 
     name: BlocName
     """Unique name, such as `EU`; must not be the code of a country."""
-    members: NonEmpty[tuple[str, ...]]
+    members: NonEmpty[tuple[PlaceRef, ...]]
     """ISO 3166-1 alpha-2 codes of countries, and names of other blocs, all of whose countries are members."""
 
 
 class GeoRouting(PolicyStruct, frozen=True):
     """Measured distances between regions. At most one per bundle."""
 
-    rtt_ms: dict[Label, dict[Label, RttMs]] = msgspec.field(default_factory=dict)
+    rtt_ms: dict[RegionRef, dict[RegionRef, RttMs]] = msgspec.field(default_factory=dict)
     """Measured round trips (ms) from origin to server; a missing pair is estimated from the distance on Earth."""
 
 
 class ClientLocations(PolicyStruct, frozen=True):
     """Locations of clients; a client in either list matches."""
 
-    countries: NonEmpty[tuple[str, ...]] = ()
+    countries: NonEmpty[tuple[PlaceRef, ...]] = ()
     """ISO 3166-1 alpha-2 codes and names of blocs."""
-    subdivisions: NonEmpty[tuple[SubdivisionCode, ...]] = ()
+    subdivisions: NonEmpty[tuple[SubdivisionRef, ...]] = ()
     """ISO 3166-2 codes of a country's first level, such as `US-CA`; a map that lists the subdivision takes precedence
     over a map of the whole country."""
 
@@ -87,7 +90,7 @@ class EntryMapDocument(PolicyStruct, frozen=True):
     """Unique name; of several maps that match a client, the first by name counts."""
     clients: ClientLocations
     """Clients that the map applies to; a client whose location is unknown matches no map."""
-    regions: NonEmpty[tuple[Label, ...]]
+    regions: NonEmpty[tuple[RegionRef, ...]]
     """Names of regions, best first; the other permitted regions follow, nearest first."""
 
 

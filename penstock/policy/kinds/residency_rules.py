@@ -6,7 +6,19 @@ from typing import Annotated
 
 from msgspec import UNSET, UnsetType
 
-from penstock.policy.fields import Conflict, Label, ModelName, NonEmpty, PolicyStruct, SubdivisionCode, length
+from penstock.policy.fields import (
+    Conflict,
+    DataClassRef,
+    Label,
+    ModelName,
+    NonEmpty,
+    PlaceRef,
+    PolicyStruct,
+    RegionRef,
+    SubdivisionRef,
+    TenantRef,
+    length,
+)
 
 Because = Annotated[str, length(1, 500)]
 
@@ -17,14 +29,14 @@ class RequestMatch(PolicyStruct, frozen=True):
     An absent field matches everything. An empty list is an error, because it could be read as "none".
     """
 
-    tenants: NonEmpty[tuple[Label, ...]] = ()
+    tenants: NonEmpty[tuple[TenantRef, ...]] = ()
     """Names of tenants."""
-    data_classes: NonEmpty[tuple[Label, ...]] = ()
+    data_classes: NonEmpty[tuple[DataClassRef, ...]] = ()
     """Names of data classes."""
-    countries: NonEmpty[tuple[str, ...]] = ()
+    countries: NonEmpty[tuple[PlaceRef, ...]] = ()
     """Location of the client: ISO 3166-1 alpha-2 codes and names of blocs. With this field the rule *governs*: a
     request that matches all other fields is refused while its location is unknown."""
-    subdivisions: NonEmpty[tuple[SubdivisionCode, ...]] = ()
+    subdivisions: NonEmpty[tuple[SubdivisionRef, ...]] = ()
     """Location of the client below its country: ISO 3166-2 codes of the first level, such as `US-CA`, as in GeoIP City
     databases. A client in `countries` or in `subdivisions` matches. With this field the rule governs too: a request is
     refused while only the client's country is known and the country has a subdivision listed here."""
@@ -33,9 +45,9 @@ class RequestMatch(PolicyStruct, frozen=True):
 class RegionSelector(PolicyStruct, frozen=True):
     """Regions by name or by jurisdiction; a region in either list is selected."""
 
-    regions: NonEmpty[tuple[Label, ...]] = ()
+    regions: NonEmpty[tuple[RegionRef, ...]] = ()
     """Names of regions."""
-    jurisdictions: NonEmpty[tuple[str, ...]] = ()
+    jurisdictions: NonEmpty[tuple[PlaceRef, ...]] = ()
     """ISO 3166-1 alpha-2 codes of countries and names of blocs."""
 
     def conflict(self) -> Conflict | None:
@@ -87,7 +99,7 @@ class AcceptedLoss(PolicyStruct, frozen=True):
 
     name: Label
     """Unique name."""
-    regions: NonEmpty[frozenset[Label]]
+    regions: NonEmpty[frozenset[RegionRef]]
     """All the regions that the residency class permits."""
     because: Because
     """Free text: the reason for accepting the loss, and the handling of such requests during the loss."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from penstock.policy.fields import DERIVED, Conflict, Label, ModelName, NonEmpty, PolicyStruct, bounds
+from penstock.policy.fields import DERIVED, Conflict, Label, ModelRef, NonEmpty, PolicyStruct, RegionRef, bounds
 
 
 class Spillover(PolicyStruct, frozen=True):
@@ -30,9 +30,9 @@ class SpilloverLimit(PolicyStruct, frozen=True):
 
     name: Label
     """Unique name; plans and explanations cite it."""
-    origins: NonEmpty[frozenset[Label]] = frozenset()
+    origins: NonEmpty[frozenset[RegionRef]] = frozenset()
     """Names of the regions whose overflow is limited; absent: all."""
-    models: NonEmpty[frozenset[ModelName]] = frozenset()
+    models: NonEmpty[frozenset[ModelRef]] = frozenset()
     """Names of the models to which the limit applies; absent: all."""
     max_cost_per_gpu_hour: Annotated[float, bounds(ge=0, le=1e6)] | None = None
     """Regions with a higher `cost_per_gpu_hour` receive no overflow; null: any price."""

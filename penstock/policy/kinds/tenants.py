@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from penstock.policy.fields import Conflict, KeyDigest, Label, Origin, PolicyStruct, bounds
+from penstock.policy.fields import Conflict, DataClassRef, KeyDigest, Label, Origin, PolicyStruct, TenantRef, bounds
 
 
 class DataClass(PolicyStruct, frozen=True):
@@ -48,7 +48,7 @@ class Tenant(PolicyStruct, frozen=True):
 
     name: Label
     """Unique name, used in metrics and audit entries."""
-    data_class: Label
+    data_class: DataClassRef
     """Name of the data class of all its requests."""
     key_digests: tuple[KeyDigest, ...] = ()
     """SHA-256 of each of its API keys in lower-case hexadecimal; never the keys themselves."""
@@ -61,7 +61,7 @@ class Tenant(PolicyStruct, frozen=True):
 class AnonymousAccess(PolicyStruct, frozen=True):
     """Handling of requests without a key. At most one per bundle."""
 
-    tenant: Label | None = None
+    tenant: TenantRef | None = None
     """Tenant to which such requests belong; null: refuse them."""
 
 

@@ -41,7 +41,8 @@ def part(name: bytes, value: bytes, *headers: bytes) -> bytes:
     return b'--b-1\r\nContent-Disposition: form-data; name="%b"\r\n%b\r\n%b\r\n' % (name, lines, value)
 
 
-other_keys = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])).filter(lambda key: key.casefold() not in ("model", "n"))
+letters = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+other_keys = st.text(letters).filter(lambda key: key.casefold() not in ("model", "n"))
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.just("model"), inner, max_size=3),

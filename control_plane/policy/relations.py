@@ -1,4 +1,4 @@
-"""Checks of names by which documents of a bundle refer to each other."""
+"""Checks of documents that could contradict each other, apart from the names by which they refer to each other."""
 
 from __future__ import annotations
 
@@ -7,40 +7,28 @@ from control_plane.policy.references import References
 from control_plane.policy.time_zones import clock_errors
 from penstock.policy.adapter_patterns import matches, overlap
 from penstock.policy.kinds.models import Model, ModelVersions
-from penstock.policy.kinds.operations import DrillSchedule, MaintenanceWindow, RolloutRules
-from penstock.policy.kinds.regions import GeoRouting, Region
-from penstock.policy.kinds.residency_rules import AcceptedLoss, AcceptedRemoval
-from penstock.policy.kinds.spillover_and_failover import SpilloverLimit
-from penstock.policy.kinds.tenants import AnonymousAccess, Tenant
+from penstock.policy.kinds.operations import DrillSchedule, MaintenanceWindow
+from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.residency_rules import AcceptedRemoval
+from penstock.policy.kinds.tenants import Tenant
 
 MAX_ADAPTERS = 2_000
 """Maximum number of adapter patterns in a bundle: each pattern is compared with every other pattern."""
 
 
-def check_references(catalogue: Catalogue, references: References) -> None:
-    """Adds every unknown or misplaced name to `references.errors`."""
+def check_relations(catalogue: Catalogue, references: References) -> None:
+    """Add every contradiction between documents to `references.errors`."""
     for document, region in catalogue.of(Region):
-        references.country(document, ("country",), region.country)
-        references.known(document, ("spillover_order",), "Region")
         if region.name in region.spillover_order:
             at = region.spillover_order.index(region.name)
             references.errors.append(document.error(("spillover_order", at), "is the region itself", "remove it"))
-    _check_tenants(catalogue, references)
+    _check_keys(catalogue, references)
     _check_models(catalogue, references)
-    for document, _ in catalogue.of(AcceptedLoss):
-        references.known(document, ("regions",), "Region")
     _check_removals(catalogue, references)
     for document, window in catalogue.of(MaintenanceWindow):
-        references.known(document, ("regions",), "Region")
         references.errors += clock_errors(document, window.starts_at, window.time_zone)
     for document, drill in catalogue.of(DrillSchedule):
-        if drill.region is not None:
-            references.check(document, ("region",), "Region", drill.region)
         references.errors += clock_errors(document, drill.starts_at, drill.time_zone)
-    _check_spillover(catalogue, references)
-    for document, _ in catalogue.of(RolloutRules):
-        references.known(document, ("canary_regions",), "Region")
-    _check_distances(catalogue, references)
 
 
 def _check_removals(catalogue: Catalogue, references: References) -> None:
@@ -54,10 +42,9 @@ def _check_removals(catalogue: Catalogue, references: References) -> None:
             ]
 
 
-def _check_tenants(catalogue: Catalogue, references: References) -> None:
+def _check_keys(catalogue: Catalogue, references: References) -> None:
     owners: dict[str, str] = {}
     for document, tenant in catalogue.of(Tenant):
-        references.check(document, ("data_class",), "DataClass", tenant.data_class)
         for index, digest in enumerate(tenant.key_digests):
             owner = owners.setdefault(digest, tenant.name)
             if owner != tenant.name:
@@ -65,23 +52,6 @@ def _check_tenants(catalogue: Catalogue, references: References) -> None:
                 references.errors.append(
                     document.error(("key_digests", index), problem, "give each tenant keys of its own")
                 )
-    for document, access in catalogue.of(AnonymousAccess):
-        if access.tenant is not None:
-            references.check(document, ("tenant",), "Tenant", access.tenant)
-
-
-def _check_distances(catalogue: Catalogue, references: References) -> None:
-    for document, routing in catalogue.of(GeoRouting):
-        for origin, servers in routing.rtt_ms.items():
-            references.check(document, ("rtt_ms", origin), "Region", origin)
-            for server in servers:
-                references.check(document, ("rtt_ms", origin, server), "Region", server)
-
-
-def _check_spillover(catalogue: Catalogue, references: References) -> None:
-    for document, _ in catalogue.of(SpilloverLimit):
-        references.known(document, ("origins",), "Region")
-        references.known(document, ("models",), "Model")
 
 
 def _check_models(catalogue: Catalogue, references: References) -> None:
@@ -90,7 +60,6 @@ def _check_models(catalogue: Catalogue, references: References) -> None:
     for document, model in catalogue.of(Model):
         if model.fallback is None:
             continue
-        references.check(document, ("fallback",), "Model", model.fallback)
         passed = {model.name}
         step: str | None = model.fallback
         while step is not None and step not in passed:
@@ -101,8 +70,6 @@ def _check_models(catalogue: Catalogue, references: References) -> None:
             references.errors.append(document.error(("fallback",), problem, "let the lightest have `fallback: null`"))
     _check_adapters(catalogue, references)
     for document, named in catalogue.of(ModelVersions):
-        for index, version in enumerate(named.versions):
-            references.check(document, ("versions", index, "model"), "Model", version.model)
         if named.name in lighter and named.name not in {version.model for version in named.versions}:
             problem = f"hides the model {named.name}, which clients could not request any more"
             remedy = f"add {named.name} to the versions, with 0 percent if need be, or choose another name"
