@@ -58,6 +58,8 @@ _CAUSES: Final = {
             "invalid_prompt",
             "invalid_request_error",
             "request_too_large",
+            "template_error",
+            "tool_error",
             "validation",
             "validation_error",
         ),
@@ -71,7 +73,10 @@ _ERROR: Final = b'"error"'
 _FAILED: Final = b'"failed"'
 _NULLS: Final = frozenset({b"null", b"false", b'""', b"{}", b"[]", b"0"})
 
-_CAUSE_MEMBERS: Final = ("code", "status_code", "status", "type", "error_type")
+_CAUSE_MEMBERS: Final = frozenset({"code", "status_code", "status", "type", "error_type"})
+"""Where an error states its kind."""
+
+_NO_FIELDS: Final[Fields] = {}
 
 _any: Final = msgspec.json.Decoder()
 
@@ -86,7 +91,7 @@ def error_in(fields: Fields) -> AnswerError | None:
     raw = fields.get("error")
     if raw is not None and bytes(raw) not in _NULLS:
         # An object of the Responses API states its error with the status `failed`.
-        return _error(raw)
+        return _error(raw, beside=fields)
     status = fields.get("status")
     if status is not None and bytes(status) == _FAILED and "output" in fields:
         return AnswerError(ErrorCause.ENGINE, "the response failed")
@@ -101,30 +106,28 @@ def named_error(data: bytes) -> AnswerError:
     return _error(msgspec.Raw(data))
 
 
-def _error(raw: Raw, depth: int = 0) -> AnswerError:
+def _error(raw: Raw, depth: int = 0, beside: Fields = _NO_FIELDS) -> AnswerError:
+    """The error in a value; `beside` are the members next to it, where engines state its kind if it is a text."""
     members = members_of(raw)
     if members is None:
         text = _decoded(raw)
-        return AnswerError(
-            ErrorCause.ENGINE, _shown(text if isinstance(text, str) else bytes(raw).decode("utf-8", "replace"))
-        )
+        shown = _shown(text if isinstance(text, str) else bytes(raw).decode("utf-8", "replace"))
+        return AnswerError(_cause(beside), shown)
     inner = members.get("error")
     if inner is not None and bytes(inner) not in _NULLS and depth < MAX_DEPTH:
-        return _error(inner, depth + 1)
+        return _error(inner, depth + 1, members)
+    if _CAUSE_MEMBERS.isdisjoint(members):
+        return msgspec.structs.replace(_from_members(members), cause=_cause(beside))
     return _from_members(members)
 
 
 def _from_members(members: Fields) -> AnswerError:
-    values = {
-        name: _decoded(members[name])
-        for name in ("code", "type", "error_type", "status", "status_code")
-        if name in members
-    }
     message = _decoded(members["message"]) if "message" in members else ""
-    return AnswerError(_cause(values), _shown(message if isinstance(message, str) else ""))
+    return AnswerError(_cause(members), _shown(message if isinstance(message, str) else ""))
 
 
-def _cause(values: dict[str, Any]) -> ErrorCause:
+def _cause(members: Fields) -> ErrorCause:
+    values = {name: _decoded(members[name]) for name in _CAUSE_MEMBERS if name in members}
     for name in ("code", "status_code", "status"):
         code = values.get(name)
         if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) == 3:

@@ -151,7 +151,7 @@ def _kind_of(content_type: bytes) -> int:
         kind = EVENTS
     elif media_type in NDJSON_TYPES:
         kind = LINES
-    elif media_type == b"application/json":
+    elif media_type == b"application/json" or media_type.endswith(b"+json"):
         kind = JSON
     if len(_kinds) < MAX_KINDS:
         _kinds[content_type] = kind

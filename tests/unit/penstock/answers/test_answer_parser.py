@@ -560,3 +560,28 @@ def test_an_event_with_usage_and_no_choice_is_hidden(choices: bytes, extra: byte
     report = b'data: {"choices": %b, "usage": %b%b}\n\n' % (choices, json.dumps(USAGE).encode(), extra)
     assert read(words + report + DONE, 9, reader) == words + DONE
     assert (reader.usage, reader.usage_is_final) == (READ, True)
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        ({"error": "too long", "error_type": "validation"}, ErrorCause.REQUEST),
+        ({"error": "no template", "error_type": "template_error"}, ErrorCause.REQUEST),
+        ({"error": "Model is overloaded", "error_type": "overloaded"}, ErrorCause.BUSY),
+        ({"error": "CUDA error", "error_type": "generation"}, ErrorCause.ENGINE),
+        ({"status": 400, "error": "Bad Request", "path": "/"}, ErrorCause.REQUEST),
+        ({"status": 503, "error": "Service Unavailable"}, ErrorCause.BUSY),
+        ({"status": 500, "error": "Internal Server Error"}, ErrorCause.ENGINE),
+        ({"error": True, "code": 422}, ErrorCause.REQUEST),
+        ({"error": {"message": "x"}, "code": 400}, ErrorCause.REQUEST),
+        ({"error": {"message": "x", "code": 500}, "status": 400}, ErrorCause.ENGINE),
+        ({"error": {"error": {"message": "x"}, "type": "overloaded_error"}}, ErrorCause.BUSY),
+        ({"error": "x"}, ErrorCause.ENGINE),
+    ],
+)
+@pytest.mark.parametrize("kind", [JSON, EVENTS])
+def test_the_cause_of_an_error_may_stand_beside_it(data: dict[str, Any], cause: ErrorCause, kind: int) -> None:
+    reader = parser(TGI, kind)
+    read(json.dumps(data).encode() if kind == JSON else event(data), 1000, reader)
+    assert reader.error is not None
+    assert reader.error.cause is cause
