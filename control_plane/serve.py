@@ -27,6 +27,7 @@ from adapters.files.secret_reload import SecretFile
 from adapters.files.watched_files import Watched, keep_checking
 from adapters.garbage_collection import uncollected
 from adapters.geoip_lookup import GeoIpLookup
+from adapters.loop_errors import report_loop_error
 from adapters.loopback import is_loopback
 from adapters.service_manager import ServiceManager
 from adapters.store import keys
@@ -77,6 +78,7 @@ def serve(settings: ControlPlaneSettings) -> None:
 
 
 async def _serve(settings: ControlPlaneSettings) -> None:
+    asyncio.get_running_loop().set_exception_handler(report_loop_error)
     if settings.allow_plaintext:
         links = sorted(settings.allow_plaintext)
         _log.warning("connections may be unencrypted", links=links, setting=f"{PREFIX}ALLOW_PLAINTEXT")

@@ -24,6 +24,7 @@ from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY,
 from adapters.files.secret_reload import SecretFile
 from adapters.files.watched_files import Watched, keep_checking
 from adapters.logs import print_line
+from adapters.loop_errors import report_loop_error
 from adapters.loopback import is_loopback
 from adapters.service_manager import ServiceManager
 from adapters.tls_contexts import ClientTls, ServerTls
@@ -88,6 +89,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         BadSettings, BadSecret, BadEndpointFile, BadGeoDatabase, BadTlsFiles: a setting or a file that it names is
         invalid.
     """
+    asyncio.get_running_loop().set_exception_handler(report_loop_error)
     stop, hurry = _stop_signals()
     service_manager = ServiceManager.from_environment()
     if settings.allow_plaintext:
