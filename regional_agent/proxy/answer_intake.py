@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.answers.answer_errors import AnswerError
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_UNDECIDED_BYTES, AnswerParser
 from penstock.pools.placement import WorkEstimate
@@ -71,19 +70,10 @@ class AnswerIntake:
         """
         return self.parser.between_records and now - sent_at > HOLD_S
 
-    def end(self) -> bytes:
-        """Read the end of a complete response; returns what the client has yet to receive."""
-        return self.parser.finish(complete=True)
-
     def take_held(self) -> bytes:
         """Return what is held, and hold it no longer."""
         held, self.held = self.held, b""
         return held
-
-    @property
-    def error(self) -> AnswerError | None:
-        """The error that the response reports."""
-        return self.parser.error
 
     @property
     def is_finished(self) -> bool:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from penstock.accounts.outcomes import Outcome
+from penstock.answers.answer_errors import AnswerError
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.proxy.answer_intake import AnswerIntake, intake_of
+from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.continued_response import ContinuedResponse, is_continuable
 from regional_agent.proxy.exchange_state import CONNECTING, REJECTED, STREAMING, TUNNEL, State
 from regional_agent.proxy.proxy import Proxy
@@ -65,8 +67,8 @@ class AttemptOwner(Protocol):
     def fail(self, failure: Refusal) -> None:
         """The response that the client receives has failed."""
 
-    def complete(self, outcome: Outcome) -> None:
-        """The client has received the end of the response."""
+    def complete(self, outcome: Outcome, *, keep_alive: bool) -> None:
+        """The client has received the end of the response, and may send another request if `keep_alive`."""
 
 
 class AttemptSink:
@@ -81,6 +83,7 @@ class AttemptSink:
         "_proxy",
         "_rejected_because",
         "_target",
+        "_writer",
         "attempt",
         "client_stalled",
         "lacking",
@@ -104,6 +107,8 @@ class AttemptSink:
         """Whether the response of the current attempt is for the client."""
         self._rejected_because: Reason | None = None
         """Why the target rejected the request; None if it did not."""
+        self._writer: ClientResponse | None = None
+        """Writes the response to the client; None before its first byte, and for a tunnel."""
         self.owner: AttemptOwner | None = None
         """The exchange; None after its end, so that it is freed without the cyclic garbage collector."""
         self.attempt: Attempt | None = None
@@ -166,13 +171,13 @@ class AttemptSink:
             self._begin(chunk)
         elif not (intake.begin(chunk) or intake.forwards_comments(self._target.sent_at, self._proxy.clock())):
             self._target.waits_since = self._proxy.clock()
-        elif not self._leaves(intake):
+        elif intake.parser.error is None or not self._leaves(intake.parser.error):
             self._begin(intake.take_held())
 
     def on_pause(self) -> None:
         """Write the data of one read of the upstream connection to the client."""
-        response = self.response
-        if self._is_begun and response is not None and response.on_pause() and self.client_stalled:
+        writer = self._writer
+        if self._is_begun and writer is not None and writer.flush() and self.client_stalled:
             self._target.set_reading(False)
 
     def on_end(self) -> None:
@@ -185,18 +190,18 @@ class AttemptSink:
         if not self._is_begun:
             rest = b""
             if intake is not None:
-                rest = intake.end()
-                if self._leaves(intake):
+                rest = intake.parser.finish(complete=True)
+                if intake.parser.error is not None and self._leaves(intake.parser.error):
                     return
                 rest = intake.take_held() + rest
             self._begin(rest)
         response, owner = self.response, self.owner
         if self._is_begun and response is not None and owner is not None:
-            failure = response.on_end(upstream)
-            if failure is None:
-                owner.complete(response.outcome())
+            end = response.on_end(upstream)
+            if isinstance(end, Refusal):
+                owner.fail(end)
             else:
-                owner.fail(failure)
+                owner.complete(end, keep_alive=response.keep_alive)
 
     def on_broken(self, error: UpstreamError) -> None:
         """Process a failure to connect, or a connection that closed before the response was complete."""
@@ -296,11 +301,11 @@ class AttemptSink:
             self.lacking = attempt
         owner.retry(following)
 
-    def _leaves(self, intake: AnswerIntake) -> bool:
-        """Send the request elsewhere if its response is an error; False if the client receives the response."""
-        if intake.error is None or self.owner is None:
+    def _leaves(self, error: AnswerError) -> bool:
+        """Send the request elsewhere, because its response is an error; False if the client receives the error."""
+        if self.owner is None:
             return False
-        why = after_error(self._proxy, self._context, self.current, intake.error, self._proxy.clock())
+        why = after_error(self._proxy, self._context, self.current, error, self._proxy.clock())
         if why is not None:
             self.owner.retry(why)
         return why is not None
@@ -314,7 +319,8 @@ class AttemptSink:
         self._is_begun = True
         target.waits_since = now = self._proxy.clock()
         attempt.progressed(now)
-        context.note(_STREAM, now)
+        if context.trace is not None:
+            context.trace.note(_STREAM, now)
         if context.estimate.streaming:
             attempt.on_first_byte(now)
         response = self.response
@@ -325,10 +331,13 @@ class AttemptSink:
             owner.fail(failure)
 
     def _new_response(self, head: ResponseHead, now: float) -> RelayedResponse | ContinuedResponse:
-        proxy, client, context, usage = self._proxy, self._client, self._context, self.usage
+        proxy, context, usage = self._proxy, self._context, self.usage
+        writer = self._writer = ClientResponse(self._client)
         if usage is not None:
-            usage.responded(proxy, context, head.status, now)
+            if usage.was_refused and head.status < 300:
+                # An engine of the model responds only to a request without the flag.
+                proxy.usage_requests.refused(context.model, now)
             if usage.continuable is not None and is_continuable(head):
-                relayed = RelayedResponse(proxy, client, context, self.current, None, now)
+                relayed = RelayedResponse(proxy, context, self.current, writer, None, now)
                 return ContinuedResponse(proxy, context, relayed, usage.continuable)
-        return RelayedResponse(proxy, client, context, self.current, self._intake, now)
+        return RelayedResponse(proxy, context, self.current, writer, self._intake, now)

@@ -21,11 +21,11 @@ class ClientResponse:
 
     __slots__ = (
         "_chunked",
-        "_client",
         "_head",
         "_last",
         "_relay",
         "_unsent",
+        "client",
         "gaps",
         "has_news",
         "keep_alive",
@@ -34,7 +34,7 @@ class ClientResponse:
     )
 
     def __init__(self, client: ClientConnection) -> None:
-        self._client = client
+        self.client = client
         self._unsent: list[bytes] = []
         self._relay: ChunkRelay | None = None
         """Forwards chunks from the upstream connection to the client without this object."""
@@ -78,15 +78,15 @@ class ClientResponse:
         elif head.status not in NO_BODY_STATUSES and request.method != b"HEAD":
             if request.http_1_0:
                 delimited, self._head = False, head
-                self._client.transport.end_at_close()
+                self.client.transport.end_at_close()
             else:
                 self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
                 self._head = head
                 if upstream is not None:
-                    batcher, transport = self._client.listener.batcher, self._client.transport.established
+                    batcher, transport = self.client.listener.batcher, self.client.transport.established
                     self._relay = ChunkRelay(batcher, transport, self.gaps, parser)
                     upstream.relay_to(self._relay)
-        self.keep_alive = delimited and self._client.may_keep_alive(request)
+        self.keep_alive = delimited and self.client.may_keep_alive(request)
         self._unsent.append(
             b"%b%b%b\r\n"
             % (
@@ -133,7 +133,7 @@ class ClientResponse:
 
     def cut(self) -> None:
         """Mark the response as incomplete: the close of the connection, if that is its end, becomes a reset."""
-        self._client.transport.is_cut = True
+        self.client.transport.is_cut = True
 
     def flush(self) -> bool:
         """Write the added data in one write; returns whether there was any data."""
@@ -149,7 +149,7 @@ class ClientResponse:
         self.has_news = True
         self.sent_bytes += size_bytes
         self._last = data
-        self._client.write(data)
+        self.client.write(data)
         return True
 
     def count_relayed(self) -> None:

@@ -108,10 +108,6 @@ class ContinuedResponse:
         """Forward the complete events of the stream."""
         return self._add(self._stream.feed(chunk))
 
-    def on_pause(self) -> bool:
-        """Write the events of one read; returns whether there were any."""
-        return self._relayed.on_pause()
-
     def _add(self, events: bytes) -> Refusal | None:
         relayed = self._relayed
         relayed.writer.has_news = True
@@ -122,9 +118,9 @@ class ContinuedResponse:
         relayed.attempt.failed(Outcome.ENGINE_CUT)
         return Refusal(_ENGINE_FAILED, f"the stream broke off: {self._stream.failure}")
 
-    def on_end(self, upstream: UpstreamConnection | None) -> Refusal | None:
+    def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
         """Write the end of the stream, if the answer is complete."""
-        return self._add(self._stream.end()) or self._relayed.write_end(upstream)
+        return self._add(self._stream.end()) or self._relayed.write_end(upstream) or self.outcome()
 
     def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
         """Detect a stream that stopped arriving, or whose endpoint or region has failed."""
@@ -186,7 +182,7 @@ class ContinuedResponse:
             relayed.write_end(None)
             return False
         context.request.body, context.request.length = body, len(body)
-        relayed.on_pause()
+        relayed.writer.flush()
         return True
 
     def not_moved(self, refusal: Refusal) -> Refusal:

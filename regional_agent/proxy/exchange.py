@@ -29,7 +29,6 @@ from regional_agent.proxy.exchange_state import (
 )
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.release import release_request
 from regional_agent.proxy.retries import refuse_retry
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection
@@ -77,7 +76,9 @@ class Exchange:
         """Select the next target and send the request there, or queue it; a refusal ends the exchange. `now` in s."""
         self.enter(SELECTING)
         proxy, context, sink = self._proxy, self.context, self._sink
-        context.note(_SELECTION, now)
+        trace = context.trace
+        if trace is not None:
+            trace.note(_SELECTION, now)
         if not context.request.whole:
             self._client.pause_reading()
         if context.estimate.streaming:
@@ -89,8 +90,8 @@ class Exchange:
             self._refuse(target)
         elif isinstance(target, QueuedRequest):
             self.enter(QUEUED)
-            if context.trace is not None:
-                context.note(_QUEUE, proxy.clock())
+            if trace is not None:
+                trace.note(_QUEUE, proxy.clock())
             self._queue_entry = target
             if not context.request.whole and reads_while_queued(proxy, context):
                 self._client.resume_reading()
@@ -124,19 +125,21 @@ class Exchange:
             now = self._proxy.clock()
             trace.attempt(attempt.region, attempt.endpoint_name, attempt.kind, address.host, address.port, now)
         if self._target.take_idle(attempt):
-            self._send(now)
+            self._send(attempt, now)
         else:
             self.enter(CONNECTING)
             self._target.connect(attempt, self._sink)
 
-    def _send(self, now: float) -> None:
+    def _send(self, attempt: Attempt, now: float) -> None:
         self.enter(AWAITING)
-        self.context.note(_SENT, now)
-        self._target.send(self._sink.current, self._sink, now)
+        trace = self.context.trace
+        if trace is not None:
+            trace.note(_SENT, now)
+        self._target.send(attempt, self._sink, now)
 
     def on_connected(self) -> None:
         """Send the request over the new connection."""
-        self._send(self._proxy.clock())
+        self._send(self._sink.current, self._proxy.clock())
 
     def retry(self, why: RetryReason) -> None:
         """Try another target, if the request can be sent again and the retry budget permits it."""
@@ -257,13 +260,12 @@ class Exchange:
             self._release_attempt(failure.reason.value, now)
             self.select(now)
         else:
-            self.complete(_OK)
+            self.complete(_OK, keep_alive=response.keep_alive)
 
-    def complete(self, outcome: Outcome) -> None:
+    def complete(self, outcome: Outcome, *, keep_alive: bool) -> None:
         """The client has received the end of the response."""
-        response = self._sink.response
         self._settle(outcome)
-        self._client.finished(keep_alive=response is not None and response.keep_alive)
+        self._client.finished(keep_alive=keep_alive)
 
     def _cut(self, failure: Refusal) -> None:
         """End a response that failed, with an error if its format permits it, else by closing the connection."""
@@ -313,7 +315,19 @@ class Exchange:
             response.settle(account)
             if outcome is _OK and response.is_measured:
                 service_s = now - self._target.sent_at
-        release_request(proxy, context, sink.attempt, self._queue_entry, service_s, account)
+        # All resources are released before the outcome is recorded, so that a failed recording cannot leak a slot.
+        try:
+            if self._queue_entry is not None:
+                context.queued_s += now - self._queue_entry.since
+                proxy.router.leave(self._queue_entry)
+        finally:
+            try:
+                if sink.attempt is not None:
+                    sink.attempt.settle(now, service_s, account.measured_usage if outcome is _OK else None)
+            finally:
+                if context.counted:
+                    proxy.router.requests.authorization.release_quota(context.facts.tenant)
+        proxy.recorder.record(context, sink.attempt, account)
         if outcome is _OK and sink.lacking is not None and sink.lacking is not sink.attempt:
             sink.lacking.charge_missing_model()
         if outcome is _REVOKED:

@@ -13,7 +13,6 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcomes import Outcome, outcome_of_error, outcome_of_failure, outcome_of_status
 from penstock.answers.answer_errors import AnswerError
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.http.client_connection import ClientConnection
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object
 from regional_agent.proxy.answer_intake import AnswerIntake
 from regional_agent.proxy.client_response import ClientResponse
@@ -39,7 +38,6 @@ class RelayedResponse:
     """The response of one target, forwarded as it arrives."""
 
     __slots__ = (
-        "_client",
         "_context",
         "_ended",
         "_intake",
@@ -47,31 +45,36 @@ class RelayedResponse:
         "_wants_id",
         "attempt",
         "first_byte_at",
+        "is_measured",
+        "keep_alive",
         "writer",
     )
 
     def __init__(
         self,
         proxy: Proxy,
-        client: ClientConnection,
         context: RequestContext,
         attempt: Attempt,
+        writer: ClientResponse,
         intake: AnswerIntake | None,
         now: float,
     ) -> None:
         """Begin to forward the response of `attempt` at `now` (s); `intake` None if the response is not read."""
         self._proxy = proxy
-        self._client = client
         self._context = context
         self._intake = intake
         self._wants_id = False
         """Whether the response creates an object whose identifier has not arrived yet."""
         self._ended = False
         """Whether the end of the response has been written."""
+        self.is_measured = True
+        """Whether the duration of a complete response is the service time of its last attempt."""
+        self.keep_alive = False
+        """Whether the response has ended, and the client connection can be used for another request."""
         self.attempt = attempt
         """The attempt whose response is forwarded."""
         self.first_byte_at = now
-        self.writer = ClientResponse(client)
+        self.writer = writer
 
     def begin(
         self, head: ResponseHead, attempt: Attempt, upstream: UpstreamConnection | None, chunk: bytes
@@ -87,7 +90,7 @@ class RelayedResponse:
         # The body is freed, since no retry is possible and the response may take minutes.
         request.body = b""
         if request.kept_bytes:
-            self._client.listener.bodies.drop(request)
+            self.writer.client.listener.bodies.drop(request)
         self.add_head(head, upstream)
         if chunk:
             self.writer.add(chunk)
@@ -101,7 +104,8 @@ class RelayedResponse:
             writer.gaps = proxy.metrics.sample_stream(context.model)
         if context.client_object and 200 <= head.status < 300:
             keep_client_object(context, attempt, proxy.router.requests.objects, self.first_byte_at)
-        if intake is not None and request.route is not None and request.route.creates_objects:
+        route = request.route
+        if intake is not None and route is not None and route.object_id and route.creates_objects:
             self._wants_id, upstream = True, None
             self._keep_created_object()
         lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
@@ -126,36 +130,23 @@ class RelayedResponse:
             self.writer.add(chunk)
         return None
 
-    def on_pause(self) -> bool:
-        """Write the data of one read; returns whether there was any."""
-        return self.writer.flush()
-
-    def on_end(self, upstream: UpstreamConnection | None) -> Refusal | None:
+    def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
         """Write the end of the response, which arrived over `upstream`; returns the failure that a peer reports."""
         if self._intake is not None:
-            rest = self._intake.end()
+            rest = self._intake.parser.finish(complete=True)
             if rest:
                 self.writer.add(rest)
             if self._wants_id:
                 self._keep_created_object()
-        return self.write_end(upstream)
+        outcome = self.outcome()
+        return self.write_end(upstream) or outcome
 
     def write_end(self, upstream: UpstreamConnection | None) -> Refusal | None:
         """Write the end of the response; returns the failure that a peer reports in a trailer."""
         self.writer.end()
-        self._ended = True
+        self._ended, self.keep_alive = True, self.writer.keep_alive
         trailer = upstream.error_trailer if upstream is not None and self.attempt.from_peer else b""
         return Refusal(REASONS.get(trailer, _ENGINE_FAILED), "") if trailer else None
-
-    @property
-    def keep_alive(self) -> bool:
-        """Whether the client connection can be used for another request."""
-        return self._ended and self.writer.keep_alive
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the duration of a complete response is the service time of its last attempt."""
-        return True
 
     def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
         """Detect a response that stopped arriving at `now` (s); returns the failure, or the time of the next check (s).
@@ -204,12 +195,12 @@ class RelayedResponse:
 
     def outcome(self) -> Outcome:
         """The outcome of a response that the client received as a whole."""
-        return self.outcome_with(None if self._intake is None else self._intake.error)
+        return self.outcome_with(None if self._intake is None else self._intake.parser.error)
 
     def outcome_with(self, error: AnswerError | None) -> Outcome:
         """The outcome of a whole response; charges the endpoint for an error in it."""
         if error is None:
-            return outcome_of_status(self.writer.status)
+            return _OK if self.writer.status < 400 else outcome_of_status(self.writer.status)
         self.attempt.erred(error)
         return outcome_of_error(error)
 
@@ -233,11 +224,13 @@ class RelayedResponse:
         intake, complete = self._intake, account.outcome is _OK
         self.count_in(account)
         if intake is not None and 200 <= account.status < 300:
-            intake.parser.finish(complete=complete)
+            if not self._ended:
+                intake.parser.finish(complete=complete)
             intake.settle(account, self._context.estimate, complete=complete)
 
     def count_in(self, account: Account) -> None:
         """Set what the client received."""
         writer = self.writer
-        writer.count_relayed()
+        if not self._ended:
+            writer.count_relayed()
         account.status, account.first_byte_at, account.sent_bytes = writer.status, self.first_byte_at, writer.sent_bytes

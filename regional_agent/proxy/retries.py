@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.accounts.outcomes import RULES, Outcome, outcome_of_error
 from penstock.answers.answer_errors import AnswerError, ErrorCause
+from penstock.answers.usage_request import REFUSING_STATUSES
 from penstock.health.progress import Stall
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
@@ -58,8 +59,10 @@ def rejection_of(
     """Why a response is not for the client: its target did not start the request, or failed; None if it may be."""
     status = head.status
     reason = attempt.on_head(status, head.by_name, head.headers)
-    if usage is not None and usage.is_refused_by(head):
-        return USAGE_REFUSED if reason is None and (status >= 400 or _may_send_again(context)) else reason
+    # The event with the usage cannot be removed from an encoded stream.
+    hides_usage = usage is not None and usage.is_hidden
+    if hides_usage and (status in REFUSING_STATUSES or (head.is_encoded_stream and _may_send_again(context))):
+        return reason or USAGE_REFUSED
     if reason is not None or status < 400 or not isinstance(attempt, LocalAttempt):
         return reason
     if not context.request.body_dropped and attempt.lacks_model(status, context):

@@ -5,32 +5,28 @@ The usage of each chunk, if another target could continue the stream; else the u
 
 from __future__ import annotations
 
-from penstock.answers.usage_request import REFUSING_STATUSES, UsageFlag, ask_for_usage
+from penstock.answers.usage_request import UsageFlag, ask_for_usage
 from penstock.continuation.continuable_request import ContinuableRequest, body_with_usage, continuable_request
 from penstock.policy.policy import Policy
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.upstream_request import ask_for_identity
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.upstream.response_head import ResponseHead
 
 
 class StreamUsage:
     """The changes to the body of one request for a stream."""
 
-    __slots__ = ("_flag", "_was_refused", "continuable")
+    __slots__ = ("_flag", "continuable", "is_hidden", "was_refused")
 
     def __init__(self) -> None:
         self._flag: UsageFlag | None = None
         """Set if the agent asks for the usage at the end of the stream and the client does not."""
-        self._was_refused = False
-        """Whether an engine refused the request with that flag."""
+        self.is_hidden = False
+        """Whether the client receives no report of the usage, since it did not ask for one."""
+        self.was_refused = False
+        """Whether an engine refused the request with that flag, which may be because of the flag."""
         self.continuable: ContinuableRequest | None = None
         """Set if the response may be a stream that another target could continue."""
-
-    @property
-    def is_hidden(self) -> bool:
-        """Whether the client receives no report of the usage, since it did not ask for one."""
-        return self._flag is not None
 
     def ask(self, proxy: Proxy, context: RequestContext, now: float) -> None:
         """Change the body of the request, unless it is changed. Called before each selection, at `now` (s)."""
@@ -49,18 +45,14 @@ class StreamUsage:
                 ask_for_identity(request)
                 return
         flag = proxy.answer_formats.of(request.route).request_flag
-        if not flag or request.upgrade or self._was_refused or not proxy.usage_requests.may_ask(context.model, now):
+        if not flag or request.upgrade or self.was_refused or not proxy.usage_requests.may_ask(context.model, now):
             return
         asked = ask_for_usage(request.body, flag)
         if asked is not None:
             request.body, self._flag = asked
+            self.is_hidden = True
             request.length = len(request.body)
             ask_for_identity(request)
-
-    def is_refused_by(self, head: ResponseHead) -> bool:
-        """Whether an engine may have refused the flag of the agent, or the report cannot be hidden from the client."""
-        # The event with the usage cannot be removed from an encoded stream.
-        return self._flag is not None and (head.status in REFUSING_STATUSES or head.is_encoded_stream)
 
     def withdraw(self, context: RequestContext) -> None:
         """Restore the client's own request, after an engine refused it with the flag of the agent."""
@@ -69,12 +61,7 @@ class StreamUsage:
         if not request.body_dropped:
             request.body = self._flag.removed_from(request.body)
             request.length = len(request.body)
-        self._flag, self._was_refused = None, True
-
-    def responded(self, proxy: Proxy, context: RequestContext, status: int, now: float) -> None:
-        """Ask engines of the model no longer, if one responds only to a request without the flag. `now` in s."""
-        if self._was_refused and status < 300:
-            proxy.usage_requests.refused(context.model, now)
+        self._flag, self.is_hidden, self.was_refused = None, False, True
 
 
 def opted_in(policy: Policy | None, model: str) -> bool:

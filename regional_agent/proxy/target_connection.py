@@ -12,16 +12,22 @@ from typing import Final, Protocol
 from penstock.routes.timeouts import NO_TIMEOUTS, TimeLimits, time_limits
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.upstream_request import build_upstream_request, client_lines
+from regional_agent.proxy.upstream_request import client_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed, TunnelSink
+from regional_agent.websocket.websocket_offer import handshake_lines
 
 STALE_S: Final = 1.0
 """Time (s) after a request was sent within which the close of a reused connection is attributed to the server, which
 was already closing it."""
+
+_HEAD: Final = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
+_COUNTED: Final = _HEAD + b"content-length: %d\r\n\r\n%b"
+_CHUNKED: Final = _HEAD + b"transfer-encoding: chunked\r\n\r\n"
+_UPGRADING: Final = _HEAD + b"connection: upgrade\r\nupgrade: %b\r\n%b\r\n"
 
 
 class TargetSink(TunnelSink, Protocol):
@@ -91,14 +97,29 @@ class TargetConnection:
 
     def send(self, attempt: Attempt, sink: TargetSink, now: float) -> None:
         """Send the request over the connection; `sink` receives the response. `now` in s."""
-        request, connection = attempt.request_for_target(self._request), self.upstream
+        context, connection = self._context, self.upstream
         assert connection is not None
         self.sent_at, self._time_limits = now, None
-        context, host_line = self._context, self._pool(attempt).host_line(attempt.address)
-        lines = request.upstream_lines or client_lines(request, context, self._client)
-        if attempt.target_lines:
-            lines += attempt.target_lines
-        data = build_upstream_request(request, context, lines, host_line, self._proxy.via, now)
+        host_line = self._pool(attempt).host_line(attempt.address)
+        request = attempt.request_for_target(self._request)
+        via, left_ms = self._proxy.via, int((context.deadline_at - now) * 1000)
+        head = (
+            request.method,
+            request.target,
+            host_line,
+            context.request_id.encode(),
+            context.traceparent.encode(),
+            left_ms if left_ms > 1 else 1,
+            # Responses have no Via header (RFC 9110, section 7.6.3): they name the region.
+            via if request.plain else b", ".join([*request.every(b"via"), via]),
+            (request.upstream_lines or client_lines(request, context, self._client)) + attempt.target_lines,
+        )
+        if request.length is None:
+            data = _CHUNKED % head
+        elif request.upgrade:
+            data = _UPGRADING % (*head, request.upgrade, handshake_lines(request))
+        else:
+            data = _COUNTED % (*head, request.length, request.body if request.whole else b"")
         if request.method == b"HEAD":
             connection.expect_head_only()
         if request.upgrade:

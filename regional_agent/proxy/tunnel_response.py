@@ -95,15 +95,11 @@ class TunnelResponse:
         """Not called: the bytes of a tunnel are no response."""
         return None
 
-    def on_pause(self) -> bool:
-        """Return False: the tunnel writes each read at once."""
-        return False
-
-    def on_end(self, upstream: UpstreamConnection | None) -> Refusal | None:
-        """Close the connection to the engine once all data is sent."""
+    def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
+        """Close the connection to the engine once all data is sent; a tunnel that one of its sides ends is complete."""
         if upstream is not None:
             upstream.close()
-        return None
+        return Outcome.OK
 
     def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
         """End a tunnel that is idle or too old. Buffered data is dropped: a side that reads nothing would block it."""
@@ -127,10 +123,6 @@ class TunnelResponse:
         """Send a Close frame, if none of the engine's frames is incomplete. False if the connection must break."""
         code = self._close_code or (GOING_AWAY if failure.reason in _GOING_AWAY_REASONS else POLICY_VIOLATION)
         return self.tunnel.close(code, failure.detail)
-
-    def outcome(self) -> Outcome:
-        """The outcome of a tunnel that one of its sides ended."""
-        return Outcome.OK
 
     def outcome_of(self, failure: Refusal) -> Outcome:
         """The outcome of a tunnel that the agent ended; to reach a limit of time is no failure."""

@@ -16,7 +16,7 @@ from penstock.wire.route_context import RouteContext
 
 if TYPE_CHECKING:
     from regional_agent.http.messages import Request
-    from regional_agent.telemetry.tracing.request_trace import RequestTrace, SpanEvent
+    from regional_agent.telemetry.tracing.request_trace import RequestTrace
 
 NO_NAMES: frozenset[str] = frozenset()
 
@@ -137,11 +137,6 @@ class RequestContext:
         """Whether the request may be sent again if an engine may have begun to process it."""
         route = self.request.route
         return (route is None or route.repeatable) and not self.request.upgrade
-
-    def note(self, event: SpanEvent, now: float) -> None:
-        """Record an event in the trace at `now` (s)."""
-        if self.trace is not None:
-            self.trace.note(event, now)
 
     def attempt_failed(self, reason: str, now: float) -> None:
         """Record in the trace that an attempt ended at `now` (s) and that the request continues."""

@@ -89,11 +89,14 @@ class LocalAttempt(Placement[Endpoint]):
         "_services",
         "_silent_since",
         "address",
+        "base_path",
         "broken_before",
+        "endpoint_name",
         "kind",
         "outcome",
         "region",
         "rewrite",
+        "target_lines",
     )
 
     from_peer: ClassVar[bool] = False
@@ -121,6 +124,11 @@ class LocalAttempt(Placement[Endpoint]):
         self.kind = kind
         self.rewrite = endpoint.rewrite
         """The changes to the client's request for this endpoint; None for no changes."""
+        self.endpoint_name = endpoint.name
+        self.base_path = b"" if endpoint.rewrite is None else endpoint.rewrite.base_path
+        """Prefix of all paths of the endpoint; empty for none."""
+        self.target_lines = b"" if endpoint.rewrite is None else endpoint.rewrite.header_lines
+        """Header lines for this target only, such as its credential."""
         self.outcome: AttemptOutcome | None = None
         """The outcome for the health of the endpoint; None while it is undecided."""
         self.broken_before: RequestContext | None = None
@@ -131,24 +139,9 @@ class LocalAttempt(Placement[Endpoint]):
         """Whether `EndpointFailures.check` decides about the outcome."""
 
     @property
-    def endpoint_name(self) -> str:
-        """Name of the endpoint."""
-        return self.endpoint.name
-
-    @property
-    def base_path(self) -> bytes:
-        """Prefix of all paths of the endpoint; empty for none."""
-        return b"" if self.rewrite is None else self.rewrite.base_path
-
-    @property
     def retry_reason(self) -> RetryReason:
         """Why the request is retried after a rejection."""
         return RetryReason.CREDENTIAL_REJECTED if self.outcome is _CREDENTIAL_REJECTED else RetryReason.ENGINE_BUSY
-
-    @property
-    def target_lines(self) -> bytes:
-        """Header lines for this target only, such as its credential."""
-        return b"" if self.rewrite is None else self.rewrite.header_lines
 
     def request_for_target(self, request: Request) -> Request:
         """The request as the target receives it, apart from `target_lines`."""
