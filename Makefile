@@ -55,8 +55,8 @@ bench-live: $(VENV)/.bench $(VENV)/.wheel  ## latency and GPU time of Penstock a
 sim: $(VENV)/.demo  ## what the decisions must reach, against baselines on a virtual clock (ARGS='--full', --help)
 	@$(BIN)/penstock-lab sim $(ARGS)
 
-calibrate: $(VENV)/.demo  ## simulate what the last bench-live measured, and compare p50 and p99 (ARGS=--help)
-	@$(BIN)/penstock-lab calibrate $(ARGS)
+calibrate: $(VENV)/.test  ## simulate what the last bench-live measured, and compare p50 and p99 (ARGS=--help)
+	@$(BIN)/python -m tests.calibration $(ARGS)
 
 test: $(VENV)/.test  ## all tests, against real etcd, Valkey, sockets and processes (ARGS=)
 	@$(BIN)/pytest $(or $(ARGS),$(TOGETHER))

@@ -8,20 +8,19 @@ from adapters.standard_output import divert_native_output
 from control_plane.cli.lazy_commands import lazy_group
 
 COMMANDS = {
-    "bench-live": "lab.bench.live.bench_live_command:bench_live",
+    "bench-live": "lab.commands.bench_live_command:bench_live",
     "bench-planner": "lab.bench.bench_planner:bench_planner",
     "bench-propagation": "lab.bench.bench_propagation:bench_propagation",
-    "bench-router": "lab.bench.router.bench_router_command:bench_router",
-    "calibrate": "lab.simulate.commands.calibrate_command:calibrate",
-    "demo": "lab.demo.demo_command:demo",
-    "engines": "lab.engine.engine_command:engines",
-    "gameday": "lab.gameday.gameday_command:gameday",
-    "soak": "lab.gameday.soak_command:soak",
-    "replay": "lab.replay.replay_command:replay",
-    "sim": "lab.simulate.commands.sim_command:sim",
-    "simulate-scaling": "lab.simulate.commands.simulate_scaling_command:simulate_scaling",
-    "simulate-world": "lab.simulate.commands.simulate_world_command:simulate_world",
-    "wan": "lab.wan.wan_command:wan",
+    "bench-router": "lab.commands.bench_router_command:bench_router",
+    "demo": "lab.commands.demo_command:demo",
+    "engines": "lab.commands.engine_command:engines",
+    "gameday": "lab.commands.gameday_command:gameday",
+    "soak": "lab.commands.soak_command:soak",
+    "replay": "lab.commands.replay_command:replay",
+    "sim": "lab.commands.sim_command:sim",
+    "simulate-scaling": "lab.commands.simulate_scaling_command:simulate_scaling",
+    "simulate-world": "lab.commands.simulate_world_command:simulate_world",
+    "wan": "lab.commands.wan_command:wan",
 }
 """Commands by name, imported on demand so that an engine process does not import the demo."""
 

@@ -54,35 +54,38 @@ class ClientSite(msgspec.Struct, frozen=True):
         return str(network[rng.randrange(network.num_addresses)])
 
 
-def _site(number: int, country: str, subdivision: str, city: str, lat: float, lon: float, share: float) -> ClientSite:
-    return ClientSite(city, country, subdivision, city, lat, lon, share, f"198.18.{number}.0/24")
-
-
-SITES = (
-    _site(1, "DE", "HH", "Hamburg", 53.55, 9.99, 1.3),
-    _site(2, "SE", "AB", "Stockholm", 59.33, 18.07, 1.1),
-    _site(3, "PL", "14", "Warsaw", 52.23, 21.01, 0.9),
-    _site(4, "IT", "25", "Milan", 45.46, 9.19, 0.9),
-    _site(5, "ES", "CT", "Barcelona", 41.39, 2.17, 1.0),
-    _site(6, "PT", "11", "Lisbon", 38.72, -9.14, 0.6),
-    _site(7, "FR", "IDF", "Paris", 48.86, 2.35, 0.9),
-    _site(8, "IE", "L", "Dublin", 53.35, -6.26, 0.5),
-    _site(9, "NL", "NH", "Amsterdam", 52.37, 4.90, 0.6),
-    _site(10, "GB", "ENG", "Manchester", 53.48, -2.24, 1.3),
-    _site(11, "CH", "ZH", "Zurich", 47.37, 8.54, 0.5),
-    _site(12, "NO", "03", "Oslo", 59.91, 10.75, 0.4),
-    _site(13, "US", "NY", "New York", 40.71, -74.01, 1.4),
-    _site(14, "US", "CA", "Los Angeles", 34.05, -118.24, 0.8),
-    _site(15, "CA", "ON", "Toronto", 43.65, -79.38, 0.4),
-    _site(16, "BR", "SP", "Sao Paulo", -23.55, -46.63, 0.6),
-    _site(17, "JP", "27", "Osaka", 34.69, 135.50, 1.3),
-    _site(18, "KR", "11", "Seoul", 37.57, 126.98, 0.6),
-    _site(19, "IN", "MH", "Mumbai", 19.08, 72.88, 0.7),
-    _site(20, "SG", "", "Singapore", 1.35, 103.82, 0.5),
-    _site(21, "AU", "NSW", "Sydney", -33.87, 151.21, 0.5),
-    _site(22, "NG", "LA", "Lagos", 6.52, 3.38, 0.3),
+_CITIES = (
+    ("DE", "HH", "Hamburg", 53.55, 9.99, 1.3),
+    ("SE", "AB", "Stockholm", 59.33, 18.07, 1.1),
+    ("PL", "14", "Warsaw", 52.23, 21.01, 0.9),
+    ("IT", "25", "Milan", 45.46, 9.19, 0.9),
+    ("ES", "CT", "Barcelona", 41.39, 2.17, 1.0),
+    ("PT", "11", "Lisbon", 38.72, -9.14, 0.6),
+    ("FR", "IDF", "Paris", 48.86, 2.35, 0.9),
+    ("IE", "L", "Dublin", 53.35, -6.26, 0.5),
+    ("NL", "NH", "Amsterdam", 52.37, 4.90, 0.6),
+    ("GB", "ENG", "Manchester", 53.48, -2.24, 1.3),
+    ("CH", "ZH", "Zurich", 47.37, 8.54, 0.5),
+    ("NO", "03", "Oslo", 59.91, 10.75, 0.4),
+    ("US", "NY", "New York", 40.71, -74.01, 1.4),
+    ("US", "CA", "Los Angeles", 34.05, -118.24, 0.8),
+    ("CA", "ON", "Toronto", 43.65, -79.38, 0.4),
+    ("BR", "SP", "Sao Paulo", -23.55, -46.63, 0.6),
+    ("JP", "27", "Osaka", 34.69, 135.50, 1.3),
+    ("KR", "11", "Seoul", 37.57, 126.98, 0.6),
+    ("IN", "MH", "Mumbai", 19.08, 72.88, 0.7),
+    ("SG", "", "Singapore", 1.35, 103.82, 0.5),
+    ("AU", "NSW", "Sydney", -33.87, 151.21, 0.5),
+    ("NG", "LA", "Lagos", 6.52, 3.38, 0.3),
 )
-"""Cities in many countries. The shares are assumptions, because no public trace contains client locations."""
+"""Country, subdivision, city, latitude and longitude (degrees), and share. The shares are assumptions, because no
+public trace contains client locations."""
+
+SITES = tuple(
+    ClientSite(city, country, subdivision, city, latitude_deg, longitude_deg, share, f"198.18.{number}.0/24")
+    for number, (country, subdivision, city, latitude_deg, longitude_deg, share) in enumerate(_CITIES, 1)
+)
+"""Cities in many countries."""
 
 SHARE_ELSEWHERE = 0.3
 """Share of a site in a country that SITES does not contain."""

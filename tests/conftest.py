@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, settings
 
 from lab.servers.etcd import EtcdServer, start_etcd
 from lab.servers.process import ServerProcess
-from lab.servers.redis import RedisServer, start_redis
+from lab.servers.redis import RedisServer
 from tests.support.examples import examples
 from tests.support.fork_server import ForkServer
+from tests.support.redis_server import start_redis
 from tests.support.reserved_ports import reserved_ports
 from tests.support.wait import PATIENCE_S
 

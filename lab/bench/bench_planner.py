@@ -16,14 +16,15 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from lab.bench.bench_results import Columns, columns_table, write_results
 from lab.bench.planets import Planet, Size, planet
 from lab.planet.planet import program
 from penstock.fleet.capacity import supply
@@ -159,26 +160,23 @@ def _scarce(parts: dict[str, float]) -> float:
     return sum(parts[name] for name in ("reserve", "past_target", "no_room"))
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title=f"flow planner; one CPU; every rate and service time ±{JITTER:.0%} from tick to tick")
-    heads = ("origins x servers x classes", "share tables", "cold", "warm", "warm CPU", "loss of a region", "memory")
-    for head in (*heads, "waterfall", "cost: flow / waterfall", "scarcity: flow / waterfall"):
-        table.add_column(head, justify="right")
-    for row in rows:
-        mine, other = row["cost"], row["waterfall_cost"]
-        table.add_row(
-            row["size"],
-            f"{row['tables']:,}",
-            f"{row['cold_ms']:,.0f} ms",
-            f"{row['warm_ms']:,.1f} ms",
-            f"{row['warm_cpu_ms']:,.1f} ms",
-            f"{row['loss_of_a_region_cpu_ms']:,.1f} ms",
-            f"{row['memory_mb']:,.0f} MB",
-            f"{row['waterfall_cpu_ms']:,.1f} ms",
-            f"{_ordinary(mine):,.1f} / {_ordinary(other):,.1f}",
-            f"{_scarce(mine):,.0f} / {_scarce(other):,.0f}",
-        )
-    return table
+Row = dict[str, Any]
+COLUMNS: Columns[Row] = (
+    ("origins x servers x classes", lambda row: row["size"]),
+    ("share tables", lambda row: f"{row['tables']:,}"),
+    ("cold", lambda row: f"{row['cold_ms']:,.0f} ms"),
+    ("warm", lambda row: f"{row['warm_ms']:,.1f} ms"),
+    ("warm CPU", lambda row: f"{row['warm_cpu_ms']:,.1f} ms"),
+    ("loss of a region", lambda row: f"{row['loss_of_a_region_cpu_ms']:,.1f} ms"),
+    ("memory", lambda row: f"{row['memory_mb']:,.0f} MB"),
+    ("waterfall", lambda row: f"{row['waterfall_cpu_ms']:,.1f} ms"),
+    ("cost: flow / waterfall", lambda row: _compared(row, _ordinary, 1)),
+    ("scarcity: flow / waterfall", lambda row: _compared(row, _scarce, 0)),
+)
+
+
+def _compared(row: Row, part: Callable[[dict[str, float]], float], digits: int) -> str:
+    return f"{part(row['cost']):,.{digits}f} / {part(row['waterfall_cost']):,.{digits}f}"
 
 
 def bench_planner(
@@ -201,9 +199,9 @@ def bench_planner(
             [program("penstock-lab"), "bench-planner", str(number)], stdout=subprocess.PIPE, check=True
         )
         rows.append(json.loads(done.stdout))
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(rows, indent=2) + "\n")
-    console.print(_table(rows))
+    write_results(OUT, rows)
+    title = f"flow planner; one CPU; every rate and service time ±{JITTER:.0%} from tick to tick"
+    console.print(columns_table(title, COLUMNS, rows))
     (target,) = [row for row in rows if row["size"] == TARGET.name]
     met = target["warm_cpu_ms"] < TARGET_WARM_MS
     console.print(

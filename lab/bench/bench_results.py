@@ -80,7 +80,7 @@ def this_machine() -> Machine:
     )
 
 
-def write_results(path: Path, results: msgspec.Struct) -> None:
+def write_results(path: Path, results: object) -> None:
     """Write the JSON file and create its directory; raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")

@@ -21,11 +21,6 @@ Environments = Callable[[Path], Mapping[str, Mapping[str, str]]]
 """Returns, by process, additional environment; the argument is the directory of the fleet."""
 
 
-def no_environments(directory: Path) -> Mapping[str, Mapping[str, str]]:
-    """Return no additional environment."""
-    return {}
-
-
 @asynccontextmanager
 async def demo_fleet(
     inputs: DemoInputs,
@@ -33,7 +28,7 @@ async def demo_fleet(
     *,
     port_base: int | None = None,
     more_ports: Sequence[str] = (),
-    environments: Environments = no_environments,
+    environments: Environments | None = None,
 ) -> AsyncIterator[Planet]:
     """Prepare the fleet of `inputs`, which the caller starts. On exit every process has exited.
 
@@ -54,7 +49,9 @@ async def demo_fleet(
         if inputs.geoip_file is None:
             write_geoip(geoip_file)
         files = FleetFiles(directory, logs, directory / "policy", geoip_file.resolve())
-        planet = Planet(inputs.topology, ports, inputs.matrix, files, Launch(environments(directory)))
+        planet = Planet(
+            inputs.topology, ports, inputs.matrix, files, Launch(environments(directory) if environments else {})
+        )
         try:
             yield planet
         finally:

@@ -15,9 +15,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Items
 
-from lab.engine.deployment import KV_BLOCK_TOKENS
+from lab.engine.accelerators import ACCELERATORS
+from lab.engine.deployment import KV_BLOCK_TOKENS, min_deployment
 from lab.engine.kv_cache import SPAN_TOKENS, KvCache
+from lab.engine.models import MODELS
 from lab.engine.step_time import StepTime
+
+MAX_BATCHED_TOKENS = 2048
+"""Maximum number of new tokens per pass: vLLM's default."""
 
 MAX_PASSES = 64
 """Maximum number of passes in one step."""
@@ -284,6 +289,13 @@ class BatchingModel:
     def _release_blocks(self, sequence: Sequence) -> None:
         self.kv.release(sequence.private_blocks, sequence.spans[: sequence.spans_held])
         sequence.private_blocks = sequence.spans_held = sequence.computed = 0
+
+
+def batching_model(model: str, accelerator: str, max_num_seqs: int) -> BatchingModel:
+    """Return an idle scheduler of a model on the fewest devices that hold it, with vLLM's default of new tokens."""
+    deployment = min_deployment(MODELS[model], ACCELERATORS[accelerator])
+    assert deployment is not None, f"{model} does not fit on {accelerator}"
+    return BatchingModel(StepTime(deployment), deployment.kv_blocks, max_num_seqs, MAX_BATCHED_TOKENS)
 
 
 def _blocks(tokens: int) -> int:

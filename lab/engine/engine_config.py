@@ -149,20 +149,11 @@ def _complete(fields: _EndpointFields, where: str) -> EndpointConfig:
             f"{where}.max_model_len: {max_model_len} tokens do not fit; {longest} is the most that {model.name} can "
             f"have on {deployment.tensor_parallel} {accelerator.name}"
         )
-    return EndpointConfig(
-        name=fields.name,
-        model=model.name,
-        accelerator=accelerator.name,
-        zone=fields.zone,
-        port=fields.port,
-        deployment=deployment,
-        max_model_len=max_model_len,
-        max_num_seqs=fields.max_num_seqs,
-        max_num_batched_tokens=fields.max_num_batched_tokens,
-        stream_interval=fields.stream_interval,
-        cold_start_s=deployment.load_s if fields.cold_start_s is None else fields.cold_start_s,
-        time_scale=fields.time_scale,
-        api_key=fields.api_key,
-        base_path=fields.base_path,
-        served_model_name=fields.served_model_name or model.name,
-    )
+    resolved = msgspec.structs.asdict(fields) | {
+        "deployment": deployment,
+        "max_model_len": max_model_len,
+        "cold_start_s": deployment.load_s if fields.cold_start_s is None else fields.cold_start_s,
+        "served_model_name": fields.served_model_name or model.name,
+    }
+    del resolved["tensor_parallel"]
+    return EndpointConfig(**resolved)

@@ -151,7 +151,7 @@ FAULTS: dict[str, Fault] = {
             f"the fastest engine of the small model in eu-de becomes {SLOW_FACTOR} times as slow",
             TargetKind.SLOW_ENDPOINT,
             "eu-de",
-            slow_down("eu-de", "eu-de-small-a100"),
+            slow_down("eu-de-small-a100"),
             endpoint="eu-de-small-a100",
         ),
         Fault(
@@ -167,7 +167,7 @@ FAULTS: dict[str, Fault] = {
             "the fastest engine of the small model in eu-de refuses every request at once with 503",
             TargetKind.SLOW_ENDPOINT,
             "eu-de",
-            fail_fast("eu-de", "eu-de-small-a100"),
+            fail_fast("eu-de-small-a100"),
             endpoint="eu-de-small-a100",
         ),
         Fault(

@@ -15,7 +15,7 @@ from lab.gameday.report_storm import AGENT, ReportStorm
 from lab.planet.configs import AUTHORITY_DIR, agent_identity_dir, control_plane_urls, url
 from lab.planet.planet import ASK_TIMEOUT_S, Planet, agent_process, control_plane_process
 from lab.planet.secret_files import FLEET
-from lab.planet.topology import agent_port, engine_port
+from lab.planet.topology import Engine, agent_port, engine_port
 from lab.servers.errors import ServerError
 from lab.servers.free_ports import LOOPBACK
 from penstock.wire.identity import ProcessRole, SpiffeId
@@ -95,13 +95,39 @@ def kill_region(region: str) -> Callable[[Planet], Callable[[], None]]:
     return inject
 
 
-def slow_down(region: str, endpoint: str) -> Callable[[Planet], Callable[[], None]]:
+def slow_down(endpoint: str) -> Callable[[Planet], Callable[[], None]]:
     """Return a fault that slows an engine by SLOW_FACTOR."""
+    return _faulty({"slow": SLOW_FACTOR}, lambda engine: engine.name == endpoint)
+
+
+def fail_model(model: str) -> Callable[[Planet], Callable[[], None]]:
+    """Return a fault in which every engine of a model refuses requests and fails health checks."""
+    fault = {"refuse_health": True, "error_rate": 1.0, "error_status": 503}
+    return _faulty(fault, lambda engine: engine.model == model)
+
+
+def fail_fast(endpoint: str) -> Callable[[Planet], Callable[[], None]]:
+    """Return a fault in which an engine refuses every request immediately."""
+    return _faulty({"error_rate": 1.0, "error_status": 503}, lambda engine: engine.name == endpoint)
+
+
+def _faulty(fault: Mapping[str, object], affects: Callable[[Engine], bool]) -> Callable[[Planet], Callable[[], None]]:
+    """Return a fault that sets the `lab.engine.faults.Faults` of engines, and removes them at its end."""
 
     def inject(planet: Planet) -> Callable[[], None]:
-        where = url(planet.ports[engine_port(region, endpoint)]) + "/lab/faults"
-        _post(where, {"slow": SLOW_FACTOR})
-        return lambda: _post(where, {})
+        places = [
+            url(planet.ports[engine_port(region.name, engine.name)]) + "/lab/faults"
+            for region in planet.topology.regions
+            for engine in region.engines
+            if affects(engine)
+        ]
+
+        def put(faults: Mapping[str, object]) -> None:
+            for place in places:
+                _send("POST", place, faults)
+
+        put(fault)
+        return lambda: put({})
 
     return inject
 
@@ -121,39 +147,6 @@ def put_wan_fault(planet: Planet, pairs: Collection[tuple[str, str]], mode: str)
     where = url(planet.ports["wan control"]) + "/faults"
     for origin, region in pairs:
         _send("PUT", where, {"select": {"from": origin, "to": region}, "fault": {"mode": mode}})
-
-
-def fail_model(model: str) -> Callable[[Planet], Callable[[], None]]:
-    """Return a fault in which every engine of a model refuses requests and fails health checks."""
-
-    def inject(planet: Planet) -> Callable[[], None]:
-        places = [
-            url(planet.ports[engine_port(region.name, engine.name)]) + "/lab/faults"
-            for region in planet.topology.regions
-            for engine in region.engines
-            if engine.model == model
-        ]
-        for place in places:
-            _post(place, {"refuse_health": True, "error_rate": 1.0, "error_status": 503})
-
-        def lift() -> None:
-            for place in places:
-                _post(place, {})
-
-        return lift
-
-    return inject
-
-
-def fail_fast(region: str, endpoint: str) -> Callable[[Planet], Callable[[], None]]:
-    """Return a fault in which an engine refuses every request immediately."""
-
-    def inject(planet: Planet) -> Callable[[], None]:
-        where = url(planet.ports[engine_port(region, endpoint)]) + "/lab/faults"
-        _post(where, {"error_rate": 1.0, "error_status": 503})
-        return lambda: _post(where, {})
-
-    return inject
 
 
 def flush_redis(planet: Planet) -> Callable[[], None]:
@@ -186,10 +179,6 @@ def flood(region: str) -> Callable[[Planet], Callable[[], Measured]]:
         return flood.stop
 
     return inject
-
-
-def _post(where: str, body: Mapping[str, object]) -> None:
-    _send("POST", where, body)
 
 
 def _send(method: str, where: str, body: Mapping[str, object]) -> None:

@@ -12,8 +12,9 @@ from random import Random
 import msgspec
 from rich.console import Console
 
+from lab.bench.bench_results import write_results
 from lab.demo.clients import as_served, entries_of
-from lab.demo.demo_fleet import demo_fleet, no_environments
+from lab.demo.demo_fleet import demo_fleet
 from lab.demo.demo_workload import Ask, plan_requests, requests_wanted, steadiest_stretch
 from lab.demo.findings import Finding, Measured, print_findings
 from lab.demo.inputs import GENERATED_S, RATE_PER_S, DemoInputs, gather
@@ -52,6 +53,12 @@ class DayResult(msgspec.Struct, frozen=True):
         return all(finding.passed for finding in self.findings)
 
 
+def write_report(results: Sequence[DayResult], path: Path) -> None:
+    """Write the results as JSON."""
+    days = [{**msgspec.to_builtins(result), "passed": result.passed} for result in results]
+    write_results(path, {"passed": bool(days) and all(day["passed"] for day in days), "days": days})
+
+
 async def run_gamedays(
     faults: Iterable[Fault], out: Path, seed: int, console: Console, clocks: Collection[str] = ()
 ) -> list[DayResult]:
@@ -71,7 +78,7 @@ async def run_gamedays(
     inputs = gather(None, None, None, 1.0, rng)
     asks = _load(inputs, rng)
     inputs = msgspec.structs.replace(inputs, topology=gameday_planet(inputs.topology))
-    environments = partial(faked_clocks, processes=clocks) if clocks else no_environments
+    environments = partial(faked_clocks, processes=clocks) if clocks else None
     async with demo_fleet(inputs, out / "logs", environments=environments) as planet:
         console.print("starting the fleet", highlight=False)
         await asyncio.to_thread(planet.start)

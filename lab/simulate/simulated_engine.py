@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lab.engine.accelerators import ACCELERATORS
-from lab.engine.batching import BatchingModel, Sequence, Step
-from lab.engine.deployment import Deployment, min_deployment
-from lab.engine.models import MODELS
-from lab.engine.step_time import StepTime
+from lab.engine.batching import Sequence, Step, batching_model
 from lab.simulate.clock import VirtualClock
 
 HORIZON_S = 0.05
 """Maximum duration (s) of decode passes that are combined into one step."""
-
-MAX_BATCHED_TOKENS = 2048
-"""Maximum number of new tokens per pass: vLLM's default."""
 
 
 class SimulatedEngine:
@@ -23,14 +16,12 @@ class SimulatedEngine:
 
     def __init__(self, clock: VirtualClock, model: str, accelerator: str, max_num_seqs: int) -> None:
         """Create an idle engine with a loaded model."""
-        deployment = min_deployment(MODELS[model], ACCELERATORS[accelerator])
-        assert isinstance(deployment, Deployment), f"{model} does not fit on {accelerator}"
         self.busy_s = 0.0
         """Total duration (s) of all passes."""
         self.slowness = 1.0
         """Factor for the durations of the passes that begin from now on."""
         self._clock = clock
-        self._model = BatchingModel(StepTime(deployment), deployment.kv_blocks, max_num_seqs, MAX_BATCHED_TOKENS)
+        self._model = batching_model(model, accelerator, max_num_seqs)
         self._watchers: dict[Sequence, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._step: Step | None = None
         self._began_at = 0.0

@@ -25,7 +25,7 @@ from adapters.store.config_store import Put
 from adapters.store.members import AgentMember
 from lab.geoip import SITES, write_geoip
 from lab.servers.etcd import EtcdServer, start_etcd
-from lab.servers.redis import RedisServer, start_redis
+from lab.servers.redis import RedisServer
 from regional_agent.upstream.address import Address
 from tests.attacks.engine import Engine, running_engine
 from tests.support.admin_keys import ADMIN_HEADERS
@@ -33,6 +33,7 @@ from tests.support.agent_processes import AgentProcess
 from tests.support.control_planes import OPERATOR, ControlPlaneServer, control_planes, roll_out_at_once
 from tests.support.identities import agent_id, write_identity
 from tests.support.paths import PLANET
+from tests.support.redis_server import start_redis
 
 SMALL, LARGE, IMAGES = "llama-3.1-8b", "llama-3.1-70b", "images"
 """SMALL runs in every region, LARGE in eu-es only, IMAGES in eu-de only."""

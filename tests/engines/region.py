@@ -17,9 +17,9 @@ from control_plane.policy.compiler import compile_bundle
 from lab.servers.errors import NotReady
 from lab.servers.etcd import start_etcd
 from lab.servers.process import ServerProcess
-from lab.servers.redis import start_redis
 from tests.engines.environments import Installed
 from tests.support.agent_processes import AgentProcess, publish
+from tests.support.redis_server import start_redis
 
 REGION = "eu-de"
 MODEL, CONTINUED, ADAPTER = "tiny", "tiny-continued", "tiny-lora"

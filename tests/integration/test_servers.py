@@ -20,8 +20,9 @@ from lab.servers.etcd import EtcdServer, start_etcd
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
-from lab.servers.redis import RedisServer, start_redis
+from lab.servers.redis import RedisServer
 from tests.support.etcd_cluster import start_etcd_cluster
+from tests.support.redis_server import start_redis
 from tests.support.reserved_ports import reserved_ports
 from tests.support.wait import PATIENCE_S
 
@@ -137,8 +138,10 @@ def test_free_ports_are_distinct() -> None:
 
 def test_children_die_when_the_parent_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from lab.servers.redis import start_redis\n"
-        "server = start_redis(Path(sys.argv[1])); print(server.pid, flush=True); time.sleep(99)"
+        "import sys, time; from pathlib import Path\n"
+        "from lab.servers.free_ports import free_ports; from lab.servers.redis import RedisServer\n"
+        "server = RedisServer(Path(sys.argv[1]), port=free_ports(1)[0])\n"
+        "server.start(); print(server.pid, flush=True); time.sleep(99)"
     )
     with subprocess.Popen([PYTHON, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None

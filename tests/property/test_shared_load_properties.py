@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from lab.servers.redis import RedisServer, start_redis
+from lab.servers.redis import RedisServer
 from penstock.fleet import shared_counts
 from penstock.pools.placement import Reservation
 from penstock.pools.pool_accounting import NO_LOAD, Load
@@ -30,6 +30,7 @@ from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.examples import examples
+from tests.support.redis_server import start_redis
 from tests.support.shared_loads import has_no_load, published_loads, region_keys
 from tests.support.wait import PATIENCE_S
 

@@ -36,8 +36,8 @@ PRELOADED = (
     "control_plane.serve",
     "regional_agent.daemon",
     "regional_agent.workers.supervisor",
-    "lab.engine.engine_command",
-    "lab.wan.wan_command",
+    "lab.commands.engine_command",
+    "lab.commands.wan_command",
 )
 
 MAX_MESSAGE_BYTES = 1 << 20

@@ -56,8 +56,6 @@ class Scores(msgspec.Struct, frozen=True):
     use: float
     use_imbalance: float
     cached_share: float
-    ratios: dict[str, Measured | None]
-    """Penstock's figure divided by the balancer's, by round; None if Penstock's is infinite, 0 if the balancer's is."""
     rounds: list[LiveRun]
 
 
@@ -131,11 +129,10 @@ def contest_of(demand: Demand, runs: Mapping[str, Sequence[LiveRun]], missing: M
         runs: runs by balancer, in the order of the rounds.
         missing: reasons why other balancers have no runs.
     """
-    ours = [figures_of(run) for run in runs.get(PENSTOCK, ())]
-    return Contest(demand, [_scores(system, found, ours) for system, found in runs.items()], dict(missing))
+    return Contest(demand, [_scores(system, found) for system, found in runs.items()], dict(missing))
 
 
-def _scores(system: str, runs: Sequence[LiveRun], ours: Sequence[Mapping[str, float | None]]) -> Scores:
+def _scores(system: str, runs: Sequence[LiveRun]) -> Scores:
     rounds = [figures_of(run) for run in runs]
     known = {
         name: [value for found in rounds if (value := found[name]) is not None] for name in FIGURES if name in rounds[0]
@@ -152,21 +149,8 @@ def _scores(system: str, runs: Sequence[LiveRun], ours: Sequence[Mapping[str, fl
         use=round(median(run.use.mean for run in runs), 4),
         use_imbalance=round(median(run.use.imbalance for run in runs), 4),
         cached_share=round(median(run.use.cached_share for run in runs), 4),
-        ratios={} if system == PENSTOCK else {name: _ratio(name, ours, rounds) for name in known if ours},
         rounds=list(runs),
     )
-
-
-def _ratio(
-    name: str, ours: Sequence[Mapping[str, float | None]], theirs: Sequence[Mapping[str, float | None]]
-) -> Measured | None:
-    ratios = []
-    for mine, other in zip(ours, theirs, strict=False):
-        own, peer = mine[name], other[name]
-        if own is None:
-            return None
-        ratios.append(own / peer if peer else 0.0)
-    return measured(ratios)
 
 
 def best_other(contest: Contest, figure: str) -> tuple[str, float] | None:

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from lab.engine.accelerators import ACCELERATORS
-from lab.engine.batching import BatchingModel
 from lab.engine.batching import Sequence as EngineSequence
-from lab.engine.deployment import Deployment, min_deployment
-from lab.engine.models import MODELS
-from lab.engine.step_time import StepTime
+from lab.engine.batching import batching_model
 from lab.planet.topology import Engine
 from lab.traces.trace import TraceRequest
-
-MAX_BATCHED_TOKENS = 2048
-"""Maximum number of new tokens per pass: the default of the engines."""
 
 HORIZON_S = 0.05
 """Passes that only decode are combined up to this time (s)."""
@@ -28,7 +21,9 @@ def capacity_per_s(requests: Sequence[TraceRequest], engines: Sequence[Engine]) 
     to engines with their prefixes achieves a higher rate. The time after the last request has left the queue is not
     counted.
     """
-    models = [_batching_model(engine) for engine in engines]
+    models = [
+        batching_model(engine.pace_of or engine.model, engine.accelerator, engine.max_num_seqs) for engine in engines
+    ]
     waiting = list(reversed(requests))
     served = [0] * len(engines)
     turns = [(0.0, number) for number in range(len(engines))]
@@ -46,10 +41,3 @@ def capacity_per_s(requests: Sequence[TraceRequest], engines: Sequence[Engine]) 
         served[number] += sum(sequence.finished for sequence, _ in model.complete(step))
         heappush(turns, (now + step.total_s, number))
     return 0.0
-
-
-def _batching_model(engine: Engine) -> BatchingModel:
-    model = engine.pace_of or engine.model
-    deployment = min_deployment(MODELS[model], ACCELERATORS[engine.accelerator])
-    assert isinstance(deployment, Deployment), f"{model} does not fit on {engine.accelerator}"
-    return BatchingModel(StepTime(deployment), deployment.kv_blocks, engine.max_num_seqs, MAX_BATCHED_TOKENS)

@@ -24,12 +24,8 @@ class EngineUse(msgspec.Struct, frozen=True):
 
     mean: float
     """Mean share of occupied seats."""
-    deviation_between_engines: float
-    """Standard deviation, between engines, of the mean share of occupied seats."""
     imbalance: float
     """Standard deviation, between engines, of requests per seat (waiting included); mean over samples."""
-    waiting: float
-    """Mean number of requests that waited in an engine while another engine had a free seat."""
     gpu_s: float = 0.0
     """Total computing time of all engines for all requests (s of the modelled hardware)."""
     cached_share: float = 0.0
@@ -77,20 +73,13 @@ class EngineWatch:
 def use_of(samples: list[list[tuple[float, float]]], seats: int) -> EngineUse:
     """Compute the use from samples of (running, waiting), by sample and engine."""
     if not samples:
-        return EngineUse(0.0, 0.0, 0.0, 0.0)
+        return EngineUse(0.0, 0.0)
     by_engine = [fmean(running / seats for running, _ in loads) for loads in zip(*samples, strict=True)]
     imbalance = fmean(pstdev((running + waiting) / seats for running, waiting in moment) for moment in samples)
     return EngineUse(
         mean=round(fmean(by_engine), 4),
-        deviation_between_engines=round(pstdev(by_engine), 4),
         imbalance=round(imbalance, 4),
-        waiting=round(fmean(_needlessly_waiting(moment, seats) for moment in samples), 3),
     )
-
-
-def _needlessly_waiting(moment: list[tuple[float, float]], seats: int) -> float:
-    free = sum(max(0.0, seats - running) for running, _ in moment)
-    return min(free, sum(waiting for _, waiting in moment))
 
 
 def _running_and_waiting(metrics: bytes) -> tuple[float, float]:

@@ -55,6 +55,7 @@ def run_series(
     systems: dict[str, System] = {}
     missing: dict[str, str] = {}
     contests: list[Contest] = []
+    series = _Series(selection, conditions, directory, progress)
     for demand, workload in _demands(selection, conditions):
         balancers: list[Peer | None] = [None]
         for peer in peers_for(demand.slots, demand.instances):
@@ -68,7 +69,7 @@ def run_series(
                 balancers.remove(balancer)
                 if balancer is not None:
                     missing[balancer.name] = str(error)
-        contests.append(_one_contest(demand, workload, balancers, selection, conditions, directory, progress))
+        contests.append(series.contest(demand, workload, balancers))
     return list(systems.values()), contests, missing
 
 
@@ -99,45 +100,49 @@ def _demands(selection: Selection, conditions: Conditions) -> list[tuple[Demand,
     return found
 
 
-def _one_contest(
-    demand: Demand,
-    workload: Workload,
-    balancers: list[Peer | None],
-    selection: Selection,
-    conditions: Conditions,
-    directory: Path,
-    progress: Callable[[str], None],
-) -> Contest:
-    engines = workload.engines(selection.engines_each)
-    warm_up_s = conditions.warm_up_seconds / conditions.time_scale
-    runs: dict[str, list[LiveRun]] = {PENSTOCK if peer is None else peer.name: [] for peer in balancers}
-    missing: dict[str, str] = {}
-    for number in range(conditions.rounds):
-        planned = _plan(workload, demand, selection, conditions, number)
-        turn = number % len(balancers)
-        for peer in balancers[turn:] + balancers[:turn]:
-            name = PENSTOCK if peer is None else peer.name
-            if name in missing:
-                continue
-            progress(f"{demand.workload} at {demand.load:.0%}, round {number + 1}: {demand.instances} x {name}")
-            place = directory / f"{demand.workload}-{demand.load}-{demand.instances}-{number}-{name}"
-            try:
-                run = contest(Setup(peer, demand.instances), engines, planned, conditions.time_scale, warm_up_s, place)
-            except ServerError as error:
-                if peer is None:
-                    raise
-                missing[name] = " ".join(str(error).split())
-                continue
-            if run.ok or not run.codes.keys() <= {"http_404", "http_405"}:
-                runs[name].append(run)
-            else:
-                missing[name] = "does not serve this API: 404 to every request"
-    served = {name: found for name, found in runs.items() if found and name not in missing}
-    return contest_of(demand, served, missing)
+class _Series:
+    """The runs of a selection under the same conditions."""
 
+    def __init__(
+        self, selection: Selection, conditions: Conditions, directory: Path, progress: Callable[[str], None]
+    ) -> None:
+        self._selection, self._conditions = selection, conditions
+        self._directory, self._progress = directory, progress
 
-def _plan(
-    workload: Workload, demand: Demand, selection: Selection, conditions: Conditions, number: int
-) -> list[PlannedRequest]:
-    draw = Draw(demand.rate_per_s, conditions.seconds, selection.data, Random(conditions.seed + number))
-    return workload.plan(draw, conditions.time_scale)
+    def contest(self, demand: Demand, workload: Workload, balancers: list[Peer | None]) -> Contest:
+        """Measure all balancers with one demand, in rounds with rotating order."""
+        conditions, engines = self._conditions, workload.engines(self._selection.engines_each)
+        warm_up_s = conditions.warm_up_seconds / conditions.time_scale
+        runs: dict[str, list[LiveRun]] = {PENSTOCK if peer is None else peer.name: [] for peer in balancers}
+        missing: dict[str, str] = {}
+        for number in range(conditions.rounds):
+            planned = self._plan(workload, demand, number)
+            turn = number % len(balancers)
+            for peer in balancers[turn:] + balancers[:turn]:
+                name = PENSTOCK if peer is None else peer.name
+                if name in missing:
+                    continue
+                self._progress(
+                    f"{demand.workload} at {demand.load:.0%}, round {number + 1}: {demand.instances} x {name}"
+                )
+                place = self._directory / f"{demand.workload}-{demand.load}-{demand.instances}-{number}-{name}"
+                setup = Setup(peer, demand.instances)
+                try:
+                    run = contest(setup, engines, planned, conditions.time_scale, warm_up_s, place)
+                except ServerError as error:
+                    if peer is None:
+                        raise
+                    missing[name] = " ".join(str(error).split())
+                    continue
+                if run.ok or not run.codes.keys() <= {"http_404", "http_405"}:
+                    runs[name].append(run)
+                else:
+                    missing[name] = "does not serve this API: 404 to every request"
+        served = {name: found for name, found in runs.items() if found and name not in missing}
+        return contest_of(demand, served, missing)
+
+    def _plan(self, workload: Workload, demand: Demand, number: int) -> list[PlannedRequest]:
+        conditions = self._conditions
+        rng = Random(conditions.seed + number)
+        draw = Draw(demand.rate_per_s, conditions.seconds, self._selection.data, rng)
+        return workload.plan(draw, conditions.time_scale)

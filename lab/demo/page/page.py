@@ -10,7 +10,6 @@ from typing import Any
 
 from lab.demo.measure import kind_of
 from lab.demo.records import EventKind, Outcome, Run
-from lab.markup import tag
 
 SHARED_MODULES = ("countries.js", "dom.js", "fleet.js", "format.js", "land.js", "map.js")
 """Modules of the operators' page that the report uses."""
@@ -28,12 +27,12 @@ def render_page(report: dict[str, Any], run: Run) -> str:
     verdict = f"{failed} of {len(report['checks'])} checks failed" if failed else "Every promise was kept"
     head = [
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">',
-        tag("title", f"Penstock: {verdict}"),
+        f"<title>Penstock: {verdict}</title>",
         f"<style>{style}</style>",
         f'<script type="application/json" id="report">{data}</script>',
         f'<script type="importmap">{json.dumps({"imports": imports})}</script>',
     ]
-    body = tag("noscript", "The page needs JavaScript; report.json has the same data.")
+    body = "<noscript>The page needs JavaScript; report.json has the same data.</noscript>"
     body += '<script type="module">import "report.js";</script>'
     return f'<!doctype html><html lang="en"><head>{"".join(head)}</head><body>{body}</body></html>\n'
 

@@ -1,4 +1,4 @@
-"""Runs all scenarios in parallel processes, and writes the targets as JSON and as an HTML page."""
+"""Runs all scenarios in parallel processes, and returns the targets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 
 import msgspec
 
@@ -16,7 +15,6 @@ from lab.simulate.targets.frontier import FRONTIER_SCENARIOS, FrontierPoint, fro
 from lab.simulate.targets.global_targets import GLOBAL_SCENARIOS, global_targets
 from lab.simulate.targets.image_targets import IMAGE_SCENARIOS, image_targets
 from lab.simulate.targets.scenarios import Measures, Scale, Scenario
-from lab.simulate.targets.targets_page import write_page
 
 FIRST_SEED = 2026
 
@@ -75,10 +73,3 @@ def _all(tasks: Sequence[_Task], scale: Scale, processes: int) -> Iterable[Measu
 def _measure(scale: Scale, task: _Task) -> Measures:
     scenario, contender, seed = task
     return scenario.measure(contender, scale, seed)
-
-
-def write(report: Report, out: Path) -> None:
-    """Write `report.json` and `index.html` into a directory."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
-    write_page(report.targets, report.runs, out / "index.html")

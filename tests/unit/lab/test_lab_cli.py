@@ -29,7 +29,7 @@ def test_an_engine_starts_without_what_only_others_need() -> None:
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     # The operators' command imports its commands on demand with the same class.
     modules = set(result.stdout.split()) - {"control_plane.cli", "control_plane.cli.lazy_commands"}
-    assert "lab.engine.engine_command" in modules
+    assert "lab.commands.engine_command" in modules
     assert not [
         name
         for name in modules

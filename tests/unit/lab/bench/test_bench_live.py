@@ -28,7 +28,7 @@ from lab.bench.live.workloads import WORKLOADS, Draw, trace_workload
 from lab.replay.outcome import Outcome, OutcomeKind
 from lab.traces.trace import TraceError
 
-NO_USE = EngineUse(0.0, 0.0, 0.0, 0.0)
+NO_USE = EngineUse(0.0, 0.0)
 
 
 def outcome(kind: OutcomeKind, e2e_s: float, code: str = "") -> Outcome:
@@ -86,16 +86,13 @@ def test_a_refused_request_counts_as_unanswered() -> None:
 
 def test_even_engines_and_uneven_ones() -> None:
     even = use_of([[(4, 0), (4, 0)]] * 3, seats=8)
-    assert (even.mean, even.imbalance, even.deviation_between_engines, even.waiting) == (0.5, 0.0, 0.0, 0.0)
+    assert (even.mean, even.imbalance) == (0.5, 0.0)
     uneven = use_of([[(8, 3), (0, 0)]] * 3, seats=8)
     assert uneven.mean == 0.5
     assert uneven.imbalance > 0.5
-    assert uneven.deviation_between_engines == 0.5
-    assert uneven.waiting == 3.0, "they waited although eight seats were free"
 
 
-def test_waiting_without_a_free_engine_is_not_excess() -> None:
-    assert use_of([[(8, 5), (8, 0)]], seats=8).waiting == 0.0
+def test_without_samples_there_is_no_use() -> None:
     assert use_of([], seats=8) == NO_USE
 
 
@@ -128,23 +125,13 @@ def test_a_contest_without_another_balancer_has_nothing_to_lose() -> None:
     assert (found.losses, found.goals) == ([], [])
 
 
-def test_ratios_are_taken_round_by_round() -> None:
-    # The ratios of the rounds are 2 and 1/4; neither equals the ratio of the medians.
-    contest = contest_with(penstock=[0.4, 0.2], envoy=[0.2, 0.8])
-    ratio = contest.scores[1].ratios["e2e_p50_s"]
-    assert ratio is not None
-    assert (ratio.least, ratio.most) == (0.25, 2.0)
-    assert contest.scores[0].ratios == {}
-
-
 def test_a_round_without_a_quantile_leaves_none_for_all() -> None:
     runs = {"penstock": [run_of(0.5), run_of(0.7, refused=5)], "envoy": [run_of(0.5), run_of(0.5)]}
     contest = contest_of(DEMAND, runs, {})
-    ours, others = contest.scores
+    ours = contest.scores[0]
     assert ours.figures["e2e_p50_s"] == pytest.approx(0.6)
     assert ours.figures["e2e_p99_s"] is None
     assert ours.refused == 5
-    assert others.ratios["e2e_p99_s"] is None
     assert results_of(contest).losses[0].ratio is None, "what is never answered is the worst loss"
 
 

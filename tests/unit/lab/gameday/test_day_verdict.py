@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,8 +13,7 @@ from lab.demo.findings import Measured
 from lab.demo.records import Answer, Attempt, Outcome, Served, Sighting
 from lab.gameday.day_verdict import Day, judge
 from lab.gameday.fault_catalogue import FAULTS, TargetKind
-from lab.gameday.gameday_report import render
-from lab.gameday.gameday_run import DayResult
+from lab.gameday.gameday_run import DayResult, write_report
 from lab.planet.fleet_watch import Look
 
 REGIONS = ("eu-de", "eu-es", "us-east")
@@ -126,9 +127,10 @@ def looked(facts: Day, looks: Sequence[Look]) -> Day:
 
 
 @pytest.mark.parametrize("name", list(FAULTS))
-def test_a_good_day_passes(name: str) -> None:
+def test_a_good_day_passes(name: str, tmp_path: Path) -> None:
     assert missed(name, day(name)) == set()
-    assert "Every fault had the expected outcome" in render([DayResult(name, "w", judge(FAULTS[name], day(name)), 80)])
+    write_report([DayResult(name, "w", judge(FAULTS[name], day(name)), 80)], tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_bytes())["passed"] is True
 
 
 @pytest.mark.parametrize("name", list(FAULTS))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lab.commands.soak_command import memory_result
 from lab.gameday.gameday_run import DayResult
-from lab.gameday.soak_command import memory_result
 
 
 def day(**memory_mib: float) -> DayResult:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from lab.simulate.commands.simulate_world_command import simulate_world
+from lab.commands.simulate_world_command import simulate_world
 from lab.simulate.many_regions import Faults, World, WorldConfig
 
 SMALL = WorldConfig(regions=6, endpoints=6, rate_per_s=40.0, seconds=10.0, jurisdiction=3, report_age_s=5.0)

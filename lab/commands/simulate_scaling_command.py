@@ -5,12 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from lab.simulate.scaling import compare
+from lab.bench.bench_results import Columns, columns_table, write_results
+from lab.simulate.scaling import Scaled, compare
+
+COLUMNS: Columns[Scaled] = (
+    ("autoscaler", lambda row: row.name),
+    ("time above target", lambda row: f"{row.above_target_share:.2%}"),
+    ("served away", lambda row: f"{row.away_share:.2%}"),
+    ("no slot", lambda row: f"{row.unserved_share:.2%}"),
+    ("no slot in the loss", lambda row: f"{row.unserved_in_loss_share:.2%}"),
+    ("GPU hours", lambda row: f"{row.gpu_hours:.0f}"),
+)
 
 
 def simulate_scaling(
@@ -22,15 +30,8 @@ def simulate_scaling(
     """Compare recommended capacity with a reactive autoscaler over days with a surge and the loss of a region."""
     console = Console()
     found = compare(days=days, seed=seed, cold_start_s=cold_start)
-    table = Table(title=f"{days - 1} days after the first, three regions, cold start {cold_start:g} s")
-    table.add_column("autoscaler")
-    for column in ("time above target", "served away", "no slot", "no slot in the loss", "GPU hours"):
-        table.add_column(column, justify="right")
-    for row in found:
-        shares = (row.above_target_share, row.away_share, row.unserved_share, row.unserved_in_loss_share)
-        table.add_row(row.name, *(f"{share:.2%}" for share in shares), f"{row.gpu_hours:.0f}")
-    console.print(table)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    title = f"{days - 1} days after the first, three regions, cold start {cold_start:g} s"
+    console.print(columns_table(title, COLUMNS, found))
     settings = {"days": days, "cold_start_s": cold_start, "seed": seed}
-    out.write_bytes(msgspec.json.format(msgspec.json.encode({"settings": settings, "autoscalers": found}), indent=1))
+    write_results(out, {"settings": settings, "autoscalers": found})
     console.print(f"results: {out}")

@@ -12,8 +12,8 @@ from lab.bench.bench_results import this_machine
 from lab.bench.live.bench_live_report import Conditions, Contest, Demand, LiveResults, Scores
 from lab.bench.live.contest import LiveRun, Times
 from lab.bench.live.engine_use import EngineUse
-from lab.simulate.calibration import FIGURES, CannotCompare, compare, misranked
-from lab.simulate.commands.calibrate_command import calibrate
+from tests.calibration.__main__ import calibrate
+from tests.calibration.calibration import FIGURES, CannotCompare, compare, misranked
 
 DEMAND = Demand("multi-turn", "", {"a": "h100", "b": "l40s"}, 4, 2.0, 1.0, 0.5, 1)
 CONDITIONS = Conditions(time_scale=1.0, seconds=30.0, warm_up_seconds=5.0, rounds=1, seed=3)
@@ -21,8 +21,8 @@ CONDITIONS = Conditions(time_scale=1.0, seconds=30.0, warm_up_seconds=5.0, round
 
 def scores(system: str, requests: int, figures: dict[str, float | None]) -> Scores:
     times = Times(1.0, 1.0, 1.0, 1.0)
-    run = LiveRun(requests, requests, 0, 0, {}, times, times, times, EngineUse(0.0, 0.0, 0.0, 0.0), 0.0)
-    return Scores(system, figures, {}, 0, 0, 0.0, 0.0, 0.0, {}, [run])
+    run = LiveRun(requests, requests, 0, 0, {}, times, times, times, EngineUse(0.0, 0.0), 0.0)
+    return Scores(system, figures, {}, 0, 0, 0.0, 0.0, 0.0, [run])
 
 
 def results(*found: Scores, workload: str = "multi-turn") -> LiveResults:

@@ -6,11 +6,11 @@ import resource
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from lab.bench.bench_results import write_results
 from lab.simulate.many_regions import Faults, World, WorldConfig
 
 
@@ -51,7 +51,6 @@ def simulate_world(
     for name, value in rows.items():
         table.add_row(name, value)
     console.print(table)
-    out.parent.mkdir(parents=True, exist_ok=True)
     report = {"config": config, "result": result, "peak_memory_mb": round(memory_mb)}
-    out.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    write_results(out, report)
     console.print(f"results: {out}")

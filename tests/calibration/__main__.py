@@ -1,4 +1,4 @@
-"""The command `penstock-lab calibrate`, which simulates the contests of `bench-live` and compares the figures."""
+"""Simulates the contests of `bench-live` and compares the figures: `make calibrate`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.table import Table
 
 from lab.bench.live.bench_live_report import LiveResults
 from lab.refusal import refuse
-from lab.simulate.calibration import WITHIN, CannotCompare, Comparison, compare, misranked
 from lab.traces.trace import TraceError
+from tests.calibration.calibration import WITHIN, CannotCompare, Comparison, compare, misranked
 
 
 def calibrate(
@@ -60,3 +60,7 @@ def _table(comparisons: list[Comparison]) -> Table:
             ratio,
         )
     return table
+
+
+if __name__ == "__main__":
+    typer.run(calibrate)

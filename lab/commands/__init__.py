@@ -1,0 +1,1 @@
+"""The commands of `penstock-lab`: options, their errors, and exit codes."""

@@ -1,1 +1,0 @@
-"""The simulation commands of `penstock-lab`."""

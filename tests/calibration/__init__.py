@@ -1,0 +1,1 @@
+"""Compares the simulator with what `bench-live` measured: `make calibrate`."""
