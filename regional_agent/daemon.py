@@ -45,7 +45,7 @@ from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.locate import Locator
-from regional_agent.runtime import AgentRuntime
+from regional_agent.runtime import AgentCredentials, AgentRuntime
 from regional_agent.services.admin_service import AdminPages, AdminService
 from regional_agent.services.peer_service import PeerService
 from regional_agent.services.traffic_service import TrafficService
@@ -125,21 +125,19 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     exporter = _span_exporter(settings, metrics, tls.to_upstreams, rng)
     admin_keys = ApiKeys(settings.admin_api_keys_file) if settings.admin_api_keys_file is not None else None
     access = KeyAccess(admin_keys, identity.sessions, key_setting=f"{PREFIX}ADMIN_API_KEYS_FILE")
+    pools = UpstreamPools(pool, peer_pool, control_plane_pool)
     async with AgentRuntime(
         settings,
-        sessions=identity.sessions,
-        pool=pool,
-        peer_pool=peer_pool,
-        control_plane_pool=control_plane_pool,
-        metrics=metrics,
-        rng=rng,
-        region_keys=region_key.secret if region_key is not None else None,
-        redis_tls=tls.to_redis,
+        AgentCredentials(
+            identity.sessions, region_key.secret if region_key is not None else None, redis_tls=tls.to_redis
+        ),
+        pools,
+        metrics,
+        rng,
     ) as runtime:
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
         tracer = _tracer(settings, exporter, rng)
         recorder = OutcomeRecorder(settings.region, metrics, runtime.tally, access_log, tracer)
-        pools = UpstreamPools(pool, peer_pool)
         proxy = Proxy(runtime.router, pools, recorder, settings.limits, via=via, rng=rng)
         proxy.start()
         runtime.reloaded_files += [("identity", identity), ("admin_api_keys", access)]

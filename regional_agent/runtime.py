@@ -6,15 +6,11 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from adapters.configuration.settings_loader import BadSettings
-from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.files.secret_file import read_secret
 from adapters.files.watched_files import ReloadedFiles, Watched, WatchedFiles
 from adapters.store import keys
 from adapters.store.codec import encode
@@ -23,27 +19,24 @@ from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
 from adapters.store.signing_again import sign_again_when_due
-from penstock.health.outlier_ejection import EjectionRules
 from penstock.policy.policy import Policy
-from penstock.routing.affinity import AffinityIndex
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.wire.region_key import RegionKeys
 from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.active_config import ActiveConfig
-from regional_agent.config.settings import PREFIX, AgentSettings
-from regional_agent.config.start_epoch import next_epoch
-from regional_agent.endpoints.endpoint import OutlierDetection
+from regional_agent.config.settings import AgentSettings
+from regional_agent.config.settings_parts import endpoint_settings, make_state_dir, redis_password, tls_to_etcd
+from regional_agent.config.start_epoch import AgentInstance, next_epoch
 from regional_agent.endpoints.endpoint_leases import LeaseFile
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.objects.shared_objects import SharedObjects
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.credit_ledger import CreditLedger
-from regional_agent.peers.peer_prober import PeerProber
+from regional_agent.peers.peer_prober import CreditRequests, PeerProber
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.readiness import Readiness
 from regional_agent.requests.authorization import Authorization
@@ -57,10 +50,9 @@ from regional_agent.routing.local_targets import LocalTargets
 from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.router import Router
-from regional_agent.shared_load.prefix_exchange import PrefixExchange
-from regional_agent.shared_load.redis_script import RedisAddress
+from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
+from regional_agent.shared_load.region_exchanges import RegionExchanges
 from regional_agent.shared_load.shared_load import SharedLoad
-from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.demand_meter import DemandMeter
@@ -68,10 +60,21 @@ from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
 from regional_agent.telemetry.reporter import ControlPlanes, Reporter
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.state_metrics import StateMetrics
-from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPools
 
 REGISTRATION_TTL_S = 5
 """Time (s) until the registration of a failed agent expires; other regions detect the failure sooner by probes."""
+
+
+class AgentCredentials(NamedTuple):
+    """The keys of one agent."""
+
+    sessions: Sessions
+    """The identity of the agent, and the keys that it shares with other processes."""
+    region_keys: RegionKeys | None = None
+    """Authenticate the data shared with the region's other agents; required if Redis is configured."""
+    redis_tls: Callable[[], ssl.SSLContext] | None = None
+    """Returns the TLS context for a new connection to Redis; None uses the system's trust store."""
 
 
 class AgentRuntime:
@@ -80,30 +83,20 @@ class AgentRuntime:
     def __init__(
         self,
         settings: AgentSettings,
-        *,
-        sessions: Sessions,
-        pool: UpstreamPool,
+        credentials: AgentCredentials,
+        pools: UpstreamPools,
         metrics: AgentMetrics,
         rng: Random,
-        peer_pool: UpstreamPool | None = None,
-        control_plane_pool: UpstreamPool | None = None,
         store: ConfigStore | None = None,
-        region_keys: RegionKeys | None = None,
-        redis_tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         """Build all parts without starting them.
 
         Args:
             settings: settings of this agent.
-            sessions: the identity of this agent, and the keys that it shares with other processes.
-            pool: connections to endpoints and control planes.
+            pools: connections to endpoints, agents and control planes.
             metrics: the metrics that this agent exports to Prometheus.
             rng: jitter and random choices.
-            peer_pool: connections to other regions' agents; None uses `pool`.
-            control_plane_pool: connections to control planes; None uses `pool`.
             store: the configuration store; None connects to the etcd of the settings.
-            region_keys: authenticate the data shared with the region's other agents; required if Redis is configured.
-            redis_tls: returns the TLS context for a new connection to Redis; None uses the system's trust store.
 
         Raises:
             BadEndpointFile, BadGeoDatabase: a file that the settings name cannot be used.
@@ -112,14 +105,15 @@ class AgentRuntime:
         self._settings = settings
         self._metrics = metrics
         self._rng = rng
+        sessions = credentials.sessions
         self._binding = sessions.identity.binding
         self._registration: Registration | None = None
         self._peer_url = ""
         """The URL at which other regions reach this agent; empty before `announce`."""
         self._tasks: list[asyncio.Task[None]] = []
         region, name, clock = settings.region, settings.name, time.monotonic
-        _make_state_dir(settings.state_dir)
-        self._epoch = next_epoch(settings.state_dir, time.time())
+        make_state_dir(settings.state_dir)
+        agent = self._agent = AgentInstance(region, name, next_epoch(settings.state_dir, time.time()))
         etcd_files = None
         if store is None:
             etcd = EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings))
@@ -130,15 +124,11 @@ class AgentRuntime:
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies, settings.location_header)
         chooser = EndpointChooser(rng)
         self.endpoints = EndpointSet(
-            settings.endpoints_file,
-            pool,
+            endpoint_settings(settings, rng),
+            pools.endpoints,
             rng,
-            zone=settings.zone,
-            outlier_detection=_outlier_detection(settings, rng),
             on_ejected=metrics.endpoints.ejected,
             on_suspect=metrics.endpoints.became_suspect,
-            upstream_ca=settings.upstream_ca_file,
-            state_dir=settings.state_dir,
             held_prefixes=chooser.affinity.exact,
         )
         self.registrations = Registrations(
@@ -161,9 +151,11 @@ class AgentRuntime:
         )
         self.queue = QueueDispatcher(self.endpoints, self.shared_load, clock, metrics.waited)
         password = redis_password(settings.redis_password_file) if settings.redis_password_file is not None else None
-        redis = _redis_address(settings, redis_tls, password)
-        shared_objects = self._make_shared_objects(region_keys, redis)
-        self.objects = KnownObjects(shared_objects)
+        self.exchanges = RegionExchanges(_redis(settings, credentials, password), agent, rng)
+        """The exchanges of data with the region's other agents; none if no Redis is configured."""
+        self.exchanges.share_load(self.shared_load, self.queue.summaries, self.queue.room_appeared)
+        self.exchanges.share_prefixes(chooser.affinity, self._is_agent_here)
+        self.objects = KnownObjects(self.exchanges.objects)
 
         self.demand = DemandMeter(clock)
         self.tally = RequestTally()
@@ -171,25 +163,15 @@ class AgentRuntime:
             name, self.endpoints, self.queue, self.demand, agents_here=self._agents_here, clock=clock
         )
         self.peers = PeerProber(
-            region,
-            name,
+            agent,
             sessions,
-            peer_pool or pool,
+            pools.peers,
             self._directory,
+            CreditRequests(credits.wanted, self.queue.credit_arrived),
             rng,
-            wanted=credits.wanted,
-            on_credit=self.queue.credit_arrived,
-            on_failed=lambda: self._reporter.wake(),
-            clock=clock,
         )
         self.readiness = Readiness(self.config, self.endpoints, self.peers.serve_any)
-        self.responder = ProbeResponder(region, name, sessions, self.config, self.endpoints, self.queue, credits)
-
-        load_exchange = self._make_exchange(region_keys, redis)
-        prefix_exchange = self._make_prefix_exchange(chooser.affinity, region_keys, redis)
-        exchanges = (load_exchange, shared_objects, prefix_exchange)
-        self.exchanges = [exchange for exchange in exchanges if exchange is not None]
-        """The exchanges of data with the region's other agents through Redis; empty if no Redis is configured."""
+        self.responder = ProbeResponder(agent, sessions, self.config, self.endpoints, self.queue, credits)
         quotas = Quotas(lambda: len(self._agents_here()))
         authorization = Authorization(region, self.config, self.locator, quotas)
         expectations = chooser.expectations
@@ -197,7 +179,7 @@ class AgentRuntime:
         self.forwarded_requests = ForwardedRequestReader(
             region, self.config, sessions, authorization, expectations, self.objects
         )
-        self.prompt_tokens = PromptTokens(chooser.affinity.exact, pool)
+        self.prompt_tokens = PromptTokens(chooser.affinity.exact, pools.endpoints)
         services = LocalServices(region, self.endpoints, self.shared_load, chooser, self.queue.room_appeared)
         local = LocalTargets(services, self.queue, self.prompt_tokens)
         self.router = Router(
@@ -223,7 +205,7 @@ class AgentRuntime:
         )
         self.state_metrics = StateMetrics(metrics, state, self.shared_load)
         self._reports = ReportBuilder(
-            ReportSender(region, name, self._epoch),
+            ReportSender(region, name, self._agent.epoch),
             state,
             self.demand,
             credits,
@@ -233,11 +215,12 @@ class AgentRuntime:
         self._reporter = Reporter(
             self._store,
             ControlPlanes(settings.control_plane_urls, "control-planes" in settings.allow_plaintext),
-            control_plane_pool or pool,
+            pools.control_planes,
             sessions,
             rng,
             self._reports.build,
         )
+        self.peers.on_failed = self._reporter.wake
 
     async def __aenter__(self) -> Self:
         self.endpoints.start()
@@ -245,8 +228,7 @@ class AgentRuntime:
         if self.locator.geoip.available:
             self._tasks.append(keep_running("geoip", self.locator.geoip.keep_reloading))
         self._tasks.append(keep_running("tokens of prompts", self.prompt_tokens.keep_asking))
-        for exchange in self.exchanges:
-            exchange.start()
+        self.exchanges.start()
         self._directory.start()
         self.config.start()
         self._reporter.start()
@@ -261,8 +243,7 @@ class AgentRuntime:
         await self._directory.stop()
         await self.peers.stop()
         self.queue.close()
-        for exchange in self.exchanges:
-            await exchange.stop()
+        await self.exchanges.stop()
         await cancel(self._tasks)
         await self.endpoints.stop()
         await self._store.close()
@@ -281,7 +262,7 @@ class AgentRuntime:
             settings.name,
             self._peer_url,
             settings.advertise_admin_url or admin_url,
-            self._epoch,
+            self._agent.epoch,
             self.responder.certificate,
         )
         own_key = keys.agent(settings.region, settings.name)
@@ -313,7 +294,7 @@ class AgentRuntime:
         """Return the content of the status page."""
         reason = self.readiness.not_ready_reason()
         return {
-            "epoch": self._epoch,
+            "epoch": self._agent.epoch,
             "ready": reason is None,
             "not_ready_because": reason,
             **self.config.status(),
@@ -350,87 +331,15 @@ class AgentRuntime:
     async def _has_successor(self) -> bool:
         # The registration is read from the store, because the directory may not yet contain a new successor.
         newest = await self._directory.read_member(self._settings.region, self._settings.name)
-        return newest is not None and newest.epoch > self._epoch and newest.peer_url == self._peer_url
-
-    def _make_exchange(self, region_keys: RegionKeys | None, redis: RedisAddress | None) -> SharedLoadExchange | None:
-        settings = self._settings
-        if redis is None:
-            return None
-        if region_keys is None:
-            raise ValueError("agents that share load through Redis need the key of their region")
-        return SharedLoadExchange(
-            self.shared_load,
-            self.queue.summaries,
-            self.queue.room_appeared,
-            redis=redis,
-            region_keys=region_keys,
-            region=settings.region,
-            agent=settings.name,
-            epoch=self._epoch,
-            rng=self._rng,
-        )
-
-    def _make_shared_objects(self, region_keys: RegionKeys | None, redis: RedisAddress | None) -> SharedObjects | None:
-        if redis is None or region_keys is None:
-            return None
-        return SharedObjects(redis, region_keys, self._settings.region, self._rng)
-
-    def _make_prefix_exchange(
-        self, index: AffinityIndex, region_keys: RegionKeys | None, redis: RedisAddress | None
-    ) -> PrefixExchange | None:
-        if redis is None or region_keys is None:
-            return None
-        return PrefixExchange(
-            index,
-            self._is_agent_here,
-            redis=redis,
-            region_keys=region_keys,
-            region=self._settings.region,
-            agent=self._settings.name,
-            epoch=self._epoch,
-            rng=self._rng,
-        )
+        return newest is not None and newest.epoch > self._agent.epoch and newest.peer_url == self._peer_url
 
 
-def _make_state_dir(state_dir: Path) -> None:
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadSettings(
-            f"{PREFIX}STATE_DIR: {state_dir}: {error.strerror}; name a directory that the agent may create"
-        ) from None
-
-
-def _redis_address(
-    settings: AgentSettings, tls: Callable[[], ssl.SSLContext] | None, password: WatchedFiles[bytes | None] | None
-) -> RedisAddress | None:
+def _redis(
+    settings: AgentSettings, credentials: AgentCredentials, password: WatchedFiles[bytes | None] | None
+) -> RegionRedis | None:
     if settings.redis_url is None:
         return None
-    return RedisAddress(settings.redis_url.get_secret_value(), tls, password)
-
-
-def redis_password(file: Path) -> WatchedFiles[bytes | None]:
-    """Return the password for Redis in a file; None as long as the file was never usable."""
-    return WatchedFiles((file,), lambda: read_secret(file, "password for Redis", min_bytes=1), fallback=None)
-
-
-def tls_to_etcd(settings: AgentSettings) -> Tls | None:
-    """Return the TLS files for connections to etcd; None for connections without TLS."""
-    return tls_to(
-        settings.etcd_endpoints,
-        ca=settings.etcd_ca_file,
-        certificate=settings.etcd_certificate_file,
-        key=settings.etcd_key_file,
-        identity_dir=settings.identity_dir,
-        allow_plaintext="etcd" in settings.allow_plaintext,
-    )
-
-
-def _outlier_detection(settings: AgentSettings, rng: Random) -> OutlierDetection:
-    rules = EjectionRules(
-        server_errors_count=settings.server_errors_eject,
-        base_s=settings.ejection_s,
-        max_ejected_share=settings.max_ejected_share,
-        suspect_after_s=settings.suspect_after_s,
-    )
-    return OutlierDetection(rules, settings.warm_up_s, rng=rng)
+    if credentials.region_keys is None:
+        raise ValueError("agents that share load through Redis need the key of their region")
+    address = RedisAddress(settings.redis_url.get_secret_value(), credentials.redis_tls, password)
+    return RegionRedis(address, credentials.region_keys, settings.region)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -13,6 +14,16 @@ MAX_EPOCH = 2**53 - 1
 """Maximum epoch. Redis scripts and JSON readers represent larger integers inexactly."""
 
 log = structlog.get_logger()
+
+
+class AgentInstance(NamedTuple):
+    """One start of an agent."""
+
+    region: str
+    name: str
+    """Name of the agent: unique in the region and the same after a restart."""
+    epoch: int
+    """Grows with every start of the agent; at most MAX_EPOCH."""
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -25,7 +24,6 @@ from penstock.policy.policy import Policy
 from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.endpoints import endpoint_credentials, endpoint_probes, endpoint_signals
-from regional_agent.endpoints.discovery.endpoint_dns import Resolve
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_credentials import EndpointCredentials
 from regional_agent.endpoints.endpoint_failures import EndpointFailures
@@ -34,7 +32,7 @@ from regional_agent.endpoints.endpoint_groups import EndpointGroups
 from regional_agent.endpoints.endpoint_models import UNAUTHORIZED
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_progress import ProgressMonitor
-from regional_agent.endpoints.endpoint_sources import EndpointSources
+from regional_agent.endpoints.endpoint_sources import EndpointSettings, EndpointSources
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.upstream.address import Address
@@ -59,53 +57,36 @@ class EndpointSet:
 
     def __init__(
         self,
-        file: Path,
+        settings: EndpointSettings,
         connections: UpstreamPool,
         rng: Random,
         *,
-        zone: str = "",
-        outlier_detection: OutlierDetection | None = None,
         on_ejected: Callable[[AttemptOutcome], None] = lambda outcome: None,
         on_suspect: Callable[[StallReason], None] = lambda reason: None,
-        resolve: Resolve | None = None,
-        upstream_ca: Path | None = None,
-        state_dir: Path | None = None,
         held_prefixes: HeldPrefixes | None = None,
     ) -> None:
         """Read the file.
 
         Args:
-            file: see `endpoint_file`.
             connections: the connection pool of the probes.
             rng: adds jitter to the probe interval.
-            zone: the agent's zone; empty if zones are not used.
-            outlier_detection: the outlier detection and warm-up settings.
             on_ejected: called at every ejection, with the outcome that caused it.
             on_suspect: called when an endpoint becomes suspect, with the evidence.
-            resolve: see `DnsResolver`.
-            upstream_ca: authorities that sign the certificates of engines; None uses the system's trust store.
-            state_dir: see `EndpointDiscovery`.
             held_prefixes: receives the blocks that endpoints hold by their KV events; None reads no KV events.
 
         Raises:
             BadEndpointFile: the file is invalid; an agent does not start with an invalid file.
         """
         self._by_name: dict[str, Endpoint] = {}
-        self._credentials = EndpointCredentials(upstream_ca)
+        self._credentials = EndpointCredentials(settings.upstream_ca)
         self.sources = EndpointSources(
-            file,
-            rng,
-            self._apply,
-            read_ahead=self._credentials.read_ahead,
-            state_dir=state_dir,
-            ready=self._ready_addresses,
-            resolve=resolve,
+            settings, rng, self._apply, read_ahead=self._credentials.read_ahead, ready=self._ready_addresses
         )
         """The sources of the endpoints."""
         self._connections = connections
         self._rng = rng
-        self._zone = zone
-        self._outlier_detection = outlier_detection or OutlierDetection(rng=rng)
+        self._zone = settings.zone
+        self._outlier_detection = settings.outlier_detection or OutlierDetection(rng=rng)
         self.failures = EndpointFailures(self._outlier_detection.clock, on_ejected)
         """Receives the outcomes of requests."""
         self._progress = ProgressMonitor(

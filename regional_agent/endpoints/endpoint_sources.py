@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -18,6 +18,7 @@ from adapters.files.threaded_read import ThreadedRead
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.discovery.endpoint_discovery import EndpointDiscovery, Entry
 from regional_agent.endpoints.discovery.endpoint_dns import Resolve
+from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import parse_endpoints, read_endpoint_file
 from regional_agent.upstream.address import Address
@@ -30,44 +31,60 @@ _NEVER_READ: Final = (-1, -1, -1, -1, -1, -1)
 log = structlog.get_logger()
 
 
+class EndpointSettings(NamedTuple):
+    """What an agent is told of its region's endpoints when it starts."""
+
+    file: Path
+    """The endpoints file, see `endpoint_file`."""
+    zone: str = ""
+    """The agent's zone; empty if zones are not used."""
+    outlier_detection: OutlierDetection | None = None
+    """None for the defaults."""
+    upstream_ca: Path | None = None
+    """Authorities that sign the certificates of engines; None uses the system's trust store."""
+    state_dir: Path | None = None
+    """Where the answers of directories are kept, see `EndpointDiscovery`."""
+    resolve: Resolve | None = None
+    """See `DnsResolver`."""
+
+
 class EndpointSources:
     """The configured, resolved and registered endpoints, without conflicts."""
 
     def __init__(
         self,
-        file: Path,
+        settings: EndpointSettings,
         rng: Random,
         on_change: Callable[[], None],
         *,
         read_ahead: Callable[[Iterable[EndpointSpec]], None] = lambda _: None,
-        state_dir: Path | None = None,
         ready: Callable[[], Set[tuple[str, int]]] = frozenset,
-        resolve: Resolve | None = None,
     ) -> None:
         """Read the file.
 
         Args:
-            file: see `endpoint_file`.
             rng: adds jitter to queries.
             on_change: called after `specs` has changed.
             read_ahead: receives the templates of a changed file, in a thread, to read the files that they name.
-            state_dir, ready, resolve: see `EndpointDiscovery`.
+            ready: see `EndpointDiscovery`.
 
         Raises:
             BadEndpointFile: the file is invalid; an agent does not start with an invalid file.
         """
         self.problem: str | None = None
         """The problem of the current file; None while its content is in force."""
-        self.discovery = EndpointDiscovery(rng, self._update, state_dir=state_dir, ready=ready, resolve=resolve)
+        self.discovery = EndpointDiscovery(
+            rng, self._update, state_dir=settings.state_dir, ready=ready, resolve=settings.resolve
+        )
         """The directories that the file names."""
         self.specs: list[EndpointSpec] = []
         """The endpoints of all sources; names and addresses are unique."""
-        self._file = file
+        self._file = settings.file
         self._on_change = on_change
         self._read_ahead = read_ahead
         self._registered: dict[str, EndpointSpec] = {}
         self._stamp: Stamp | None = _NEVER_READ
-        self._changed_entries = ThreadedRead(self._read_if_changed, str(file))
+        self._changed_entries = ThreadedRead(self._read_if_changed, str(settings.file))
         self._entries: tuple[Entry, ...] = self._read_if_changed() or ()
         self._merge()
 

@@ -20,11 +20,11 @@ from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
 from penstock.routes.object_locations import MAX_OBJECT_ID_CHARS, OBJECT_LIFETIME_S, ObjectLocation
-from penstock.wire.region_key import RegionKey, RegionKeys
+from penstock.wire.region_key import RegionKey
 from penstock.wire.session import BadSignature
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.objects.object_script import MAX_ENTRY_BYTES, OBJECTS_SCRIPT, object_keys
-from regional_agent.shared_load.redis_script import RedisAddress, RedisScript
+from regional_agent.shared_load.redis_script import RedisScript, RegionRedis
 
 PURPOSE: Final = "shared-objects"
 """Purpose for which the region's key authenticates the entries."""
@@ -85,9 +85,7 @@ class SharedObjects:
 
     def __init__(
         self,
-        redis: RedisAddress,
-        region_keys: RegionKeys,
-        region: str,
+        redis: RegionRedis,
         rng: Random,
         max_tenant_objects: int = MAX_TENANT_OBJECTS,
     ) -> None:
@@ -95,15 +93,13 @@ class SharedObjects:
 
         Args:
             redis: the Redis of the region.
-            region_keys: authenticate the entries that the region's agents store.
-            region: name of the region whose agents share the locations.
             rng: jitter of reconnects.
             max_tenant_objects: maximum number of objects of one tenant in Redis.
         """
         self._max_tenant_objects = max_tenant_objects
-        self._redis = RedisScript(redis, OBJECTS_SCRIPT, TIMEOUT_S)
-        self._key = RegionKey(region_keys, region, PURPOSE)
-        self._region = region
+        self._redis = RedisScript(redis.address, OBJECTS_SCRIPT, TIMEOUT_S)
+        self._key = RegionKey(redis.keys, redis.region, PURPOSE)
+        self._region = redis.region
         self._rng = rng
         self._stores: deque[_Operation] = deque(maxlen=MAX_WAITING)
         self._finds: deque[_Operation] = deque()

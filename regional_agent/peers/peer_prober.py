@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState, probe_timeout_s
@@ -21,6 +21,7 @@ from penstock.wire.identity import BadIdentity, decode_certificate, encode_certi
 from penstock.wire.probe import ProbeRequest, ProbeResponse
 from penstock.wire.session import BadSignature, Session, Sessions
 from regional_agent.background_tasks import cancel, keep_running, wait_for_event
+from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.peers.server_certificates import require_agent_of
@@ -67,44 +68,46 @@ class _Round:
         """Whether a delay of this process may have caused the timeout of a probe."""
 
 
+class CreditRequests(NamedTuple):
+    """What a prober needs to know of this agent's spill credits."""
+
+    wanted: Callable[[str, Spillover], int]
+    """Returns the number of credits to request from each region for a model."""
+    on_granted: Callable[[], None]
+    """Called when a region has granted credits."""
+
+
 class PeerProber:
     """Probes every other region of the policy and provides their views for routing decisions."""
 
     def __init__(
         self,
-        region: str,
-        agent: str,
+        agent: AgentInstance,
         sessions: Sessions,
         connections: UpstreamPool,
         directory: AgentDirectory,
+        credits: CreditRequests,
         rng: Random,
-        *,
-        wanted: Callable[[str, Spillover], int],
-        on_credit: Callable[[], None] = lambda: None,
-        on_failed: Callable[[], None] = lambda: None,
-        clock: Callable[[], float],
     ) -> None:
         """Create a prober without regions; `use` starts the probes.
 
         Args:
+            agent: this start of the agent.
             sessions: authenticate probes.
-            wanted: the number of spill credits to request for a model.
-            on_credit: called when a region has granted credits.
-            on_failed: called when a region enters or leaves the state FAILED.
-            clock: monotonic, in seconds.
+            credits: the spill credits to request.
         """
+        self.on_failed: Callable[[], None] = lambda: None
+        """Called when a region enters or leaves the state FAILED."""
         self.regions: dict[str, PeerRegion] = {}
         """The other regions of the policy, by name."""
-        self._region = region
-        self._agent = agent
+        self._region = agent.region
+        self._agent = agent.name
         self._sessions = sessions
         self._connections = connections
         self._directory = directory
         self._rng = rng
-        self._wanted = wanted
-        self._on_credit = on_credit
-        self._on_failed = on_failed
-        self._clock = clock
+        self._credits = credits
+        self._clock = time.monotonic
         self._policy: Policy | None = None
         self._failover = Failover()
         self._probe_now: dict[str, asyncio.Event] = {}
@@ -118,7 +121,7 @@ class PeerProber:
             del self.regions[gone], self._probe_now[gone]
             self._watches.pop(gone).cancel()
         for name in sorted(others - self.regions.keys()):
-            self.regions[name] = PeerRegion(name, self._on_failed)
+            self.regions[name] = PeerRegion(name, lambda: self.on_failed())
             self._probe_now[name] = asyncio.Event()
             watch = partial(self._watch, self.regions[name], self._probe_now[name])
             self._watches[name] = keep_running(f"peer {name}", watch)
@@ -255,7 +258,7 @@ class PeerProber:
             current.can_serve = True
             peer.round_succeeded(current.started_at, now, self._failover)
         if any(model.credits for model in answer.models.values()):
-            self._on_credit()
+            self._credits.on_granted()
 
     async def _answer(
         self, peer: PeerRegion, address: Address, timeout_s: float, current: _Round
@@ -343,7 +346,7 @@ class PeerProber:
         policy = self._policy
         models = policy.models if policy is not None else {}
         spillover = policy.spillover if policy is not None else Spillover()
-        wanted = {model: credits for model in models if (credits := self._wanted(model, spillover)) > 0}
+        wanted = {model: credits for model in models if (credits := self._credits.wanted(model, spillover)) > 0}
         return ProbeRequest(self._region, self._agent, region, os.urandom(8).hex(), time.time(), wanted)
 
     def _expected_rtt_s(self, peer: PeerRegion) -> float:

@@ -10,6 +10,7 @@ from penstock.wire.identity import BadIdentity, decode_certificate, encode_certi
 from penstock.wire.probe import MAX_EXPECTED_WAIT_S, ModelReadiness, ProbeRequest, ProbeResponse
 from penstock.wire.session import BadSignature, Sessions
 from regional_agent.config.active_config import ActiveConfig
+from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
@@ -20,8 +21,7 @@ class ProbeResponder:
 
     def __init__(
         self,
-        region: str,
-        agent: str,
+        agent: AgentInstance,
         sessions: Sessions,
         config: ActiveConfig,
         endpoints: EndpointSet,
@@ -31,8 +31,7 @@ class ProbeResponder:
         """Create a responder for one agent.
 
         Args:
-            region: region of this agent.
-            agent: name of this agent.
+            agent: this start of the agent.
             sessions: verify probes and sign answers.
             config: policy and plan in force.
             endpoints: the endpoints of this region.
@@ -41,8 +40,8 @@ class ProbeResponder:
         """
         self.shutting_down = False
         """While set, answers report that no model is ready, so that other regions use other agents."""
-        self._region = region
-        self._agent = agent
+        self._region = agent.region
+        self._agent = agent.name
         self._sessions = sessions
         self._config = config
         self._endpoints = endpoints

@@ -18,11 +18,12 @@ from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
 from penstock.routing.affinity import HELD_S, AffinityIndex
-from penstock.wire.region_key import RegionKey, RegionKeys
+from penstock.wire.region_key import RegionKey
 from penstock.wire.session import BadSignature
 from regional_agent.background_tasks import cancel, keep_running
+from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.shared_load.published_prefixes import PURPOSE, PublishedPrefixes, open_prefixes, seal_prefixes
-from regional_agent.shared_load.redis_script import RedisAddress, RedisScript
+from regional_agent.shared_load.redis_script import RedisScript, RegionRedis
 from regional_agent.shared_load.shared_load_exchange import BACKOFF_BASE_S, BACKOFF_CAP_S, FAILURES, TIMEOUT_S
 
 INTERVAL_S = 0.05
@@ -87,12 +88,8 @@ class PrefixExchange:
         self,
         index: AffinityIndex,
         is_known: Callable[[str], bool],
-        *,
-        redis: RedisAddress,
-        region_keys: RegionKeys,
-        region: str,
-        agent: str,
-        epoch: int,
+        redis: RegionRedis,
+        agent: AgentInstance,
         rng: Random,
     ) -> None:
         """Create an exchange that is not connected before `start`.
@@ -101,21 +98,17 @@ class PrefixExchange:
             index: records of the endpoints to which this agent sent requests.
             is_known: returns whether the directory contains an agent of this region; other entries are ignored.
             redis: the Redis of the region.
-            region_keys: keys that authenticate the entries of the region's agents; see `RegionKey`.
-            region: name of the region.
-            agent: name of this agent.
-            epoch: number of this start of the agent.
+            agent: this start of the agent.
             rng: jitter of reconnects.
         """
         self.rejected = 0
         """Number of entries that were rejected: not published by an agent of the region, or invalid."""
         self._index = index
         self._is_known = is_known
-        self._redis = RedisScript(redis, EXCHANGE, TIMEOUT_S)
-        self._region_key = RegionKey(region_keys, region, PURPOSE)
-        self._key = prefixes_key(region)
+        self._redis = RedisScript(redis.address, EXCHANGE, TIMEOUT_S)
+        self._region_key = RegionKey(redis.keys, redis.region, PURPOSE)
+        self._key = prefixes_key(redis.region)
         self._agent = agent
-        self._epoch = epoch
         self._rng = rng
         self._read_until = "0-0"
         self._task: asyncio.Task[None] | None = None
@@ -154,7 +147,9 @@ class PrefixExchange:
         notes = self._index.take_unpublished()
         entry = b""
         if notes:
-            entry = seal_prefixes(PublishedPrefixes(self._agent, self._epoch, time.time(), notes), self._region_key)
+            entry = seal_prefixes(
+                PublishedPrefixes(self._agent.name, self._agent.epoch, time.time(), notes), self._region_key
+            )
         async with asyncio.timeout(2 * TIMEOUT_S):
             reply = await self._redis.run((self._key,), (self._read_until, entry, int(HELD_S * 1000)))
         if not isinstance(reply, list) or len(reply) % 2 != 1:
@@ -175,7 +170,7 @@ class PrefixExchange:
                 self.rejected += 1
                 continue
             age_s = unix_s - published.sent_at
-            own = published.agent == self._agent and published.epoch == self._epoch
+            own = published.agent == self._agent.name and published.epoch == self._agent.epoch
             if own or not -MAX_CLOCK_DIFFERENCE_S <= age_s < HELD_S or not self._is_known(published.agent):
                 continue
             for endpoint, keys in published.keys.items():

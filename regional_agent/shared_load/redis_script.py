@@ -22,6 +22,7 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import NoScriptError, RedisError
 
 from adapters.files.watched_files import WatchedFiles
+from penstock.wire.region_key import RegionKeys
 
 MAX_AGENTS = 1024
 """Maximum number of fields of a region's hash. A larger hash is deleted, and each agent writes its load again."""
@@ -88,6 +89,15 @@ class RedisAddress(NamedTuple):
     """Returns the context for a new connection to a rediss URL; None uses the system's trust store."""
     password: WatchedFiles[bytes | None] | None = None
     """The password in a file; None uses the password in the URL."""
+
+
+class RegionRedis(NamedTuple):
+    """The Redis of one region."""
+
+    address: RedisAddress
+    keys: RegionKeys
+    """Authenticate the data that the region's agents share; see `RegionKey`."""
+    region: str
 
 
 class _PasswordFile(CredentialProvider):

@@ -15,11 +15,12 @@ from redis.exceptions import RedisError
 
 from adapters.backoff import full_jitter_s
 from penstock.fleet.shared_counts import FRESH_S, IDLE_INTERVAL_S, LEASE_S, MIN_INTERVAL_S, exchange_interval_s
-from penstock.wire.region_key import RegionKey, RegionKeys
+from penstock.wire.region_key import RegionKey
 from penstock.wire.session import BadSignature
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
+from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load
-from regional_agent.shared_load.redis_script import EXCHANGE, MAX_LOAD_BYTES, RedisAddress, RedisScript, loads_key
+from regional_agent.shared_load.redis_script import EXCHANGE, MAX_LOAD_BYTES, RedisScript, RegionRedis, loads_key
 from regional_agent.shared_load.shared_load import SharedLoad
 
 TIMEOUT_S = 0.25
@@ -45,12 +46,8 @@ class SharedLoadExchange:
         load: SharedLoad,
         queues: Callable[[], Mapping[str, QueueSummary]],
         on_received: Callable[[], None],
-        *,
-        redis: RedisAddress,
-        region_keys: RegionKeys,
-        region: str,
-        agent: str,
-        epoch: int,
+        redis: RegionRedis,
+        agent: AgentInstance,
         rng: Random,
     ) -> None:
         """Create an exchange that is not connected before `start`.
@@ -60,22 +57,18 @@ class SharedLoadExchange:
             queues: this agent's admission queues by model.
             on_received: called after the other agents' load or queues have changed.
             redis: the Redis of the region.
-            region_keys: keys that authenticate the loads of the region's agents; see `RegionKey`.
-            region: name of the region whose agents share their load.
-            agent: name of this agent, unique in the region and the same after a restart.
-            epoch: grows with every start of the agent; below 2**53.
+            agent: this start of the agent.
             rng: jitter of reconnects.
         """
         self._load = load
         self._queues = queues
         self._on_received = on_received
-        self._redis = RedisScript(redis, EXCHANGE, TIMEOUT_S)
-        self._region_key = RegionKey(region_keys, region)
-        self._key = loads_key(region)
+        self._redis = RedisScript(redis.address, EXCHANGE, TIMEOUT_S)
+        self._region_key = RegionKey(redis.keys, redis.region)
+        self._key = loads_key(redis.region)
         self._rng = rng
         self._agent = agent
-        self._epoch = epoch
-        self._field = PublishedLoad(agent, epoch, 0).field
+        self._field = PublishedLoad(agent.name, agent.epoch, 0).field
         self._others_changed_at = -inf
         """Time (s) at which the load or the queues of other agents last changed."""
         self._number = 0
@@ -125,7 +118,7 @@ class SharedLoadExchange:
     async def _exchange(self, loads: dict[str, tuple[int, int, int]], queues: Mapping[str, QueueSummary]) -> None:
         began_at = time.monotonic()
         self._number += 1
-        load = PublishedLoad(self._agent, self._epoch, self._number, loads, dict(queues))
+        load = PublishedLoad(self._agent.name, self._agent.epoch, self._number, loads, dict(queues))
         sealed = seal_load(load, self._region_key)
         if len(sealed) > MAX_LOAD_BYTES:
             log.warning("the load of this agent is too large for the other agents", size_bytes=len(sealed))

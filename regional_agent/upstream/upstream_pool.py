@@ -250,9 +250,15 @@ class UpstreamPool:
 class UpstreamPools:
     """The connections of the agent, by the kind of target."""
 
-    __slots__ = ("endpoints", "peers")
+    __slots__ = ("control_planes", "endpoints", "peers")
 
-    def __init__(self, endpoints: UpstreamPool, peers: UpstreamPool | None = None) -> None:
-        """`peers` holds the connections to other regions' agents; None uses `endpoints`."""
+    def __init__(
+        self,
+        endpoints: UpstreamPool,
+        peers: UpstreamPool | None = None,
+        control_planes: UpstreamPool | None = None,
+    ) -> None:
+        """`peers` has the connections to other regions' agents; a pool that is None is that of `endpoints`."""
         self.endpoints = endpoints
         self.peers = peers or endpoints
+        self.control_planes = control_planes or endpoints

@@ -15,6 +15,7 @@ import msgspec
 
 from regional_agent.endpoints.endpoint_registration import MAX_TTL_S, PATH, Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
@@ -55,7 +56,7 @@ def check(data: bytes) -> None:
     """Raises AssertionError if the property does not hold."""
     name, _, body = data.partition(b"\n")
     path, clock = PATH + b"/" + name, _Clock()
-    endpoints = EndpointSet(_FILE, UpstreamPool(), Random(1))
+    endpoints = EndpointSet(EndpointSettings(_FILE), UpstreamPool(), Random(1))
     registrations = Registrations(endpoints, _TOKEN_FILE, clock)
     reply = registrations.handle(b"PUT", path, BEARER, body)
     assert reply.status in (201, 400, 401, 405, 409)

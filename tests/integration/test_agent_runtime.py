@@ -30,9 +30,9 @@ from penstock.wire.identity import encode_certificate
 from penstock.wire.probe import ProbeRequest
 from penstock.wire.session import Purpose, Session, Sessions
 from regional_agent.config.settings import AgentSettings
-from regional_agent.runtime import AgentRuntime
+from regional_agent.runtime import AgentCredentials, AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
 from tests.support.identities import agent_sessions, control_plane_sessions, introduce
 from tests.support.shared_loads import region_keys
 from tests.support.small_http import Headers, SmallHttp
@@ -101,11 +101,10 @@ class Site:
             stack.callback(pool.close)
             self.runtime = AgentRuntime(
                 self.settings(),
-                sessions=self.sessions,
-                pool=pool,
-                metrics=self.metrics,
-                rng=Random(1),
-                region_keys=region_keys(self.region),
+                AgentCredentials(self.sessions, region_keys(self.region)),
+                UpstreamPools(pool),
+                self.metrics,
+                Random(1),
             )
             async with self.runtime as runtime:
                 await runtime.announce(peer_url=self.peer.url, admin_url="http://127.0.0.1:1")

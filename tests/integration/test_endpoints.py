@@ -21,6 +21,7 @@ from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_signals import MAX_PAGE_BYTES
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.telemetry.endpoint_reports import endpoint_report
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -84,7 +85,7 @@ def both_lines(engines: list[Engine]) -> str:
 async def endpoints(engines: list[Engine], connections: UpstreamPool, tmp_path: Path) -> AsyncIterator[EndpointSet]:
     file = tmp_path / "endpoints.yaml"
     file.write_text(both_lines(engines))
-    made = EndpointSet(file, connections, Random(1))
+    made = EndpointSet(EndpointSettings(file), connections, Random(1))
     yield made
     await made.stop()
 
@@ -304,7 +305,7 @@ async def test_an_endpoint_is_ready_for_its_loaded_models_only(
     file = tmp_path / "endpoints.yaml"
     file.write_text("".join(entry(f"gpu-{n}", engine.url, models="m, lora") for n, engine in enumerate(engines)))
     engines[0].models, engines[1].models = ["base", "m"], []
-    endpoints = EndpointSet(file, connections, Random(1))
+    endpoints = EndpointSet(EndpointSettings(file), connections, Random(1))
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 1 and named(endpoints, "gpu-1").health.ready)
     assert [endpoint.name for endpoint in endpoints.pool("m").endpoints] == ["gpu-0"]
@@ -342,7 +343,7 @@ async def test_each_kind_of_engine_is_polled_by_its_own_api(
     plain = entry("plain", engines[1].url).replace("}", ", engine: http, health: /ping}")
     file.write_text(triton + plain)
     engines[0].models = ["m"]
-    endpoints = EndpointSet(file, connections, Random(1))
+    endpoints = EndpointSet(EndpointSettings(file), connections, Random(1))
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready == 2)
     assert engines[0].asked_for == {b"/v2/health/ready", b"/v2/models/a%2Fb/ready", b"/v2/models/m/ready"}
@@ -445,7 +446,7 @@ async def test_endpoints_follow_the_addresses_of_a_name(
         f"- {{name: gpus, dns: 'engines.test:{engines[0].port}', models: [m], slots: 4}}\n"
         + entry("gpu-1", engines[1].url)
     )
-    endpoints = EndpointSet(tmp_path / "dns.yaml", connections, Random(1), resolve=resolve)
+    endpoints = EndpointSet(EndpointSettings(tmp_path / "dns.yaml", resolve=resolve), connections, Random(1))
     endpoints.start()
     await until(lambda: endpoints.sources.discovery.dns.status()["engines.test"]["problem"] == "no such host")
     await until(lambda: endpoints.pool("m").ready == 1)
@@ -479,11 +480,11 @@ async def test_an_agent_that_starts_while_dns_fails_uses_the_stored_addresses(
 
     file = tmp_path / "dns.yaml"
     file.write_text(f"- {{name: gpus, dns: 'engines.test:{engines[0].port}', models: [m], slots: 4}}\n")
-    endpoints = EndpointSet(file, connections, Random(1), resolve=resolve, state_dir=tmp_path)
+    endpoints = EndpointSet(EndpointSettings(file, resolve=resolve, state_dir=tmp_path), connections, Random(1))
     endpoints.start()
     await until((tmp_path / "discovered").exists)
     await endpoints.stop()
-    restarted = EndpointSet(file, connections, Random(1), resolve=resolve, state_dir=tmp_path)
+    restarted = EndpointSet(EndpointSettings(file, resolve=resolve, state_dir=tmp_path), connections, Random(1))
     assert [endpoint.name for endpoint in restarted.every()] == ["gpus-127.0.0.1"]
     restarted.start()
     await until(lambda: restarted.sources.discovery.dns.status()["engines.test"]["problem"] == "no such host")
@@ -498,7 +499,7 @@ async def test_the_systems_resolver_does_not_block_serving(
         f"- {{name: gpus, dns: 'localhost:{engines[0].port}', models: [m], slots: 4}}\n"
         "- {name: none, dns: 'nobody.invalid:80', models: [m], slots: 4}\n"
     )
-    endpoints = EndpointSet(tmp_path / "dns.yaml", connections, Random(1))
+    endpoints = EndpointSet(EndpointSettings(tmp_path / "dns.yaml"), connections, Random(1))
     endpoints.start()
     await until(lambda: endpoints.pool("m").ready >= 1)
     await until(lambda: bool(endpoints.sources.discovery.dns.status()["nobody.invalid"]["problem"]))
@@ -540,7 +541,7 @@ def engines_address(engine: Engine) -> Address:
 
 async def test_an_agent_does_not_start_without_an_endpoints_file(connections: UpstreamPool, tmp_path: Path) -> None:
     with pytest.raises(BadEndpointFile, match="cannot read"):
-        EndpointSet(tmp_path / "none.yaml", connections, Random(1))
+        EndpointSet(EndpointSettings(tmp_path / "none.yaml"), connections, Random(1))
 
 
 async def test_stops_cleanly(endpoints: EndpointSet, engines: list[Engine]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from penstock.health.engine_kinds import EngineKind
 from regional_agent.endpoints.discovery import kubernetes_api, kubernetes_reflector
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import authority
 from tests.support.kubernetes_server import KubernetesServer
@@ -77,7 +78,7 @@ async def watching(api: KubernetesServer, tmp_path: Path, what: str, rest: str =
         f" token_file: {api.token_file}, ca_file: {api.ca_file}}}\n" + (rest or "  models: [llama-3-8b]\n  slots: 16\n")
     )
     connections = UpstreamPool()
-    endpoints = EndpointSet(file, connections, Random(1), state_dir=tmp_path)
+    endpoints = EndpointSet(EndpointSettings(file, state_dir=tmp_path), connections, Random(1))
     endpoints.start()
     try:
         yield endpoints

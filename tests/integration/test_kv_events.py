@@ -15,6 +15,7 @@ from adapters.kv_event_reader import KvEventReader, MissingLibrary
 from penstock.kv_cache.held_blocks import chain_keys
 from penstock.kv_cache.held_prefixes import HeldPrefixes
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.kv_cache.kv_event_follower import BATCHES_AT_ONCE, KvEventFollower
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.kv_event_publisher import BLOCK, KvEventPublisher, removed, stored
@@ -95,7 +96,7 @@ async def test_the_endpoints_file_names_the_port(tmp_path: Path) -> None:
         entry = "- {name: a, url: 'http://127.0.0.1:9', models: [m], slots: 1, kv_events_port: %d}\n"
         file.write_text(entry % engine.port)
         held = HeldPrefixes()
-        endpoints = EndpointSet(file, UpstreamPool(), Random(1), held_prefixes=held)
+        endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1), held_prefixes=held)
         endpoints.start()
         try:
             engine.publish(stored([1, 2], None, TOKENS))

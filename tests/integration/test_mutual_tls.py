@@ -15,7 +15,7 @@ from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.store.config_store import StoreUnavailable
 from adapters.tls_contexts import ClientTls
 from lab.servers.redis import RedisServer
-from regional_agent.runtime import redis_password
+from regional_agent.config.settings_parts import redis_password
 from regional_agent.shared_load.redis_script import RedisAddress, RedisScript
 from tests.support.agent_processes import AgentProcess, write_endpoints
 from tests.support.identities import agent_id, control_plane_id, write_identity

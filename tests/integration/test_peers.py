@@ -18,8 +18,9 @@ from penstock.wire import identity, probe
 from penstock.wire.identity import Identity, TrustBundle, decode_certificate, encode_certificate
 from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
 from penstock.wire.session import BadSignature, Sessions
+from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.peers.agent_directory import AgentDirectory
-from regional_agent.peers.peer_prober import PeerProber
+from regional_agent.peers.peer_prober import CreditRequests, PeerProber
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import YEAR_S, agent_id, agent_sessions, authority, control_plane_sessions
@@ -93,14 +94,12 @@ class Observer:
             MemoryStore(), directory, {"there": addresses}, Random(1), sessions, allow_plaintext=True
         )
         self.peers = PeerProber(
-            "here",
-            "agent-1",
+            AgentInstance("here", "agent-1", 1),
             sessions,
             self.connections,
             self.directory,
+            CreditRequests(lambda model, spillover: self.wanted.get(model, 0), lambda: None),
             Random(1),
-            wanted=lambda model, spillover: self.wanted.get(model, 0),
-            clock=time.monotonic,
         )
 
     @property

@@ -16,11 +16,20 @@ from penstock.fleet.shared_counts import FRESH_S, LEASE_S
 from penstock.pools.placement import Reservation
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from regional_agent.background_tasks import cancel
+from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.shared_load import other_agents, shared_load_exchange
 from regional_agent.shared_load.published_load import MAX_US, PublishedLoad, QueueSummary, seal_load
-from regional_agent.shared_load.redis_script import MAX_AGENTS, MAX_LOAD_BYTES, RedisAddress, RedisScript, loads_key
+from regional_agent.shared_load.redis_script import (
+    MAX_AGENTS,
+    MAX_LOAD_BYTES,
+    RedisAddress,
+    RedisScript,
+    RegionRedis,
+    loads_key,
+)
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -39,12 +48,9 @@ class Sharing(SharedLoad):
             self,
             lambda: self.queues,
             lambda: None,
-            redis=RedisAddress(url),
-            region_keys=region_keys(region),
-            region=region,
-            agent=agent,
-            epoch=epoch,
-            rng=Random(epoch),
+            RegionRedis(RedisAddress(url), region_keys(region), region),
+            AgentInstance(region, agent, epoch),
+            Random(epoch),
         )
 
 
@@ -68,7 +74,7 @@ async def start(region: str, tmp_path: Path, redis_server: RedisServer) -> Async
     views: list[Sharing] = []
 
     def start(agent: str, epoch: int = 1, server: RedisServer | None = None) -> Sharing:
-        endpoints = EndpointSet(file, UpstreamPool(), Random(1))
+        endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1))
         view = Sharing(endpoints, region, agent, epoch, (server or redis_server).url)
         view.exchange.start()
         views.append(view)
@@ -393,7 +399,7 @@ async def test_a_reservation_of_absurd_size_does_not_hide_the_agents_other_reque
 async def test_without_redis_only_own_requests_count(tmp_path: Path) -> None:
     file = tmp_path / "endpoints.yaml"
     file.write_text("- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 4}\n")
-    view = SharedLoad(EndpointSet(file, UpstreamPool(), Random(1)))
+    view = SharedLoad(EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1)))
     reservation = view.reserve(Reservation(endpoint(view)))
     assert (view.up, view.age_s(), in_flight(view)) == (False, 0.0, [1])
     view.release(reservation)

@@ -21,7 +21,7 @@ from regional_agent.objects import shared_objects
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.object_script import object_keys
 from regional_agent.objects.shared_objects import BATCH, MAX_WAITING, SharedObjects, _digest
-from regional_agent.shared_load.redis_script import RedisAddress
+from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from tests.integration.test_objects import RESPONSES, comfyui, create, keeps, open_websocket, request
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask, code
@@ -133,7 +133,7 @@ async def test_without_redis_an_agent_finds_its_own_objects(tmp_path: Path) -> N
 async def test_a_tenant_with_many_objects_evicts_its_own(redis_server: RedisServer, tmp_path: Path) -> None:
     region = tmp_path.name
     shared = SharedObjects(
-        RedisAddress(redis_server.url), region_keys(region), region, Random(1), max_tenant_objects=10
+        RegionRedis(RedisAddress(redis_server.url), region_keys(region), region), Random(1), max_tenant_objects=10
     )
     shared.start()
     try:
@@ -154,7 +154,7 @@ async def test_a_tenant_with_many_objects_evicts_its_own(redis_server: RedisServ
 
 
 async def test_a_failed_exchange_drops_the_oldest_locations() -> None:
-    shared = SharedObjects(RedisAddress("redis://127.0.0.1:1"), region_keys("eu-de"), "eu-de", Random(1))
+    shared = SharedObjects(RegionRedis(RedisAddress("redis://127.0.0.1:1"), region_keys("eu-de"), "eu-de"), Random(1))
     location = ObjectLocation(MODEL, "eu-de", "gpu-0")
     names = [f"resp_{number}" for number in range(MAX_WAITING + 10)]
     for name in names[:MAX_WAITING]:
@@ -171,7 +171,7 @@ async def test_a_failed_exchange_drops_the_oldest_locations() -> None:
 
 async def test_an_object_in_use_at_one_agent_is_kept_for_the_others(redis_server: RedisServer, tmp_path: Path) -> None:
     region = tmp_path.name
-    shared = SharedObjects(RedisAddress(redis_server.url), region_keys(region), region, Random(1))
+    shared = SharedObjects(RegionRedis(RedisAddress(redis_server.url), region_keys(region), region), Random(1))
     location, known = ObjectLocation(MODEL, region, "gpu-0"), KnownObjects(shared)
     shared.start()
     try:

@@ -11,9 +11,10 @@ import redis
 from lab.servers.redis import RedisServer
 from penstock.routing.affinity import BLOCK_BYTES, AffinityIndex, prefix_keys
 from penstock.wire.region_key import RegionKey
+from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.shared_load.prefix_exchange import MAX_ENTRIES, MAX_ENTRY_BYTES, PrefixExchange, prefixes_key
 from regional_agent.shared_load.published_load import PublishedLoad, seal_load
-from regional_agent.shared_load.redis_script import RedisAddress
+from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from tests.support.shared_loads import region_keys
 from tests.support.wait import until
 
@@ -29,12 +30,9 @@ class Sharing(AffinityIndex):
         self.exchange = PrefixExchange(
             self,
             lambda name: name in self.known,
-            redis=RedisAddress(url),
-            region_keys=region_keys(region),
-            region=region,
-            agent=agent,
-            epoch=1,
-            rng=Random(1),
+            RegionRedis(RedisAddress(url), region_keys(region), region),
+            AgentInstance(region, agent, 1),
+            Random(1),
         )
 
     def blocks(self, now: float = 0.0) -> dict[str, int]:

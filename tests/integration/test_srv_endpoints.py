@@ -14,6 +14,7 @@ import pytest
 from regional_agent.endpoints.discovery import srv_records
 from regional_agent.endpoints.discovery.srv_records import SrvResolver
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.dns_server import DnsServer
 from tests.support.small_http import Headers, SmallHttp
@@ -36,7 +37,7 @@ async def endpoints(server: DnsServer, tmp_path: Path, monkeypatch: pytest.Monke
     file = tmp_path / "endpoints.yaml"
     file.write_text(f"- {{name: gpus, srv: {RECORD}, models: [m], slots: 8}}\n")
     connections = UpstreamPool()
-    made = EndpointSet(file, connections, Random(1), state_dir=tmp_path)
+    made = EndpointSet(EndpointSettings(file, state_dir=tmp_path), connections, Random(1))
     made.start()
     yield made
     await made.stop()

@@ -22,10 +22,12 @@ from penstock.fleet import shared_counts
 from penstock.pools.placement import Reservation
 from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.background_tasks import cancel
+from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.shared_load import other_agents, shared_load_exchange
-from regional_agent.shared_load.redis_script import RedisAddress
+from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -74,18 +76,15 @@ class Region(RuleBasedStateMachine):
     async def start(self, name: str) -> None:
         self.epoch += 1
         file = self.directory / "endpoints.yaml"
-        endpoints = EndpointSet(file, UpstreamPool(), Random(1))
+        endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1))
         view = SharedLoad(endpoints, shared=True)
         exchange = SharedLoadExchange(
             view,
             dict,
             lambda: None,
-            redis=RedisAddress(self.server.url),
-            region_keys=region_keys(self.region),
-            region=self.region,
-            agent=name,
-            epoch=self.epoch,
-            rng=Random(self.epoch),
+            RegionRedis(RedisAddress(self.server.url), region_keys(self.region), self.region),
+            AgentInstance(self.region, name, self.epoch),
+            Random(self.epoch),
         )
         exchange.start()
         self.agents[name] = Agent(view, exchange, list(endpoints.every()))

@@ -21,6 +21,7 @@ from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing import queue_dispatcher
 from regional_agent.routing.queue_dispatcher import QueueDispatcher, QueueEntry
 from regional_agent.shared_load.published_load import QueueSummary
@@ -61,7 +62,7 @@ class Room(RuleBasedStateMachine):
             )
         )
         self.now = 100.0
-        self.endpoints = EndpointSet(file, UpstreamPool(), Random(1))
+        self.endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1))
         self.by_model: dict[str, Endpoint] = {endpoint.models[0]: endpoint for endpoint in self.endpoints.every()}
         for endpoint in self.by_model.values():
             endpoint.probed(ProbeOutcome.GOOD)

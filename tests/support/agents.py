@@ -30,8 +30,10 @@ from penstock.routing.region_selection import RegionView
 from penstock.routing.weighted_sampler import samplers_of
 from penstock.wire.session import Session
 from regional_agent.config.active_config import ActiveConfig
+from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.objects.known_objects import KnownObjects
@@ -53,7 +55,7 @@ from regional_agent.routing.router import Router
 from regional_agent.services.admin_service import AdminPages, AdminService
 from regional_agent.services.peer_service import PeerService
 from regional_agent.services.traffic_service import TrafficService
-from regional_agent.shared_load.redis_script import RedisAddress
+from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.telemetry.access_log import AccessLog
@@ -234,7 +236,7 @@ async def running_agent(
     """
     connections = pool or UpstreamPool()
     fields = {"models": list(models), "slots": slots, "queue": queue, **(options or {})}
-    endpoints = EndpointSet(_endpoints_file(directory, engines, fields), connections, Random(1))
+    endpoints = EndpointSet(EndpointSettings(_endpoints_file(directory, engines, fields)), connections, Random(1))
     for endpoint in endpoints.every():
         endpoint.probed(ProbeOutcome.GOOD)
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
@@ -249,19 +251,19 @@ async def running_agent(
     others = FixedPeers(region, peers or {}, credits or {})
     agent = Agent(config or fixed, endpoints, shared_load, queue_here, others, locator, metrics)
     if redis_url is not None:
+        redis = RegionRedis(RedisAddress(redis_url), region_keys(region), region)
         agent.exchange = SharedLoadExchange(
             shared_load,
             queue_here.summaries,
             queue_here.room_appeared,
-            redis=RedisAddress(redis_url),
-            region_keys=region_keys(region),
-            region=region,
-            agent=name,
-            epoch=1,
-            rng=Random(1),
+            redis,
+            AgentInstance(region, name, 1),
+            Random(1),
         )
         agent.exchange.start()
-        agent.shared_objects = SharedObjects(RedisAddress(redis_url), region_keys(region), region, Random(1))
+        agent.shared_objects = SharedObjects(
+            RegionRedis(RedisAddress(redis_url), region_keys(region), region), Random(1)
+        )
         agent.objects = KnownObjects(agent.shared_objects)
         agent.shared_objects.start()
     agent.router = _router(agent, region)

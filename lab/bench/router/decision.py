@@ -41,9 +41,9 @@ from regional_agent.http.messages import Request
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.router import Router
-from regional_agent.runtime import AgentRuntime
+from regional_agent.runtime import AgentCredentials, AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
 
 SLOTS = 8
 """Slots of each endpoint."""
@@ -143,12 +143,11 @@ async def _agent(size: int, directory: Path) -> tuple[AgentRuntime, Router]:
     store, pool, rng = MemoryStore(), UpstreamPool(), Random(1)
     runtime = AgentRuntime(
         load_settings(_settings(size, directory)),
-        sessions=Sessions(standalone_identity(agent, time.time())),
-        pool=pool,
-        metrics=AgentMetrics(),
-        rng=rng,
-        store=store,
-        region_keys=RegionKeys(secrets.token_bytes(KEY_BYTES)),
+        AgentCredentials(Sessions(standalone_identity(agent, time.time())), RegionKeys(secrets.token_bytes(KEY_BYTES))),
+        UpstreamPools(pool),
+        AgentMetrics(),
+        rng,
+        store,
     )
     policy = load_bundle()
     everywhere = residency_class(frozenset(policy.regions))

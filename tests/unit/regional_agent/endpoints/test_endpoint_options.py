@@ -12,6 +12,7 @@ from regional_agent.endpoints.endpoint_file import BadEndpointFile, parse_endpoi
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, MAX_HEADERS
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 TOKEN = "0123456789abcdef-registration"
@@ -132,7 +133,7 @@ def test_options_of_tls_need_tls(field: str, address: str) -> None:
 def test_a_registration_may_not_name_files(tmp_path: Path) -> None:
     (tmp_path / "endpoints.yaml").write_text("[]")
     (tmp_path / "tokens").write_text(TOKEN)
-    endpoints = EndpointSet(tmp_path / "endpoints.yaml", UpstreamPool(), Random(1))
+    endpoints = EndpointSet(EndpointSettings(tmp_path / "endpoints.yaml"), UpstreamPool(), Random(1))
     registrations = Registrations(endpoints, tmp_path / "tokens")
 
     def put(**more: object) -> tuple[int, str]:

@@ -17,6 +17,7 @@ from regional_agent.endpoints.endpoint_registration import (
     load_tokens,
 )
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.wait import until
 
@@ -46,7 +47,7 @@ class Api:
                 for n, name in enumerate(["fixed", *also_in_file])
             )
         )
-        self.endpoints = EndpointSet(entries, UpstreamPool(), Random(1))
+        self.endpoints = EndpointSet(EndpointSettings(entries), UpstreamPool(), Random(1))
         token_file = None
         if tokens is not None:
             token_file = directory / "tokens"
@@ -145,7 +146,9 @@ async def test_an_endpoint_returns_after_its_notice(tmp_path: Path, monkeypatch:
     entries.write_text("- {name: gpu, url: 'http://127.0.0.1:9000', models: [m], slots: 4}\n")
     now = 0.0
     endpoints = EndpointSet(
-        entries, UpstreamPool(), Random(1), outlier_detection=OutlierDetection(clock=lambda: now, rng=Random(1))
+        EndpointSettings(entries, outlier_detection=OutlierDetection(clock=lambda: now, rng=Random(1))),
+        UpstreamPool(),
+        Random(1),
     )
     endpoints.start()
     try:

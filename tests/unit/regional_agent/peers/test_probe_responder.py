@@ -15,7 +15,9 @@ from penstock.wire.identity import encode_certificate
 from penstock.wire.probe import MAX_EXPECTED_WAIT_S, ProbeRequest, ProbeResponse, open_response, seal_request
 from penstock.wire.session import Session
 from regional_agent.config.active_config import ActiveConfig
+from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
@@ -52,7 +54,7 @@ class Here:
             "- {name: gpu-0, url: 'http://127.0.0.1:1', models: [m], slots: 20}\n"
             "- {name: gpu-1, url: 'http://127.0.0.1:2', models: [cold, untold], slots: 4}\n"
         )
-        self.endpoints = EndpointSet(file, UpstreamPool(), Random(1))
+        self.endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1))
         self.endpoints.use_priors(POLICY)
         self.gpu = self.endpoints.pool("m").endpoints[0]
         self.gpu.probed(ProbeOutcome.GOOD)
@@ -66,7 +68,9 @@ class Here:
             clock=self.clock,
         )
         config = cast(ActiveConfig, self)
-        self.responder = ProbeResponder("here", "agent-1", HERE, config, self.endpoints, queue, credits)
+        self.responder = ProbeResponder(
+            AgentInstance("here", "agent-1", 1), HERE, config, self.endpoints, queue, credits
+        )
 
     def ask(self, origin: str = "a", agent: str = "x", **wanted: int) -> ProbeResponse:
         question = ProbeRequest(origin, agent, "here", "nonce", time.time(), wanted)

@@ -18,6 +18,7 @@ from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing.attempt import LocalAttempt, LocalServices
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -36,7 +37,7 @@ class Here:
                 for n, accelerator in enumerate(accelerators)
             )
         )
-        self.endpoints = EndpointSet(file, UpstreamPool(), Random(1), zone=zone)
+        self.endpoints = EndpointSet(EndpointSettings(file, zone=zone), UpstreamPool(), Random(1))
         for endpoint in self.endpoints.every():
             endpoint.probed(ProbeOutcome.GOOD)
         self.shared_load = SharedLoad(self.endpoints)

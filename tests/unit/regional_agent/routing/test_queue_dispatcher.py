@@ -17,6 +17,7 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model, Queueing
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.routing import queue_dispatcher
 from regional_agent.routing.queue_dispatcher import QueueDispatcher, QueueEntry
 from regional_agent.shared_load.published_load import QueueSummary
@@ -39,7 +40,7 @@ class Here:
         file = directory / "endpoints.yaml"
         file.write_text("- {name: gpu, url: 'http://127.0.0.1:1', models: [m], slots: 2}\n")
         self.clock = Clock()
-        self.endpoints = EndpointSet(file, UpstreamPool(), Random(1))
+        self.endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1))
         (self.gpu,) = self.endpoints.every()
         self.gpu.probed(ProbeOutcome.GOOD)
         self.view = SharedLoad(self.endpoints)

@@ -10,6 +10,7 @@ from penstock.fleet.shared_counts import FRESH_S, LEASE_S
 from penstock.wire.region_key import KEY_BYTES, RegionKey, RegionKeys
 from penstock.wire.session import BadSignature
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary, open_load, seal_load
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -29,7 +30,7 @@ class View(SharedLoad):
         file.write_text("".join(lines))
         self.now = 100.0
         self.known = {"a", "b"}
-        self.endpoints = EndpointSet(file, UpstreamPool(), Random(1))
+        self.endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1))
         super().__init__(self.endpoints, shared=True, is_known=self.known.__contains__, clock=lambda: self.now)
 
     def read(self, *published: PublishedLoad) -> bool:
