@@ -70,7 +70,7 @@ class ClientConnection:
         self.transport = ClientTransport(listener)
         parser = RequestParser(listener.limits, listener.to_upstream, listener.location_header, self.scheme)
         self.sequencer = RequestSequencer(parser, listener.limits.max_pipelined)
-        self._intake = RequestIntake(listener, self.sequencer, self.transport, application, self)
+        self._intake = RequestIntake(listener, self.sequencer, self.transport, application)
         self._handler: Handler | None = None
         """The handler of `RequestSequencer.serving`."""
         self._tunnel: TunnelReceiver | None = None
@@ -133,7 +133,7 @@ class ClientConnection:
     def _process(self) -> None:
         """Process what has been received, until more bytes are needed, or requests have to wait."""
         while True:
-            received = self._intake.next_received()
+            received = self._intake.next_received(self)
             if received is None:
                 return
             if isinstance(received, RequestRefused):

@@ -53,7 +53,7 @@ class HeadAcceptance(Protocol):
 class RequestIntake:
     """Takes the requests of one connection from its sequencer, within the limits."""
 
-    __slots__ = ("_acceptance", "_bodies", "_limits", "_listener", "_owner", "_receiving", "_sequencer", "_transport")
+    __slots__ = ("_acceptance", "_bodies", "_limits", "_listener", "_receiving", "_sequencer", "_transport")
 
     def __init__(
         self,
@@ -61,25 +61,22 @@ class RequestIntake:
         sequencer: RequestSequencer,
         transport: ClientTransport,
         acceptance: HeadAcceptance,
-        owner: BodyOwner,
     ) -> None:
-        """Start before the first request.
-
-        Args:
-            owner: the connection, which gives up kept bodies for those of other tenants.
-        """
+        """Start before the first request."""
         self._listener = listener
         self._limits = listener.limits
         self._bodies = listener.bodies
         self._sequencer = sequencer
         self._transport = transport
         self._acceptance = acceptance
-        self._owner = owner
         self._receiving: Request | None = None
         """The request that was being received after the last read."""
 
-    def next_received(self) -> Request | PartReceived | RequestRefused | None:
+    def next_received(self, owner: BodyOwner) -> Request | PartReceived | RequestRefused | None:
         """Return what is to be done about what has arrived; None if nothing more is until more arrives.
+
+        Args:
+            owner: the connection, which gives up kept bodies for those of other tenants.
 
         Returns:
             A request to be handled in its turn, complete or with a part of its body; a request that has started and is
@@ -110,7 +107,7 @@ class RequestIntake:
                     if not self._bodies.make_room(request, len(received.chunk)):
                         refusal = _NO_ROOM
                     # A body that was displaced to make room is not kept.
-                    elif sequencer.uploading is request and self._keep(request, received.chunk):
+                    elif sequencer.uploading is request and self._keep(request, received.chunk, owner):
                         sequencer.queue_early(request)
                         return request
             if refusal is not None:
@@ -170,14 +167,14 @@ class RequestIntake:
         problem = check.feed(chunk) or (check.finish() if received_bytes == request.length else "")
         return Refusal(_BAD_REQUEST, problem) if problem else None
 
-    def _keep(self, request: Request, chunk: bytes) -> bool:
+    def _keep(self, request: Request, chunk: bytes, owner: BodyOwner) -> bool:
         """Keep a part of a body; returns whether the request may be handled now, before its body is complete.
 
         It may once the application can handle it, or no more may be kept. The application is asked each time the body
         has doubled, so that the total cost of its search stays linear.
         """
         before = len(request.body)
-        self._bodies.keep(request, chunk, self._owner)
+        self._bodies.keep(request, chunk, owner)
         if request.queued or request.needs_whole:
             return False
         size = len(request.body)

@@ -6,7 +6,7 @@ The parser checks the syntax of HTTP; `request_head` checks what the parser does
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import httptools
 
@@ -60,7 +60,7 @@ class MessageParser:
         self._passing = passing
         self._location_header = location_header
         self._scheme = scheme
-        self._http = httptools.HttpRequestParser(self)
+        self._http: Any = httptools.HttpRequestParser(self)
         self.found: list[Received] = []
         self.is_over = False
         """Whether nothing more is parsed: the bytes after the last element of `found` are invalid, or of another
@@ -127,7 +127,9 @@ class MessageParser:
 
     def stop(self) -> None:
         """Forget what was parsed, and parse nothing more."""
-        self.is_over, self.request = True, None
+        # The httptools parser refers to this object, which would otherwise wait for the cyclic garbage collector.
+        self._http = self.request = None
+        self.is_over = True
         self.found, self._head_parts = [], []
 
     def _after_upgrade(self) -> None:

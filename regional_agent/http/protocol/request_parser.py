@@ -44,7 +44,7 @@ class RequestParser:
         self._at = 0
         """Offset in `_data` of what was not parsed."""
         self._taken = 0
-        """Number of elements of `MessageParser.found` that `next` has returned."""
+        """Number of elements of `MessageParser.found` that `next` has returned; 0 once it has returned all."""
         self._misses = 0
         """Number of consecutive requests whose head was not the cached head."""
         self._counted_left = 0
@@ -63,7 +63,7 @@ class RequestParser:
     @property
     def has_more(self) -> bool:
         """Whether something was received that `next` has not returned."""
-        return self._at < len(self._data) or self._taken < len(self._messages.found)
+        return self._at < len(self._data) or bool(self._messages.found)
 
     def receive(self, data: bytes) -> None:
         """Add bytes of the client."""
@@ -80,14 +80,17 @@ class RequestParser:
         """Return what the client has sent next; None if more bytes are needed."""
         messages = self._messages
         while True:
-            if self._taken < len(messages.found):
-                received = messages.found[self._taken]
+            found = messages.found
+            if found:
+                received = found[self._taken]
                 self._taken += 1
+                if self._taken == len(found):
+                    # An idle connection holds no request.
+                    found.clear()
+                    self._taken = 0
                 return received
             if self._at == len(self._data) or messages.is_over:
                 return None
-            if self._taken:
-                messages.found, self._taken = [], 0
             if self._counted_left or (self._at == 0 and messages.read and self._match_cached_head()):
                 request = self._take_counted()
                 if request is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -318,6 +320,28 @@ def test_bytes_after_the_last_request_are_no_request() -> None:
     assert list(received(one, GET % 3)) == []
     assert turn(one) is last
     assert not one.may_keep_alive(last)
+
+
+def test_an_idle_connection_holds_no_request() -> None:
+    one = sequencer()
+    for said in (GET % 1, GET % 2, (POST % (3, 5)).replace(b"a\r\n", b"a\r\nVia: 1.1 b\r\n") + b"hello"):
+        list(received(one, said))
+        request = turn(one)
+        one.finish()
+        assert sys.getrefcount(request) == 2, "of this name, and of the call"
+
+
+def test_the_end_leaves_nothing_for_the_cyclic_garbage_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        one = sequencer()
+        list(received(one, GET % 1 + POST % (2, 5)))
+        one.end()
+        del one
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_an_incomplete_head_is_being_received() -> None:
