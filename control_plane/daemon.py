@@ -13,6 +13,7 @@ from random import Random
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from fastapi import FastAPI
+from starlette.middleware import Middleware
 
 from adapters.access.callers import Caller, Role
 from adapters.geoip_lookup import GeoIpLookup
@@ -24,6 +25,7 @@ from adapters.store.lease import Registration
 from adapters.store.measured_store import MeasuredStore
 from adapters.store.members import Member
 from control_plane.api.app import create_app
+from control_plane.api.leader_forwarding import ControlPlanePeers
 from control_plane.api.routes import (
     audit_routes,
     capacity_routes,
@@ -56,7 +58,7 @@ from control_plane.events.journal import Journal
 from control_plane.leadership.forwarded_caller import ForwardedCallers
 from control_plane.leadership.leader_client import LeaderClient
 from control_plane.leadership.leader_election import MIN_LEASE_TTL_S
-from control_plane.leadership.leader_elector import LeaderElector
+from control_plane.leadership.leader_elector import Candidate, LeaderElector
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
@@ -80,7 +82,7 @@ from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
 from control_plane.ui import sign_in_routes, ui_routes
-from control_plane.ui.browser_sessions import BrowserSessions
+from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 from control_plane.ui.session_revocations import SessionRevocations
 from penstock.wire.session import Sessions
 
@@ -107,9 +109,7 @@ class ControlPlane:
         member: name and base URL of this control plane.
         sessions: the identity of this control plane, and its sessions with other processes.
         policy_reader: reads the policy bundle.
-        rng: source of jitter.
         leader_lease_s: time to live (s) of the leader's lease.
-        webhook_secret: verifies webhook deliveries of the policy repository; None rejects all deliveries.
         tls: returns the context for a new connection to another control plane; None: the system's trust store.
     """
 
@@ -120,12 +120,10 @@ class ControlPlane:
         *,
         sessions: Sessions,
         policy_reader: BundleReader,
-        rng: Random,
         leader_lease_s: int = MIN_LEASE_TTL_S,
-        webhook_secret: WebhookSecret | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        clock = steady_unix_clock()
+        clock, rng = steady_unix_clock(), Random()
         self.metrics = ControlPlaneMetrics()
         self._store = store = MeasuredStore(store, self.metrics.internal)
         self._sessions = sessions
@@ -134,7 +132,6 @@ class ControlPlane:
         self._polling = PeriodicJob(
             self._poll_policy, self.policies.poll_s, apart_s=MIN_POLL_INTERVAL_S, retry_s=RETRY_INTERVAL_S
         )
-        self._webhook = PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)
         self._registration = Registration(
             store, keys.control_plane(member.name), encode(member), ttl_s=REGISTRATION_TTL_S, rng=rng
         )
@@ -142,8 +139,7 @@ class ControlPlane:
         self._callers = ForwardedCallers(sessions, clock)
         self.elector = LeaderElector(
             store,
-            member,
-            eligible=lambda: self.policies.current is not None and clock() < sessions.identity.peer.not_after,
+            Candidate(member, lambda: self.policies.current is not None and clock() < sessions.identity.peer.not_after),
             rng=rng,
             lease_ttl_s=leader_lease_s,
             clock=clock,
@@ -153,23 +149,20 @@ class ControlPlane:
         self._mirrors = StoreMirrors(store, rng, on_audit=lambda: self._event_rounds.wake())
         self.overrides = OverrideStore(store, self.audit, member.name, rng=rng, clock=clock)
         self._key_revocations = KeyRevocationStore(store, self.audit, member.name, rng=rng, clock=clock)
-        publisher = PlanPublisher(store)
-        self.rollouts = RolloutRunner(store, self.policies, publisher)
+        self.rollouts = RolloutRunner(store, self.policies, PlanPublisher(store))
         self._rollout_actions = RolloutActions(store, self.audit, self.policies, clock)
         self._revisions = RevisionStore(store)
         fleet = FleetSnapshot()
         self._planning = planning = PlanningLoop(
-            self.elector, self.policies, fleet, self.overrides, self.rollouts, publisher, self.metrics, clock
+            self.elector, fleet, self.overrides, self.rollouts, self.metrics, clock
         )
-        self.view = FleetView(self.policies, self.rollouts, fleet, planning, self._mirrors.plans, clock)
+        self.view = FleetView(self.rollouts, fleet, planning, self._mirrors.plans, clock)
         self.reporter = StatusReporter(self.view, self.elector, self.policies, self.overrides, planning, self._mirrors)
         self._drills = DrillRunner(
             store,
             self.audit,
             elector=self.elector,
             overrides=self.overrides,
-            planning=planning,
-            rollouts=self.rollouts,
             view=self.view,
             members=self._mirrors.members,
         )
@@ -228,6 +221,7 @@ class ControlPlane:
         access: Access,
         geoip: GeoIpLookup | None = None,
         *,
+        webhook_secret: WebhookSecret | None = None,
         browser_secret: bytes | None = None,
         sign_in: CodeFlow | None = None,
     ) -> FastAPI:
@@ -236,6 +230,7 @@ class ControlPlane:
         Args:
             access: authenticates callers.
             geoip: locates client addresses; None leaves every address without a location.
+            webhook_secret: verifies webhook deliveries of the policy repository; None rejects all deliveries.
             browser_secret: the key of browser sessions is derived from this secret; None: from a random
                 secret, so that sessions end with this process.
             sign_in: sign-in at the identity provider; None: callers sign in with credentials only.
@@ -253,7 +248,7 @@ class ControlPlane:
             open_routers=(
                 health_routes.routes(reporter, self.policies),
                 reports_routes.routes(self._intake, self._sessions, self.metrics.internal),
-                webhook_routes.routes(self._webhook),
+                webhook_routes.routes(PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)),
                 *((sign_in_routes.routes(sign_in, browsers),) if sign_in is not None else ()),
                 ui_routes.public_routes(sign_in.name if sign_in is not None else ""),
             ),
@@ -261,7 +256,7 @@ class ControlPlane:
                 health_routes.metrics_routes(self.metrics),
                 status_routes.routes(fleet_status),
                 plans_routes.routes(self._history, view),
-                explain_routes.routes(view, self.elector, actions, self.policies, self._key_revocations, geoip, past),
+                explain_routes.routes(view, reporter, actions, self._key_revocations, geoip, past),
                 steer_routes.routes(view, geoip),
                 what_if_routes.routes(view, self.overrides, self._evaluator),
                 fleet_routes.routes(reporter, view),
@@ -276,12 +271,9 @@ class ControlPlane:
                 rollouts_routes.routes(actions, self.rollouts, view),
                 ui_routes.session_routes(browsers, self._revocations),
             ),
-            browsers=browsers,
-            is_revoked=self._revocations.is_revoked,
             access=access,
-            elector=self.elector,
-            link=self._link,
-            callers=self._callers,
+            peers=ControlPlanePeers(self.elector, self._link, self._callers),
+            cookies=Middleware(SessionCookies, sessions=browsers, is_revoked=self._revocations.is_revoked),
             intake=self._intake,
         )
 

@@ -7,7 +7,6 @@ import signal
 import socket
 from functools import partial
 from pathlib import Path
-from random import Random
 
 import httpx
 import structlog
@@ -106,9 +105,7 @@ async def _serve(settings: ControlPlaneSettings) -> None:
             Member(settings.name, url),
             sessions=identity.sessions,
             policy_reader=_reader(settings),
-            rng=Random(),
             leader_lease_s=settings.leader_lease_s,
-            webhook_secret=webhook_secret.secret if webhook_secret is not None else None,
             tls=peer_tls,
         )
         control_plane.metrics.certificates = CertificateExpiry(
@@ -120,7 +117,13 @@ async def _serve(settings: ControlPlaneSettings) -> None:
             }
         )
         browser_secret = read_file(settings.identity_dir / PRIVATE_KEY, "private key", REMEDY)
-        app = control_plane.create_api(access, geoip, browser_secret=browser_secret, sign_in=sign_in)
+        app = control_plane.create_api(
+            access,
+            geoip,
+            webhook_secret=webhook_secret.secret if webhook_secret is not None else None,
+            browser_secret=browser_secret,
+            sign_in=sign_in,
+        )
         # Generates the OpenAPI description, which takes 0.1 s, or seconds on a busy machine, before the first request.
         app.openapi()
     descriptors = raise_descriptor_limit()

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from random import Random
 from types import MappingProxyType
 
+import msgspec
 import structlog
 
 from adapters.backoff import full_jitter_s
@@ -33,6 +34,18 @@ backup; the minimum is half of this time."""
 _log = structlog.get_logger(__name__)
 
 
+class WatchLimits(msgspec.Struct, frozen=True):
+    """Time limits of an informer."""
+
+    silent_after_s: float = SILENT_AFTER_S
+    relist_after_s: float = RELIST_AFTER_S
+    backoff_cap_s: float = BACKOFF_CAP_S
+    """Larger for copies whose age is less critical."""
+
+
+USUAL_LIMITS = WatchLimits()
+
+
 class Informer:
     """Keeps `items` equal to the store, and calls `on_change` for each change in the order of the store.
 
@@ -44,9 +57,7 @@ class Informer:
         prefix: prefix of the keys to copy.
         on_change: None, or called in the event loop, after `items` has the change; must not block.
         rng: source of the jitter.
-        silent_after_s: see SILENT_AFTER_S.
-        relist_after_s: see RELIST_AFTER_S.
-        backoff_cap_s: see BACKOFF_CAP_S; larger for copies whose age is less critical.
+        limits: the time limits of the watch.
     """
 
     def __init__(
@@ -56,17 +67,13 @@ class Informer:
         on_change: Callable[[Changed], None] | None = None,
         *,
         rng: Random,
-        silent_after_s: float = SILENT_AFTER_S,
-        relist_after_s: float = RELIST_AFTER_S,
-        backoff_cap_s: float = BACKOFF_CAP_S,
+        limits: WatchLimits = USUAL_LIMITS,
     ) -> None:
         self._store = store
         self._prefix = prefix
         self._on_change = on_change
         self._rng = rng
-        self._silent_after_s = silent_after_s
-        self._relist_after_s = relist_after_s
-        self._backoff_cap_s = backoff_cap_s
+        self._limits = limits
         self._items: dict[str, KeyValue] = {}
         self._revision: int | None = None
         self._heard_at = -math.inf
@@ -126,7 +133,7 @@ class Informer:
             # fast as it is listed would cause a loop without waits.
             if self._heard_at - began_at > BACKOFF_CAP_S:
                 failures = 0
-            wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=self._backoff_cap_s, rng=self._rng)
+            wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=self._limits.backoff_cap_s, rng=self._rng)
             failures += 1
             await asyncio.sleep(wait_s)
 
@@ -134,14 +141,14 @@ class Informer:
         """Apply the changes of a watch until the watch fails or the next listing is due."""
         assert self._revision is not None
         # The time is random, so that agents that started together do not list at the same time.
-        relist_at = time.monotonic() + self._relist_after_s * self._rng.uniform(0.5, 1.0)
+        relist_at = time.monotonic() + self._limits.relist_after_s * self._rng.uniform(0.5, 1.0)
         async with aclosing(self._store.watch(self._prefix, self._revision)) as batches:
             while time.monotonic() < relist_at:
                 try:
-                    async with asyncio.timeout(self._silent_after_s):
+                    async with asyncio.timeout(self._limits.silent_after_s):
                         batch = await anext(batches)
                 except TimeoutError as error:
-                    raise StoreUnavailable(f"the watch was silent for {self._silent_after_s} s") from error
+                    raise StoreUnavailable(f"the watch was silent for {self._limits.silent_after_s} s") from error
                 except StopAsyncIteration as error:
                     raise StoreUnavailable("the watch ended") from error
                 self._heard_at = time.monotonic()

@@ -11,7 +11,7 @@ import structlog
 
 from adapters.store.codec import CodecError, decode
 from adapters.store.config_store import Changed, ConfigStore, KeyValue
-from adapters.store.informer import BACKOFF_CAP_S, Informer
+from adapters.store.informer import BACKOFF_CAP_S, Informer, WatchLimits
 
 STORE_LOST_AFTER_S = 3.0
 """Time (s) without a message after which the store counts as unavailable; a store sends progress every second."""
@@ -56,7 +56,7 @@ class Mirror(Generic[T]):
         self._type = type_
         self._on_change = on_change
         self._values: dict[str, Seen[T]] = {}
-        self.informer = Informer(store, prefix, self._changed, rng=rng, backoff_cap_s=backoff_cap_s)
+        self.informer = Informer(store, prefix, self._changed, rng=rng, limits=WatchLimits(backoff_cap_s=backoff_cap_s))
 
     @property
     def values(self) -> dict[str, T]:

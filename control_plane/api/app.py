@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
+from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from control_plane.api.authorisation import Authorisation
 from control_plane.api.json_bodies import MAX_BODY, json_body_of
-from control_plane.api.leader_forwarding import LeaderForwarding
+from control_plane.api.leader_forwarding import ControlPlanePeers, LeaderForwarding
 from control_plane.api.openapi import REQUIRED_ROLE, body_of, install_description, operation_id
 from control_plane.api.request_limits import RequestLimits
 from control_plane.api.responses import install_error_handlers
@@ -19,11 +20,7 @@ from control_plane.api.serving.sender_standing import SenderStanding
 from control_plane.api.strict_requests import install_method_errors, require_described
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import required_role
-from control_plane.leadership.forwarded_caller import ForwardedCallers
-from control_plane.leadership.leader_client import LeaderClient
-from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.planning.report_intake import ReportIntake
-from control_plane.ui.browser_sessions import BrowserSessions, Session, SessionCookies
 
 
 class UnguardedRoute(Exception):
@@ -35,11 +32,8 @@ def create_app(
     open_routers: Sequence[APIRouter],
     guarded_routers: Sequence[APIRouter],
     access: Access,
-    elector: LeaderElector,
-    link: LeaderClient,
-    callers: ForwardedCallers,
-    browsers: BrowserSessions,
-    is_revoked: Callable[[Session], bool],
+    peers: ControlPlanePeers,
+    cookies: Middleware,
     intake: ReportIntake,
 ) -> FastAPI:
     """Return the HTTP API of one control plane.
@@ -48,11 +42,8 @@ def create_app(
         open_routers: routes that require no caller.
         guarded_routers: all other routes.
         access: authenticates callers.
-        elector: provides the current leader.
-        link: forwards requests to the leader.
-        callers: verifies the callers of requests that other control planes forward.
-        browsers: sessions of browsers.
-        is_revoked: whether a session of a browser is revoked.
+        peers: the other control planes, which forward requests.
+        cookies: `SessionCookies`, with the sessions of browsers.
         intake: verifies the reports of agents.
 
     Raises:
@@ -80,11 +71,11 @@ def create_app(
     # `app.routes` has one entry for each included router, so the routes are taken from the routers.
     rules = RouteRules(route for router in (*open_routers, *guarded_routers) for route in router.routes)
     # The middleware added last receives a request first.
-    app.add_middleware(LeaderForwarding, elector=elector, link=link, callers=callers, rules=rules)
+    app.add_middleware(LeaderForwarding, peers=peers, rules=rules)
     app.add_middleware(Authorisation, access=access, rules=rules)
     app.add_middleware(RequestLimits, rules=rules)
-    app.add_middleware(SenderStanding, access=access, callers=callers, intake=intake)
-    app.add_middleware(SessionCookies, sessions=browsers, is_revoked=is_revoked)
+    app.add_middleware(SenderStanding, access=access, callers=peers.callers, intake=intake)
+    app.add_middleware(cookies.cls, *cookies.args, **cookies.kwargs)
     return app
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -23,7 +24,7 @@ from control_plane.api.route_rules import RouteRules
 from control_plane.api.serving.api_threads import working_for
 from control_plane.leadership import forwarded_caller
 from control_plane.leadership.forwarded_caller import ForgedCaller, ForwardedCallers, request_digest
-from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
+from control_plane.leadership.leader_client import ForwardedRequest, LeaderClient, LeaderResponse, LeaderUnavailable
 from control_plane.leadership.leader_elector import LeaderElector
 from penstock.wire import identity
 
@@ -84,24 +85,30 @@ response from the leader."""
 _PATTERNS = [(method, compile_path(path)[0], rule) for (method, path), rule in OPERATIONS.items()]
 
 
+class ControlPlanePeers(NamedTuple):
+    """The other control planes, as those that requests are forwarded to and come from."""
+
+    elector: LeaderElector
+    """Provides the control plane that receives the reports."""
+    client: LeaderClient
+    """Sends requests to the leader."""
+    callers: ForwardedCallers
+    """Verifies the callers of forwarded requests."""
+
+
 class LeaderForwarding:
     """ASGI middleware that forwards the operations that need the leader.
 
     Args:
         app: the application of this control plane.
-        elector: provides the control plane that receives the reports.
-        link: sends requests to the leader.
-        callers: verifies the callers of forwarded requests.
+        peers: the other control planes.
         rules: the role that each route requires.
     """
 
-    def __init__(
-        self, app: ASGIApp, elector: LeaderElector, link: LeaderClient, callers: ForwardedCallers, rules: RouteRules
-    ) -> None:
+    def __init__(self, app: ASGIApp, peers: ControlPlanePeers, rules: RouteRules) -> None:
         self._app = app
-        self._elector = elector
-        self._link = link
-        self._callers = callers
+        self._peers = peers
+        self._elector = peers.elector
         self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,7 +130,7 @@ class LeaderForwarding:
             # The route rejects the request.
             await self._app(scope, receive, send)
         elif authority is not None:
-            await self._forward(rule, authority, caller, headers, scope, receive, send)
+            await self._forward(rule, authority, scope, receive, send)
         elif rule.local_fallback:
             await self._app(scope, receive, send)
         else:
@@ -139,7 +146,7 @@ class LeaderForwarding:
         certificate = headers.get(identity.HEADER, "")
         try:
             # Before the body is read: otherwise an unauthenticated request could occupy memory.
-            _, stated = self._callers.verify(token, certificate)
+            _, stated = self._peers.callers.verify(token, certificate)
             route = self._rules.of(scope)
             if route is not None and route.role is not None and not stated.caller.role.covers(route.role):
                 detail = (
@@ -150,7 +157,9 @@ class LeaderForwarding:
             body = await _read_body(receive)
             if body is None:
                 return
-            forwarded = self._callers.accept(token, certificate, request_digest(scope["method"], _target(scope), body))
+            forwarded = self._peers.callers.accept(
+                token, certificate, request_digest(scope["method"], _target(scope), body)
+            )
         except ForgedCaller as error:
             detail = f"the forwarded request is not signed by a control plane of this fleet: {error}"
             await problem_response(401, detail)(scope, receive, send)
@@ -160,31 +169,16 @@ class LeaderForwarding:
         scope = {**scope, "client": (forwarded.client, 0), "state": state}
         await self._app(scope, _replay_body(body, receive), send)
 
-    async def _forward(
-        self,
-        rule: ForwardingRule,
-        leader: Member,
-        caller: Caller,
-        headers: Headers,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
+    async def _forward(self, rule: ForwardingRule, leader: Member, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _read_body(receive)
         if body is None:
             return
-        forwarded = {name: headers[name] for name in REQUEST_HEADERS if name in headers}
+        given = Headers(scope=scope)
+        headers = {name: given[name] for name in REQUEST_HEADERS if name in given}
+        caller: Caller = scope["state"]["caller"]
+        request = ForwardedRequest(scope["method"], _target(scope), caller, _client(scope), headers, body)
         try:
-            reply = await self._link.forward(
-                leader,
-                scope["method"],
-                _target(scope),
-                forwarded,
-                body,
-                caller=caller,
-                client=_client(scope),
-                within_s=rule.timeout_s,
-            )
+            reply = await self._peers.client.forward(leader, request, rule.timeout_s)
         except LeaderUnavailable as error:
             if rule.local_fallback:
                 await self._app(scope, _replay_body(body, receive), send)

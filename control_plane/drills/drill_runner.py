@@ -18,8 +18,6 @@ from control_plane.audit.audit_log import AuditedAction, AuditLog, ChangeRefused
 from control_plane.drills.drill_records import DrillRecords, StoredDrill, changes
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
-from control_plane.planning.planning_loop import PlanningLoop
-from control_plane.rollout.rollout_runner import RolloutRunner
 from control_plane.status.fleet_view import FleetView
 from penstock.drills.drill_guards import Situation, missing_without, recent_objectives, refusal
 from penstock.drills.drill_progress import Effect, LiftOverride, Observed, SetOverride, on_tick
@@ -67,9 +65,7 @@ class DrillRunner:
         audit: records each step, in its transaction.
         elector: leadership of this control plane; a drill makes it step down.
         overrides: sets and lifts the drain of an evacuation, within the guard rails.
-        planning: provides the plan in force.
-        rollouts: provides the active rollout.
-        view: provides policy and snapshot.
+        view: provides policy, snapshot, the plan in force and whether a rollout is under way.
         members: the registered control planes.
     """
 
@@ -80,16 +76,12 @@ class DrillRunner:
         *,
         elector: LeaderElector,
         overrides: OverrideStore,
-        planning: PlanningLoop,
-        rollouts: RolloutRunner,
         view: FleetView,
         members: Mirror[Member],
     ) -> None:
         self._audit = audit
         self._elector = elector
         self._overrides = overrides
-        self._planning = planning
-        self._rollouts = rollouts
         self._view = view
         self._members = members
         self._stepping = asyncio.Lock()
@@ -166,7 +158,7 @@ class DrillRunner:
 
     def _ready(self) -> tuple[Policy, int]:
         policy, epoch = self._view.staged_policy, self._elector.epoch
-        if policy is None or epoch is None or not self._planning.has_full_snapshot:
+        if policy is None or epoch is None or not self._view.has_full_snapshot:
             raise LeaderNotReady("regions have not reported to this control plane yet; try again")
         return policy, epoch
 
@@ -177,7 +169,7 @@ class DrillRunner:
             if (request := due(policy, drill, now)) is not None:
                 await self._begin_scheduled(request, policy, stored, epoch)
             return
-        if not self._planning.in_force:
+        if not self._view.in_force:
             return
         after, effects = on_tick(drill, await self._observe(drill, policy, epoch), now)
         if after.phase is not drill.phase or after.marks.keys() != drill.marks.keys():
@@ -224,11 +216,11 @@ class DrillRunner:
             _log.info("scheduled drill", name=request.schedule, phase=drill.phase.value, reason=drill.steps[-1].why)
 
     async def _refusal(self, request: DrillRequest, policy: Policy, stored: StoredDrill) -> str | None:
-        now, snapshot, active = self._view.now(), self._view.snapshot, self._rollouts.active
+        now, snapshot = self._view.now(), self._view.snapshot
         in_force = self._overrides.interventions(policy, now)
         situation = Situation(
             newest=stored.drill,
-            is_rolling_out=active is None or not active.rollout.is_over,
+            is_rolling_out=self._view.is_rolling_out,
             states=self._view.region_states(),
             withdrawn=tuple(sorted(in_force.drained)),
             control_planes=len(self._members.values),
@@ -260,7 +252,7 @@ class DrillRunner:
         mine = [seen.report for (place, _), seen in pools(snapshot, now).items() if place == region]
         shares = [
             arc.share
-            for plan in self._planning.in_force.values()
+            for plan in self._view.in_force.values()
             for entry in plan.classes
             for arc in entry.arcs
             if arc.server == region
@@ -282,7 +274,7 @@ class DrillRunner:
         )
 
     def _plan_epoch(self) -> int:
-        return min((plan.epoch for plan in self._planning.in_force.values()), default=0)
+        return min((plan.epoch for plan in self._view.in_force.values()), default=0)
 
     async def _write(self, caller: Caller, drill: Drill, stored: StoredDrill, epoch: int | None) -> bool:
         """Write a drill and its audit entry. Return False, with nothing written, if the drill has changed since

@@ -17,7 +17,7 @@ import structlog
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import Changed, ConfigStore, Delete, Put, SameKey, Unchanged
-from adapters.store.informer import Informer
+from adapters.store.informer import Informer, WatchLimits
 from control_plane.events.event_log import EventKind
 
 MAX_PLANS = 300
@@ -72,7 +72,9 @@ class Journal:
         self._on_removed = on_removed
         self._kinds: dict[int, EventKind | None] = {}
         """Kind of each entry, by number; None if the entry cannot be decoded."""
-        self.informer = Informer(store, keys.JOURNAL, self._changed, rng=rng, backoff_cap_s=backoff_cap_s)
+        self.informer = Informer(
+            store, keys.JOURNAL, self._changed, rng=rng, limits=WatchLimits(backoff_cap_s=backoff_cap_s)
+        )
 
     async def write(self, news: Sequence[tuple[EventKind, Any]], epoch: int, at: float) -> bool:
         """Write at most the first MAX_AT_ONCE events, as the leader of `epoch`.

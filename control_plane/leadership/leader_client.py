@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 import httpx
 import msgspec
@@ -42,6 +43,21 @@ class LeaderResponse(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+class ForwardedRequest(msgspec.Struct, frozen=True):
+    """A client's request that this control plane forwards."""
+
+    method: str
+    target: str
+    """Path and query."""
+    caller: Caller
+    """The caller that this control plane authenticated."""
+    client: str
+    """Address of the client."""
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Headers of the client's request, without its credential."""
+    body: bytes = b""
 
 
 class LeaderUnavailable(Exception):
@@ -92,25 +108,10 @@ class LeaderClient:
         if earlier is not None:
             await earlier.aclose()
 
-    async def forward(
-        self,
-        leader: Member,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: bytes = b"",
-        *,
-        caller: Caller,
-        client: str,
-        within_s: float,
-    ) -> LeaderResponse:
+    async def forward(self, leader: Member, request: ForwardedRequest, within_s: float) -> LeaderResponse:
         """Forward a client's request to the leader and return the response.
 
         Args:
-            target: path and query.
-            headers: headers of the client's request, without its credential.
-            caller: the caller that this control plane authenticated.
-            client: address of the client.
             within_s: timeout (s) of the whole exchange.
 
         Raises:
@@ -120,16 +121,20 @@ class LeaderClient:
             raise LeaderUnavailable("its URL is plain http, and a request received over TLS is not sent without TLS")
         try:
             async with asyncio.timeout(within_s):
-                reply = await self._signed(leader, method, target, headers, body, caller, client)
+                reply = await self._signed(leader, request)
                 if reply.status == 401:
                     # The leader's certificate may have been renewed, so the session is established again.
                     self._sessions_by_url.clear()
-                    reply = await self._signed(leader, method, target, headers, body, caller, client)
+                    reply = await self._signed(leader, request)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             reason = str(error) or type(error).__name__
             raise self._unavailable(leader, f"it cannot be reached ({reason}); the request was not executed") from None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            unknown = "" if method == "GET" else "; the change may have been made: read the state before you try again"
+            unknown = (
+                ""
+                if request.method == "GET"
+                else "; the change may have been made: read the state before you try again"
+            )
             reason = f"it did not respond completely in time ({type(error).__name__}){unknown}"
             raise self._unavailable(leader, reason) from None
         self._reachable = True
@@ -164,26 +169,17 @@ class LeaderClient:
         self._sessions_by_url = {leader.url: session}
         return session
 
-    async def _signed(
-        self,
-        leader: Member,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: bytes,
-        caller: Caller,
-        client: str,
-    ) -> LeaderResponse:
+    async def _signed(self, leader: Member, request: ForwardedRequest) -> LeaderResponse:
         session = await self._session(leader)
         # httpx percent-encodes some characters; the signature covers the target that the leader receives.
-        target = httpx.URL(target).raw_path.decode()
-        digest = request_digest(method, target, body)
+        target = httpx.URL(request.target).raw_path.decode()
+        digest = request_digest(request.method, target, request.body)
         signed = {
-            **headers,
-            forwarded_caller.HEADER: seal_caller(caller, client, digest, session, self._clock()),
+            **request.headers,
+            forwarded_caller.HEADER: seal_caller(request.caller, request.client, digest, session, self._clock()),
             identity.HEADER: encode_certificate(self._sessions.identity.peer.certificate),
         }
-        return await self._exchange(method, leader.url + target, signed, body)
+        return await self._exchange(request.method, leader.url + target, signed, request.body)
 
     def _unavailable(self, leader: Member, reason: str) -> LeaderUnavailable:
         if self._reachable:

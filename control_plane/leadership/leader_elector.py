@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 import structlog
 
@@ -50,13 +51,21 @@ RESIGN_S = 1.0
 _log = structlog.get_logger(__name__)
 
 
+class Candidate(NamedTuple):
+    """This control plane in elections."""
+
+    member: Member
+    """The value of the leader key."""
+    eligible: Callable[[], bool] = lambda: True
+    """Whether this control plane can lead now; it campaigns only then, and resigns when it no longer can."""
+
+
 class LeaderElector:
     """Acquires leadership when there is no leader, and gives it up when the lease can no longer be proven.
 
     Args:
         store: the store with the leader key.
-        member: this control plane; the value of the leader key.
-        eligible: whether this control plane can lead now; it campaigns only then, and resigns when it no longer can.
+        candidate: this control plane.
         rng: source of the jitter.
         lease_ttl_s: time to live (s) of the leader's lease, at least MIN_LEASE_TTL_S.
         clock: monotonic time (s).
@@ -66,17 +75,16 @@ class LeaderElector:
     def __init__(
         self,
         store: ConfigStore,
-        member: Member,
+        candidate: Candidate,
         *,
-        eligible: Callable[[], bool],
         rng: Random,
         lease_ttl_s: int = MIN_LEASE_TTL_S,
         clock: Callable[[], float] = time.monotonic,
         on_change: Callable[[Leadership], None] = lambda _: None,
     ) -> None:
         self._store = store
-        self.member = member
-        self._eligible = eligible
+        self.member = candidate.member
+        self._eligible = candidate.eligible
         self._rng = rng
         self._lease_ttl_s = lease_ttl_s
         self._clock = clock

@@ -16,9 +16,8 @@ from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.metrics import ControlPlaneMetrics, PoolGauges, PublishOutcome, RegionGauges
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
-from control_plane.planning.plan_publisher import Fenced, PlanPublisher
+from control_plane.planning.plan_publisher import Fenced
 from control_plane.planning.planner_runner import PlannerRunner
-from control_plane.policy.source.policy_source import PolicySource
 from control_plane.rollout.rollout_runner import ActivePolicies, PolicyVersion, RolloutRunner
 from penstock.fleet.capacity import Shortfall
 from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
@@ -52,11 +51,9 @@ class PlanningLoop:
 
     Args:
         elector: leadership of this control plane, and its epoch.
-        policies: the policy source, for the policy until the first rollout step.
         fleet: the snapshot of agents' reports.
         overrides: the overrides, which intervene in plans.
         rollouts: the policies to plan by, and the canary regions.
-        publisher: writes plans to the store.
         metrics: the control plane's metrics.
         clock: Unix time, in seconds.
     """
@@ -64,21 +61,18 @@ class PlanningLoop:
     def __init__(
         self,
         elector: LeaderElector,
-        policies: PolicySource,
         fleet: FleetSnapshot,
         overrides: OverrideStore,
         rollouts: RolloutRunner,
-        publisher: PlanPublisher,
         metrics: ControlPlaneMetrics,
         clock: Callable[[], float],
     ) -> None:
         self._elector = elector
-        self._policies = policies
         self._fleet = fleet
         self._overrides = overrides
         self._rollouts = rollouts
         self._compared_at = float("-inf")
-        self._publisher = publisher
+        self._publisher = rollouts.publisher
         self._metrics = metrics
         self._clock = clock
         self._epoch: int | None = None
@@ -99,7 +93,7 @@ class PlanningLoop:
     @property
     def has_full_snapshot(self) -> bool:
         """Whether this control plane leads and every live agent has had time to report to it."""
-        policy, now = self._rollouts.policy or self._policies.current, self._clock()
+        policy, now = self._rollouts.newest_policy, self._clock()
         leads = self._elector.epoch is not None and self._elector.epoch == self._epoch
         return leads and policy is not None and settled(self._fleet.snapshot, now, policy, self._leading_since)
 
@@ -115,7 +109,7 @@ class PlanningLoop:
         self._begin_leadership(epoch, now)
         if epoch is not None and self._publisher.uncertain:
             await self._adopt(epoch, now)
-        policy = self._rollouts.policy or self._policies.current
+        policy = self._rollouts.newest_policy
         if policy is None:
             return
         if self._rollouts.policy is not None:
@@ -160,7 +154,7 @@ class PlanningLoop:
         if self._inherited:
             return
         await self._rollouts.adopt()
-        policy = self._rollouts.policy or self._policies.current
+        policy = self._rollouts.newest_policy
         if policy is not None:
             self._fleet.inherit(inherited_health(self._publisher.in_force, now, policy.failover))
             self._inherited = True

@@ -14,7 +14,7 @@ from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout,
 from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.policy.removals import unaccepted_removals
-from penstock.rollout.state_machine import Rollout, RolloutEvent, begin, restore, transition
+from penstock.rollout.state_machine import OfferedPolicy, Rollout, RolloutEvent, begin, restore, transition
 
 MAX_REASON = 500
 """Characters of a reason."""
@@ -115,9 +115,8 @@ class RolloutActions:
         canary = tuple(
             name for name in stable.rollout.canary_regions if name in stable.regions and name in candidate.regions
         )
-        after = begin(
-            before, digest, provenance, canary, now, why=reason, by=caller.name, ignored=self._source_digest()
-        )
+        offered = OfferedPolicy(digest, provenance, caller.name, reason, self._source_digest())
+        after = begin(before, offered, canary, now)
         removes = {"removes": [str(removal) for removal in removed]} if removed else {}
         return await self._write(caller, seen, "policy.apply", reason, [*states, after], **removes)
 
@@ -139,7 +138,7 @@ class RolloutActions:
             raise ActionRefused(f"no rollout of policy {digest[:12]} has completed: roll it out with `apply`")
         now = self._clock()
         states, before = self._rolled_back(before, now, caller, reason)
-        after = restore(before, digest, provenance, now, why=reason, by=caller.name, ignored=self._source_digest())
+        after = restore(before, OfferedPolicy(digest, provenance, caller.name, reason, self._source_digest()), now)
         return await self._write(caller, seen, "policy.rollback", reason, [*states, after])
 
     def _replaceable(self, seen: StoredRollout, digest: str) -> Rollout:

@@ -27,6 +27,7 @@ from penstock.rollout.shadow import Shadow
 from penstock.rollout.state_machine import (
     IN_CANARY,
     IN_SHADOW,
+    OfferedPolicy,
     Phase,
     Rollout,
     RolloutEvent,
@@ -82,7 +83,7 @@ class RolloutRunner:
     def __init__(self, store: ConfigStore, source: PolicySource, publisher: PlanPublisher) -> None:
         self._store = store
         self._source = source
-        self._publisher = publisher
+        self.publisher = publisher
         self._records = RolloutRecords(store)
         self._revisions = RevisionStore(store)
         self._cache: dict[str, Policy] = {}
@@ -97,6 +98,11 @@ class RolloutRunner:
     def policy(self) -> Policy | None:
         """The policy in force in most regions; None while another control plane leads."""
         return self.active.main.policy if self.active is not None else None
+
+    @property
+    def newest_policy(self) -> Policy | None:
+        """The policy in force in most regions or, until it is known, the source's policy; None before the first."""
+        return self.policy or self._source.current
 
     def reset(self) -> None:
         """Discard all state at a change of leadership, and mark the last read of the source as stale."""
@@ -136,7 +142,7 @@ class RolloutRunner:
             if await self._records.write(states, stored.revision, epoch):
                 _log_phases(stored.rollout, states)
                 break
-            await self._publisher.check_leadership()
+            await self.publisher.check_leadership()
         else:
             raise StoreError(f"the rollout changed concurrently in each of {MAX_TRIES} tries")
         self.active = await self._active(newest)
@@ -172,7 +178,7 @@ class RolloutRunner:
             newest = await self._from_plan(now)
             if newest is None:
                 first = source or self._source_version()
-                await self._publisher.store_policy(first.policy)
+                await self.publisher.store_policy(first.policy)
                 return [first_rollout(first.digest, first.provenance, now)]
         if source is None:
             return [newest]
@@ -189,12 +195,17 @@ class RolloutRunner:
         self._source.withhold(tuple(f"would remove the {removal}; {remedy}" for removal in removed))
         if removed:
             # Stored, so that an operator can apply it.
-            await self._publisher.store_policy(source.policy)
+            await self.publisher.store_policy(source.policy)
             return [newest]
         if not may_begin:
             return [after]
-        await self._publisher.store_policy(source.policy)
-        began = begin(after, source.digest, source.provenance, await self._canary(after.stable, source.policy), now)
+        await self.publisher.store_policy(source.policy)
+        began = begin(
+            after,
+            OfferedPolicy(source.digest, source.provenance),
+            await self._canary(after.stable, source.policy),
+            now,
+        )
         return [began] if after == stored.rollout else [after, began]
 
     async def _with_evidence(self, rollout: Rollout, now: float, snapshot: Snapshot, receiving_since: float) -> Rollout:
@@ -212,7 +223,7 @@ class RolloutRunner:
 
     async def _active(self, rollout: Rollout) -> ActivePolicies:
         stable = await self._version(rollout.stable, rollout.stable_provenance)
-        self._publisher.pinned = frozenset({rollout.stable, rollout.candidate})
+        self.publisher.pinned = frozenset({rollout.stable, rollout.candidate})
         if rollout.is_over:
             return ActivePolicies(rollout, stable, None)
         candidate = await self._version(rollout.candidate, rollout.provenance)
@@ -233,7 +244,7 @@ class RolloutRunner:
         The plan may be of a canary, in any number of regions. The stable policy of the last ended rollout is therefore
         used if a region applies it, and otherwise the policy of most regions.
         """
-        plans = self._publisher.in_force.values()
+        plans = self.publisher.in_force.values()
         last = next(iter(await self._records.ended()), None)
         digests = Counter(plan.policy_digest for plan in plans)
         if not digests:

@@ -7,7 +7,7 @@ import msgspec
 from adapters.access.callers import Caller
 from adapters.store.members import Member
 from control_plane.api.serving.api_threads import in_api_thread
-from control_plane.leadership.leader_client import LeaderClient, LeaderUnavailable
+from control_plane.leadership.leader_client import ForwardedRequest, LeaderClient, LeaderUnavailable
 from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.status.status import Status
 from control_plane.status.status_reporter import StatusReporter
@@ -50,9 +50,8 @@ class FleetStatus:
 
     async def _with_leader_view(self, own: Status, leader: Member, caller: Caller, client: str, target: str) -> Status:
         try:
-            reply = await self._link.forward(
-                leader, "GET", target, {}, caller=caller, client=client, within_s=LEADER_TIMEOUT_S
-            )
+            request = ForwardedRequest("GET", target, caller, client)
+            reply = await self._link.forward(leader, request, LEADER_TIMEOUT_S)
             if reply.status != 200:
                 raise LeaderUnavailable(f"it answers with status {reply.status}")
             theirs = await in_api_thread(lambda: msgspec.json.decode(reply.body, type=Status))

@@ -16,7 +16,7 @@ from control_plane.planning.planning_loop import PlanningLoop
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.rollout.rollout_resource import summary
 from control_plane.status.fleet_view import FleetView
-from control_plane.status.status import MAX_SHORTFALLS, LeaderStatus, SeenBy, Status, StoreStatus
+from control_plane.status.status import MAX_SHORTFALLS, LeaderStatus, PolicyStatus, SeenBy, Status, StoreStatus
 from control_plane.status.status_builder import (
     agent_statuses,
     arc_statuses,
@@ -116,6 +116,10 @@ class StatusReporter:
             )
 
         return status
+
+    def policy(self) -> PolicyStatus:
+        """Return the policy in force, and the errors of its source."""
+        return policy_status(self._policies)
 
     def seen_by(self) -> SeenBy:
         """Return this control plane, and the leader that it knows."""

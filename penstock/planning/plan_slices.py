@@ -16,7 +16,7 @@ from penstock.health.region_health import RegionState
 from penstock.overrides.interventions import emptied
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.planning.share_change_limit import ramped, step_towards
-from penstock.planning.share_moves import Key, Move, NearestFirst, ReportedModels, homeward
+from penstock.planning.share_moves import FleetLimits, Key, Move, NearestFirst, ReportedModels, homeward
 from penstock.planning.tick_input import TickInput, Workload
 from penstock.policy.policy import Policy
 
@@ -62,14 +62,14 @@ def slices(
             emptied(entry, limits.of(region, entry.model), alive.get(entry.model, ()), max_step)
             for entry in _still_valid(tick.previous.get(region), policy)
         ]
-    reported = ReportedModels.of(snapshot)
     granted = {region: _granted(policy, snapshot, region, tick.now) for region in policy.regions}
     ramps = {region: part for region, part in granted.items() if snapshot.state(region) is RegionState.RECOVERING}
     before, digest = work.in_force, policy.digest()
     if any(plan.policy_digest != digest for plan in tick.previous.values()):
         before = {key: _without_unknown_regions(entry, policy) for key, entry in before.items()}
+    fleet_limits = FleetLimits(alive, nearest_first, ReportedModels.of(snapshot), limits)
     moves = [
-        Move.of(key, demand, target, before.get(key), alive[demand.model], nearest_first, reported, limits)
+        Move.of(key, demand, target, before.get(key), fleet_limits)
         for key, demand in work.demands.items()
         if (target := targets.get(key))
     ]

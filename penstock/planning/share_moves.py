@@ -50,6 +50,19 @@ class ReportedModels(NamedTuple):
         return nearest[0]
 
 
+class FleetLimits(NamedTuple):
+    """What limits where the traffic of every class may go in this tick."""
+
+    alive: Mapping[str, Set[str]]
+    """Regions that can take traffic, by model."""
+    nearest_first: NearestFirst
+    """Sorts regions by distance from an origin."""
+    reported: ReportedModels
+    """Determines the home of a class."""
+    interventions: Interventions
+    """Overrides and spillover limits."""
+
+
 class Move(NamedTuple):
     """One class with its shares in force and its target shares."""
 
@@ -76,10 +89,7 @@ class Move(NamedTuple):
         demand: Demand,
         target: Mapping[str, float],
         entry: ClassPlan | None,
-        alive: Set[str],
-        nearest_first: NearestFirst,
-        reported: ReportedModels,
-        interventions: Interventions,
+        limits: FleetLimits,
     ) -> Move:
         """The move of a class, within overrides and spillover limits.
 
@@ -88,22 +98,20 @@ class Move(NamedTuple):
             demand: the demand of the class at the origin.
             target: the target shares.
             entry: the entry of the class in force, if any.
-            alive: regions that can take traffic for its model.
-            nearest_first: sorts regions by distance from an origin.
-            reported: determines the home of the class.
-            interventions: overrides and spillover limits.
+            limits: what limits where its traffic may go.
         """
-        constraints = interventions.of(demand.origin, demand.model)
+        alive = limits.alive[demand.model]
+        constraints = limits.interventions.of(demand.origin, demand.model)
         serving = alive - constraints.at_once if constraints.at_once else alive
         current = {arc.server: arc.share for arc in entry.arcs} if entry is not None else {}
-        nearest = nearest_first(demand.origin, demand.regions)
+        nearest = limits.nearest_first(demand.origin, demand.regions)
         if constraints.weights:
             target = capped(target, constraints, [name for name in nearest if name in serving])
         if constraints.max_away < 1.0 and demand.origin in serving and demand.origin in demand.regions:
             target = kept_home(target, demand.origin, constraints.max_away)
         rests = not current or current == target or stays(current, constraints, serving)
         distance = 0.0 if rests else moved_share(current, target)
-        home = reported.home(nearest, demand.model)
+        home = limits.reported.home(nearest, demand.model)
         return cls(key, demand, entry, constraints, serving, nearest, home, current, target, distance)
 
     @property

@@ -193,55 +193,56 @@ def first_rollout(digest: str, provenance: Provenance | None, now: float) -> Rol
     return Rollout(1, digest, digest, Phase.DONE, now, now, why, "", provenance, provenance)
 
 
-def begin(
-    before: Rollout,
-    digest: str,
-    provenance: Provenance | None,
-    canary: tuple[str, ...],
-    now: float,
-    *,
-    why: str = "the policy source offers it",
-    by: str = "",
-    ignored: str = "",
-) -> Rollout:
+class OfferedPolicy(msgspec.Struct, frozen=True):
+    """A policy to roll out: one that the policy source offers, or that an operator chose."""
+
+    digest: str
+    provenance: Provenance | None = None
+    """Commit of the policy; None for a policy from a folder."""
+    by: str = ""
+    """Name of the operator; empty for the policy source."""
+    why: str = "the policy source offers it"
+    instead_of: str = ""
+    """Digest that the source offered when an operator chose this policy."""
+
+
+def begin(before: Rollout, offered: OfferedPolicy, canary: tuple[str, ...], now: float) -> Rollout:
     """Returns a new rollout after one that is over: of the policy that the source offers or an operator applies."""
     return Rollout(
         number=before.number + 1,
-        candidate=digest,
+        candidate=offered.digest,
         stable=before.stable,
         phase=Phase.SHADOW,
         since=now,
         began_at=now,
-        why=why,
-        by=by,
-        provenance=provenance,
+        why=offered.why,
+        by=offered.by,
+        provenance=offered.provenance,
         stable_provenance=before.stable_provenance,
         canary=canary,
-        dismissed=tuple(dismissed for dismissed in before.dismissed if dismissed != digest),
-        ignored=ignored,
+        dismissed=tuple(dismissed for dismissed in before.dismissed if dismissed != offered.digest),
+        ignored=offered.instead_of,
     )
 
 
-def restore(
-    before: Rollout, digest: str, provenance: Provenance | None, now: float, *, why: str, by: str, ignored: str
-) -> Rollout:
+def restore(before: Rollout, offered: OfferedPolicy, now: float) -> Rollout:
     """Returns a rollout that applies a policy in all regions at once, for an operator; the replaced policies are not
     rolled out again automatically."""
     kept = dict.fromkeys((*before.dismissed, before.stable, before.candidate))
-    kept.pop(digest, None)
+    kept.pop(offered.digest, None)
     return Rollout(
         number=before.number + 1,
-        candidate=digest,
-        stable=digest,
+        candidate=offered.digest,
+        stable=offered.digest,
         phase=Phase.DONE,
         since=now,
         began_at=now,
-        why=why,
-        by=by,
-        provenance=provenance,
-        stable_provenance=provenance,
+        why=offered.why,
+        by=offered.by,
+        provenance=offered.provenance,
+        stable_provenance=offered.provenance,
         dismissed=tuple(kept)[-MAX_DISMISSED:],
-        ignored=ignored,
+        ignored=offered.instead_of,
     )
 
 

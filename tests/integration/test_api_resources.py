@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from random import Random
 from typing import Any
 
 import httpx
@@ -16,7 +15,6 @@ import uvicorn
 from starlette.types import Message
 
 from adapters.access.callers import Caller, Role
-from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.api.responses import Problem
 from control_plane.api.routes import events_routes as events_module
@@ -27,13 +25,11 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.events.event_log import EventKind
 from control_plane.planning import planning_loop
-from control_plane.policy.folder import FolderReader
 from control_plane.status.query_responses import ExplainResponse
 from lab.servers.free_ports import LOOPBACK
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
-from tests.support.api_app import STEADY_LEASE_S, served
-from tests.support.control_planes import OPERATOR, PLANET, REGIONS, TOKEN
-from tests.support.identities import control_plane_sessions
+from tests.support.api_app import new_control_plane, served
+from tests.support.control_planes import OPERATOR, REGIONS, TOKEN
 from tests.support.reports import MODEL, endpoint, offered, packed, report
 from tests.support.wait import PATIENCE_S, until, until_async
 
@@ -71,14 +67,7 @@ class Api:
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
     store = MemoryStore()
-    control_plane = ControlPlane(
-        store,
-        Member("north", "http://north"),
-        sessions=control_plane_sessions(),
-        policy_reader=FolderReader(PLANET),
-        rng=Random(1),
-        leader_lease_s=STEADY_LEASE_S,
-    )
+    control_plane = new_control_plane(store)
     app = served(control_plane, Access(AdminToken(TOKEN)))
     server = uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=0, lifespan="off", log_config=None))
     await control_plane.start()

@@ -9,28 +9,24 @@ import tarfile
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import httpx
 import pytest
 
 from adapters.store import keys
-from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.api.routes import rollouts_routes
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from control_plane.policy.folder import FolderReader
 from penstock.policy import policy_diff
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import Change
 from penstock.rollout.state_machine import Phase
-from tests.support.api_app import STEADY_LEASE_S, served
+from tests.support.api_app import new_control_plane, served
 from tests.support.bundles import large_bundle
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN, rollout_rules
-from tests.support.identities import control_plane_sessions
 from tests.support.rollout_orders import order
 from tests.support.wait import found, until
 
@@ -75,14 +71,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
     (folder / "rollout.yaml").write_bytes(rollout_rules(shadow_s=3600, canary_regions="[eu-es]", watch_s=3600))
     store = MemoryStore()
-    control_plane = ControlPlane(
-        store,
-        Member("north", "http://north"),
-        sessions=control_plane_sessions(),
-        policy_reader=FolderReader(folder),
-        rng=Random(1),
-        leader_lease_s=STEADY_LEASE_S,
-    )
+    control_plane = new_control_plane(store, policies=folder)
     await control_plane.start()
     transport = httpx.ASGITransport(served(control_plane, Access(AdminToken(TOKEN))), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=OPERATOR) as http:

@@ -19,7 +19,7 @@ from adapters.files.tls_files import BadTlsFiles
 from adapters.store.members import Member
 from adapters.tcp_acceptor import TcpAcceptor
 from adapters.tls_contexts import ClientTls, ServerTls
-from control_plane.leadership.leader_client import LeaderClient, LeaderResponse, LeaderUnavailable
+from control_plane.leadership.leader_client import ForwardedRequest, LeaderClient, LeaderResponse, LeaderUnavailable
 from lab.planet.planet import program
 from lab.servers.free_ports import LOOPBACK
 from lab.servers.process import ServerProcess
@@ -170,11 +170,11 @@ async def test_another_control_plane_connects_only_where_it_trusts_the_certifica
     leader, asks = Member("north", url), Member("south", "https://south")
     link = LeaderClient(asks, control_plane_sessions("south"), tls=ClientTls(certificates / "authority.pem"))
 
+    request = ForwardedRequest("GET", "/v1/regions", DUTY, "192.0.2.7")
+
     async def regions() -> LeaderResponse | None:
         try:
-            reply = await link.forward(
-                leader, "GET", "/v1/regions", {}, caller=DUTY, client="192.0.2.7", within_s=PATIENCE_S
-            )
+            reply = await link.forward(leader, request, PATIENCE_S)
         except LeaderUnavailable:
             return None
         return reply if reply.status == 200 else None
@@ -183,7 +183,7 @@ async def test_another_control_plane_connects_only_where_it_trusts_the_certifica
     await link.close()
     without_authority = LeaderClient(asks, control_plane_sessions("south"))
     with pytest.raises(LeaderUnavailable, match="certificate verify failed"):
-        await without_authority.forward(leader, "GET", "/v1/regions", {}, caller=DUTY, client="", within_s=PATIENCE_S)
+        await without_authority.forward(leader, request, PATIENCE_S)
     await without_authority.close()
     for bad in ("missing.pem", "keys.yaml"):
         with pytest.raises(BadTlsFiles, match=bad):

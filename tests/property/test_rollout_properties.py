@@ -10,6 +10,7 @@ from penstock.policy.kinds.operations import RolloutRules
 from penstock.rollout.canary_analysis import AgentObservation, Evidence, observe
 from penstock.rollout.state_machine import (
     TRANSITIONS,
+    OfferedPolicy,
     Phase,
     Rollout,
     RolloutEvent,
@@ -97,14 +98,14 @@ def test_there_is_one_stable_policy_and_rollback_is_always_possible(
                 assert rollout.is_over
                 assert value not in (rollout.stable, rollout.ignored)
                 assert value not in rollout.dismissed
-                rollout = begin(rollout, value, None, tuple(sorted(canary)), now)
+                rollout = begin(rollout, OfferedPolicy(value), tuple(sorted(canary)), now)
         elif what == "orders":
             assert isinstance(value, RolloutEvent)
             if (rollout.phase, value) in TRANSITIONS:
                 rollout = transition(rollout, value, now, why="so", by="ann")
         elif rollout.is_over:
             assert isinstance(value, str)
-            rollout = restore(rollout, value, None, now, why="so", by="ann", ignored="four")
+            rollout = restore(rollout, OfferedPolicy(value, None, "ann", "so", "four"), now)
         holds(rollout)
         if rollout.phase is Phase.ROLLED_BACK and before.phase is not Phase.ROLLED_BACK:
             assert rollout.stable == before.stable

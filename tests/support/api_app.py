@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import httpx
@@ -20,7 +19,7 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from penstock.wire.session import Sessions
-from tests.support.identities import CONTROL_PLANE, control_plane_sessions
+from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET
 from tests.support.wait import until
 
@@ -38,13 +37,16 @@ _description: dict[str, Any] | None = None
 def new_control_plane(
     store: ConfigStore, name: str = "north", *, policies: Path = PLANET, sessions: Sessions | None = None
 ) -> ControlPlane:
-    """A control plane at `http://<name>` that is not started, with the policy of a folder."""
+    """A control plane at `http://<name>` that is not started, with the policy of a folder.
+
+    Args:
+        sessions: its identity; None for the one that reports of `tests.support.reports` are signed for.
+    """
     return ControlPlane(
         store,
         Member(name, f"http://{name}"),
-        sessions=sessions or control_plane_sessions(CONTROL_PLANE if name == "north" else name),
+        sessions=sessions or control_plane_sessions(),
         policy_reader=FolderReader(policies),
-        rng=Random(1),
         leader_lease_s=STEADY_LEASE_S,
     )
 

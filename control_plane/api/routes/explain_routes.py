@@ -17,14 +17,12 @@ from control_plane.api.responses import Problem, large_response
 from control_plane.api.routes.plans_routes import MAX_GENERATION
 from control_plane.api.serving.client_location import ClientPlace, require_policy, require_region
 from control_plane.auth.required_roles import Viewer
-from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.planning.past_moment import NOT_KEPT, KeptPast, views_then
-from control_plane.policy.source.policy_source import PolicySource
 from control_plane.rollout.rollout_actions import PolicyNotStored, RolloutActions
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import ExplainResponse
 from control_plane.status.status import PolicyStatus
-from control_plane.status.status_builder import policy_status
+from control_plane.status.status_reporter import StatusReporter
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
 from penstock.fleet.reported_views import reported_views
 from penstock.planning.plan import RegionPlan
@@ -91,9 +89,8 @@ ExplainBody = Annotated[ExplainRequest, Depends(JsonBody(ExplainRequest, MAX_BOD
 
 def routes(
     view: FleetView,
-    elector: LeaderElector,
+    reporter: StatusReporter,
     actions: RolloutActions,
-    policies: PolicySource,
     revocations: KeyRevocationStore,
     geoip: GeoIpLookup,
     past: KeptPast,
@@ -114,14 +111,14 @@ def routes(
         policy = await _policy_of_origin(view, actions, plan)
         if body.key_digest is not None and revocations.known.find(body.key_digest) is not None:
             raise Problem(422, "key_digest: the key is revoked; `penstock tenant revoked-keys` shows by whom")
-        now, snapshot, leading, newest = view.now(), view.snapshot, elector.epoch is not None, policy_status(policies)
+        now, snapshot, seen_by, newest = view.now(), view.snapshot, reporter.seen_by(), reporter.policy()
 
         def found() -> ExplainResponse:
             asked = _asked(policy, body, geoip)
             views = reported_views(policy, snapshot, asked.origin, asked.model, now)
             explanation = explain(policy, plan, asked, views, rng)
             provenance = _provenance(newest, plan, explanation.policy_digest)
-            return ExplainResponse(explanation, elector.member.name, leading, now, provenance)
+            return ExplainResponse(explanation, seen_by.name, seen_by.leading, now, provenance)
 
         moment = body.then
         if moment is None:
@@ -137,7 +134,7 @@ def routes(
             planned = {arc.server for entry in entries if entry.model == asked.model for arc in entry.arcs}
             views = views_then(views, kept, moment.at, planned, moment.server)
             explanation = explain(old_policy, old.plan, asked, views, rng)
-            answer = ExplainResponse(explanation, elector.member.name, leading, now, None)
+            answer = ExplainResponse(explanation, seen_by.name, seen_by.leading, now, None)
             is_known = asked.origin in policy.regions
             return msgspec.structs.replace(
                 answer,

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from random import Random
 
 import pytest
 
 from adapters.store import keys
 from adapters.store.config_store import Committed, Delete, Put, SameKey, Unchanged
-from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
-from control_plane.daemon import ControlPlane
-from control_plane.policy.folder import FolderReader
-from tests.support.identities import control_plane_sessions
-from tests.support.paths import PLANET
+from tests.support.api_app import new_control_plane
 from tests.support.wait import PATIENCE_S
 
 
@@ -35,13 +30,7 @@ class HeldUp(MemoryStore):
 
 async def test_a_cancelled_tick_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     store = HeldUp()
-    control_plane = ControlPlane(
-        store,
-        Member("north", "http://north"),
-        sessions=control_plane_sessions(),
-        policy_reader=FolderReader(PLANET),
-        rng=Random(1),
-    )
+    control_plane = new_control_plane(store)
     await control_plane.start()
     async with asyncio.timeout(PATIENCE_S):
         await store.holding.wait()

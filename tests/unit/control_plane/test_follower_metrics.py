@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from random import Random
-
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
-from control_plane.daemon import ControlPlane
-from control_plane.policy.folder import FolderReader
 from penstock.rollout.state_machine import Phase, Rollout
-from tests.support.api_app import STEADY_LEASE_S
-from tests.support.identities import control_plane_sessions
-from tests.support.paths import PLANET
+from tests.support.api_app import new_control_plane
 from tests.support.wait import until
 
 STABLE, CANDIDATE = "cd" * 32, "ef" * 32
@@ -25,14 +19,7 @@ async def test_the_policy_in_force_is_that_of_the_rollout() -> None:
     rollout = Rollout(2, CANDIDATE, STABLE, Phase.ROLLED_BACK, 0.0, 0.0, "it fails")
     leader = Put(keys.LEADER, encode(Member("south", "http://south")))
     await store.commit([], [leader, Put(keys.ROLLOUT, encode(rollout))])
-    north = ControlPlane(
-        store,
-        Member("north", "http://north"),
-        sessions=control_plane_sessions(),
-        policy_reader=FolderReader(PLANET),
-        rng=Random(1),
-        leader_lease_s=STEADY_LEASE_S,
-    )
+    north = new_control_plane(store)
     await north.start()
     try:
 

@@ -115,7 +115,7 @@ async def serving(prefix: str) -> AsyncIterator[httpx.AsyncClient]:
     """A control plane with the same private key, of the fleet with this prefix."""
     sessions = sessions_of_fleet(control_plane_id("north"), FleetBinding(prefix))
     reader, member = FolderReader(PLANET), Member("north", "http://north")
-    made = ControlPlane(MemoryStore(), member, sessions=sessions, policy_reader=reader, rng=Random(1))
+    made = ControlPlane(MemoryStore(), member, sessions=sessions, policy_reader=reader)
     app = made.create_api(Access(TOKEN), browser_secret=b"the private key")
     await made.start()
     try:

@@ -11,7 +11,7 @@ import pytest
 
 from adapters.store import informer as informer_module
 from adapters.store.config_store import Changed, Compacted, Delete, Put, StoreError
-from adapters.store.informer import Informer
+from adapters.store.informer import Informer, WatchLimits
 from tests.support.running import running
 from tests.support.stores import Following, put
 from tests.support.unsteady_store import MostWait, NoWait, UnsteadyStore
@@ -104,7 +104,7 @@ async def test_a_callback_that_raises_receives_all_later_changes(store: Unsteady
 
 async def test_a_silent_watch_is_replaced(store: UnsteadyStore) -> None:
     store.silent = True
-    informer = Informer(store, "/", rng=NoWait(), silent_after_s=0.05)
+    informer = Informer(store, "/", rng=NoWait(), limits=WatchLimits(silent_after_s=0.05))
     async with running(informer):
         await until(lambda: len(store.watched_from) >= 3)
         store.silent = False
@@ -145,7 +145,7 @@ async def test_history_compacted_faster_than_listed_causes_no_busy_loop(
 
 
 async def test_lists_periodically_in_case_an_event_was_lost(store: UnsteadyStore) -> None:
-    informer = Informer(store, "/", rng=Random(1), relist_after_s=0.2)
+    informer = Informer(store, "/", rng=Random(1), limits=WatchLimits(relist_after_s=0.2))
     async with running(informer):
         await informer.wait_synced()
         store.deaf = True

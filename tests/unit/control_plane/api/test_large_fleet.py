@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
-from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.api.openapi import REQUIRED_ROLE
 from control_plane.api.routes.steer_routes import MAX_CLIENTS
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
-from control_plane.policy.folder import FolderReader
-from tests.support.api_app import OPERATOR, STEADY_LEASE_S, TOKEN, served
+from tests.support.api_app import OPERATOR, TOKEN, new_control_plane, served
 from tests.support.hundred_regions import MODELS, REGIONS, TENANTS, fleet_reports, write_bundle
-from tests.support.identities import control_plane_sessions
 from tests.support.loop_turns import measured_turns
 from tests.support.wait import until
 
@@ -37,14 +33,7 @@ async def control_plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
     """A leader that plans for the fleet."""
     write_bundle(tmp_path / "bundle")
     store = MemoryStore()
-    leader = ControlPlane(
-        store,
-        Member("north", "http://north"),
-        sessions=control_plane_sessions(),
-        policy_reader=FolderReader(tmp_path / "bundle"),
-        rng=Random(1),
-        leader_lease_s=STEADY_LEASE_S,
-    )
+    leader = new_control_plane(store, policies=tmp_path / "bundle")
     await leader.start()
     await until(lambda: leader.reporter.seen_by().leading)
     report(leader, 1)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from random import Random
 from typing import Any, ClassVar
 
 import httpx
@@ -54,7 +53,6 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             member,
             sessions=control_plane_sessions(),
             policy_reader=FolderReader(PLANET),
-            rng=Random(1),
             leader_lease_s=STEADY_LEASE_S,
         )
         await control_plane.start()

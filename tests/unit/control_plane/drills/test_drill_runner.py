@@ -26,17 +26,15 @@ from adapters.store.mirror import Mirror
 from adapters.store.signed_store import UNAUTHENTIC
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
-from control_plane.daemon import ControlPlane
 from control_plane.drills import drill_runner
 from control_plane.drills.drill_runner import DrillRunner
 from control_plane.leadership import leader_elector
-from control_plane.policy.folder import FolderReader
 from control_plane.status.fleet_view import FleetView
 from penstock.drills.drill_state import DrillPhase, DrillRequest
 from penstock.overrides.overrides import Override
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.operations import DrillSchedule, Exercise
-from tests.support.api_app import OPERATOR, REGIONS, STEADY_LEASE_S, TOKEN, served
+from tests.support.api_app import OPERATOR, REGIONS, TOKEN, new_control_plane, served
 from tests.support.identities import control_plane_sessions
 from tests.support.override_builders import drain
 from tests.support.paths import PLANET
@@ -71,17 +69,7 @@ async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     for name, text in DOCUMENTS.items():
         (folder / f"{name}.yaml").write_text(text.format(now))
     store = MemoryStore()
-    planes = [
-        ControlPlane(
-            store,
-            Member(name, f"http://{name}"),
-            sessions=control_plane_sessions(name),
-            policy_reader=FolderReader(folder),
-            rng=Random(1),
-            leader_lease_s=STEADY_LEASE_S,
-        )
-        for name in NAMES
-    ]
+    planes = [new_control_plane(store, name, policies=folder, sessions=control_plane_sessions(name)) for name in NAMES]
     apis = {
         name: httpx.AsyncClient(
             transport=httpx.ASGITransport(served(plane, Access(TOKEN)), raise_app_exceptions=False),
@@ -162,7 +150,6 @@ async def test_a_scheduled_failover_and_an_evacuation_complete(fleet: dict[str, 
 async def runner(world: World) -> DrillRunner:
     """The drills of a leader; every region is healthy."""
     view = FleetView(
-        world.source,
         world.rollouts,
         world.fleet,
         world.planning,
@@ -175,8 +162,6 @@ async def runner(world: World) -> DrillRunner:
         AuditLog(world.store, lambda: world.now),
         elector=world.elector,
         overrides=world.overrides,
-        planning=world.planning,
-        rollouts=world.rollouts,
         view=view,
         members=Mirror(world.store, keys.CONTROL_PLANES, Member, rng=Random(1)),
     )

@@ -22,7 +22,7 @@ from control_plane.leadership.forwarded_caller import (
     request_digest,
     seal_caller,
 )
-from control_plane.leadership.leader_client import LeaderClient, LeaderUnavailable
+from control_plane.leadership.leader_client import ForwardedRequest, LeaderClient, LeaderUnavailable
 from penstock.wire.identity import ProcessRole, encode_certificate
 from penstock.wire.session import Sessions
 from tests.support.api_app import OPERATOR, TOKEN, leading, new_control_plane, served
@@ -90,7 +90,7 @@ def test_other_tokens_are_rejected(clock: SetClock, token: str) -> None:
 async def test_a_request_that_came_over_tls_is_not_sent_without() -> None:
     link = LeaderClient(Member("north", "https://north"), NORTH)
     with pytest.raises(LeaderUnavailable, match="plain http"):
-        await link.forward(Member("south", "http://south"), "GET", "/", {}, caller=CALLER, client="", within_s=1.0)
+        await link.forward(Member("south", "http://south"), ForwardedRequest("GET", "/", CALLER, ""), 1.0)
     await link.close()
 
 
@@ -103,7 +103,7 @@ async def forward(control_plane: ControlPlane, target: str, headers: dict[str, s
     status = 503
     while status == 503:
         await leading(control_plane)
-        reply = await link.forward(leader, "GET", target, headers, caller=CALLER, client="", within_s=PATIENCE_S)
+        reply = await link.forward(leader, ForwardedRequest("GET", target, CALLER, "", headers), PATIENCE_S)
         status = reply.status
     await link.close()
     return status

@@ -17,7 +17,7 @@ from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.leadership import leader_elector
 from control_plane.leadership.leader_election import MIN_LEASE_TTL_S, Leadership, Role
-from control_plane.leadership.leader_elector import LeaderElector
+from control_plane.leadership.leader_elector import Candidate, LeaderElector
 from tests.support.api_app import STEADY_LEASE_S
 from tests.support.faulty_store import FaultyStore
 from tests.support.running import running
@@ -44,8 +44,7 @@ async def standing(
     """The elector of one control plane, with a separate connection to the store: `elector._store`."""
     elector = LeaderElector(
         FaultyStore(shared),
-        Member(name, f"http://{name}"),
-        eligible=eligible,
+        Candidate(Member(name, f"http://{name}"), eligible),
         rng=Random(name),
         lease_ttl_s=lease_ttl_s,
         on_change=on_change,
@@ -219,7 +218,7 @@ async def test_failed_campaigns_are_retried_with_backoff(shared: MemoryStore, mo
 
     monkeypatch.setattr(leader_elector, "full_jitter_s", pause_s)
     store = FailingLeases(shared)
-    elector = LeaderElector(store, Member("a", "http://a"), eligible=lambda: True, rng=NoWait(), on_change=on_change)
+    elector = LeaderElector(store, Candidate(Member("a", "http://a")), rng=NoWait(), on_change=on_change)
     async with running(elector):
         await until(lambda: len(pauses) >= 6)
         assert pauses[:6] == [(attempt + 1, attempt) for attempt in range(6)]
@@ -229,7 +228,7 @@ async def test_failed_campaigns_are_retried_with_backoff(shared: MemoryStore, mo
 
 async def test_a_leader_that_lost_its_store_leads_again_and_resigns_at_the_end(shared: MemoryStore) -> None:
     store = FaultyStore(shared)
-    elector = LeaderElector(store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1))
+    elector = LeaderElector(store, Candidate(Member("a", "http://a")), rng=Random(1))
     elector.start()
     await until(lambda: elector.epoch is not None)
     store.away = True

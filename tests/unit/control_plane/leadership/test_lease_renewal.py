@@ -13,7 +13,7 @@ from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.leadership import lease_renewal
 from control_plane.leadership.leader_election import PROOF_MARGIN_S
-from control_plane.leadership.leader_elector import LeaderElector
+from control_plane.leadership.leader_elector import Candidate, LeaderElector
 from control_plane.leadership.lease_renewal import PERMIT_S, LeaseRenewal
 from tests.support.api_app import STEADY_LEASE_S
 from tests.support.running import running
@@ -42,7 +42,7 @@ async def test_a_blocked_event_loop_delays_no_renewal(monkeypatch: pytest.Monkey
     monkeypatch.setattr(lease_renewal, "RENEW_S", 0.01)
     store = CountedRenewals()
     member = Member("a", "http://a")
-    elector = LeaderElector(store, member, eligible=lambda: True, rng=Random(1), lease_ttl_s=STEADY_LEASE_S)
+    elector = LeaderElector(store, Candidate(member), rng=Random(1), lease_ttl_s=STEADY_LEASE_S)
     async with running(elector):
         await until(lambda: elector.epoch is not None)
         epoch, proven = elector.epoch, elector.leadership.proven_until

@@ -17,7 +17,7 @@ from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.leadership.leader_election import Leadership
 from control_plane.leadership.leader_election import Role as Position
-from control_plane.leadership.leader_elector import LeaderElector
+from control_plane.leadership.leader_elector import Candidate, LeaderElector
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
@@ -52,21 +52,18 @@ class Office:
         self.fleet = FleetSnapshot()
         self.metrics = ControlPlaneMetrics()
         self.elector = LeaderElector(
-            self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
+            self.store, Candidate(Member("a", "http://a")), rng=Random(1), clock=lambda: self.now
         )
         self.policies = OfferedPolicy(POLICY)
         self.overrides = OverrideStore(
             self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now
         )
-        publisher = PlanPublisher(self.store)
-        self.rollouts = RolloutRunner(self.store, self.policies, publisher)
+        self.rollouts = RolloutRunner(self.store, self.policies, PlanPublisher(self.store))
         self.planning = PlanningLoop(
             self.elector,
-            self.policies,
             self.fleet,
             self.overrides,
             self.rollouts,
-            publisher,
             self.metrics,
             lambda: self.now,
         )

@@ -6,20 +6,15 @@ import asyncio
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from adapters.store import keys
 from adapters.store.config_store import Committed, Delete, Put, SameKey, Unchanged
-from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane import daemon
-from control_plane.daemon import ControlPlane
-from control_plane.policy.folder import FolderReader
 from penstock.fleet import snapshot
-from tests.support.api_app import STEADY_LEASE_S
-from tests.support.identities import control_plane_sessions
+from tests.support.api_app import new_control_plane
 from tests.support.paths import PLANET
 from tests.support.wait import until
 
@@ -42,14 +37,7 @@ class Slow(MemoryStore):
 async def test_an_elected_leader_plans_without_waiting_for_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "TICK_S", 3600.0)
     store = MemoryStore()
-    control_plane = ControlPlane(
-        store,
-        Member("north", "http://north"),
-        sessions=control_plane_sessions(),
-        policy_reader=FolderReader(PLANET),
-        rng=Random(1),
-        leader_lease_s=STEADY_LEASE_S,
-    )
+    control_plane = new_control_plane(store)
     await control_plane.start()
     try:
         await until(lambda: control_plane.metrics.registry.get_sample_value("penstock_leader") == 1)
@@ -67,14 +55,7 @@ async def test_a_policy_that_arrives_during_a_run_is_planned_at_once(
     folder = Path(shutil.copytree(PLANET, tmp_path / "bundle"))
     text = (folder / "spillover.yaml").read_text()
     store = Slow()
-    control_plane = ControlPlane(
-        store,
-        Member("north", "http://north"),
-        sessions=control_plane_sessions(),
-        policy_reader=FolderReader(folder),
-        rng=Random(1),
-        leader_lease_s=STEADY_LEASE_S,
-    )
+    control_plane = new_control_plane(store, policies=folder)
 
     source = control_plane.policies
 

@@ -18,7 +18,7 @@ from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.leadership.leader_election import Leadership, Role
-from control_plane.leadership.leader_elector import LeaderElector
+from control_plane.leadership.leader_elector import Candidate, LeaderElector
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
@@ -81,21 +81,18 @@ class World:
         """Start another control plane, whose only state is the store, and elect it with `elect`."""
         self.fleet = FleetSnapshot()
         self.elector = LeaderElector(
-            self.store, Member("a", "http://a"), eligible=lambda: True, rng=Random(1), clock=lambda: self.now
+            self.store, Candidate(Member("a", "http://a")), rng=Random(1), clock=lambda: self.now
         )
-        publisher = PlanPublisher(self.store)
-        self.rollouts = RolloutRunner(self.store, self.source, publisher)
+        self.rollouts = RolloutRunner(self.store, self.source, PlanPublisher(self.store))
         overrides = OverrideStore(
             self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now
         )
         self.overrides = overrides
         self.planning = PlanningLoop(
             self.elector,
-            self.source,
             self.fleet,
             overrides,
             self.rollouts,
-            publisher,
             ControlPlaneMetrics(),
             lambda: self.now,
         )

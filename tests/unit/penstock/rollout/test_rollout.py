@@ -17,6 +17,7 @@ from penstock.rollout.shadow import shadow
 from penstock.rollout.state_machine import (
     FINAL_PHASES,
     TRANSITIONS,
+    OfferedPolicy,
     Phase,
     Rollout,
     RolloutEvent,
@@ -74,7 +75,7 @@ class Story:
     def __init__(self, rules: RolloutRules = RULES, now: float = 100.0) -> None:
         self.rules = rules
         self.now = now
-        self.rollout = begin(STABLE, NEW, None, ("b",), now)
+        self.rollout = begin(STABLE, OfferedPolicy(NEW), ("b",), now)
 
     def see(self, evidence: Evidence, after_s: float = 0.0) -> Phase:
         self.now += after_s
@@ -118,7 +119,7 @@ class TestTheGoodWay:
         assert (story.assigned(), story.rollout.stable) == ({"a": NEW, "b": NEW}, NEW)
 
     def test_rules_without_conditions_pass_in_one_check(self) -> None:
-        rollout = observe(begin(STABLE, NEW, None, (), 5.0), AT_ONCE, Evidence({}), 5.0)
+        rollout = observe(begin(STABLE, OfferedPolicy(NEW), (), 5.0), AT_ONCE, Evidence({}), 5.0)
         assert (rollout.phase, rollout.stable) == (Phase.DONE, NEW)
 
     def test_the_first_policy_is_in_force_at_once(self) -> None:
@@ -319,7 +320,7 @@ class TestServiceObjectives:
             word("b", NEW, 10**9, first_byte_s=0.123456789, epoch=10**9), objectives=kept
         )
         many = Evidence({f"some-region-{at}/agent-{at}": observation for at in range(MAX_MARKS)}, 0.1)
-        rollout = observe(begin(STABLE, NEW, None, ("b",), 0.0), RULES, many, 1.0)
+        rollout = observe(begin(STABLE, OfferedPolicy(NEW), ("b",), 0.0), RULES, many, 1.0)
         assert rollout.marks
         assert len(rollout.marks) == MAX_MARKS
         assert encode(rollout)
@@ -343,7 +344,7 @@ class TestTheWatch:
 
 class TestTheSource:
     def at(self, phase: Phase) -> Rollout:
-        return msgspec.structs.replace(begin(STABLE, NEW, None, ("b",), 0.0), phase=phase)
+        return msgspec.structs.replace(begin(STABLE, OfferedPolicy(NEW), ("b",), 0.0), phase=phase)
 
     @pytest.mark.parametrize("phase", [Phase.SHADOW, Phase.SHADOW_HELD, Phase.CANARY, Phase.CANARY_HELD])
     def test_what_comes_next_supersedes_what_is_under_way(self, phase: Phase) -> None:
@@ -364,25 +365,25 @@ class TestTheSource:
         bad = transition(self.at(Phase.CANARY), RolloutEvent.REGRESSED, 1.0, why="bad")
         assert on_source_policy(bad, NEW, 2.0) == (bad, False)
         assert on_source_policy(bad, NEXT, 2.0) == (bad, True)
-        again = begin(bad, NEW, None, (), 3.0, by="ann")
+        again = begin(bad, OfferedPolicy(NEW, by="ann"), (), 3.0)
         assert again.dismissed == (), "a person may begin it again"
 
     def test_nothing_new_begins_nothing(self) -> None:
         assert on_source_policy(STABLE, OLD, 1.0) == (STABLE, False)
 
     def test_a_person_restores_a_policy_and_the_source_does_not_undo_it(self) -> None:
-        back = restore(self.at(Phase.WATCH), OLD, None, 5.0, why="back", by="ann", ignored=NEXT)
+        back = restore(self.at(Phase.WATCH), OfferedPolicy(OLD, None, "ann", "back", NEXT), 5.0)
         assert (back.phase, back.stable, back.number) == (Phase.DONE, OLD, 3)
         assert back.dismissed == (NEW,)
         for digest in (OLD, NEW, NEXT):
             assert on_source_policy(back, digest, 6.0) == (back, False)
-        newer = begin(back, "newer", None, (), 7.0)
+        newer = begin(back, OfferedPolicy("newer"), (), 7.0)
         assert on_source_policy(msgspec.structs.replace(newer, phase=Phase.ROLLED_BACK), NEXT, 8.0)[1], (
             "it has had a new one"
         )
 
     def test_a_choice_stands_though_the_source_has_what_was_stable(self) -> None:
-        chosen = begin(STABLE, NEW, None, (), 5.0, by="ann", ignored=OLD)
+        chosen = begin(STABLE, OfferedPolicy(NEW, by="ann", instead_of=OLD), (), 5.0)
         for phase in (Phase.SHADOW, Phase.CANARY, Phase.WATCH):
             under_way = msgspec.structs.replace(chosen, phase=phase)
             assert on_source_policy(under_way, OLD, 6.0) == (under_way, False)

@@ -7,7 +7,16 @@ import pytest
 
 from penstock.rollout.canary_analysis import Evidence, phase_facts
 from penstock.rollout.rollout_progress import RolloutOutlook, conditions, outlook
-from penstock.rollout.state_machine import IN_CANARY, Phase, Rollout, RolloutEvent, begin, first_rollout, transition
+from penstock.rollout.state_machine import (
+    IN_CANARY,
+    OfferedPolicy,
+    Phase,
+    Rollout,
+    RolloutEvent,
+    begin,
+    first_rollout,
+    transition,
+)
 from tests.unit.penstock.rollout.test_rollout import NEW, NEXT, OLD, RULES, STABLE, Story, fleet, word
 
 
@@ -74,7 +83,7 @@ def test_the_conditions_are_those_that_end_each_phase() -> None:
     assert set(phases) == {Phase.SHADOW, Phase.CANARY, Phase.WATCH}
 
 
-WATCH = transition(begin(STABLE, NEW, None, (), 0.0), RolloutEvent.PROMOTE, 0.0, why="urgent")
+WATCH = transition(begin(STABLE, OfferedPolicy(NEW), (), 0.0), RolloutEvent.PROMOTE, 0.0, why="urgent")
 BACK = transition(WATCH, RolloutEvent.ROLL_BACK, 1.0, why="no", by="ann")
 
 
@@ -104,7 +113,7 @@ def test_a_policy_that_is_not_rolled_out_is_named_with_its_place(
         (BACK, OLD),
         (BACK, NEXT),
         (WATCH, None),
-        (begin(STABLE, NEW, None, ("b",), 0.0), NEXT),
+        (begin(STABLE, OfferedPolicy(NEW), ("b",), 0.0), NEXT),
         (first_rollout(NEW, None, 0.0), NEW),
     ],
 )
@@ -129,7 +138,7 @@ def test_the_waiting_policy_begins_when_the_watch_ends() -> None:
 @pytest.mark.parametrize(
     ("rollout", "permitted"),
     [
-        (begin(STABLE, NEW, None, ("b",), 0.0), {"halt", "promote", "roll_back"}),
+        (begin(STABLE, OfferedPolicy(NEW), ("b",), 0.0), {"halt", "promote", "roll_back"}),
         (WATCH, {"roll_back"}),
         (STABLE, set()),
         (BACK, set()),
