@@ -110,7 +110,7 @@ dashboards: $(VENV)/.test  ## generate the Grafana dashboard and Prometheus rule
 check-dashboards: $(VENV)/.test  ## every query of dashboards and rules returns data of a real fleet; needs Prometheus (PROMETHEUS=, ARGS=--help)
 	@$(BIN)/python -m tests.dashboard_check $(ARGS)
 
-reference: $(VENV)/.test  ## generate the reference pages of the documentation
+reference: $(VENV)/.test  ## generate the reference pages, the example configuration files and the schema of policies
 	@$(BIN)/python docs/generate_reference.py
 
 docs: $(VENV)/.docs  ## build the documentation into out/site; broken links fail

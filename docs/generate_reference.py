@@ -1,4 +1,6 @@
-"""Writes docs/reference/ and deploy/config/ from code; with --check, exits with 1 where a committed file is stale.
+"""Writes docs/reference/, deploy/config/ and policies/schema.json from code.
+
+With --check, exits with 1 where a committed file is stale.
 
 `make reference` runs it. The pages are committed, so that they can be read without building the site.
 """
@@ -23,7 +25,7 @@ from adapters.configuration.settings_listing import plain_value
 from control_plane.cli.main import app as penstock
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.policy.document_fields import COMMON_FIELDS, MAX_DESCRIPTION
-from control_plane.policy.schema import schema
+from control_plane.policy.schema import schema, schema_text
 from control_plane.settings import PREFIX as CONTROL_PLANE_PREFIX
 from control_plane.settings import ControlPlaneSettings
 from docs import config_examples
@@ -227,6 +229,7 @@ def pages() -> dict[Path, str]:
         PAGES / "settings.md": settings_page(),
         PAGES / "metrics.md": metrics_page(),
         PAGES / "policy.md": policy_page(),
+        ROOT / "policies" / "schema.json": schema_text(),
         PAGES / "outcomes.md": outcomes_page(),
         PAGES / "presets.md": presets_page(),
         PAGES / "cli.md": cli_page(),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.inspect import type_info
 from msgspec.structs import replace
 
 from adapters.configuration.strict_yaml import YamlDocument
 from control_plane.policy.compiler import compile_bundle
-from control_plane.policy.document_fields import document_fields
+from control_plane.policy.document_fields import document_fields, mark
 from control_plane.policy.documents import Document
 from control_plane.policy.kinds import API_VERSION, KINDS
 from control_plane.policy.schema import schema
 from control_plane.policy.struct_reader import read_struct
+from penstock.policy import fields
 from penstock.policy.kinds.operations import Objective
 from penstock.policy.policy import Policy
 from tests.support import planet
@@ -34,6 +36,13 @@ def test_the_schema_has_the_fields_that_documents_may_have() -> None:
         assert written == document_fields(kind.struct).keys()
     assert "jurisdictions" not in definitions["Region"]["properties"]
     assert "planner" not in definitions["Objective"]["properties"]
+
+
+def test_fields_refer_to_kinds_that_exist() -> None:
+    places = {fields.COUNTRY, fields.PLACE, fields.SUBDIVISION}
+    marked = {name: mark(type_info(type_), "refers_to") for name, type_ in vars(fields).items() if name.endswith("Ref")}
+    assert marked["RegionRef"] == "Region"
+    assert set(marked.values()) <= KINDS.keys() | places
 
 
 @pytest.mark.parametrize("kind", SINGLE)
