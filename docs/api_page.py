@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from functools import cache
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from adapters.store.members import Member
@@ -65,7 +64,6 @@ def description() -> dict[str, Any]:
         Member("reference", "http://localhost"),
         sessions=Sessions(standalone_identity(id_, 1.0e9)),
         policy_reader=FolderReader(Path("policies")),
-        rng=Random(0),
     )
     return control_plane.create_api(Access(AdminToken("0" * 64))).openapi()
 
