@@ -10,6 +10,7 @@ from rich.text import Text
 
 from control_plane.cli.output import table_of
 from control_plane.status.query_responses import ExplainResponse
+from penstock.admission.queue_explanation import QueueExplanation
 from penstock.policy.geography import Location
 from penstock.routing.endpoint_selection import NEWCOMER_S
 from penstock.routing.explain import ApplicableRule, ConsideredRegion, Explanation, RegionVerdict
@@ -36,6 +37,8 @@ def explanation_view(explanation: Explanation, notes: Iterable[str] = ()) -> Ren
     parts.append(_regions(explanation))
     if explanation.endpoints:
         parts.append(_endpoints(explanation.endpoints))
+    if explanation.queue is not None:
+        parts += _queue(explanation.queue)
     parts.append(_outcome(explanation))
     parts += [Text(note, "dim") for note in notes]
     return Group(*parts)
@@ -179,6 +182,15 @@ def _of_endpoint(endpoint: ConsideredEndpoint) -> str:
         return endpoint.reason.value
     parts = ["holds the conversation, its beginning or the model"] if endpoint.holds else []
     return ", ".join([*parts, "same zone"] if endpoint.near else parts)
+
+
+def _queue(queue: QueueExplanation) -> list[RenderableType]:
+    numbers = ("priority", "requests", "longest wait", "work")
+    table = table_of("tenant", *numbers, title=f"Admission queue: {queue.requests} requests", right=numbers)
+    for each in queue.tenants:
+        waits, work = f"{each.longest_wait_s:.1f} s", f"{each.work_s:.1f} s"
+        table.add_row(each.tenant, str(each.priority), str(each.requests), waits, work)
+    return [table, Text(f"next       {queue.why}")]
 
 
 def _outcome(explanation: Explanation) -> Text:

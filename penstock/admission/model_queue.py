@@ -25,7 +25,7 @@ from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from typing import Generic, NamedTuple
 
-from penstock.admission.tenant_order import Item, PriorityLevel, QueuedRequest
+from penstock.admission.tenant_order import Item, PriorityLevel, QueuedRequest, TenantQueue
 from penstock.policy.kinds.models import Queueing
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
@@ -145,13 +145,22 @@ class ModelQueue(Generic[Item]):
             if level is not None:
                 yield from level.in_order()
 
+    def tenants_in_order(self) -> list[tuple[int, TenantQueue[Item]]]:
+        """Return each tenant that waits, with its priority, in the order of their next requests."""
+        levels = sorted(self._levels.items(), reverse=True)
+        return [
+            (priority, own)
+            for priority, level in levels
+            for own in sorted(level.tenants.values(), key=TenantQueue.turn)
+        ]
+
     def head(self) -> QueueHead | None:
         """Return the next place in the form that other agents receive; None for an empty queue."""
         if not self._levels:
             return None
         priority = max(self._levels)
-        place = min(own.turn() for own in self._levels[priority].tenants.values())[1]
-        return QueueHead(-priority, place[0], self._numbers_from + place[1])
+        arrived_at, number = min(own.turn() for own in self._levels[priority].tenants.values())[1]
+        return QueueHead(-priority, arrived_at, self._numbers_from + number)
 
     def must_queue(self, priority: int, arrived_at: float, others: Sequence[QueueHead]) -> bool:
         """Whether a waiting request, at this agent or at another one, precedes a request that is not in the queue.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.admission.queue_explanation import QueueExplanation
 from penstock.planning.plan import NONE_CLOSED, Arc, ArcReason, RegionPlan
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.models import Version
@@ -130,6 +131,8 @@ class Explanation(msgspec.Struct, frozen=True):
     is explained."""
     route: MatchedRoute | None = None
     """The route of the path; None where the query has no path, or the path has no route."""
+    queue: QueueExplanation | None = None
+    """The admission queue for the model at the agent; None if it is empty or unknown."""
 
 
 def explain(

@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 
 class EndpointSettings(NamedTuple):
-    """What an agent is told of its region's endpoints when it starts."""
+    """The settings of a region's endpoints at one agent."""
 
     file: Path
     """The endpoints file, see `endpoint_file`."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from random import Random
 from urllib.parse import parse_qs
 
+import msgspec
+
 from adapters.geoip import parse_address
 from penstock.policy.adapter_patterns import served_model
 from penstock.policy.geography import Location, country_error
@@ -69,7 +71,8 @@ class ExplainService:
         model, sender = policy.models.get(query.model), tenant or policy.anonymous_tenant or ""
         endpoints = () if model is None else router.local.consider(model, sender, given.get("session", ""), now)
         views = router.views(policy.regions, query.model, now)
-        return explain(policy, self._config.plan, query, views, Random(), endpoints)
+        explanation = explain(policy, self._config.plan, query, views, Random(), endpoints)
+        return msgspec.structs.replace(explanation, queue=router.local.queue.explain(query.model))
 
     def _location(self, given: dict[str, str]) -> Location:
         if "ip" not in given:

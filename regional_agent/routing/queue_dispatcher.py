@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.admission.model_queue import ModelQueue, Pass, QueueHead
+from penstock.admission.queue_explanation import QueueExplanation, explain_queue
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.admission.tenant_order import QueuedRequest, urgency_at
 from penstock.fleet.expected_wait import expected_wait_s
@@ -200,6 +201,14 @@ class QueueDispatcher:
                 waited_ms = min(MAX_WAITED_MS, max(0, int((now - head.since) * 1000)))
                 waiting[model] = QueueSummary(len(queue), head.behind, waited_ms, head.which)
         return waiting
+
+    def explain(self, model: str) -> QueueExplanation | None:
+        """Explain the queue of a model; None if no request for it waits at this agent."""
+        queue, now = self._queues.get(model), self._clock()
+        if not queue:
+            return None
+        has_room = self._endpoints.pool(model).has_room
+        return explain_queue(queue, self._other_heads(model, now), now, has_room=has_room)
 
     def _other_heads(self, model: str, now: float) -> Sequence[QueueHead]:
         """The heads of the queues that the region's other agents report for a model, by this agent's clock."""

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
+from rich.console import Console
 
+from control_plane.cli.explain_view import explanation_view
+from penstock.admission.model_queue import NextReason
+from penstock.admission.queue_explanation import QueuedTenant, QueueExplanation
+from penstock.routing.explain import ExplainQuery, explain
 from penstock.routing.reasons import Reason
+from tests.support import planet
 from tests.support.reports import MODEL
 from tests.unit.control_plane.cli.test_overrides_cli import penstock, printed, url
 
@@ -37,3 +46,16 @@ def test_a_record_is_explained_by_its_moment_and_by_now(penstock: Any) -> None:
 def test_a_record_of_an_earlier_release_is_explained(penstock: Any, missing: str) -> None:
     line = {field: value for field, value in LINE.items() if field != missing}
     assert penstock("explain", "--record", json.dumps(line)).exit_code == 0
+
+
+def test_the_queue_of_an_agent_is_shown_with_the_reason_of_its_next_request() -> None:
+    query = ExplainQuery("eu-de", planet.MODEL, "personal")
+    found = explain(planet.policy(), None, query, planet.healthy("eu-de"), Random(1))
+    queue = QueueExplanation(
+        4, NextReason.SHARE, (QueuedTenant("acme", 2, 3, 1.25, 9.0), QueuedTenant("b", 0, 1, 2.0, 1.0))
+    )
+    shown = StringIO()
+    Console(file=shown, width=200).print(explanation_view(msgspec.structs.replace(found, queue=queue)))
+    (row,) = [line for line in shown.getvalue().splitlines() if "acme" in line]
+    assert [word for word in row.split() if word.isalnum() or "." in word] == ["acme", "2", "3", "1.2", "s", "9.0", "s"]
+    assert f"next       {NextReason.SHARE}" in shown.getvalue()

@@ -12,6 +12,7 @@ import pytest
 from msgspec import UNSET
 
 from penstock.admission import model_queue
+from penstock.admission.model_queue import NextReason
 from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model, Queueing
@@ -261,3 +262,19 @@ async def test_the_default_wait_grows_with_the_measured_service_times(here: Here
         return
     assert not isinstance(entry, Refusal)
     assert entry.leave_at == pytest.approx(here.clock.now + 60.0, rel=0.05), "two service times, of two slots"
+
+
+async def test_the_explanation_has_the_tenants_in_order_and_why(here: Here) -> None:
+    assert here.room.explain("m") is None
+    here.place("a")
+    here.clock.now += 2.0
+    here.place("urgent", priority=1)
+    full = here.room.explain("m")
+    assert full is not None
+    assert [(each.tenant, each.priority, each.requests) for each in full.tenants] == [("t", 1, 1), ("t", 0, 1)]
+    assert (full.requests, full.tenants[1].longest_wait_s, full.why) == (2, 2.0, NextReason.NO_ROOM)
+    here.gpu.give_back()
+    free = here.room.explain("m")
+    assert free is not None
+    assert free.why == NextReason.PRIORITY
+    assert here.room.waiting_here("m") == 2
