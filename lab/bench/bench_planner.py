@@ -26,7 +26,7 @@ from rich.console import Console
 
 from lab.bench.bench_results import Columns, columns_table, write_results
 from lab.bench.planets import Planet, Size, planet
-from lab.planet.planet import program
+from lab.servers.binaries import find_script
 from penstock.fleet.capacity import supply
 from penstock.fleet.snapshot import Snapshot, demand
 from penstock.planning.linear_program.distances import Distances
@@ -196,7 +196,7 @@ def bench_planner(
     for number, (size, _) in enumerate(SIZES):
         console.print(f"{size.name} ...", style="dim")
         done = subprocess.run(
-            [program("penstock-lab"), "bench-planner", str(number)], stdout=subprocess.PIPE, check=True
+            [find_script("penstock-lab"), "bench-planner", str(number)], stdout=subprocess.PIPE, check=True
         )
         rows.append(json.loads(done.stdout))
     write_results(OUT, rows)

@@ -28,22 +28,23 @@ from dulwich.repo import Repo
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from lab.bench.bench_results import (
+    Columns,
     Goal,
     Machine,
     closing_line,
+    columns_table,
     goal,
     goals_table,
     show,
-    table,
     this_machine,
     write_results,
 )
 from lab.open_files import allow_many_open_files
 from lab.planet.bundle import SHIPPED_BUNDLE
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_identity_dir
-from lab.planet.planet import program
 from lab.planet.secret_files import write_secret, write_secrets
 from lab.quantile import quantile
+from lab.servers.binaries import find_script
 from lab.servers.etcd import start_etcd
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
@@ -203,7 +204,7 @@ def control_plane(directory: Path, endpoint: str, settings: Mapping[str, str]) -
         }
         return ServerProcess(
             "control plane",
-            [program("penstock"), "serve"],
+            [find_script("penstock"), "serve"],
             log_path=directory / "control-plane.log",
             ready=http_ok(f"{url}/livez"),
             ports=(port,),
@@ -305,15 +306,16 @@ def bench_propagation() -> None:
     allow_many_open_files()
     results = uvloop.run(measure())
     write_results(OUT, results)
-    rows = [
-        (way.name, *(f"{figure:.2f}" for figure in (way.median_s, way.p99_s, way.max_s, way.all_agents_median_s)))
-        for way in results.ways
-    ]
-    header = ("source", "median s", "p99 s", "max s", "all agents, median s")
-    slowest = [(way.name, *(f"{at_s:.2f}" for at_s in msgspec.structs.astuple(way.slowest))) for way in results.ways]
-    show(
-        table("Time from a policy change until an agent applies it", header, rows),
-        table("The slowest change", ("source", "sent s", "first agent s", "all agents s"), slowest),
-        goals_table(results.goals),
+    columns: Columns[Way] = (
+        ("source", lambda way: way.name),
+        ("median s", lambda way: f"{way.median_s:.2f}"),
+        ("p99 s", lambda way: f"{way.p99_s:.2f}"),
+        ("max s", lambda way: f"{way.max_s:.2f}"),
+        ("all agents, median s", lambda way: f"{way.all_agents_median_s:.2f}"),
+        ("slowest change: sent s", lambda way: f"{way.slowest.told_s:.2f}"),
+        ("first agent s", lambda way: f"{way.slowest.first_agent_s:.2f}"),
+        ("all agents s", lambda way: f"{way.slowest.all_agents_s:.2f}"),
     )
+    title = "Time from a policy change until an agent applies it"
+    show(columns_table(title, columns, results.ways), goals_table(results.goals))
     print(closing_line(results.machine, OUT))

@@ -28,21 +28,6 @@ NO_WITNESS = 1
 """Exit code after a failed write to the witness log."""
 
 
-class ListeningLine(msgspec.Struct, frozen=True):
-    """Line that is printed for one endpoint when all endpoints listen."""
-
-    endpoint: str
-    url: str
-    region: str
-    zone: str
-    model: str
-    accelerator: str
-    devices: int
-    max_num_seqs: int
-    max_model_len: int
-    pid: int
-
-
 def engines(
     config: Annotated[Path, typer.Option(help="Engines of one region: YAML or JSON, see lab/engine/engine_config.py.")],
 ) -> None:
@@ -126,19 +111,16 @@ def _open_witness(config: EnginesConfig, path: Path) -> WitnessLog:
 
 
 def _announce(config: EnginesConfig, sockets: list[socket.socket]) -> None:
+    """Print a line for each endpoint."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     for endpoint, sock in zip(config.endpoints, sockets, strict=True):
-        line = ListeningLine(
-            endpoint=endpoint.name,
-            url=f"http://{host}:{sock.getsockname()[1]}",
-            region=config.region,
-            zone=endpoint.zone,
-            model=endpoint.model,
-            accelerator=endpoint.accelerator,
-            devices=endpoint.deployment.tensor_parallel,
-            max_num_seqs=endpoint.max_num_seqs,
-            max_model_len=endpoint.max_model_len,
-            pid=os.getpid(),
-        )
-        sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+        names = ("zone", "model", "accelerator", "max_num_seqs", "max_model_len")
+        line: dict[str, object] = {
+            "endpoint": endpoint.name,
+            "url": f"http://{host}:{sock.getsockname()[1]}",
+            "region": config.region,
+        }
+        line |= {name: getattr(endpoint, name) for name in names}
+        line |= {"devices": endpoint.deployment.tensor_parallel, "pid": os.getpid()}
+        print(msgspec.json.encode(line).decode())
     sys.stdout.flush()

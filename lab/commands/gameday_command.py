@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lab.gameday.credential_faults import can_change_clocks
 from lab.gameday.fault_catalogue import FAULTS
-from lab.gameday.gameday_run import run_gamedays, write_report
+from lab.gameday.gameday_run import conclude, run_gamedays
 from lab.open_files import allow_many_open_files
 from lab.refusal import refuse
 from lab.servers.errors import ServerError
@@ -35,10 +35,7 @@ def gameday(
     clocks = {process for name in chosen for process in FAULTS[name].clocks}
     try:
         results = uvloop.run(run_gamedays([FAULTS[name] for name in chosen], out, seed, console, clocks))
-        write_report(results, out / "report.json")
+        passed = conclude(results, out, console, "every fault had the expected outcome")
     except (ServerError, OSError) as error:
         refuse("gameday", str(error))
-    failed = [result.fault for result in results if not result.passed]
-    verdict = f"not as expected: {', '.join(failed)}" if failed else "every fault had the expected outcome"
-    console.print(f"{verdict}; {out}/report.json", highlight=False, soft_wrap=True)
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(0 if passed else 1)

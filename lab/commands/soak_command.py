@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lab.demo.findings import finding
 from lab.gameday.fault_catalogue import FAULTS, Fault
-from lab.gameday.gameday_run import DayResult, run_gamedays, write_report
+from lab.gameday.gameday_run import DayResult, conclude, run_gamedays
 from lab.open_files import allow_many_open_files
 from lab.refusal import refuse
 from lab.servers.errors import ServerError
@@ -37,13 +37,10 @@ def soak(
     try:
         results = uvloop.run(run_gamedays(_faults(minutes * 60.0, Random(seed)), out, seed, console))
         results.append(memory_result(results))
-        write_report(results, out / "report.json")
+        passed = conclude(results, out, console, f"{len(results) - 1} days, all as expected")
     except (ServerError, OSError) as error:
         refuse("soak", str(error))
-    failed = [result.fault for result in results if not result.passed]
-    verdict = f"not as expected: {', '.join(failed)}" if failed else f"{len(results) - 1} days, all as expected"
-    console.print(f"{verdict}; {out}/report.json", highlight=False, soft_wrap=True)
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(0 if passed else 1)
 
 
 def memory_result(days: Sequence[DayResult]) -> DayResult:

@@ -20,14 +20,6 @@ from lab.wan.network import Wan
 from lab.wan.wan_config import LinkPlan, WanConfig, WanConfigError, plan_links, read_config
 
 
-class ControlLine(msgspec.Struct, frozen=True):
-    """Last line of the startup output, printed when all links and the control socket listen."""
-
-    control: str
-    """URL of the control socket."""
-    links: int
-
-
 def wan(
     config: Annotated[Path, typer.Option(help="Links of the network: JSON, see lab/wan/wan_config.py.")],
     rtt: Annotated[Path, typer.Option(help="Matrix of round trips: CSV with from,to,rtt_ms.")] = SHIPPED_MATRIX,
@@ -63,6 +55,7 @@ async def _serve(config: WanConfig, plans: list[LinkPlan], rng: Random) -> None:
             ) from None
         for status in network.statuses():
             print(msgspec.json.encode(status).decode())
-        print(msgspec.json.encode(ControlLine(f"http://{config.host}:{port}", len(plans))).decode(), flush=True)
+        listening = {"control": f"http://{config.host}:{port}", "links": len(plans)}
+        print(msgspec.json.encode(listening).decode(), flush=True)
         await stop.wait()
         await control.close()

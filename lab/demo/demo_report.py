@@ -126,8 +126,7 @@ def build_report(run: Run, checks: Sequence[Finding], setting: Setting) -> dict[
             ),
         },
         "images": _images(run),
-        "latency": _by(run, lambda request: request.home),
-        "latency_by_server": _by(run, lambda request: request.server),
+        "latency": _latency(run),
         "phases": [_phase(run, phase) for phase in run.scenario.phases],
         "who_served_whom": who_served_whom(run.served),
         "checks": [msgspec.to_builtins(check) for check in checks],
@@ -206,10 +205,10 @@ def _images(run: Run) -> dict[str, Any]:
     }
 
 
-def _by(run: Run, region_of: Any) -> dict[str, dict[str, float | None]]:
+def _latency(run: Run) -> dict[str, dict[str, float | None]]:
     groups: dict[str, list[Served]] = {}
     for request in served_ok(run):
-        groups.setdefault(region_of(request), []).append(request)
+        groups.setdefault(request.home, []).append(request)
     return {region: {"requests": len(group), **latency_ms(group)} for region, group in sorted(groups.items())}
 
 

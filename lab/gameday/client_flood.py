@@ -34,10 +34,6 @@ class ClientFlood:
         self._most_slow = self._refused = 0
         self._workers = Workers(self._drip, self._send_refused)
 
-    def start(self) -> None:
-        """Start the threads."""
-        self._workers.start()
-
     def stop(self) -> Measured:
         """Stop the threads and close every connection; return what the agent was exposed to."""
         self._workers.stop()

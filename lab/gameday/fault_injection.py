@@ -78,9 +78,7 @@ def storm(region: str, model: str) -> Callable[[Planet], Callable[[], Measured]]
         directory = agent_identity_dir(planet.directory, region, AGENT)
         issue_identity(authority, SpiffeId(FLEET, ProcessRole.AGENT, AGENT, region), (LOOPBACK,), directory)
         where = control_plane_urls(planet.topology, planet.ports)[leader_of(planet)]
-        reports = ReportStorm(directory, region, planet.topology.region_names, model, where)
-        reports.start()
-        return reports.stop
+        return ReportStorm(directory, region, planet.topology.region_names, model, where).stop
 
     return inject
 
@@ -174,9 +172,7 @@ def flood(region: str) -> Callable[[Planet], Callable[[], Measured]]:
 
     def inject(planet: Planet) -> Callable[[], Measured]:
         agent = planet.topology.region(region).agents[0]
-        flood = ClientFlood(LOOPBACK, planet.ports[agent_port(region, agent, "traffic")])
-        flood.start()
-        return flood.stop
+        return ClientFlood(LOOPBACK, planet.ports[agent_port(region, agent, "traffic")]).stop
 
     return inject
 

@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 
 from lab.bench.bench_results import write_results
+from lab.bench.process_cost import resident_bytes
 from lab.demo.clients import as_served, entries_of
 from lab.demo.demo_fleet import demo_fleet
 from lab.demo.demo_workload import Ask, plan_requests, requests_wanted, steadiest_stretch
@@ -51,6 +52,19 @@ class DayResult(msgspec.Struct, frozen=True):
     def passed(self) -> bool:
         """Whether every expectation was met."""
         return all(finding.passed for finding in self.findings)
+
+
+def conclude(results: Sequence[DayResult], out: Path, console: Console, verdict: str) -> bool:
+    """Write report.json into `out`, print the verdict, and return whether every fault had the expected outcome.
+
+    Args:
+        verdict: text for a run in which every fault had it.
+    """
+    write_report(results, out / "report.json")
+    failed = [result.fault for result in results if not result.passed]
+    said = f"not as expected: {', '.join(failed)}" if failed else verdict
+    console.print(f"{said}; {out}/report.json", highlight=False, soft_wrap=True)
+    return not failed
 
 
 def write_report(results: Sequence[DayResult], path: Path) -> None:
@@ -160,13 +174,7 @@ def _named(day: str, asks: Sequence[Ask]) -> list[Ask]:
 def resident_mib(planet: Planet) -> dict[str, float]:
     """Return the resident memory (MiB) of every running agent and control plane."""
     return {
-        name: _resident_mib(process.pid)
+        name: resident_bytes(process.pid) / 2**20
         for name, process in planet.processes().items()
         if name.startswith(("agent ", "control plane ")) and process.alive
     }
-
-
-def _resident_mib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-    return int(line.split()[1]) / 1024

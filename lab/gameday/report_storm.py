@@ -54,10 +54,6 @@ class ReportStorm:
         """Number of reports by HTTP status of the response; 0 counts reports without a response."""
         self._workers = Workers(*[self._keep_reporting] * CONNECTIONS)
 
-    def start(self) -> None:
-        """Start the threads."""
-        self._workers.start()
-
     def stop(self) -> Measured:
         """Stop the threads; return the counts of responses."""
         self._workers.stop()

@@ -51,9 +51,7 @@ def lose_quorum(planet: Planet) -> Callable[[], None]:
 
 def slow_etcd(planet: Planet) -> Callable[[], Measured]:
     """Alternately stop and continue all members of etcd; the end of the fault returns the measured commit times."""
-    slow = _IntermittentEtcd(planet)
-    slow.start()
-    return slow.stop
+    return _IntermittentEtcd(planet).stop
 
 
 class _IntermittentEtcd:
@@ -64,9 +62,6 @@ class _IntermittentEtcd:
         self._members: list[ServerProcess] = [planet.processes()[member] for member in planet.topology.etcd_members]
         self._commits_s: list[float] = []
         self._workers = Workers(self._alternate, self._write)
-
-    def start(self) -> None:
-        self._workers.start()
 
     def stop(self) -> Measured:
         self._workers.stop()

@@ -7,14 +7,11 @@ from collections.abc import Callable
 
 
 class Workers:
-    """Runs functions in threads until `stop`; the functions read `stopped`."""
+    """Runs functions in threads from now until `stop`; the functions read `stopped`."""
 
     def __init__(self, *functions: Callable[[], None]) -> None:
         self.stopped = threading.Event()
         self._threads = [threading.Thread(target=function, daemon=True) for function in functions]
-
-    def start(self) -> None:
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
 

@@ -79,32 +79,24 @@ class FleetWatch:
         control_planes: dict[str, _Polled] = {}
         async with httpx.AsyncClient(timeout=TIMEOUT_S) as client, asyncio.TaskGroup() as group:
             for name, where in self._agents.items():
-                group.create_task(self._poll_agent(client, where, name, agents))
+                group.create_task(self._poll(client, where, name, agents))
             for name, where in self._control_planes.items():
-                group.create_task(self._poll_control_plane(client, where, name, control_planes))
+                group.create_task(self._poll(client, where, name, control_planes))
             while True:
                 await asyncio.sleep(self.interval_s)
                 self.looks.append(self._look(_fresh(agents), _fresh(control_planes), agents))
 
-    async def _poll_agent(self, client: httpx.AsyncClient, where: str, name: str, into: dict[str, _Polled]) -> None:
+    async def _poll(self, client: httpx.AsyncClient, where: str, name: str, into: dict[str, _Polled]) -> None:
+        is_agent = name in self._agents
+        headers, path = (self._agents_headers, "/status") if is_agent else (self._headers, "/v1/status")
         while True:
             began, retries = time.monotonic(), None
-            status = await _get(client, where + "/status", self._agents_headers)
-            if self.lost_region not in ("", name.partition("/")[0]):
-                metrics = await _get(client, where + "/metrics", self._agents_headers)
+            status = await _get(client, where + path, headers)
+            if is_agent and self.lost_region not in ("", name.partition("/")[0]):
+                metrics = await _get(client, where + "/metrics", headers)
                 retries = _retries(metrics.text) if metrics is not None else None
             if status is not None:
                 into[name] = _Polled(began, status.json(), retries)
-            await asyncio.sleep(max(0.0, began + self.interval_s - time.monotonic()))
-
-    async def _poll_control_plane(
-        self, client: httpx.AsyncClient, where: str, name: str, into: dict[str, _Polled]
-    ) -> None:
-        while True:
-            began = time.monotonic()
-            status = await _get(client, where + "/v1/status", self._headers)
-            if status is not None:
-                into[name] = _Polled(began, status.json())
             await asyncio.sleep(max(0.0, began + self.interval_s - time.monotonic()))
 
     def _look(

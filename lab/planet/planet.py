@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -34,8 +31,9 @@ from lab.planet.configs import (
 )
 from lab.planet.secret_files import read_secret_line, write_secrets
 from lab.planet.topology import FACES, Region, Topology, agent_port, control_plane_port, engine_port, etcd_port
+from lab.servers.binaries import find_script
 from lab.servers.cores import pinned_to
-from lab.servers.errors import MissingBinary, NotReady
+from lab.servers.errors import NotReady
 from lab.servers.etcd import EtcdServer
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
@@ -262,7 +260,7 @@ class Planet:
         for name, server in servers.items():
             server.log_path = self.logs / f"{name}.log"
             self._processes[name] = server
-        lab = program("penstock-lab")
+        lab = find_script("penstock-lab")
         for region in topology.regions if self._launch.runs_engines else ():
             engines = [ports[engine_port(region.name, engine.name)] for engine in region.engines]
             command = [lab, "engines", "--config", str(self.directory / f"{region.name}-engines.yaml")]
@@ -270,9 +268,9 @@ class Planet:
         for name in topology.control_planes:
             port = ports[control_plane_port(name)]
             environment = control_plane_environment(topology, name, ports, self._files)
-            command = [program("penstock"), "serve"]
+            command = [find_script("penstock"), "serve"]
             self._add(control_plane_process(name), command, [f"{url(port)}/readyz"], [port], environment)
-        core, command = self._launch.agent_core, [program("penstock-agent")]
+        core, command = self._launch.agent_core, [find_script("penstock-agent")]
         command = command if core is None else pinned_to(core, command)
         for region in topology.regions:
             for agent in region.agents:
@@ -296,19 +294,6 @@ class Planet:
             ports=ports,
             env={**os.environ, **(environment or {}), **self._launch.environments.get(name, {})},
         )
-
-
-def program(name: str) -> str:
-    """Return the path of a Penstock program: in the directory of the interpreter, else on PATH.
-
-    Raises:
-        MissingBinary: the program is in neither location.
-    """
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.is_file() else shutil.which(name)
-    if found is None:
-        raise MissingBinary(f"{name} not found beside {sys.executable} or on PATH; install penstock")
-    return found
 
 
 def ask(address: str, token: str = "") -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from lab.replay.response_exchange import ResponseExchange
+from lab.replay.response_exchange import ApiError, ResponseExchange
 from lab.replay.sse import EventStream, EventTooLong
 
 DONE = b"[DONE]"
@@ -25,18 +25,13 @@ class _Usage(msgspec.Struct):
     completion_tokens: int = 0
 
 
-class _Error(msgspec.Struct):
-    code: str | int | None = None
-    """Error code of Penstock; vLLM sends the HTTP status."""
-
-
 class _Chunk(msgspec.Struct):
     """The fields that are read of a chat.completion.chunk or an error event."""
 
     id: str | None = None
     choices: tuple[_Choice, ...] = ()
     usage: _Usage | None = None
-    error: _Error | None = None
+    error: ApiError | None = None
 
 
 _decoder = msgspec.json.Decoder(_Chunk)

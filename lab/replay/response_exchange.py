@@ -17,7 +17,9 @@ SILENT = "silent"
 """The problem of an exchange whose first byte did not arrive within the timeout."""
 
 
-class _Error(msgspec.Struct):
+class ApiError(msgspec.Struct):
+    """The error of a response."""
+
     code: str | int | None = None
     """Error code of Penstock; vLLM sends the HTTP status."""
 
@@ -25,7 +27,7 @@ class _Error(msgspec.Struct):
 class _ErrorBody(msgspec.Struct):
     """The fields that are read of an error body: OpenAI's, or those of problem details (RFC 9457)."""
 
-    error: _Error | None = None
+    error: ApiError | None = None
     code: str | None = None
 
 

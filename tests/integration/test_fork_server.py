@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.planet.planet import program
+from lab.servers.binaries import find_script
 from tests.support.fork_server import ForkedProcess, ForkServer
 from tests.support.wait import PATIENCE_S
 
@@ -18,7 +18,7 @@ SERVER = ForkServer()
 
 def _start(tmp_path: Path, *arguments: str, name: str = "penstock", **variables: str) -> ForkedProcess:
     with (tmp_path / "log").open("ab") as log:
-        process = SERVER.spawn([program(name), *arguments], {**os.environ, **variables}, log)
+        process = SERVER.spawn([find_script(name), *arguments], {**os.environ, **variables}, log)
     assert isinstance(process, ForkedProcess)
     return process
 
@@ -53,6 +53,6 @@ def test_a_running_program_has_a_session_of_its_own_and_can_be_killed(tmp_path: 
 def test_another_linker_environment_executes_the_program(tmp_path: Path) -> None:
     with (tmp_path / "log").open("ab") as log:
         environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-        process = SERVER.spawn([program("penstock"), "--version"], environment, log)
+        process = SERVER.spawn([find_script("penstock"), "--version"], environment, log)
     assert isinstance(process, subprocess.Popen)
     assert process.wait(PATIENCE_S) == 0

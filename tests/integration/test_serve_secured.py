@@ -20,7 +20,7 @@ from adapters.store.members import Member
 from adapters.tcp_acceptor import TcpAcceptor
 from adapters.tls_contexts import ClientTls, ServerTls
 from control_plane.leadership.leader_client import ForwardedRequest, LeaderClient, LeaderResponse, LeaderUnavailable
-from lab.planet.planet import program
+from lab.servers.binaries import find_script
 from lab.servers.free_ports import LOOPBACK
 from lab.servers.process import ServerProcess
 from penstock.wire.identity import ProcessRole, SpiffeId
@@ -102,7 +102,7 @@ def _server(directory: Path, certificates: Path, etcd: str, issuer: IdentityProv
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
     return ServerProcess(
         "north",
-        [program("penstock"), "serve"],
+        [find_script("penstock"), "serve"],
         log_path=directory / "north.log",
         ports=(port,),
         env=environment | {f"PENSTOCK_{key}": str(value) for key, value in settings.items()},

@@ -16,7 +16,7 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
 from adapters.store.signed_store import SignedStore
-from lab.planet.planet import program
+from lab.servers.binaries import find_script
 from lab.servers.etcd import EtcdServer
 from lab.servers.process import ServerProcess
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
@@ -68,7 +68,7 @@ class AgentProcess(ServerProcess):
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
         super().__init__(
             name,
-            [program("penstock-agent")],
+            [find_script("penstock-agent")],
             log_path=directory / f"{name}.log",
             ready=self._serves,
             env=environment | {f"PENSTOCK_AGENT_{key}": value for key, value in all_settings.items()},

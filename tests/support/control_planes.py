@@ -20,7 +20,7 @@ from adapters.store.codec import decode
 from adapters.store.config_store import ConfigStore, StoreError
 from control_plane.planning.report_intake import ReportReceipt
 from control_plane.status.status import Status
-from lab.planet.planet import program
+from lab.servers.binaries import find_script
 from lab.servers.free_ports import LOOPBACK, free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
@@ -74,7 +74,7 @@ class ControlPlaneServer(ServerProcess):
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
         super().__init__(
             name,
-            [program("penstock"), "serve"],
+            [find_script("penstock"), "serve"],
             log_path=directory / f"{name}.log",
             ready=http_ok(f"{self.url}/livez"),
             ports=(port,),

@@ -12,9 +12,9 @@ import msgspec
 from lab.bench.site import REGION
 from lab.geoip import SITES, ClientSite
 from lab.planet.configs import engines_file, url, write_json
-from lab.planet.planet import program
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, engine_port
 from lab.replay.replay_workload import PlannedRequest, Sender, plan_requests
+from lab.servers.binaries import find_script
 from lab.servers.free_ports import free_ports
 from lab.servers.process import ServerProcess
 from lab.servers.readiness import http_ok
@@ -83,7 +83,7 @@ def start_engines(engines: Sequence[Engine], time_scale: float, directory: Path)
         checks = [http_ok(f"{url(port)}/health") for port in listen.values()]
         return ServerProcess(
             "engines",
-            [program("penstock-lab"), "engines", "--config", str(config)],
+            [find_script("penstock-lab"), "engines", "--config", str(config)],
             log_path=directory / "engines.log",
             ready=lambda: all(check() for check in checks),
             ports=list(listen.values()),

@@ -19,15 +19,11 @@ class BareRelay:
         "no checks, bounds, deadlines, choice, metrics or log: the least that a proxy in Python costs",
     )
 
-    def program(self) -> Path:
-        """Path of this interpreter."""
-        return Path(sys.executable)
-
     def version(self) -> str:
         """Version of the event loop, whose code accounts for most of the cost."""
         return f"uvloop {importlib.metadata.version('uvloop')}"
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
         """Return how to start an instance. Its readiness is that of a backend, because it has no status page."""
-        argv = (str(self.program()), "-m", "lab.bench.peers.relaying", str(port), *map(str, backends))
+        argv = (sys.executable, "-m", "lab.bench.peers.relaying", str(port), *map(str, backends))
         return Launch(argv, {}, "/health")

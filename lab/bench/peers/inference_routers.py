@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from lab.bench.peers.peer import ROOM_FOR_STREAMS, Launch
-from lab.servers.errors import MissingBinary
+from lab.servers.binaries import find_script
 from lab.servers.free_ports import free_ports
 
 LOG_LEVEL = "error"
@@ -61,18 +59,9 @@ class InferenceRouter:
             f"--max-concurrent-requests {ROOM_FOR_STREAMS}; log level {LOG_LEVEL}, metrics on, threads as it chooses",
         )
 
-    def program(self) -> Path:
-        """Path of the console script, in the directory of this interpreter or on PATH; raises MissingBinary."""
-        script = self._distribution
-        beside = Path(sys.executable).with_name(script)
-        found = str(beside) if beside.is_file() else shutil.which(script)
-        if found is None:
-            raise MissingBinary(f"{script} not found: run `pip install {script}`, or put it on PATH")
-        return Path(found)
-
     def version(self) -> str:
         """Version of the installed distribution; raises MissingBinary."""
-        self.program()
+        find_script(self._distribution, self._distribution)
         try:
             return importlib.metadata.version(self._distribution)
         except importlib.metadata.PackageNotFoundError:
@@ -80,7 +69,7 @@ class InferenceRouter:
 
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
         """Return how to start an instance, with all settings on the command line."""
-        argv = [str(self.program())]
+        argv = [find_script(self._distribution, self._distribution)]
         if self._distribution == SGLANG:
             argv.append("launch")
         argv += ["--host", "127.0.0.1", "--port", str(port), "--policy", self._policy.name, *self._policy.options]

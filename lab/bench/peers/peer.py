@@ -36,13 +36,6 @@ class Peer(Protocol):
     def settings(self) -> tuple[str, ...]:
         """Descriptions of all settings except addresses, with reasons."""
 
-    def program(self) -> Path:
-        """Path of the installed program.
-
-        Raises:
-            MissingBinary: the program is not installed.
-        """
-
     def version(self) -> str:
         """Version that the program reports; raises MissingBinary."""
 

@@ -84,10 +84,10 @@ def start_field(
         ServerError: the backends or Penstock do not start. A peer that does not start is `missing`.
     """
     with ExitStack() as running:
-        backends = _start_backends(directory)
-        running.callback(backends.process.kill)
+        process, backends = _start_backends(directory)
+        running.callback(process.kill)
         engines = [Engine(f"backend-{number}", MODEL, "h100", "a", SLOTS) for number in range(BACKENDS)]
-        listen = {engine.name: port for engine, port in zip(engines, backends.ports, strict=True)}
+        listen = {engine.name: port for engine, port in zip(engines, backends, strict=True)}
         builds = {PENSTOCK: Build()} | ({} if baseline is None else {BASELINE: baseline})
         agents = []
         for name, build in builds.items():
@@ -99,8 +99,8 @@ def start_field(
             settings = (*SETTINGS, policy, build.form(), f"build: {build.compiled}")
             version = importlib.metadata.version(PENSTOCK)
             agents.append(Contestant(name, version, settings, agents_of(site)[0], traffic_ports(site)[0]))
-        others, missing = start_peers(peers, directory, backends.ports, cores.router, running)
-        yield Field(backends.ports, (*agents, *others), missing)
+        others, missing = start_peers(peers, directory, backends, cores.router, running)
+        yield Field(backends, (*agents, *others), missing)
 
 
 def start_peers(
@@ -120,12 +120,8 @@ def start_peers(
     return contestants, missing
 
 
-class _Backends(msgspec.Struct, frozen=True):
-    process: ServerProcess
-    ports: tuple[int, ...]
-
-
-def _start_backends(directory: Path) -> _Backends:
+def _start_backends(directory: Path) -> tuple[ServerProcess, tuple[int, ...]]:
+    """Return the process of the backends and their ports."""
     ports: list[int] = []
 
     def make() -> ServerProcess:
@@ -139,4 +135,4 @@ def _start_backends(directory: Path) -> _Backends:
         )
 
     process = start_server(make, tries=PORT_TRIES, timeout_s=15.0)
-    return _Backends(process, tuple(ports))
+    return process, tuple(ports)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.bench.peers import envoy, haproxy, nginx
+from lab.bench.peers import envoy, haproxy, inference_routers, nginx
 from lab.bench.peers.envoy import Envoy
 from lab.bench.peers.haproxy import Haproxy
-from lab.bench.peers.inference_routers import AT_THEIR_BEST, SGLANG_ROUTER, VLLM_ROUTER, InferenceRouter
+from lab.bench.peers.inference_routers import AT_THEIR_BEST, SGLANG_ROUTER, VLLM_ROUTER
 from lab.bench.peers.nginx import Nginx
 from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch, Peer
 from lab.bench.router.contestant import start_peers
@@ -71,7 +71,7 @@ def test_haproxy_queues_what_is_beyond_the_limit_of_a_server() -> None:
 def test_inference_routers_start_with_the_policy_that_they_are_named_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(InferenceRouter, "program", lambda self: tmp_path / "router")
+    monkeypatch.setattr(inference_routers, "find_script", lambda name, distribution: str(tmp_path / name))
     policies = {}
     for router in AT_THEIR_BEST:
         argv = router.launch(tmp_path, 9000, BACKENDS).argv
@@ -108,11 +108,8 @@ class NotInstalled:
     name = "absent"
     settings = ()
 
-    def program(self) -> Path:
-        raise MissingBinary("absent not found: install it")
-
     def version(self) -> str:
-        return str(self.program())
+        raise MissingBinary("absent not found: install it")
 
     def launch(self, directory: Path, port: int, backends: object) -> Launch:
         raise AssertionError("started although it is not installed")
