@@ -23,6 +23,14 @@ _BUSY_STATUSES: Final = frozenset({429, 529})
 _BUSY: Final = re.compile(
     r"\b(?:busy|overloaded|at capacity|too many requests|no slots? available|queue (?:is )?full)\b", re.IGNORECASE
 )
+_NOT_STARTED: Final = re.compile(
+    _BUSY.pattern + r"|\b(?:queue|back-?pressure|rate.?limit|overflow|capacity|try again|retry|temporarily|unavailable"
+    r"|loading|starting|initiali[sz]ing|warming)\b|^\W*$",
+    re.IGNORECASE,
+)
+"""What servers write in a 503 with which they reject a request without starting it; most write nothing else."""
+_FAILURE: Final = re.compile(r"\b(?:failed|failure|fatal|cuda|exception|traceback|crash\w*|died|dead)\b", re.IGNORECASE)
+
 _UNREADY_STATES: Final = frozenset({"FAILED", "SETUP_FAILED", "DEFUNCT", "UNHEALTHY", "STARTING", "LOADING", "UNKNOWN"})
 _STATE_FIELDS: Final = ("status", "state")
 
@@ -78,6 +86,24 @@ class HealthCheckOptions(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(check, **own) if own else check
 
 
+def is_busy_text(body: bytes) -> bool:
+    """Whether the body of a 503 states that the server is full. The first MAX_READ_BYTES are read."""
+    return _BUSY.search(_text(body)) is not None
+
+
+def is_rejection(body: bytes) -> bool:
+    """Whether the body of a 503 agrees with a request that was not started; else the server failed.
+
+    The first MAX_READ_BYTES are read.
+    """
+    text = _text(body)
+    return _NOT_STARTED.search(text) is not None and _FAILURE.search(text) is None
+
+
+def _text(body: bytes) -> str:
+    return body[:MAX_READ_BYTES].decode("utf-8", "replace")
+
+
 def answer_outcome(check: HealthCheck, status: int, body: bytes, *, has_retry_after: bool) -> ProbeOutcome:
     """The outcome of a probe by its response.
 
@@ -87,7 +113,7 @@ def answer_outcome(check: HealthCheck, status: int, body: bytes, *, has_retry_af
         body: the body, of which the first MAX_READ_BYTES are read.
         has_retry_after: whether the response has a Retry-After header.
     """
-    text = body[:MAX_READ_BYTES].decode("utf-8", "replace")
+    text = _text(body)
     if check.busy_body and check.busy_body in text:
         return ProbeOutcome.BUSY
     state = _state(body)

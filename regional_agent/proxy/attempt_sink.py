@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from penstock.accounts.outcomes import Outcome
 from penstock.answers.answer_errors import AnswerError
+from penstock.health.health_check import MAX_READ_BYTES
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
@@ -21,9 +22,11 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.relayed_response import RelayedResponse
 from regional_agent.proxy.retries import (
     MODEL_MISSING,
+    UNEXPLAINED,
     USAGE_REFUSED,
     after_error,
     after_rejection,
+    after_unexplained,
     rejection_of,
     while_awaiting,
 )
@@ -82,6 +85,7 @@ class AttemptSink:
         "_is_begun",
         "_proxy",
         "_rejected_because",
+        "_rejection",
         "_target",
         "_writer",
         "attempt",
@@ -109,6 +113,8 @@ class AttemptSink:
         """Why the target rejected the request; None if it did not."""
         self._writer: ClientResponse | None = None
         """Writes the response to the client; None before its first byte, and for a tunnel."""
+        self._rejection = b""
+        """The body of the rejection, if it decides what follows; at most a read more than MAX_READ_BYTES."""
         self.owner: AttemptOwner | None = None
         """The exchange; None after its end, so that it is freed without the cyclic garbage collector."""
         self.attempt: Attempt | None = None
@@ -127,7 +133,7 @@ class AttemptSink:
         self.attempt = attempt
         # The beginning of a response that an earlier attempt received must not be forwarded.
         self._head = self._intake = self._rejected_because = None
-        self._is_begun = False
+        self._is_begun, self._rejection = False, b""
 
     @property
     def current(self) -> Attempt:
@@ -166,7 +172,8 @@ class AttemptSink:
             if response is not None and (failure := response.on_body(chunk)) is not None and owner is not None:
                 owner.fail(failure)
         elif self._rejected_because is not None:
-            return
+            if self._rejected_because is UNEXPLAINED and len(self._rejection) <= MAX_READ_BYTES:
+                self._rejection += chunk
         elif intake is None:
             self._begin(chunk)
         elif not (intake.begin(chunk) or intake.forwards_comments(self._target.sent_at, self._proxy.clock())):
@@ -183,12 +190,10 @@ class AttemptSink:
     def on_end(self) -> None:
         """Complete the client's response, or try another target after a rejection."""
         upstream = self._target.detach()
-        if self._rejected_because is not None:
-            self._after_rejection()
+        if self._rejected_because is not None and self._after_rejection(is_whole=True):
             return
-        intake = self._intake
+        intake, rest = self._intake, self._rejection
         if not self._is_begun:
-            rest = b""
             if intake is not None:
                 rest = intake.parser.finish(complete=True)
                 if intake.parser.error is not None and self._leaves(intake.parser.error):
@@ -206,10 +211,13 @@ class AttemptSink:
     def on_broken(self, error: UpstreamError) -> None:
         """Process a failure to connect, or a connection that closed before the response was complete."""
         owner, attempt = self.owner, self.current
-        if self._rejected_because is not None or isinstance(self.response, TunnelResponse):
+        if isinstance(self.response, TunnelResponse):
             self.on_end()
             return
         self._target.detach()
+        if self._rejected_because is not None:
+            self._after_rejection()
+            return
         if owner is None:
             return
         if self._is_begun:
@@ -284,22 +292,31 @@ class AttemptSink:
             target.waits_since = now
         return due
 
-    def _after_rejection(self) -> None:
-        """Continue after a rejection was read."""
+    def _after_rejection(self, *, is_whole: bool = False) -> bool:
+        """Continue after a rejection was read, as a whole or in part; False if the client receives it, as a whole."""
         attempt, reason, owner, context = self.current, self._rejected_because, self.owner, self._context
         if reason is None or owner is None:
-            return
+            return True
         if reason is USAGE_REFUSED and self.usage is not None:
             self.usage.withdraw(context)
             owner.retry(RetryReason.USAGE_REFUSED)
-            return
-        following = after_rejection(context, attempt, reason, self._proxy.clock())
-        if isinstance(following, Refusal):
+            return True
+        following: RetryReason | Refusal | None
+        if reason is UNEXPLAINED:
+            body, now = self._rejection, self._proxy.clock()
+            is_whole = is_whole and len(body) <= MAX_READ_BYTES
+            following = after_unexplained(self._proxy, context, attempt, body, now, is_whole=is_whole)
+        else:
+            following = after_rejection(context, attempt, reason, self._proxy.clock())
+        if following is None:
+            self._rejected_because = None
+        elif isinstance(following, Refusal):
             owner.end(following)
-            return
-        if reason is MODEL_MISSING and isinstance(attempt, LocalAttempt):
-            self.lacking = attempt
-        owner.retry(following)
+        else:
+            if reason is MODEL_MISSING and isinstance(attempt, LocalAttempt):
+                self.lacking = attempt
+            owner.retry(following)
+        return following is not None
 
     def _leaves(self, error: AnswerError) -> bool:
         """Send the request elsewhere, because its response is an error; False if the client receives the error."""

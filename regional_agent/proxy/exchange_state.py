@@ -42,7 +42,7 @@ TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
     CONNECTING: (AWAITING, SELECTING, DONE),
     # CONNECTING: the connection was stale
     AWAITING: (REJECTED, STREAMING, TUNNEL, CONNECTING, SELECTING, DONE),
-    REJECTED: (SELECTING, AWAITING, DONE),
+    REJECTED: (SELECTING, AWAITING, STREAMING, DONE),  # STREAMING: the response is for the client after all
     STREAMING: (SELECTING, DONE),  # SELECTING: another target continues the answer
     TUNNEL: (DONE,),
     DONE: (),

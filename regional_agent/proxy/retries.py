@@ -11,6 +11,7 @@ from typing import Final
 from penstock.accounts.outcomes import RULES, Outcome, outcome_of_error
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.usage_request import REFUSING_STATUSES
+from penstock.health.health_check import is_busy_text, is_rejection
 from penstock.health.progress import Stall
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
@@ -28,8 +29,10 @@ still run the request; 503 is a rejection."""
 USAGE_REFUSED: Final = Reason.BAD_REQUEST
 MODEL_MISSING: Final = Reason.MODEL_NOT_READY
 ERROR_STATUS: Final = Reason.UNREACHABLE
+UNEXPLAINED: Final = Reason.ENDPOINT_FULL
 """Why a target's response is read and dropped, besides the reasons of `Attempt.on_head`: the engine refused the flag
-that the agent set; the engine lacks the model; the engine failed, and another endpoint may not."""
+that the agent set; the engine lacks the model; the engine failed, and another endpoint may not; the engine rejected
+the request although it should have a free slot, so that the body decides whether it failed."""
 
 OUTCOMES: Final[dict[RetryReason, Outcome]] = {
     RetryReason.CONNECT_FAILED: Outcome.ENGINE_CUT,
@@ -63,6 +66,8 @@ def rejection_of(
     hides_usage = usage is not None and usage.is_hidden
     if hides_usage and (status in REFUSING_STATUSES or (head.is_encoded_stream and _may_send_again(context))):
         return reason or USAGE_REFUSED
+    if isinstance(attempt, LocalAttempt) and status == 503 and reason is _SATURATED and attempt.is_charged:
+        return UNEXPLAINED
     if reason is not None or status < 400 or not isinstance(attempt, LocalAttempt):
         return reason
     if not context.request.body_dropped and attempt.lacks_model(status, context):
@@ -82,6 +87,27 @@ def after_rejection(context: RequestContext, attempt: Attempt, reason: Reason, n
         return RetryReason.ENGINE_ERROR
     attempt.rejected(context, reason, now)
     return RetryReason.MODEL_MISSING if reason is MODEL_MISSING else attempt.retry_reason
+
+
+def after_unexplained(
+    proxy: Proxy, context: RequestContext, attempt: Attempt, body: bytes, now: float, *, is_whole: bool
+) -> RetryReason | Refusal | None:
+    """What follows a 503 of an engine with free slots; None if the client receives it. `now` in s.
+
+    Args:
+        body: the body, or its beginning.
+        is_whole: whether `body` is the whole body.
+    """
+    if not isinstance(attempt, LocalAttempt) or is_rejection(body):
+        if is_busy_text(body):
+            attempt.erred(AnswerError(ErrorCause.BUSY, ""))
+        attempt.rejected(context, _SATURATED, now)
+        return RetryReason.ENGINE_BUSY
+    if attempt.may_move(context) and _may_retry(proxy, context, Outcome.ENGINE_ERROR):
+        context.reported_error = "status 503"
+        attempt.failed_first(context)
+        return RetryReason.ENGINE_ERROR
+    return None if is_whole else Refusal(_ENGINE_FAILED, "the engine reported an error: status 503")
 
 
 def after_error(

@@ -282,9 +282,14 @@ class LocalAttempt(Placement[Endpoint]):
             self._judge_later(self.broken_before, self.outcome)
             self.broken_before = None
 
+    @property
+    def is_charged(self) -> bool:
+        """Whether the engine responded with an error that counts against the endpoint."""
+        return self.outcome in ENGINE_ERRORS
+
     def may_move(self, context: RequestContext) -> bool:
         """Whether a request, to which the engine responded with an error, is sent to another endpoint."""
-        if self.outcome not in ENGINE_ERRORS or not self._has_sibling(context):
+        if not self.is_charged or not self._has_sibling(context):
             return False
         return not self._services.endpoints.failures.are_caused_by(self.estimate.tenant)
 

@@ -49,7 +49,7 @@ def ejected(agent: Agent) -> int:
     return sum(endpoint.ejection.is_ejected for endpoint in agent.endpoints.every())
 
 
-@pytest.mark.parametrize("status", [500, 502])
+@pytest.mark.parametrize("status", [500, 502, 503])
 @pytest.mark.parametrize(("streamed", "chunked"), [(False, False), (True, False), (True, True)])
 async def test_a_failed_request_is_served_by_a_sibling_and_charged(
     tmp_path: Path, status: int, streamed: bool, chunked: bool
@@ -66,7 +66,7 @@ async def test_a_failed_request_is_served_by_a_sibling_and_charged(
         assert (ejected(agent), agent.held()) == (1, 0)
 
 
-@pytest.mark.parametrize("status", [500, 502])
+@pytest.mark.parametrize("status", [500, 502, 503])
 async def test_the_same_error_of_two_engines_is_forwarded_and_counts_against_none(tmp_path: Path, status: int) -> None:
     async with (
         engine(fails(status)) as one,
@@ -134,6 +134,47 @@ async def test_the_error_of_a_lone_engine_is_forwarded(tmp_path: Path) -> None:
             answer = await ask(agent, body=request(streamed=True))
             assert (answer.status, answer.body) == (500, FAILED)
         assert (len(gpu.requests), agent.counted()) == (3, {"engine_error": 3})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"busy",
+        b"Service Unavailable",
+        b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}',
+        b'{"error": "Exceeds maximum queue size"}',
+        b"upstream connect error or disconnect/reset before headers. reset reason: overflow",
+        b"<html><head><title>503 Service Temporarily Unavailable</title></head></html>",
+    ],
+)
+async def test_a_request_that_was_not_started_waits(tmp_path: Path, body: bytes) -> None:
+    turns = iter([503, 503])
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if next(turns, 0):
+            writer.write(b"HTTP/1.1 503 X\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        else:
+            writer.write(JSON_ANSWER)
+
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        assert (await ask(agent, body=request())).status == 200
+        assert (len(gpu.requests), agent.counted(), ejected(agent)) == (3, {"ok": 1}, 0)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_long_503_is_not_kept(tmp_path: Path, ends: bool) -> None:
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 503 X\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(FAILED) + chunk(b"x" * 20_000))
+        if ends:
+            writer.write(b"0\r\n\r\n")
+        else:
+            await asyncio.Event().wait()
+
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        answer = await ask(agent, body=request())
+        assert (answer.status, b"status 503" in answer.body) == (502, True)
+        assert (len(gpu.requests), agent.held()) == (1, 0)
 
 
 async def test_an_error_is_forwarded_when_the_retry_budget_is_used_up(tmp_path: Path) -> None:

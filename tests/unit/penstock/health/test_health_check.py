@@ -4,7 +4,7 @@ import pytest
 
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_kinds import ENGINES, EngineKind
-from penstock.health.health_check import HealthCheck, HealthCheckOptions, answer_outcome
+from penstock.health.health_check import HealthCheck, HealthCheckOptions, answer_outcome, is_busy_text, is_rejection
 
 GOOD, UNREADY, BUSY = ProbeOutcome.GOOD, ProbeOutcome.UNREADY, ProbeOutcome.BUSY
 
@@ -59,3 +59,23 @@ def test_an_entry_overrides_single_options_of_its_kind() -> None:
     own = HealthCheckOptions(timeout_s=9.0).applied_to(cog)
     assert (own.path, own.timeout_s, own.busy_s) == ("/health-check", 9.0, cog.busy_s)
     assert HealthCheckOptions().applied_to(cog) is cog
+
+
+@pytest.mark.parametrize(
+    ("body", "rejection", "busy"),
+    [
+        (b"", True, False),
+        (b" \r\n", True, False),
+        (b'{"error":{"message":"The request queue is full.","type":"service_unavailable"}}', True, True),
+        (b'{"error": "Exceeds maximum queue size"}', True, False),
+        (b"Request dropped due to backpressure", True, False),
+        (b"<title>503 Service Temporarily Unavailable</title>", True, False),
+        (b'{"error":{"message":"Loading model"}}', True, False),
+        (b'{"error": "CUDA error: an illegal memory access"}', False, False),
+        (b"Service Unavailable: the engine core died", False, False),
+        (b"no healthy upstream", False, False),
+        (b"\xff" * 9000 + b"busy", True, False),
+    ],
+)
+def test_what_a_503_means_for_the_request(body: bytes, rejection: bool, busy: bool) -> None:
+    assert (is_rejection(body), is_busy_text(body)) == (rejection, busy)
