@@ -141,7 +141,7 @@ class ClientConnection:
             elif isinstance(received, PartReceived):
                 if self.sequencer.serving is received.request and self._handler is not None:
                     self._handler.on_request_body(received.chunk)
-            elif not received.started:
+            elif self.sequencer.serving is None:
                 self._serve()
             elif self.sequencer.serving is received and self._handler is not None:
                 self._handler.on_request_end()
