@@ -10,7 +10,7 @@ import msgspec
 from penstock.health.engine_kinds import ModelDiscovery
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
 from regional_agent.routing.engine_request import RequestRewrite
-from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TooLarge
 
@@ -113,8 +113,7 @@ async def _get(spec: EndpointSpec, rewrite: RequestRewrite, path: str, connectio
     answer = await fetch(
         connections,
         spec.address,
-        rewrite.target(path),
-        headers=rewrite.headers,
+        FetchRequest(rewrite.target(path), rewrite.headers),
         timeout_s=TIMEOUT_S,
         limit_bytes=MAX_LIST_BYTES,
     )

@@ -18,7 +18,7 @@ from regional_agent.endpoints.endpoint_models import (
     fetch_loaded_models,
 )
 from regional_agent.routing.engine_request import NO_REWRITE
-from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 
@@ -82,8 +82,7 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
         answer = await fetch(
             connections,
             endpoint.address,
-            target,
-            headers=rewrite.headers,
+            FetchRequest(target, rewrite.headers),
             timeout_s=MAX_LATE_S,
             limit_bytes=MAX_ANSWER_BYTES,
         )

@@ -12,7 +12,7 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.routing.engine_request import NO_REWRITE
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TooLarge, UpstreamError
 
@@ -64,7 +64,7 @@ async def read(endpoint: Endpoint, connections: UpstreamPool) -> float:
     path = rewrite.target(ENGINES[endpoint.spec.engine].metrics_path)
     try:
         answer = await fetch(
-            connections, address, path, headers=rewrite.headers, timeout_s=TIMEOUT_S, limit_bytes=MAX_PAGE_BYTES
+            connections, address, FetchRequest(path, rewrite.headers), timeout_s=TIMEOUT_S, limit_bytes=MAX_PAGE_BYTES
         )
         if answer.status != 200:
             raise InvalidSignals(f"{path} answers {answer.status}")

@@ -19,7 +19,7 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.messages import Request
 from regional_agent.requests.work_estimate import prompt_of
 from regional_agent.routing.engine_request import NO_REWRITE
-from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 
@@ -115,10 +115,9 @@ class PromptTokens:
             answer = await fetch(
                 self._connections,
                 prompt.endpoint.address,
-                rewrite.target("/tokenize"),
-                method="POST",
-                headers=((b"content-type", b"application/json"), *rewrite.headers),
-                body=body,
+                FetchRequest(
+                    rewrite.target("/tokenize"), ((b"content-type", b"application/json"), *rewrite.headers), body
+                ),
                 timeout_s=TIMEOUT_S,
                 limit_bytes=MAX_ANSWER_BYTES,
             )

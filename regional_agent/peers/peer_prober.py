@@ -26,7 +26,7 @@ from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.peers.server_certificates import require_agent_of
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.http_fetch import Fetched, fetch
+from regional_agent.upstream.http_fetch import Fetched, FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import TimedOut, UpstreamError
 
@@ -300,7 +300,7 @@ class PeerProber:
         """
         sent_at = self._clock()
         try:
-            fetched = await fetch(self._connections, address, path, headers=headers, timeout_s=timeout_s)
+            fetched = await fetch(self._connections, address, FetchRequest(path, headers), timeout_s=timeout_s)
         except TimedOut:
             if self._clock() - sent_at > timeout_s + OWN_LAG_S:
                 raise _Lagged from None

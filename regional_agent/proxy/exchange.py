@@ -319,7 +319,7 @@ class Exchange:
         try:
             if self._queue_entry is not None:
                 context.queued_s += now - self._queue_entry.since
-                proxy.router.leave(self._queue_entry)
+                proxy.router.queue.leave(self._queue_entry)
         finally:
             try:
                 if sink.attempt is not None:

@@ -64,7 +64,8 @@ class Router:
         self.reauthorization = Reauthorization(local.region, config, requests.authorization)
         self._config = config
         self._peers = peers
-        self._queue = local.queue
+        self.queue = local.queue
+        """The admission queues."""
         self._rng = rng
 
     def views(self, regions: Iterable[str], model: str, now: float) -> dict[str, RegionView]:
@@ -99,7 +100,7 @@ class Router:
         if not isinstance(at_object, Reason):
             target: Attempt | Refusal = at_object
         elif location is not None and context.is_for_object:
-            target = refuse_object(location, at_object, self._queue.wait_s(context.model))
+            target = refuse_object(location, at_object, self.queue.wait_s(context.model))
         elif context.route_context is None:
             target = self._target_from_origin(context, now, in_turn=in_turn)
         else:
@@ -133,7 +134,7 @@ class Router:
         if not self.local.endpoints.pool(context.model).ready and not self.awaits_endpoint(context):
             return self._saturated(context, f"{self.region} has no ready endpoint", now)
         elsewhere = self._may_leave(context, now)
-        return self._queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere)
+        return self.queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere)
 
     def awaits_endpoint(self, context: RequestContext) -> bool:
         """Whether a request may wait for an endpoint of this region, of which none is ready."""
@@ -142,10 +143,6 @@ class Router:
         if model is None or context.route_context is not None or context.is_for_object or context.max_wait_s <= 0.0:
             return False
         return self.local.may_become_ready(model, context.max_wait_s)
-
-    def leave(self, entry: QueueEntry) -> None:
-        """Remove a request from the queue."""
-        self._queue.leave(entry)
 
     def _try_again(self, context: RequestContext, now: float) -> Attempt | Refusal | None:
         """Retry a queued request: regions and engines that were full or busy may have room."""
@@ -181,7 +178,7 @@ class Router:
         if not isinstance(where, RegionChoice):
             return where
         if where.region == self.region:
-            may_start = (is_forwarded or self._plans_home(context)) and (in_turn or not self._queue.must_queue(context))
+            may_start = (is_forwarded or self._plans_home(context)) and (in_turn or not self.queue.must_queue(context))
             return self.local.at_object(context, request, location.endpoint, now, in_turn=may_start)
         return self._peers.forward(context, where)
 
@@ -198,7 +195,7 @@ class Router:
         detail = f"{self.region} has no endpoint for the request"
         if target is not Reason.SATURATED:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
-        return Refusal(target, detail, retry_after_s=retry_after_s(self._queue.wait_s(context.model)))
+        return Refusal(target, detail, retry_after_s=retry_after_s(self.queue.wait_s(context.model)))
 
     def _target_from_origin(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
         """Select the region; if it is full or unreachable, exclude it and select again."""

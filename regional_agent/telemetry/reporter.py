@@ -27,7 +27,7 @@ from penstock.wire.reserved_addresses import is_reserved
 from penstock.wire.session import Session, Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 
@@ -150,10 +150,7 @@ class Reporter:
             answer = await fetch(
                 self._connections,
                 target,
-                signed_report.PATH,
-                method="POST",
-                headers=headers,
-                body=body,
+                FetchRequest(signed_report.PATH, headers, body),
                 timeout_s=TIMEOUT_S,
             )
         except (BadIdentity, UpstreamError) as error:
@@ -174,7 +171,7 @@ class Reporter:
 
     async def _fetch_session(self, target: Address) -> Session:
         """Fetch the certificate of a control plane; raises BadIdentity for all but control planes of this fleet."""
-        fetched = await fetch(self._connections, target, identity.PATH, timeout_s=TIMEOUT_S)
+        fetched = await fetch(self._connections, target, FetchRequest(identity.PATH), timeout_s=TIMEOUT_S)
         if fetched.status != 200:
             raise BadIdentity(f"returned status {fetched.status} instead of a certificate")
         session = self._sessions.session_with(decode_certificate(fetched.body), time.time())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,6 +13,15 @@ from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import Stale, TimedOut, TooLarge, UpstreamError
+
+
+class FetchRequest(NamedTuple):
+    """A request whose whole response is awaited."""
+
+    target: str
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    body: bytes | None = None
+    """The request is a POST with this body; None for a GET."""
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -26,11 +36,8 @@ class Fetched(msgspec.Struct, frozen=True):
 async def fetch(
     pool: UpstreamPool,
     address: Address,
-    target: str,
+    request: FetchRequest,
     *,
-    method: str = "GET",
-    headers: Sequence[tuple[bytes, bytes]] = (),
-    body: bytes = b"",
     timeout_s: float,
     limit_bytes: int = 1 << 20,
 ) -> Fetched:
@@ -45,18 +52,20 @@ async def fetch(
     Raises:
         UpstreamError: the subclass indicates the kind of failure.
     """
-    lines = [f"{method} {target} HTTP/1.1\r\n".encode(), pool.host_line(address), b"content-length: %d\r\n" % len(body)]
-    lines += [name + b": " + value + b"\r\n" for name, value in headers]
-    request = b"".join([*lines, b"\r\n", body])
+    head = f"{'GET' if request.body is None else 'POST'} {request.target} HTTP/1.1\r\n".encode()
+    body = request.body or b""
+    lines = [head, pool.host_line(address), b"content-length: %d\r\n" % len(body)]
+    lines += [name + b": " + value + b"\r\n" for name, value in request.headers]
+    content = b"".join([*lines, b"\r\n", body])
     try:
         async with asyncio.timeout(timeout_s):
             idle = pool.take(address)
             if idle is not None:
                 try:
-                    return await _exchange(idle, request, limit_bytes)
+                    return await _exchange(idle, content, limit_bytes)
                 except Stale:
                     pass
-            return await _exchange(await pool.connect(address, timeout_s), request, limit_bytes)
+            return await _exchange(await pool.connect(address, timeout_s), content, limit_bytes)
     except TimeoutError:
         raise TimedOut(f"{address} did not respond within {timeout_s} s") from None
 

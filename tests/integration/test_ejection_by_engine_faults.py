@@ -19,7 +19,7 @@ from penstock.policy.kinds.tenants import Tenant
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.agents import Agent, running_agent
 from tests.support.engines import EngineProcess, running_engines
@@ -77,7 +77,7 @@ async def between(process: EngineProcess, directory: Path, **faults: Any) -> Asy
 async def turn(address: Address, **faults: Any) -> None:
     connections = UpstreamPool()
     answer = await fetch(
-        connections, address, "/lab/faults", method="POST", body=json.dumps(faults).encode(), timeout_s=20.0
+        connections, address, FetchRequest("/lab/faults", body=json.dumps(faults).encode()), timeout_s=20.0
     )
     connections.close()
     assert answer.status == 200

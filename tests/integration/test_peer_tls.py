@@ -19,7 +19,7 @@ from penstock.wire.identity import Identity, SpiffeId, TrustBundle
 from penstock.wire.session import Sessions
 from regional_agent.peers.server_certificates import AgentCertificateCheck
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import ConnectFailed, UpstreamError
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
@@ -67,7 +67,7 @@ async def peer(directory: Path, id_: SpiffeId, fleet: int = 0) -> AsyncIterator[
 async def answered(pool: UpstreamPool, address: Address) -> bool:
     """Whether the server responds to a request; the request has no credentials, so the status does not matter."""
     try:
-        return (await fetch(pool, address, "/v1/models", timeout_s=PATIENCE_S)).status > 0
+        return (await fetch(pool, address, FetchRequest("/v1/models"), timeout_s=PATIENCE_S)).status > 0
     except ConnectFailed:
         raise
     except UpstreamError:

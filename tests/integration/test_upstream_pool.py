@@ -14,7 +14,7 @@ import pytest
 
 from regional_agent.upstream import host_addresses
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import ServerTrust, UpstreamPool
 from regional_agent.upstream.upstream_sink import Broken, ConnectFailed
 from tests.support.on_uvloop import on_uvloop
@@ -108,9 +108,9 @@ async def test_only_a_request_without_any_response_is_sent_again(begins: bytes, 
 
     pool = UpstreamPool()
     async with engine(breaks_off_once) as server:
-        await fetch(pool, server.address, "/report", method="POST", timeout_s=PATIENCE_S)
+        await fetch(pool, server.address, FetchRequest("/report", body=b""), timeout_s=PATIENCE_S)
         with pytest.raises(Broken) if begins else nullcontext():
-            await fetch(pool, server.address, "/report", method="POST", timeout_s=PATIENCE_S)
+            await fetch(pool, server.address, FetchRequest("/report", body=b""), timeout_s=PATIENCE_S)
         assert len(server.requests) == 1 + sent
         pool.close()
 
@@ -223,7 +223,7 @@ async def test_kept_connections_end_when_dns_ceases_to_list_their_address() -> N
         pool = UpstreamPool(resolve=resolver, max_moved_s=0.3)
 
         async def served_by() -> bytes:
-            return (await fetch(pool, address, "/health", timeout_s=PATIENCE_S)).body
+            return (await fetch(pool, address, FetchRequest("/health"), timeout_s=PATIENCE_S)).body
 
         assert await served_by() == b"old"
         in_use = pool.take(address)

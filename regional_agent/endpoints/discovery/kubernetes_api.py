@@ -20,7 +20,7 @@ from adapters.files.threaded_read import ThreadedRead
 from adapters.tls_contexts import ClientTls
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.http_lines import RefusedStream, stream_lines
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
@@ -171,8 +171,7 @@ class KubernetesApi:
             answer = await fetch(
                 pool,
                 self._server,
-                _target(path, query),
-                headers=headers,
+                FetchRequest(_target(path, query), headers),
                 timeout_s=LIST_TIMEOUT_S,
                 limit_bytes=MAX_PAGE_BYTES,
             )

@@ -21,7 +21,7 @@ from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.tracing.span_builder import Span, attributes_of
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.http_fetch import fetch
+from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from regional_agent.upstream.upstream_sink import UpstreamError
 
@@ -136,9 +136,7 @@ class SpanExporter:
             size += len(encoded)
         body = b'%b"spans":[%b]}]}]}' % (self._before, b",".join(batch))
         try:
-            answer = await fetch(
-                self._pool, self._address, _PATH, method="POST", headers=_HEADERS, body=body, timeout_s=timeout_s
-            )
+            answer = await fetch(self._pool, self._address, FetchRequest(_PATH, _HEADERS, body), timeout_s=timeout_s)
         except UpstreamError as error:
             self._failed(str(error))
             return False
