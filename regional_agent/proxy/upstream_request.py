@@ -9,6 +9,8 @@ from regional_agent.http.messages import Request, request_lines_to_upstream
 from regional_agent.requests.request_context import RequestContext
 
 _IDENTITY: Final = b"identity"
+_ACCEPT_ENCODING: Final = b"accept-encoding"
+_ACCEPTED: Final = b"\r\naccept-encoding: %b\r\n"
 
 
 def ask_for_identity(request: Request) -> None:
@@ -16,13 +18,14 @@ def ask_for_identity(request: Request) -> None:
 
     A header that is absent stays absent: servers then send no coding.
     """
-    accepted = request.header(b"accept-encoding")
-    if accepted is not None and accepted != _IDENTITY:
-        request.headers = [
-            (name, _IDENTITY if name == b"accept-encoding" else value) for name, value in request.headers
-        ]
-        request.upstream_lines = b""
-        request.index()
+    accepted = request.header(_ACCEPT_ENCODING)
+    if accepted is None or accepted == _IDENTITY:
+        return
+    request.headers = [(name, _IDENTITY if name == _ACCEPT_ENCODING else value) for name, value in request.headers]
+    request.by_name = {**request.by_name, _ACCEPT_ENCODING: _IDENTITY}
+    # The cached lines begin with another header. Several lines of this header are all written again.
+    lines = b"" if request.repeats else request.upstream_lines
+    request.upstream_lines = lines.replace(_ACCEPTED % accepted, _ACCEPTED % _IDENTITY)
 
 
 def client_lines(request: Request, context: RequestContext, client: ClientConnection) -> bytes:
