@@ -22,7 +22,6 @@ from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, StoreError
 from adapters.store.informer import Informer
 from adapters.store.lease import Registration
-from adapters.store.measured_store import MeasuredStore
 from adapters.store.members import Member
 from control_plane.api.app import create_app
 from control_plane.api.leader_forwarding import ControlPlanePeers
@@ -59,6 +58,7 @@ from control_plane.leadership.forwarded_caller import ForwardedCallers
 from control_plane.leadership.leader_client import LeaderClient
 from control_plane.leadership.leader_election import MIN_LEASE_TTL_S
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
+from control_plane.measured_store import MeasuredStore
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot

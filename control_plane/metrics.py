@@ -7,7 +7,7 @@ control planes counts no value twice and a former leader exports no outdated val
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -93,13 +93,15 @@ class PoolGauges(msgspec.Struct, frozen=True):
 class ControlPlaneMetrics:
     """One control plane's metrics, on a separate registry so that several instances fit in one process.
 
-    The gauges of the fleet are set when they are read: `show_later`, and then `render` in a thread.
+    The gauges of the fleet are set when they are read: `updates.put`, and then `render` in a thread.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._updates = DeferredUpdates()
-        self.registry.register(self._updates)
+        self.updates = DeferredUpdates()
+        """Functions that set the gauges of the fleet before the metrics are read next: they call `show_*` methods with
+        values that do not change, and may run in another thread."""
+        self.registry.register(self.updates)
         self._rendering = threading.Lock()
         self.internal = InternalMetrics(self.registry)
         self.cost = CostMetrics(self.registry)
@@ -195,11 +197,11 @@ class ControlPlaneMetrics:
     def set_leadership(self, fencing_epoch: int | None) -> None:
         """Set the fencing epoch of this leader; None, for a control plane that does not lead, clears fleet metrics."""
         if fencing_epoch is not None:
-            self.internal.became_leader()
+            self.internal.leader_changes.inc()
         self._leader.set(fencing_epoch is not None)
         self._fencing_epoch.set(fencing_epoch or 0)
         if fencing_epoch is None:
-            self._updates.replace("fleet", self._clear_fleet)
+            self.updates.replace("fleet", self._clear_fleet)
 
     def _clear_fleet(self) -> None:
         self._plan_generation.set(0)
@@ -218,14 +220,6 @@ class ControlPlaneMetrics:
             self._capacity_shortfall,
         ):
             fleet.clear()
-
-    def show_later(self, name: str, show: Callable[[], None]) -> None:
-        """Call `show` before the metrics are read next, unless it is replaced by another function of this name.
-
-        Args:
-            show: calls `show_*` methods with values that do not change. It may run in another thread.
-        """
-        self._updates.put(name, show)
 
     def planned(self, seconds: float, fallbacks: Collection[str]) -> None:
         """Count one plan, its duration (s), and the models that the fallback planner planned."""

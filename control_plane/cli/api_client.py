@@ -163,6 +163,20 @@ class ApiClient:
                 raise
         return self._request_once(method, path, params, body, headers, changes)
 
+    def pages(self, path: str, page_type: Any, params: Mapping[str, Any] | None = None) -> list[Any]:
+        """Return all pages of a list, decoded as `page_type`, which has `items` and `next_cursor`.
+
+        Raises:
+            Unreachable: no control plane answered.
+            ApiRefused: the response is a problem.
+        """
+        pages: list[Any] = []
+        while not pages or pages[-1].next_cursor is not None:
+            cursor = pages[-1].next_cursor if pages else None
+            answer = self.request("GET", path, params={**(params or {}), "cursor": cursor})
+            pages.append(answer.decoded(page_type))
+        return pages
+
     def _request_once(
         self,
         method: str,

@@ -27,13 +27,13 @@ class InternalMetrics:
             buckets=STORE_BUCKETS_S,
             registry=registry,
         )
-        self._watch_restarts = Counter(
+        self.watch_restarts = Counter(
             "penstock_watch_restarts",
             "Watches of the store that began again, after a failure or for the regular new list (each 5 to 10"
             " minutes).",
             registry=registry,
         )
-        self._leader_changes = Counter(
+        self.leader_changes = Counter(
             "penstock_leader_changes",
             "Times that this control plane became the leader; the sum over all is the number of changes.",
             registry=registry,
@@ -49,13 +49,13 @@ class InternalMetrics:
             buckets=INTAKE_BUCKETS_S,
             registry=registry,
         )
-        self._snapshot_age = Gauge(
+        self.snapshot_age = Gauge(
             "penstock_snapshot_age_seconds",
             "Age of the snapshot: seconds since the newest report of the region that has reported least recently;"
             " +Inf while a region has never reported.",
             registry=registry,
         )
-        self._snapshot_age.set(float("inf"))
+        self.snapshot_age.set(float("inf"))
         self.loop_delay = LoopDelay(registry, "penstock")
         """Watchdog of the event loop."""
 
@@ -63,20 +63,8 @@ class InternalMetrics:
         """Record a call to the store."""
         self._store_calls.labels(operation, "true" if ok else "false").observe(seconds)
 
-    def watch_restarted(self) -> None:
-        """Count a restart of a watch."""
-        self._watch_restarts.inc()
-
-    def became_leader(self) -> None:
-        """Count a change of leadership to this control plane."""
-        self._leader_changes.inc()
-
     @contextmanager
     def receiving_report(self) -> Iterator[None]:
         """Record a report from its head to the response."""
         with self._receiving.track_inprogress(), self._intake.time():
             yield
-
-    def set_snapshot_age(self, seconds: float) -> None:
-        """Set the age of the snapshot; inf while a region has never reported."""
-        self._snapshot_age.set(seconds)

@@ -118,14 +118,14 @@ class PlanningLoop:
         self._fleet.tick(now, policy, interventions.drained)
         newest = [self._fleet.snapshot.newest(region) for region in policy.regions]
         ages_s = [now - held.received_at if held is not None else float("inf") for held in newest]
-        self._metrics.internal.set_snapshot_age(max(ages_s, default=float("inf")))
+        self._metrics.internal.snapshot_age.set(max(ages_s, default=float("inf")))
         if epoch is None:
             return
         show = partial(_show_fleet, self._metrics, policy, self._fleet.snapshot, self.in_force, now)
-        self._metrics.show_later("fleet", show)
+        self._metrics.updates.put("fleet", show)
         active = [override for override in interventions.overrides if override.holds(now)]
         shown = [(override.kind.value, override.region or "") for override in active]
-        self._metrics.show_later("overrides", partial(self._metrics.show_overrides, shown))
+        self._metrics.updates.put("overrides", partial(self._metrics.show_overrides, shown))
         if self._publisher.uncertain:
             return
         try:
@@ -133,7 +133,7 @@ class PlanningLoop:
                 snapshot = self._fleet.snapshot
                 active_policies = await self._rollouts.step(epoch, now, snapshot, receiving_since=self._leading_since)
                 show_rollout = partial(self._metrics.show_rollout, active_policies.rollout.phase)
-                self._metrics.show_later("rollout", show_rollout)
+                self._metrics.updates.put("rollout", show_rollout)
                 await self._publisher.plan_epoch.raise_above(snapshot.agents.values(), self._publisher.generation)
                 self._record_outcome(await self._publish(active_policies, self._publisher.plan_epoch.value, now))
                 await self._overrides.sweep(epoch, active_policies.main.policy)
@@ -164,7 +164,7 @@ class PlanningLoop:
         began = time.perf_counter()
         result = await self._plan(self._runner, policies.main, epoch, now, elapsed_s)
         self._metrics.planned(time.perf_counter() - began, result.fallbacks)
-        self._metrics.show_later("shortfalls", partial(self._metrics.show_shortfalls, result.shortfalls))
+        self._metrics.updates.put("shortfalls", partial(self._metrics.show_shortfalls, result.shortfalls))
         self.shortfalls = result.shortfalls
         plans = result.plans
         if policies.candidate is not None:
@@ -179,7 +179,7 @@ class PlanningLoop:
                 }
         self._planned_at = now
         outcome = await self._publisher.publish(plans, policies.main.policy, now)
-        self._metrics.show_later("plan", partial(self._metrics.show_plan, list(self._publisher.in_force.values())))
+        self._metrics.updates.put("plan", partial(self._metrics.show_plan, list(self._publisher.in_force.values())))
         if now - self._recommended_at >= RECOMMEND_EVERY_S:
             await self._recommend(policies.main.policy, now)
         return outcome
@@ -192,7 +192,7 @@ class PlanningLoop:
         found = await asyncio.to_thread(recommender.recommend, policy, self._fleet.snapshot, forecast, now)
         if recommender is self._recommender:
             self.recommendations = found
-            self._metrics.show_later("recommendations", partial(self._metrics.capacity.show, found))
+            self._metrics.updates.put("recommendations", partial(self._metrics.capacity.show, found))
 
     async def _plan(
         self, runner: PlannerRunner, by: PolicyVersion, epoch: int, now: float, elapsed_s: float

@@ -230,19 +230,12 @@ def restore(before: Rollout, offered: OfferedPolicy, now: float) -> Rollout:
     rolled out again automatically."""
     kept = dict.fromkeys((*before.dismissed, before.stable, before.candidate))
     kept.pop(offered.digest, None)
-    return Rollout(
-        number=before.number + 1,
-        candidate=offered.digest,
+    return msgspec.structs.replace(
+        begin(before, offered, (), now),
         stable=offered.digest,
         phase=Phase.DONE,
-        since=now,
-        began_at=now,
-        why=offered.why,
-        by=offered.by,
-        provenance=offered.provenance,
         stable_provenance=offered.provenance,
         dismissed=tuple(kept)[-MAX_DISMISSED:],
-        ignored=offered.instead_of,
     )
 
 

@@ -447,7 +447,7 @@ def leader() -> ControlPlaneMetrics:
     metrics.show_rollout(Phase.CANARY)
     metrics.cost.show({("eu-de", "m"): 12.0}, {("eu-de", "eu-es"): 0.5})
     metrics.capacity.show([Recommendation("eu-de", "m", 4, 4, 6, Cause.DEMAND, None, 5.0, 9.0, 360.0)])
-    metrics.internal.set_snapshot_age(0.5)
+    metrics.internal.snapshot_age.set(0.5)
     return metrics
 
 

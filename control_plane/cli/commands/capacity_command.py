@@ -10,7 +10,6 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from control_plane.cli.api_client import ApiClient
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
@@ -40,20 +39,10 @@ def capacity(
 ) -> None:
     """Show the recommended number of endpoints by region and model, with the cause and the endpoints to drain."""
     with exit_on_error("capacity"), fleet.connect() as api:
-        found = _every(api, {"region": region, "model": model})
+        wanted = {"region": region, "model": model, "limit": LIMIT}
+        pages: list[RecommendationPage] = api.pages("/v1/capacity/recommendations", RecommendationPage, wanted)
+    found = [row for page in pages for row in page.items]
     print_as(output, found, lambda: _view(found))
-
-
-def _every(api: ApiClient, wanted: dict[str, str | None]) -> list[Recommendation]:
-    found: list[Recommendation] = []
-    cursor: str | None = None
-    while True:
-        answer = api.request("GET", "/v1/capacity/recommendations", params={**wanted, "limit": LIMIT, "cursor": cursor})
-        page: RecommendationPage = answer.decoded(RecommendationPage)
-        found += page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            return found
 
 
 def _view(found: Sequence[Recommendation]) -> RenderableType:

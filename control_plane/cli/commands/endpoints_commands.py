@@ -9,7 +9,6 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from control_plane.cli.api_client import ApiClient
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
@@ -40,25 +39,13 @@ def endpoints(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List endpoints: address, models, state, load, the age of each report, and why an endpoint is not ready."""
-    wanted = {"region": region, "model": model, "state": state.value if state is not None else None}
+    wanted = {"region": region, "model": model, "state": state.value if state is not None else None, "limit": LIMIT}
     with exit_on_error("endpoints"), fleet.connect() as api:
-        found, left_out = _every(api, wanted)
+        pages: list[EndpointPage] = api.pages("/v1/endpoints", EndpointPage, wanted)
+    found = [endpoint for page in pages for endpoint in page.items]
     print_as(output, found, lambda: _view(found))
-    if left_out:
+    if left_out := pages[-1].left_out:
         print_error("endpoints", f"{left_out} more endpoints are omitted from reports; query their agents")
-
-
-def _every(api: ApiClient, wanted: dict[str, str | None]) -> tuple[list[EndpointStatus], int]:
-    """Return all endpoints, and the number of those that reports omit."""
-    found: list[EndpointStatus] = []
-    cursor: str | None = None
-    while True:
-        answer = api.request("GET", "/v1/endpoints", params={**wanted, "limit": LIMIT, "cursor": cursor})
-        page: EndpointPage = answer.decoded(EndpointPage)
-        found += page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            return found, page.left_out
 
 
 def _view(found: Sequence[EndpointStatus]) -> RenderableType:

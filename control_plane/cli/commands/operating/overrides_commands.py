@@ -197,14 +197,8 @@ def _lift(api: ApiClient, id: str, reason: str) -> OverrideStatus:
 
 
 def _list(api: ApiClient) -> list[OverrideStatus]:
-    found: list[OverrideStatus] = []
-    cursor: str | None = None
-    while True:
-        page: OverridePage = api.request("GET", "/v1/overrides", params={"cursor": cursor}).decoded(OverridePage)
-        found += page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            return found
+    pages: list[OverridePage] = api.pages("/v1/overrides", OverridePage)
+    return [status for page in pages for status in page.items]
 
 
 def _print(statuses: Sequence[OverrideStatus], output: Output) -> None:

@@ -53,15 +53,9 @@ def revoke_key(
 @with_fleet_options
 def revoked_keys(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
     """List the revoked API keys."""
-    found: list[RevokedKeyView] = []
-    cursor: str | None = None
     with exit_on_error("tenant revoked-keys"), fleet.connect() as api:
-        while True:
-            page: RevokedKeyPage = api.request("GET", PATH, params={"cursor": cursor}).decoded(RevokedKeyPage)
-            found += page.items
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+        pages: list[RevokedKeyPage] = api.pages(PATH, RevokedKeyPage)
+    found = [key for page in pages for key in page.items]
     print_as(output, found, lambda: _table(found))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from adapters.store.config_store import (
     Changed,
@@ -19,18 +19,9 @@ from adapters.store.config_store import (
     StoreError,
     Unchanged,
 )
+from control_plane.planning.internal_metrics import InternalMetrics
 
 T = TypeVar("T")
-
-
-class StoreObserver(Protocol):
-    """Receives the measurements of a store."""
-
-    def store_called(self, operation: str, seconds: float, *, ok: bool) -> None:
-        """Record the duration of a call, and whether it succeeded."""
-
-    def watch_restarted(self) -> None:
-        """Record that a prefix that was watched before is watched again."""
 
 
 class MeasuredStore:
@@ -38,15 +29,15 @@ class MeasuredStore:
 
     Args:
         store: the store to measure.
-        observer: receives the measurements.
+        metrics: receives the measurements.
         clock: monotonic time, in seconds.
     """
 
     def __init__(
-        self, store: ConfigStore, observer: StoreObserver, clock: Callable[[], float] = time.monotonic
+        self, store: ConfigStore, metrics: InternalMetrics, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self._observer = observer
+        self._metrics = metrics
         self._clock = clock
         self._watched: set[str] = set()
 
@@ -82,7 +73,7 @@ class MeasuredStore:
     async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[tuple[Changed, ...], None]:
         """See ConfigStore."""
         if prefix in self._watched:
-            self._observer.watch_restarted()
+            self._metrics.watch_restarts.inc()
         self._watched.add(prefix)
         async with aclosing(self._store.watch(prefix, after_revision)) as batches:
             async for batch in batches:
@@ -102,6 +93,6 @@ class MeasuredStore:
         try:
             yield
         except StoreError:
-            self._observer.store_called(operation, self._clock() - began, ok=False)
+            self._metrics.store_called(operation, self._clock() - began, ok=False)
             raise
-        self._observer.store_called(operation, self._clock() - began, ok=True)
+        self._metrics.store_called(operation, self._clock() - began, ok=True)
