@@ -110,7 +110,7 @@ async def second_fleet(fleet: Fleet) -> None:
     bundle = fleet.directory / "other-policy"
     shutil.copytree(fleet.bundle, bundle)
     (bundle / "residency.yaml").unlink()
-    others = control_planes("x", fleet.directory / "other", fleet.etcd.endpoint, bundle, fleet=1)
+    others = control_planes("x", fleet.directory / "other", fleet.etcd.endpoint, bundle, fleet=1, elected=False)
     (other,) = await asyncio.to_thread(others.__enter__)
     try:
         await asyncio.sleep(3.0)

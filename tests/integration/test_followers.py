@@ -216,7 +216,7 @@ async def test_an_unreachable_leader_is_named(
 async def test_without_a_leader_requests_are_refused(own_etcd: EtcdServer, operator: Operator, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    with control_planes("a", tmp_path, own_etcd.endpoint, empty) as (server,):
+    with control_planes("a", tmp_path, own_etcd.endpoint, empty, elected=False) as (server,):
         status = await operator.until(server, lambda status: status.store.up)
         assert (status.leader, status.fleet_problem) == (None, "no control plane leads")
         for path in ("/v1/regions", "/v1/pools", "/v1/agents"):

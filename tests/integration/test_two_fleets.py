@@ -36,7 +36,7 @@ async def test_a_control_plane_of_another_fleet_does_not_lead(
 ) -> None:
     with control_planes("x", tmp_path / "other", own_etcd.endpoint, fleet=1) as (other,):
         await operator.leader_among([other])
-    with control_planes("a", tmp_path / "own", own_etcd.endpoint) as (own,):
+    with control_planes("a", tmp_path / "own", own_etcd.endpoint, elected=False) as (own,):
         await until_async(lambda: _has_logged(own.log_path, b"the store belongs to another fleet"))
         assert not (await operator.status(own)).leading
         with control_planes("y", tmp_path / "others", own_etcd.endpoint, fleet=1) as (second,):
@@ -92,7 +92,7 @@ async def test_the_leader_signs_the_values_of_an_earlier_release_again(
     await earlier.commit((), (Put(keys.FLEET, b"old"), Put(keys.policy(digest), encode(policy()))))
     await earlier.commit((), (Put(keys.OVERRIDES, encode(OverrideSet(()))),))
     try:
-        with control_planes("a", tmp_path / "without", own_etcd.endpoint) as (own,):
+        with control_planes("a", tmp_path / "without", own_etcd.endpoint, elected=False) as (own,):
             await until_async(lambda: _has_logged(own.log_path, b"an earlier release signed it"))
             assert not (await operator.status(own)).leading
         settings = {"POLICY_DIR": str(PLANET), "BOUND_FROM": datetime.fromtimestamp(now - 1.0, UTC).isoformat()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +45,9 @@ LEASE_S = 8
 """Lease (s) of the leader, because a busy machine may stop its processes for more than 2 s."""
 
 OPERATOR = {"authorization": f"Bearer {TOKEN}"}
+
+UNKEPT = httpx.Limits(max_keepalive_connections=0)
+"""A new connection for each request: a server that was delayed closes idle connections, possibly during a request."""
 
 
 class ControlPlaneServer(ServerProcess):
@@ -90,8 +94,13 @@ def control_planes(
     policy_dir: Path = PLANET,
     policy_settings: Mapping[str, str] | None = None,
     fleet: int = 0,
+    *,
+    elected: bool = True,
 ) -> Iterator[list[ControlPlaneServer]]:
-    """Run one control plane for each letter of `names`; `policy_settings` replace `policy_dir`."""
+    """Run one control plane for each letter of `names`; `policy_settings` replace `policy_dir`.
+
+    With `elected`, each of them knows a leader: before, requests that need one are answered with 503.
+    """
 
     def start(name: str) -> ControlPlaneServer:
         def make() -> ControlPlaneServer:
@@ -102,18 +111,24 @@ def control_planes(
     with ThreadPoolExecutor(len(names)) as threads:
         servers = list(threads.map(start, names))
         try:
+            if elected:
+                list(threads.map(_wait_for_leader, servers))
             yield servers
         finally:
             list(threads.map(ControlPlaneServer.stop, servers))
 
 
+def _wait_for_leader(server: ControlPlaneServer) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    with httpx.Client(headers=OPERATOR, timeout=PATIENCE_S, limits=UNKEPT) as http:
+        while http.get(f"{server.url}/v1/status").json()["leader"] is None:
+            assert time.monotonic() < deadline, f"{server.name} knows no leader:\n{server.log_path.read_text()[-2000:]}"
+            time.sleep(POLL_S)
+
+
 def is_in(status: Status, phase: Phase, number: int = 2) -> bool:
     """Whether the newest rollout has the given number and phase."""
     return status.rollout is not None and (status.rollout.number, status.rollout.phase) == (number, phase)
-
-
-UNKEPT = httpx.Limits(max_keepalive_connections=0)
-"""A new connection for each request: a server that was delayed closes idle connections, possibly during a request."""
 
 
 class Operator:

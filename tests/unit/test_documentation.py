@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -118,3 +119,15 @@ def test_troubleshooting_has_each_error_with_its_status_and_no_other() -> None:
             status = int(number or status)
             named[code] = status
     assert named == {reason.value: status for reason, status in STATUS.items()}
+
+
+def test_the_index_of_test_support_is_complete() -> None:
+    """Each module of tests/support is in its README once, with the first line of its docstring."""
+    folder = ROOT / "tests" / "support"
+    listed = re.findall(r"^\| \[(\w+)\]\(\1\.py\) \| (.+) \|$", (folder / "README.md").read_text(), re.MULTILINE)
+    modules = [
+        (path.stem, (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0])
+        for path in folder.glob("*.py")
+        if path.stem != "__init__"
+    ]
+    assert sorted(listed) == sorted(modules)
