@@ -91,7 +91,8 @@ class Player {
     const span = t === null ? run.duration_s : WINDOW_S;
     const served = run.requests.filter((each) => each.ok && (t === null || (each.due_s <= t && each.due_s > t - span)));
     const running = t === null ? served : run.requests.filter((each) => each.due_s <= t && t < each.due_s + (each.e2e_s ?? 0.5));
-    const at = (name) => running.filter(({ server }) => server === name);
+    // A stream of a failed region runs elsewhere, although the head of its response names the region.
+    const at = (name) => (stateAt(name, t) === "failed" ? [] : running.filter(({ server }) => server === name));
     this.map.update(
       regions.map((region) => ({
         ...region, state: stateAt(region.name, t), unready_count: 0,
