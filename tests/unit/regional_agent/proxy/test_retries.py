@@ -1,0 +1,22 @@
+"""What attempts that are retried mean in the table of outcomes."""
+
+from __future__ import annotations
+
+from penstock.accounts.outcomes import RULES
+from regional_agent.proxy.retries import OUTCOMES
+from regional_agent.telemetry.outcomes import RetryReason
+
+
+def test_each_reason_for_a_retry_is_an_outcome_that_may_be_retried() -> None:
+    assert set(OUTCOMES) == set(RetryReason)
+    assert all(RULES[outcome].may_retry for outcome in OUTCOMES.values())
+
+
+def test_only_failures_of_the_target_are_its_fault() -> None:
+    at_fault = {why for why, outcome in OUTCOMES.items() if RULES[outcome].charges_endpoint}
+    assert at_fault == {
+        RetryReason.CONNECT_FAILED,
+        RetryReason.CLOSED_EARLY,
+        RetryReason.CREDENTIAL_REJECTED,
+        RetryReason.ENGINE_ERROR,
+    }
