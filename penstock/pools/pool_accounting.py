@@ -13,7 +13,7 @@ from penstock.fleet.expected_wait import mean_with, pool_service_s
 from penstock.health.outlier_ejection import EjectionRules, room_to_eject
 from penstock.policy.kinds.models import Model
 from penstock.pools.speed_learning import SpeedLearner, speeds
-from penstock.routing.endpoint_selection import EndpointView
+from penstock.routing.endpoint_selection import Candidates, EndpointView
 
 DEFAULT_SERVICE_S: Final = Model("").expected_service_s
 """Service time (s) assumed for a model that policy does not name."""
@@ -194,7 +194,7 @@ Member = TypeVar("Member", bound=EndpointAccount)
 class PoolAccount(PoolTotals, Generic[Member]):
     """The accounts of the endpoints that serve one model, and their totals, which are kept up to date."""
 
-    __slots__ = ("endpoints", "near", "positions", "prior_s", "ready", "shares_endpoints", "slots", "views")
+    __slots__ = ("candidates", "endpoints", "positions", "prior_s", "ready", "shares_endpoints", "slots", "views")
 
     def __init__(self, prior_s: float = DEFAULT_SERVICE_S, rules: EjectionRules | None = None) -> None:
         """Create an empty pool.
@@ -209,8 +209,8 @@ class PoolAccount(PoolTotals, Generic[Member]):
         """The views of `endpoints`, in the same order."""
         self.positions: dict[str, int] = {}
         """Index in `endpoints` by endpoint name."""
-        self.near: frozenset[int] = frozenset()
-        """Indexes of the endpoints in the agent's zone; empty if all or none are."""
+        self.candidates = Candidates(self.views)
+        """The views, and those in the agent's zone."""
         self.shares_endpoints = False
         """Whether some endpoints serve other models too."""
         self.prior_s = prior_s
@@ -224,11 +224,16 @@ class PoolAccount(PoolTotals, Generic[Member]):
         """Whether some endpoint may take one more request."""
         return any(view.takes_more for view in self.views)
 
-    def set_endpoints(self, endpoints: list[Member]) -> None:
-        """Replace the members. The caller calls `recount` afterwards."""
+    def set_endpoints(self, endpoints: list[Member], near: frozenset[int] = frozenset()) -> None:
+        """Replace the members. The caller calls `recount` afterwards.
+
+        Args:
+            near: indexes of the endpoints in the agent's zone; empty if all or none are.
+        """
         self.endpoints = endpoints
         self.size = len(endpoints)
         self.views = [endpoint.view for endpoint in endpoints]
+        self.candidates = Candidates(self.views, near)
         self.positions = {endpoint.name: index for index, endpoint in enumerate(endpoints)}
 
     def update_speeds(self) -> None:

@@ -6,7 +6,7 @@ of each endpoint, the lengths of answers, and the speed of each endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from random import Random
 from typing import Final
 
@@ -25,7 +25,7 @@ from penstock.routing.affinity import (
     AffinityIndex,
     session_key,
 )
-from penstock.routing.endpoint_selection import NOTHING_HELD, choose_endpoint, consider
+from penstock.routing.endpoint_selection import NOTHING_HELD, HeldParts, choose_endpoint, consider, is_stale
 from penstock.routing.reasons import ConsideredEndpoint, Reason
 
 _TOKEN: Final = CostUnit.TOKEN
@@ -52,19 +52,16 @@ class EndpointChooser:
             now: monotonic, in seconds.
         """
         remembers = pool.shares_endpoints or estimate.session is not None or len(estimate.prefix) > 0
-        held, gap_s = NOTHING_HELD, 0.0
+        held = NOTHING_HELD
         if remembers:
-            held, gap_s = self._held(pool, estimate, self.affinity.held(estimate.prefix, estimate.session, now), now)
+            held = self._held(pool, estimate, self.affinity.held(estimate.prefix, estimate.session, now), now)
         choice = choose_endpoint(
-            pool.views,
+            pool.candidates,
             self._rng,
             work=estimate.work,
             tried=tried,
             held=held,
-            held_gap_s=gap_s,
-            same_zone=pool.near,
-            view_age_s=view_age_s,
-            service_s=pool.service_s,
+            stale=is_stale(view_age_s, pool.service_s),
         )
         index = choice.index
         if index is None:
@@ -73,7 +70,7 @@ class EndpointChooser:
         endpoint = pool.endpoints[index]
         if remembers:
             self.affinity.sent(endpoint.name, estimate.prefix, estimate.session, estimate.model, now)
-        return endpoint, held.get(index, 0.0) if held else 0.0
+        return endpoint, held.spared_s.get(index, 0.0) if remembers else 0.0
 
     def consider(
         self, pool: PoolAccount[Member], model: Model, tenant: str, session: str, now: float
@@ -87,8 +84,8 @@ class EndpointChooser:
         work = self.expectations.estimate(model.cost, tenant, model.name, ask)
         estimate = WorkEstimate(tenant, model.name, model.cost, ask, work, streaming=False)
         estimate.session = session_key(f"{tenant}/{model.name}", session.encode()) if session else None
-        held, _ = self._held(pool, estimate, self.affinity.held(estimate.prefix, estimate.session, now), now)
-        return consider(pool.views, estimate.work, held=held, same_zone=pool.near)
+        held = self._held(pool, estimate, self.affinity.held(estimate.prefix, estimate.session, now), now)
+        return consider(pool.candidates, estimate.work, held=held)
 
     def learn_first_byte(self, placement: Placement[Member], now: float) -> None:
         """Update the prefill speed from the first byte of a streamed response."""
@@ -123,10 +120,8 @@ class EndpointChooser:
         if estimate.cost.unit is _TOKEN and self.expectations.is_due(estimate.tenant, estimate.model, now):
             self.expectations.observe(estimate.tenant, estimate.model, estimate.ask, usage, now)
 
-    def _held(
-        self, pool: PoolAccount[Member], estimate: WorkEstimate, known: AffinityHint, now: float
-    ) -> tuple[Mapping[int, float], float]:
-        """Spared prefill (s, reference) by index, for endpoints that hold a part of the request; and their gap (s)."""
+    def _held(self, pool: PoolAccount[Member], estimate: WorkEstimate, known: AffinityHint, now: float) -> HeldParts:
+        """What the endpoints of a pool hold of a request."""
         if known is not NOTHING:
             per_block_s = BLOCK_BYTES * self.expectations.tokens_per_byte(estimate.model) * estimate.cost.input_unit_s
             held = {
@@ -134,9 +129,10 @@ class EndpointChooser:
                 for name, blocks in known.blocks.items()
                 if (index := pool.positions.get(name)) is not None and pool.views[index].pressure < EVICTION_PRESSURE
             }
-            return held, known.gap_s
+            return HeldParts(held, known.gap_s)
         if not pool.shares_endpoints:
-            return NOTHING_HELD, 0.0
+            return NOTHING_HELD
         running = self.affinity.running(estimate.model, now)
         indexes = [index for name in running if (index := pool.positions.get(name)) is not None]
-        return {index: 0.0 for index in indexes if pool.views[index].pressure < EVICTION_PRESSURE}, MODEL_GAP_S
+        spared_s = {index: 0.0 for index in indexes if pool.views[index].pressure < EVICTION_PRESSURE}
+        return HeldParts(spared_s, MODEL_GAP_S)

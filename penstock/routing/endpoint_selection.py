@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from sys import float_info
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.cost.work import NO_WORK, Speed, Work
 from penstock.pools.speed_learning import MICROSECONDS
@@ -45,7 +45,18 @@ conversation finds the whole prefix at the endpoint, and no second endpoint evic
 of chats with shared prefixes, 1 is best in time to first token and in GPU time, compared with 0, 0.5, 2 and any fixed
 time."""
 
-NOTHING_HELD: Mapping[int, float] = {}
+
+class HeldParts(NamedTuple):
+    """What endpoints hold of one request in their caches."""
+
+    spared_s: Mapping[int, float]
+    """Prefill (s, reference) spared on each endpoint that holds the request's prefix or session, by index."""
+    gap_s: float = 0.0
+    """Maximum additional time (s), compared with the best endpoint and beyond the value of the held prefill, at which
+    an endpoint that holds a part is still chosen."""
+
+
+NOTHING_HELD: Final = HeldParts({})
 
 NO_SCORE: Final = float("inf")
 """The score of an endpoint that does not accept the request."""
@@ -153,44 +164,59 @@ Candidate = tuple[int, EndpointView]
 """An endpoint and its index in the pool."""
 
 
+class Candidates:
+    """The endpoints of a pool, as an agent sees them."""
+
+    __slots__ = ("endpoints", "same_zone")
+
+    def __init__(self, endpoints: Sequence[EndpointView], same_zone: frozenset[int] = frozenset()) -> None:
+        """Create the candidates of a pool, which are kept until its endpoints change."""
+        self.endpoints = endpoints
+        self.same_zone = same_zone
+        """Indexes of the endpoints in the agent's zone, which are preferred if at most ZONE_GAP_S later; empty if all
+        or none are."""
+
+
+def is_stale(view_age_s: float, service_s: float) -> bool:
+    """Whether counts are too old to follow for a pool.
+
+    Args:
+        view_age_s: age of the oldest number in the view, in seconds.
+        service_s: mean time a request holds its slot, in seconds.
+    """
+    return view_age_s > STALE_SHARE_OF_SERVICE * service_s
+
+
 def choose_endpoint(
-    endpoints: Sequence[EndpointView],
+    pool: Candidates,
     rng: Random,
     *,
     work: Work = NO_WORK,
     tried: Container[str] = (),
-    held: Mapping[int, float] = NOTHING_HELD,
-    held_gap_s: float = 0.0,
-    same_zone: frozenset[int] = frozenset(),
-    view_age_s: float = 0.0,
-    service_s: float = 1.0,
+    held: HeldParts = NOTHING_HELD,
+    stale: bool = False,
 ) -> EndpointChoice:
     """Choose the endpoint that would complete the request soonest, among the endpoints that accept one more request.
 
     Args:
-        endpoints: the pool.
         rng: breaks ties, so that agents do not all choose the first endpoint.
         work: the estimated work of the request.
         tried: names of endpoints that did not start this request.
-        held: prefill (s, reference) spared on each endpoint that holds this request's prefix or session, by index.
-        held_gap_s: maximum additional time (s), compared with the best endpoint and beyond the value of the held
-            prefill, at which an endpoint in `held` is still chosen.
-        same_zone: indexes of the endpoints in the agent's zone, which are preferred if at most ZONE_GAP_S later.
-        view_age_s: age of the oldest number in the view, in seconds.
-        service_s: mean time a request holds its slot, in seconds.
+        stale: see `is_stale`; the better of two random endpoints is chosen then.
     """
+    endpoints, same_zone = pool.endpoints, pool.same_zone
     candidates: Iterable[Candidate] = enumerate(endpoints)
-    if view_age_s > STALE_SHARE_OF_SERVICE * service_s and len(endpoints) > 2:
+    if stale and len(endpoints) > 2:
         candidates = _two_open(endpoints, tried, rng)
     elif tried or same_zone:
         candidates = [candidate for candidate in candidates if candidate[1].name not in tried]
     best, as_good = _soonest(candidates, work)
     # Only an endpoint on trial has a score of 0; it precedes endpoints that hold a part of the request.
-    if held and best > 0.0:
-        holders = _spared(endpoints, work, held, tried)
+    if held.spared_s and best > 0.0:
+        holders = _spared(endpoints, work, held.spared_s, tried)
         index = min(holders, key=holders.__getitem__)
         best = min(best, holders[index])
-        if holders[index] <= min(best + held_gap_s, MAX_S):
+        if holders[index] <= min(best + held.gap_s, MAX_S):
             return EndpointChoice(index)
     if best == NO_SCORE:
         return EndpointChoice(None, rejections(endpoints, tried))
@@ -203,15 +229,12 @@ def choose_endpoint(
 
 
 def consider(
-    endpoints: Sequence[EndpointView],
-    work: Work = NO_WORK,
-    tried: Container[str] = (),
-    held: Mapping[int, float] = NOTHING_HELD,
-    same_zone: frozenset[int] = frozenset(),
+    pool: Candidates, work: Work = NO_WORK, tried: Container[str] = (), held: HeldParts = NOTHING_HELD
 ) -> tuple[ConsideredEndpoint, ...]:
     """The endpoints that `choose_endpoint` compares, soonest first; the arguments are those of `choose_endpoint`."""
+    endpoints = pool.endpoints
     scores = [_done_s(endpoint, work, tried) for endpoint in endpoints]
-    for index, score in _spared(endpoints, work, held, tried).items():
+    for index, score in _spared(endpoints, work, held.spared_s, tried).items():
         scores[index] = score
     seen = [
         ConsideredEndpoint(
@@ -219,8 +242,8 @@ def consider(
             score if score < NO_SCORE else None,
             endpoint.in_flight,
             _reject(endpoint, tried),
-            index in held,
-            index in same_zone,
+            index in held.spared_s,
+            index in pool.same_zone,
         )
         for index, (endpoint, score) in enumerate(zip(endpoints, scores, strict=True))
     ]

@@ -35,13 +35,12 @@ class EndpointPool(PoolAccount[Endpoint]):
             missing: number of endpoints that are configured for the model and have not loaded the model.
             renaming: names of the endpoints whose engine has another name for the model.
         """
-        self.set_endpoints(endpoints)
-        self.missing = missing
-        self.renaming = renaming
         near = frozenset(
             index for index, endpoint in enumerate(endpoints) if self._zone and endpoint.spec.zone == self._zone
         )
-        self.near = near if len(near) < len(endpoints) else frozenset()
+        self.set_endpoints(endpoints, near if len(near) < len(endpoints) else frozenset())
+        self.missing = missing
+        self.renaming = renaming
         self.shares_endpoints = any(len(endpoint.models) > 1 for endpoint in endpoints)
         self.update_readiness()
         self.update_speeds()

@@ -15,7 +15,7 @@ from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy
 from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, Load
-from penstock.routing.endpoint_selection import choose_endpoint
+from penstock.routing.endpoint_selection import Candidates, choose_endpoint
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile
@@ -198,7 +198,7 @@ async def test_the_file_is_read_again_when_it_changes(
     assert (kept.view.slots, kept.view.limit, kept.view.in_flight) == (9, 11, 1)
     assert gone.view.draining
     assert gone in endpoints.every()
-    assert choose_endpoint([gone.view], Random(1)).index is None
+    assert choose_endpoint(Candidates([gone.view]), Random(1)).index is None
     gone.give_back()
     await until(lambda: gone not in endpoints.every())
     assert [endpoint.name for endpoint in endpoints.every()] == ["gpu-0", "gpu-2"]
@@ -417,13 +417,13 @@ async def test_an_endpoint_that_rejects_requests_is_chosen_last_for_a_while(endp
     for endpoint in pool.endpoints:
         endpoint.probed(ProbeOutcome.GOOD)
     sibling.take()
-    assert choose_endpoint(pool.views, Random(1)).index == 0
+    assert choose_endpoint(pool.candidates, Random(1)).index == 0
     assert endpoints.answered(busy, 400, []) is endpoints.answered(busy, 429, []) is AttemptOutcome.INCONCLUSIVE
-    assert choose_endpoint(pool.views, Random(1)).index == 1
-    assert choose_endpoint(pool.views, Random(1), tried={"gpu-1"}).index == 0, "but it is not closed"
+    assert choose_endpoint(pool.candidates, Random(1)).index == 1
+    assert choose_endpoint(pool.candidates, Random(1), tried={"gpu-1"}).index == 0, "but it is not closed"
     for _ in range(5):
         sibling.take()
-    assert choose_endpoint(pool.views, Random(1)).index == 0
+    assert choose_endpoint(pool.candidates, Random(1)).index == 0
     sibling.give_back()
     assert endpoints.answered(sibling, 503, [(b"retry-after", b"1")]) is AttemptOutcome.INCONCLUSIVE
     assert sibling.view.pressure == busy.view.pressure == 1.0

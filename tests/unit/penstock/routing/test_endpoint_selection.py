@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cost.work import Speed, Work
-from penstock.routing.endpoint_selection import NEWCOMER_UNTIL, ZONE_GAP_S, EndpointView, choose_endpoint
+from penstock.routing.endpoint_selection import (
+    NEWCOMER_UNTIL,
+    ZONE_GAP_S,
+    Candidates,
+    EndpointChoice,
+    EndpointView,
+    HeldParts,
+    choose_endpoint,
+    is_stale,
+)
 from penstock.routing.reasons import Reason
 
 
@@ -19,8 +29,15 @@ def endpoint(name: str, in_flight: int = 0, **fields: object) -> EndpointView:
     return EndpointView(name, **settings)  # type: ignore[arg-type]
 
 
-def chosen(endpoints: list[EndpointView], seed: int = 0, **arguments: object) -> str | None:
-    who = choose_endpoint(endpoints, Random(seed), **arguments)  # type: ignore[arg-type]
+def choose(endpoints: list[EndpointView], seed: int = 0, **arguments: Any) -> EndpointChoice:
+    held = HeldParts(arguments.pop("held", {}), arguments.pop("held_gap_s", 0.0))
+    stale = is_stale(arguments.pop("view_age_s", 0.0), arguments.pop("service_s", 1.0))
+    pool = Candidates(endpoints, arguments.pop("same_zone", frozenset()))
+    return choose_endpoint(pool, Random(seed), held=held, stale=stale, **arguments)
+
+
+def chosen(endpoints: list[EndpointView], seed: int = 0, **arguments: Any) -> str | None:
+    who = choose(endpoints, seed, **arguments)
     return None if who.index is None else endpoints[who.index].name
 
 
@@ -46,7 +63,7 @@ def test_what_cannot_take_it_is_left_out_with_its_reason() -> None:
         endpoint("unready", ready=False),
         endpoint("full", in_flight=8),
     ]
-    who = choose_endpoint(pool, Random(0), tried={"tried"})
+    who = choose(pool, tried={"tried"})
     assert who.index is None
     assert {rejection.what: rejection.reason for rejection in who.rejected} == {
         "tried": Reason.ALREADY_TRIED,
@@ -188,11 +205,11 @@ def test_an_old_view_still_has_the_holders_of_prefixes(seed: int) -> None:
 
 def test_a_trial_comes_before_what_is_held_elsewhere_and_before_the_own_zone() -> None:
     pool = [endpoint("holds"), endpoint("tried again", 3, trial=True), endpoint("near")]
-    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 1
-    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), same_zone=frozenset({2})).index == 1
+    assert choose(pool, work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 1
+    assert choose(pool, work=Work(0.1, 1.0), same_zone=frozenset({2})).index == 1
     pool[1].pressure = 0.1
     pool[1].update_score()
-    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0)).index != 1, "it turned down the last one"
+    assert choose(pool, work=Work(0.1, 1.0)).index != 1, "it turned down the last one"
     pool[1].trial, pool[1].pressure = False, 0.0
     pool[1].update_score()
-    assert choose_endpoint(pool, Random(0), work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 0
+    assert choose(pool, work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 0

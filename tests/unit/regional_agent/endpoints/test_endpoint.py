@@ -97,12 +97,12 @@ def test_next_request_is_the_trial_even_if_the_endpoint_looks_slow(clock: Clock)
     first.set_remote_load(Load(3, 0, 60_000_000))
     later(pool, clock, 10.0)
     assert not fail(second, clock), "the cap"
-    assert choose_endpoint(pool.views, Random(1)).index == 0
+    assert choose_endpoint(pool.candidates, Random(1)).index == 0
     first.take()
-    assert choose_endpoint(pool.views, Random(1)).index == 1
+    assert choose_endpoint(pool.candidates, Random(1)).index == 1
     first.give_back()
     first.ended(AttemptOutcome.SERVED, clock.now)
-    assert choose_endpoint(pool.views, Random(1)).index == 1, "three are on it"
+    assert choose_endpoint(pool.candidates, Random(1)).index == 1, "three are on it"
     assert fail(second, clock)
 
 

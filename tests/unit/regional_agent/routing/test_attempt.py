@@ -152,7 +152,7 @@ async def test_a_prefix_is_not_looked_for_where_memory_is_short(tmp_path: Path) 
 
 async def test_the_agents_own_zone_is_preferred_until_it_is_busier(tmp_path: Path) -> None:
     here = Here(tmp_path, "h100", "h100", "h100", slots=64, zone="b")
-    assert here.pool.near == frozenset({1})
+    assert here.pool.candidates.same_zone == frozenset({1})
     placements = [here.choose(chat()) for _ in range(12)]
     own = sum(attempt.endpoint.name == "gpu-1" for attempt in placements)
     assert placements[0].endpoint.name == "gpu-1"
@@ -160,8 +160,8 @@ async def test_the_agents_own_zone_is_preferred_until_it_is_busier(tmp_path: Pat
 
 
 async def test_a_zone_that_holds_all_or_nothing_makes_no_difference(tmp_path: Path) -> None:
-    assert Here(tmp_path, "h100", "h100", zone="elsewhere").pool.near == frozenset()
-    assert Here(tmp_path, "h100", zone="a").pool.near == frozenset()
+    assert Here(tmp_path, "h100", "h100", zone="elsewhere").pool.candidates.same_zone == frozenset()
+    assert Here(tmp_path, "h100", zone="a").pool.candidates.same_zone == frozenset()
 
 
 async def test_faster_accelerators_get_more(tmp_path: Path) -> None:
