@@ -215,6 +215,8 @@ class _StructReader:
         if not isinstance(value, str):
             self.refuse(path, "is not a text", "put the text in quotes")
             return None
+        if value.isprintable():
+            return value
         for letter in value:
             # Such a character could control a terminal, or make two different texts appear equal.
             if letter != "\n" and (category(letter)[0] == "C" or category(letter) in {"Zl", "Zp"}):
