@@ -5,42 +5,15 @@ What this module does not read is read by place like any other answer (`usage_re
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from penstock.answers.openai_fields import answer_decoder, text_decoder
 from penstock.answers.usage import Usage
 from penstock.answers.usage_report import MAX_REPORTED_TOKENS, is_empty
 
-_ABSENT: Final = msgspec.Raw(b"")
 _NULL: Final = b"null"
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
-class _Answer(msgspec.Struct):
-    usage: _Usage | None = None
-    choices: msgspec.Raw = _ABSENT
-    error: msgspec.Raw = _ABSENT
-    object: msgspec.Raw = _ABSENT
-    type: msgspec.Raw = _ABSENT
-    status: msgspec.Raw = _ABSENT
-
-
-class _Text(msgspec.Struct):
-    usage: _Usage | None = None
-
-
-_decoder: Final = msgspec.json.Decoder(_Answer)
-_text_decoder: Final = msgspec.json.Decoder(_Text)
 _ERROR: Final = b'"error"'
 _NOTHING: Final = Usage(0, 0)
 
@@ -55,7 +28,7 @@ def usage_of_answer(data: bytes, before: Usage | None) -> tuple[Usage, bool] | N
         before: the last report of the same answer, whose numbers hold where `data` reports none.
     """
     try:
-        answer = _decoder.decode(data)
+        answer = answer_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     usage = answer.usage
@@ -73,22 +46,22 @@ def usage_of_text(text: bytes) -> Usage | None:
     Returns None if the answer must be read by place. `text` is a JSON text.
     """
     try:
-        usage = _text_decoder.decode(text).usage
+        usage = text_decoder.decode(text).usage
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return None if usage is None else _usage(usage, None)
 
 
-def _usage(usage: _Usage, before: Usage | None) -> Usage | None:
+def _usage(usage: Any, before: Usage | None) -> Usage | None:
     if before is None:
         before = _NOTHING
-    prompt_tokens = before.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
-    answer_tokens = before.answer_tokens if usage.completion_tokens is None else usage.completion_tokens
-    if usage.prompt_tokens is None and (before is _NOTHING or usage.completion_tokens is None):
+    stated_prompt, stated_answer, details = usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details
+    prompt_tokens = before.prompt_tokens if stated_prompt is None else stated_prompt
+    answer_tokens = before.answer_tokens if stated_answer is None else stated_answer
+    if stated_prompt is None and (before is _NOTHING or stated_answer is None):
         return None
     if not (0 <= prompt_tokens <= MAX_REPORTED_TOKENS and 0 <= answer_tokens <= MAX_REPORTED_TOKENS):
         return None
-    details = usage.prompt_tokens_details
     cached = before.cached_tokens if details is None or details.cached_tokens is None else details.cached_tokens
     if cached < 0:
         return None

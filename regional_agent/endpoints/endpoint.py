@@ -75,6 +75,7 @@ class Endpoint(EndpointAccount):
     """One model server. Endpoint selection reads its `view`; only this class changes it."""
 
     __slots__ = (
+        "_clean",
         "_detection",
         "_models_at",
         "_on_models",
@@ -122,6 +123,8 @@ class Endpoint(EndpointAccount):
         """Health by active probes."""
         self.ejection = Ejection()
         """Health by the outcomes of requests."""
+        self._clean: Ejection | None = None
+        """The last value of `ejection` that another success left unchanged."""
         self.ejected_by = ""
         """The outcome that ejected the endpoint last; empty if none did."""
         self.kv_events: KvEventFollower | None = None
@@ -344,10 +347,15 @@ class Endpoint(EndpointAccount):
     def ended(self, outcome: AttemptOutcome, started_at: float) -> bool:
         """Apply the outcome of a request that was sent at `started_at` (s); true if it ejects the endpoint."""
         detection, before = self._detection, self.ejection
-        if (outcome is _SERVED and before.is_clean) or (outcome is _INCONCLUSIVE and not before.is_ejected):
-            return False
         if outcome is _SERVED:
+            if before is self._clean:
+                return False
+            if before.is_clean:
+                self._clean = before
+                return False
             self.credential_rejected = ""
+        elif outcome is _INCONCLUSIVE and not before.is_ejected:
+            return False
         may_eject = all(pool.has_room_to_eject() for pool in self.pools)
         now = detection.clock()
         ended = EndedAttempt(outcome, started_at)

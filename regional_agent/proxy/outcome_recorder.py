@@ -15,7 +15,8 @@ from regional_agent.http.messages import Request
 from regional_agent.proxy.error_responses import STATUS
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
-from regional_agent.telemetry.access_log import AccessLine, AccessLog
+from regional_agent.telemetry.access_line import AccessLine
+from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
 from regional_agent.telemetry.outcomes import RequestKind
 from regional_agent.telemetry.request_tally import RequestTally

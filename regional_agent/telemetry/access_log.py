@@ -12,18 +12,18 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 import structlog
 
 from penstock.records.record_chain import ChainWriter, epoch_of
 from penstock.records.signed_head import sign_head
-from penstock.routing.reasons import Reason, Rejection
 from penstock.wire.session import Sessions
+from regional_agent.telemetry.access_line import AccessLine
 
 BLOCK_LINES = 128
 """Number of lines that are encoded together, which takes a tenth of a millisecond."""
@@ -40,68 +40,7 @@ SIGN_INTERVAL_S = 60.0
 log = structlog.get_logger()
 
 
-class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False):
-    """One request. Contains no API key, no client address, and no content of request or response."""
-
-    at: float
-    """Unix time (s) at the end of the request."""
-    request_id: str
-    tenant: str
-    model: str
-    path: str
-    kind: str
-    """The label `kind` of `penstock_agent_requests_total`."""
-    server: str
-    """Serving region."""
-    endpoint: str
-    outcome: str
-    status: int
-    """Status of the response; 0 if the client disconnected before the response."""
-    attempts: int
-    received_bytes: int
-    """Bytes of the request body, or from the client through the tunnel."""
-    sent_bytes: int
-    total_ms: float
-    ttft_ms: float | None = None
-    """Time (ms) to the first byte of the response body; absent if no byte was sent."""
-    origin: str = ""
-    """Region whose agent received the client's request."""
-    country: str = ""
-    """Country of the client, ISO 3166-1 alpha-2; absent if unknown."""
-    subdivision: str = ""
-    """Subdivision of the client, ISO 3166-2 without the country part; absent if unknown."""
-
-    reason: str = ""
-    """Why the request was refused or its response ended early, a code of docs/errors.md; otherwise absent."""
-    continuations: int = 0
-    """Number of continuations of the stream by another endpoint; absent if 0."""
-    work_s: float = 0.0
-    """Estimated work: time (s) of the request alone on the reference accelerator; absent if not estimated."""
-
-    policy_digest: str = ""
-    """SHA-256 of the policy under which the last target of the request was selected. This field and the following
-    fields are absent if the request was refused before a selection."""
-    plan_generation: int = 0
-    """Generation of the plan under which the last target of the request was selected; absent without a plan."""
-    residency_class: str = ""
-    """Name of the residency class: the permitted regions, joined by `+`, or `set-` and a digest for many regions."""
-    permitted: frozenset[str] | None = None
-    """The permitted regions if the name of the residency class is a digest; otherwise absent."""
-    rejected: tuple[Rejection, ...] = ()
-    """At the origin: each region that residency forbids, with the reason and the rule; absent if there are none."""
-    tried: Mapping[str, Reason] | None = None
-    """Regions that did not start the request, with the reason; absent if there are none."""
-    queue_ms: float | None = None
-    """Time (ms) in the admission queue of this agent; absent if the request did not wait."""
-    input_tokens: int | None = None
-    """Tokens of the prompt, as the engine reports them; absent if no response began, and for other units of cost."""
-    output_tokens: int | None = None
-    """Tokens of the response, like `input_tokens`."""
-    usage_estimated: bool = False
-    """Whether the agent counted a part of the tokens, because the engine did not report it; absent if it did not."""
-
-
-class LogSigner(msgspec.Struct, frozen=True):
+class LogSigner(NamedTuple):
     """The agent that writes an access log, whose name is part of the chain."""
 
     region: str = "local"
@@ -268,7 +207,8 @@ def _write_whole(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     try:
         while view:
-            view = view[os.write(descriptor, view) :]
+            written_bytes = os.write(descriptor, view)
+            view = view[written_bytes:]
     except OSError:
         # A line after a part of a line could not be read, and would not follow the last complete line in the chain.
         with suppress(OSError):

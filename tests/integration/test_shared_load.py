@@ -37,15 +37,15 @@ from tests.support.shared_loads import has_no_load, published_loads, region_keys
 from tests.support.wait import PATIENCE_S, until
 
 
-class Sharing(SharedLoad):
+class Sharing:
     """The shared load of one agent, and the task that exchanges it."""
 
     def __init__(self, endpoints: EndpointSet, region: str, agent: str, epoch: int, url: str) -> None:
-        super().__init__(endpoints, shared=True)
+        self.load = SharedLoad(endpoints, shared=True)
         self.endpoints = endpoints
         self.queues: dict[str, QueueSummary] = {}
         self.exchange = SharedLoadExchange(
-            self,
+            self.load,
             lambda: self.queues,
             lambda: None,
             RegionRedis(RedisAddress(url), region_keys(region), region),
@@ -99,12 +99,16 @@ def long_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_load_exchange, "TIMEOUT_S", PATIENCE_S)
 
 
-def endpoint(view: SharedLoad, number: int = 0) -> Endpoint:
-    return list(view._endpoints.every())[number]
+def _load(view: Sharing | SharedLoad) -> SharedLoad:
+    return view.load if isinstance(view, Sharing) else view
 
 
-def in_flight(view: SharedLoad) -> list[int]:
-    return [gpu.view.in_flight for gpu in view._endpoints.every()]
+def endpoint(view: Sharing | SharedLoad, number: int = 0) -> Endpoint:
+    return list(_load(view)._endpoints.every())[number]
+
+
+def in_flight(view: Sharing | SharedLoad) -> list[int]:
+    return [gpu.view.in_flight for gpu in _load(view)._endpoints.every()]
 
 
 async def kill(view: Sharing) -> None:
@@ -115,52 +119,52 @@ async def kill(view: Sharing) -> None:
 
 async def test_agents_count_each_others_requests_until_they_end(start: Start) -> None:
     a, b = start("a"), start("b")
-    held = [a.reserve(Reservation(endpoint(a, which))) for which in (0, 0, 1)]
-    own = b.reserve(Reservation(endpoint(b)))
+    held = [a.load.reserve(Reservation(endpoint(a, which))) for which in (0, 0, 1)]
+    own = b.load.reserve(Reservation(endpoint(b)))
     await until(lambda: in_flight(a) == in_flight(b) == [3, 1])
     for reservation in held:
-        a.release(reservation)
-    b.release(own)
+        a.load.release(reservation)
+    b.load.release(own)
     assert endpoint(b).view.in_flight == 2
     await until(lambda: in_flight(a) == in_flight(b) == [0, 0])
 
 
 async def test_agents_count_each_others_work_and_queues(start: Start) -> None:
     a, b = start("a"), start("b")
-    reservation = a.reserve(Reservation(endpoint(a), 500, 7000))
+    reservation = a.load.reserve(Reservation(endpoint(a), 500, 7000))
     a.queues = {"m": QueueSummary(3, -1, 250, 7)}
-    a.publish()
+    a.load.publish()
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (500, 7000))
-    await until(lambda: b.remote_queues("m") == [QueueSummary(3, -1, 250, 7)])
-    a.prefilled(reservation)
-    a.prefilled(reservation)
+    await until(lambda: b.load.remote_queues("m") == [QueueSummary(3, -1, 250, 7)])
+    a.load.prefilled(reservation)
+    a.load.prefilled(reservation)
     assert endpoint(a).view.prefill_us == 0
     await until(lambda: (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (0, 7000))
-    a.release(reservation)
+    a.load.release(reservation)
     a.queues = {}
-    await until(lambda: endpoint(b).view.decode_us == 0 and b.remote_queues("m") == [])
+    await until(lambda: endpoint(b).view.decode_us == 0 and b.load.remote_queues("m") == [])
 
 
 async def test_own_requests_count_at_once_and_are_released_once(start: Start) -> None:
     view = start("a")
-    reservation = view.reserve(Reservation(endpoint(view)))
+    reservation = view.load.reserve(Reservation(endpoint(view)))
     assert in_flight(view) == [1, 0]
     for _ in range(3):
-        view.release(reservation)
+        view.load.release(reservation)
     assert in_flight(view) == [0, 0]
 
 
 async def test_up_and_age_metrics_show_the_state_of_the_view(start: Start) -> None:
     view = start("a")
-    assert not view.up
-    assert view.age_s() == float("inf")
-    await until(lambda: view.up)
-    await until(lambda: view.age_s() < 5.0)
+    assert not view.load.up
+    assert view.load.age_s() == float("inf")
+    await until(lambda: view.load.up)
+    await until(lambda: view.load.age_s() < 5.0)
 
 
 async def test_the_counts_of_a_killed_agent_expire_with_its_lease(start: Start) -> None:
     a, b = start("a"), start("b")
-    a.reserve(Reservation(endpoint(a)))
+    a.load.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     await kill(a)
     await until(lambda: in_flight(b) == [0, 0], within_s=LEASE_S + PATIENCE_S)
@@ -169,22 +173,22 @@ async def test_the_counts_of_a_killed_agent_expire_with_its_lease(start: Start) 
 async def test_a_restarted_agent_replaces_its_former_counts(start: Start) -> None:
     a, b = start("a", epoch=1), start("b")
     for _ in range(5):
-        a.reserve(Reservation(endpoint(a)))
+        a.load.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [5, 0])
     await kill(a)
     again = start("a", epoch=2)
-    again.reserve(Reservation(endpoint(again, 1)))
+    again.load.reserve(Reservation(endpoint(again, 1)))
     await until(lambda: in_flight(b) == in_flight(again) == [0, 1])
 
 
 async def test_an_agent_that_is_succeeded_while_it_lives_counts_beside_its_successor(start: Start) -> None:
     new, old, other = start("a", epoch=2), start("a", epoch=1), start("b")
-    new.reserve(Reservation(endpoint(new)))
-    held = old.reserve(Reservation(endpoint(old, 1)))
+    new.load.reserve(Reservation(endpoint(new)))
+    held = old.load.reserve(Reservation(endpoint(old, 1)))
     await until(lambda: in_flight(old) == in_flight(new) == in_flight(other) == [1, 1])
-    old.release(held)
+    old.load.release(held)
     await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
-    old.reserve(Reservation(endpoint(old, 1)))
+    old.load.reserve(Reservation(endpoint(old, 1)))
     await until(lambda: in_flight(other) == [1, 1])
     await old.exchange.stop()
     await until(lambda: in_flight(other) == in_flight(new) == [1, 0])
@@ -193,7 +197,7 @@ async def test_an_agent_that_is_succeeded_while_it_lives_counts_beside_its_succe
 @pytest.mark.usefixtures("long_timeout")
 async def test_stopping_removes_the_counts_at_once(start: Start, region: str, redis_server: RedisServer) -> None:
     view = start("a")
-    view.reserve(Reservation(endpoint(view)))
+    view.load.reserve(Reservation(endpoint(view)))
     client = redis.Redis.from_url(redis_server.url)
     await until(lambda: [load.loads for load in published_loads(client, region)] == [{"gpu-0": (1, 0, 0)}])
     await view.exchange.stop()
@@ -203,25 +207,25 @@ async def test_stopping_removes_the_counts_at_once(start: Start, region: str, re
 
 async def test_everything_in_redis_expires(start: Start, region: str, redis_server: RedisServer) -> None:
     view = start("a")
-    await until(lambda: view.up)
+    await until(lambda: view.load.up)
     client = redis.Redis.from_url(redis_server.url)
     assert 0 < client.pttl(loads_key(region)) <= LEASE_S * 1000
 
 
 async def test_redis_killed_then_back(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    a.reserve(Reservation(endpoint(a)))
-    await until(lambda: a.up and b.up and in_flight(b) == [1, 0])
-    own = b.reserve(Reservation(endpoint(b)))
+    a.load.reserve(Reservation(endpoint(a)))
+    await until(lambda: a.load.up and b.load.up and in_flight(b) == [1, 0])
+    own = b.load.reserve(Reservation(endpoint(b)))
     with capture_logs() as logs:
         await asyncio.to_thread(own_redis.kill)
-        await until(lambda: not a.up and not b.up)
-        assert b.age_s() < PATIENCE_S
+        await until(lambda: not a.load.up and not b.load.up)
+        assert b.load.age_s() < PATIENCE_S
         await until(lambda: in_flight(b) == [1, 0], within_s=LEASE_S + PATIENCE_S)
-        b.release(own)
+        b.load.release(own)
         assert in_flight(b) == [0, 0]
         await asyncio.to_thread(own_redis.start)
-        await until(lambda: a.up and b.up and in_flight(b) == [1, 0])
+        await until(lambda: a.load.up and b.load.up and in_flight(b) == [1, 0])
     # On a busy machine a connection may time out again; the test requires that only changes are logged.
     changes = [1 if "is down" in entry["event"] else -1 for entry in logs if "shared load is" in entry["event"]]
     links_down = list(accumulate(changes))
@@ -231,14 +235,14 @@ async def test_redis_killed_then_back(start: Start, own_redis: RedisServer) -> N
 
 async def test_a_hung_redis_delays_no_request(start: Start, own_redis: RedisServer) -> None:
     view = start("a", server=own_redis)
-    await until(lambda: view.up)
+    await until(lambda: view.load.up)
     own_redis.pause()
     try:
-        await until(lambda: not view.up)
+        await until(lambda: not view.load.up)
         quickest_s = inf
         for _ in range(50):
             began = time.monotonic()
-            view.release(view.reserve(Reservation(endpoint(view))))
+            view.load.release(view.load.reserve(Reservation(endpoint(view))))
             await asyncio.sleep(0)
             quickest_s = min(quickest_s, time.monotonic() - began)
             await asyncio.sleep(0.01)
@@ -246,13 +250,13 @@ async def test_a_hung_redis_delays_no_request(start: Start, own_redis: RedisServ
         assert in_flight(view) == [0, 0]
     finally:
         own_redis.resume()
-    await until(lambda: view.up)
+    await until(lambda: view.load.up)
 
 
 async def test_counts_expire_while_redis_is_unavailable(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
     for _ in range(40):
-        a.reserve(Reservation(endpoint(a)))
+        a.load.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [40, 0])
     await asyncio.to_thread(own_redis.kill)
     seen = {40}
@@ -261,13 +265,13 @@ async def test_counts_expire_while_redis_is_unavailable(start: Start, own_redis:
         now = endpoint(b).view.in_flight
         assert now <= min(seen)
         seen.add(now)
-    assert b.age_s() > FRESH_S
+    assert b.load.age_s() > FRESH_S
 
 
 @pytest.mark.usefixtures("long_lease")
 async def test_lost_keys_change_no_count(start: Start, region: str, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    a.reserve(Reservation(endpoint(a)))
+    a.load.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     with redis.Redis.from_url(own_redis.url) as client:
         for _ in range(10):
@@ -285,7 +289,7 @@ async def test_entries_of_strangers_are_rejected_and_deleted(
     start: Start, region: str, redis_server: RedisServer
 ) -> None:
     a, b = start("a"), start("b")
-    a.reserve(Reservation(endpoint(a)))
+    a.load.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     key = loads_key(region)
     full = {f"gpu-{n}": (4, 0, 0) for n in (0, 1)}
@@ -300,9 +304,9 @@ async def test_entries_of_strangers_are_rejected_and_deleted(
             await until(lambda: set(attacker.hkeys(key)) == {b"a~1", b"b~1"})
             assert (in_flight(a), in_flight(b)) == ([1, 0], [1, 0])
             await until(lambda: len(published_loads(attacker, region)) == 2)
-    assert a.up
-    assert b.up
-    assert sum(agent.rejected for agent in (a, b)) > 0  # by the agent that read them first
+    assert a.load.up
+    assert b.load.up
+    assert sum(agent.load.rejected for agent in (a, b)) > 0  # by the agent that read them first
     assert any("rejected" in entry["event"] for entry in logs)
 
 
@@ -311,7 +315,7 @@ async def test_a_replaced_key_does_not_stop_the_sharing(
     start: Start, region: str, redis_server: RedisServer, kind: str
 ) -> None:
     a, b = start("a"), start("b")
-    await until(lambda: a.up and b.up)
+    await until(lambda: a.load.up and b.load.up)
     key = loads_key(region)
     with redis.Redis.from_url(redis_server.url) as attacker:
         if kind != "many":
@@ -322,7 +326,7 @@ async def test_a_replaced_key_does_not_stop_the_sharing(
             attacker.rpush(key, "x")
         else:
             attacker.hset(key, mapping={f"x{n}": "x" for n in range(10 * MAX_AGENTS)})
-        a.reserve(Reservation(endpoint(a)))
+        a.load.reserve(Reservation(endpoint(a)))
         await until(lambda: in_flight(b) == [1, 0])
         await until(lambda: set(attacker.hkeys(key)) == {b"a~1", b"b~1"})
 
@@ -330,14 +334,14 @@ async def test_a_replaced_key_does_not_stop_the_sharing(
 @pytest.mark.usefixtures("long_timeout")
 async def test_with_a_full_redis_each_agent_has_its_own_counts(start: Start, own_redis: RedisServer) -> None:
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    a.reserve(Reservation(endpoint(a)))
+    a.load.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     with redis.Redis.from_url(own_redis.url) as operator, capture_logs() as logs:
         operator.config_set("maxmemory", 1)
-        await until(lambda: not a.up and not b.up)
+        await until(lambda: not a.load.up and not b.load.up)
         assert in_flight(a) == [1, 0]
         operator.config_set("maxmemory", 0)
-        await until(lambda: a.up and b.up and in_flight(b) == [1, 0])
+        await until(lambda: a.load.up and b.load.up and in_flight(b) == [1, 0])
     assert any("maxmemory" in entry.get("reason", "") for entry in logs)
 
 
@@ -345,7 +349,7 @@ async def test_with_a_full_redis_each_agent_has_its_own_counts(start: Start, own
 async def test_eviction_changes_no_count(start: Start, own_redis: RedisServer) -> None:
     """Other data in the same Redis repeatedly evict all keys of the agents."""
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    a.reserve(Reservation(endpoint(a)))
+    a.load.reserve(Reservation(endpoint(a)))
     await until(lambda: in_flight(b) == [1, 0])
     with redis.Redis.from_url(own_redis.url) as operator:
         used = int(operator.info("memory")["used_memory"])
@@ -356,7 +360,7 @@ async def test_eviction_changes_no_count(start: Start, own_redis: RedisServer) -
             await asyncio.sleep(0.01)
             assert in_flight(b) == [1, 0]
         assert int(operator.info("stats")["evicted_keys"]) > 50
-    await until(lambda: a.up and b.up)
+    await until(lambda: a.load.up and b.load.up)
 
 
 async def test_a_failover_to_an_old_replica_changes_no_count(
@@ -364,12 +368,12 @@ async def test_a_failover_to_an_old_replica_changes_no_count(
 ) -> None:
     """A replica that lagged has loads of an earlier time, when the engines were full."""
     a, b = start("a", server=own_redis), start("b", server=own_redis)
-    held = [a.reserve(Reservation(endpoint(a))) for _ in range(4)]
+    held = [a.load.reserve(Reservation(endpoint(a))) for _ in range(4)]
     await until(lambda: in_flight(b) == [4, 0])
     with redis.Redis.from_url(own_redis.url) as operator:
         old = operator.hgetall(loads_key(region))
         for reservation in held:
-            a.release(reservation)
+            a.load.release(reservation)
         await until(lambda: in_flight(b) == [0, 0])
         assert isinstance(old, dict)
         for _ in range(20):
@@ -378,20 +382,20 @@ async def test_a_failover_to_an_old_replica_changes_no_count(
             await asyncio.sleep(0.02)
             assert in_flight(b) == [0, 0]
         operator.replicaof("127.0.0.1", str(redis_server.port))
-        await until(lambda: not a.up and not b.up)
+        await until(lambda: not a.load.up and not b.load.up)
         operator.replicaof("NO", "ONE")
-        await until(lambda: a.up and b.up and in_flight(b) == [0, 0])
+        await until(lambda: a.load.up and b.load.up and in_flight(b) == [0, 0])
 
 
 async def test_a_reservation_of_absurd_size_does_not_hide_the_agents_other_requests(start: Start) -> None:
     a, b = start("a"), start("b")
-    absurd = a.reserve(Reservation(endpoint(a), 10 * MAX_US, 10 * MAX_US))
-    other = a.reserve(Reservation(endpoint(a, 1), 10, 20))
+    absurd = a.load.reserve(Reservation(endpoint(a), 10 * MAX_US, 10 * MAX_US))
+    other = a.load.reserve(Reservation(endpoint(a, 1), 10, 20))
     await until(lambda: in_flight(b) == [1, 1])
     assert (endpoint(b).view.prefill_us, endpoint(b).view.decode_us) == (MAX_US, MAX_US)
     assert (endpoint(b, 1).view.prefill_us, endpoint(b, 1).view.decode_us) == (10, 20)
-    a.release(absurd)
-    a.release(other)
+    a.load.release(absurd)
+    a.load.release(other)
     await until(lambda: in_flight(b) == [0, 0] and endpoint(b).view.decode_us == 0)
     assert endpoint(a).view.decode_us == 0
 

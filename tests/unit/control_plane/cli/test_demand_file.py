@@ -9,7 +9,7 @@ import pytest
 
 from control_plane.cli.demand_file import BadDemand, read_access_logs, read_demand, read_fleet
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup
-from regional_agent.telemetry.access_log import AccessLine
+from regional_agent.telemetry.access_line import AccessLine
 
 ROWS = [DemandGroup("eu-de", "t", "DE", "m", 2.5, "BE"), DemandGroup("", "t", None, "m", 1.0)]
 

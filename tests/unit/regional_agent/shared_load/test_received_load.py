@@ -19,7 +19,7 @@ LIMIT = 6
 KEY = RegionKey(RegionKeys(bytes(KEY_BYTES)), "eu")
 
 
-class View(SharedLoad):
+class View:
     """The shared load of an agent whose directory contains `known`."""
 
     def __init__(self, directory: Path) -> None:
@@ -31,10 +31,10 @@ class View(SharedLoad):
         self.now = 100.0
         self.known = {"a", "b"}
         self.endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1))
-        super().__init__(self.endpoints, shared=True, is_known=self.known.__contains__, clock=lambda: self.now)
+        self.load = SharedLoad(self.endpoints, shared=True, is_known=self.known.__contains__, clock=lambda: self.now)
 
     def read(self, *published: PublishedLoad) -> bool:
-        return self.receive(published, self.now)
+        return self.load.receive(published, self.now)
 
     def in_flight(self) -> list[int]:
         return [endpoint.view.in_flight for endpoint in self.endpoints.every()]
@@ -102,7 +102,7 @@ def test_an_agent_without_registration_counts_as_long_as_it_publishes(view: View
         view.read(load("a", number, 3))
         assert view.in_flight() == [3, 0]
     view.now += LEASE_S
-    view.fade()
+    view.load.fade()
     view.read(load("a", 10, 3))
     assert view.in_flight() == [0, 0]
 
@@ -116,8 +116,8 @@ def test_an_entry_that_is_written_again_counts_for_nothing(view: View) -> None:
     for _ in range(40):
         view.now += 0.1
         view.read(idle)
-        view.fade()
-    assert not view.is_live(idle)
+        view.load.fade()
+    assert not view.load.is_live(idle)
     view.read(busy)
     assert view.in_flight() == [0, 0]
 
@@ -129,7 +129,7 @@ def test_an_agent_that_is_missing_loses_weight_gradually(view: View) -> None:
     for step in range(25):
         view.now = 100.0 + step * 0.1
         view.read()
-        view.fade()
+        view.load.fade()
         seen.append(view.in_flight()[0])
     fresh = int(FRESH_S / 0.1)
     assert seen[:fresh] == [6] * fresh
@@ -148,5 +148,5 @@ def test_a_start_that_finishes_its_requests_counts_beside_its_successor(view: Vi
 def test_what_does_not_change_is_not_applied_again(view: View) -> None:
     assert view.read(load("a", 1, 2))
     assert not view.read(load("a", 2, 2))
-    assert not view.fade()
+    assert not view.load.fade()
     assert view.read(load("a", 3, 1))

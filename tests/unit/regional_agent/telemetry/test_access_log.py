@@ -14,7 +14,8 @@ import structlog
 from penstock.records.log_ends import SignedHeads
 from penstock.records.residency_report import ReportBuilder
 from penstock.records.signed_head import SignedHead, read_head
-from regional_agent.telemetry.access_log import BLOCK_LINES, AccessLine, AccessLog, LogSigner
+from regional_agent.telemetry.access_line import AccessLine
+from regional_agent.telemetry.access_log import BLOCK_LINES, AccessLog, LogSigner
 from tests.support.identities import agent_sessions, trust
 from tests.support.wait import until
 

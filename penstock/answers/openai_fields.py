@@ -1,0 +1,36 @@
+"""The members of OpenAI's chats and completions that are read in one pass (`openai_answer`)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+_ABSENT: Final = msgspec.Raw(b"")
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage | None = None
+    choices: msgspec.Raw = _ABSENT
+    error: msgspec.Raw = _ABSENT
+    object: msgspec.Raw = _ABSENT
+    type: msgspec.Raw = _ABSENT
+    status: msgspec.Raw = _ABSENT
+
+
+class _Text(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+answer_decoder: Final[Any] = msgspec.json.Decoder(_Answer)
+text_decoder: Final[Any] = msgspec.json.Decoder(_Text)
