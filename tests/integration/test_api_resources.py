@@ -28,7 +28,7 @@ from control_plane.planning import planning_loop
 from control_plane.status.query_responses import ExplainResponse
 from lab.servers.free_ports import LOOPBACK
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
-from tests.support.api_app import new_control_plane, served
+from tests.support.api_app import leading, new_control_plane, served
 from tests.support.control_planes import OPERATOR, REGIONS, TOKEN
 from tests.support.reports import MODEL, endpoint, offered, packed, report
 from tests.support.wait import PATIENCE_S, until, until_async
@@ -72,7 +72,8 @@ async def api() -> AsyncIterator[Api]:
     server = uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=0, lifespan="off", log_config=None))
     await control_plane.start()
     serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started and control_plane.elector.epoch is not None)
+    await until(lambda: server.started)
+    await leading(control_plane)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", headers=OPERATOR, timeout=PATIENCE_S) as http:
         yield Api(control_plane, http)
