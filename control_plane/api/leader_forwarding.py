@@ -22,6 +22,7 @@ from adapters.store.members import Member
 from control_plane.api.responses import problem_response
 from control_plane.api.route_rules import RouteRules
 from control_plane.api.serving.api_threads import working_for
+from control_plane.api.strict_requests import IDEMPOTENCY_KEY
 from control_plane.leadership import forwarded_caller
 from control_plane.leadership.forwarded_caller import ForgedCaller, ForwardedCallers, request_digest
 from control_plane.leadership.leader_client import ForwardedRequest, LeaderClient, LeaderResponse, LeaderUnavailable
@@ -31,8 +32,8 @@ from penstock.wire import identity
 RETRY_S = 2
 """Retry-After (s) of a response without a leader: about the duration of an election."""
 
-REQUEST_HEADERS = ("accept", "content-type", "if-match", "if-none-match")
-"""Request headers that are forwarded."""
+REQUEST_HEADERS = ("accept", "content-type", "if-match", "if-none-match", IDEMPOTENCY_KEY)
+"""Request headers that are forwarded. The leader refuses changes with an Idempotency-Key."""
 
 RESPONSE_HEADERS = (
     "content-type",

@@ -20,6 +20,8 @@ from control_plane.auth.required_roles import Monitor
 MAX_PARAMETERS = 100
 """Maximum number of query parameters of a request."""
 
+IDEMPOTENCY_KEY = "idempotency-key"
+
 NO_IDEMPOTENCY_KEYS = (
     "Idempotency-Key is not supported: leave it out; to repeat a request safely, PUT an override or a drill with its"
     " identifier, and send the ETag that you read as If-Match with all other changes"
@@ -36,7 +38,7 @@ async def require_described(request: Request, caller: Monitor) -> None:
     """
     paths = request.app.openapi()["paths"]
     path, method = request.scope["route"].path, request.method
-    if "idempotency-key" in request.headers and method == "POST" and path not in READ_ONLY:
+    if IDEMPOTENCY_KEY in request.headers and method == "POST" and path not in READ_ONLY:
         raise Problem(400, NO_IDEMPOTENCY_KEYS)
     if path != request.url.path and request.url.path in paths:
         raise _method_not_allowed(paths[request.url.path])

@@ -128,6 +128,7 @@ async def test_leader_and_follower_respond_alike_with_and_without_etcd(
         async with HalfOfEurope([leader.url]) as agents:
             agents.demand = {"eu-de": (offered(10.0, "eu-de", "eu-es"),)}
             await leader_has_reports(operator, leader)
+            headers = {"x-penstock-hop": "x", "idempotency-key": "x"}
             for method, path, body in (
                 ("GET", "/v1/regions", None),
                 ("GET", "/v1/regions?limit=2", None),
@@ -144,15 +145,18 @@ async def test_leader_and_follower_respond_alike_with_and_without_etcd(
                 ("GET", f"/v1/steer?country=DE&tenant=personal&model={MODEL}", None),
                 ("POST", "/v1/steer", {"clients": [{"country": "DE"}]}),
                 ("POST", "/v1/what-if", {"lost": ["us-east"]}),
+                # Refused by both because of its Idempotency-Key, which the other requests do not need.
+                ("POST", "/v1/regions/us-east/drain", DRAIN),
             ):
                 theirs, ours = [
-                    await operator.http.request(method, server.url + path, json=body, headers={"x-penstock-hop": "x"})
+                    await operator.http.request(method, server.url + path, json=body, headers=headers)
                     for server in (leader, follower)
                 ]
                 assert (ours.status_code, ours.headers["content-type"]) == (
                     theirs.status_code,
                     theirs.headers["content-type"],
                 ), (path, ours.text)
+                assert (ours.status_code == 400) is (body is DRAIN), (path, ours.text)
                 if path == "/v1/endpoints":
                     assert len(ours.json()["items"]) == 2 * len(REGIONS)
                 if "what-if" not in path:
