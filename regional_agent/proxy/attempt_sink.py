@@ -14,12 +14,13 @@ from penstock.health.health_check import MAX_READ_BYTES
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header
-from regional_agent.proxy.answer_intake import AnswerIntake, intake_of
-from regional_agent.proxy.client_response import ClientResponse
-from regional_agent.proxy.continued_response import ContinuedResponse, is_continuable
 from regional_agent.proxy.exchange_state import CONNECTING, REJECTED, STREAMING, TUNNEL, State
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.relayed_response import RelayedResponse
+from regional_agent.proxy.responses.answer_intake import AnswerIntake, intake_of
+from regional_agent.proxy.responses.client_response import ClientResponse
+from regional_agent.proxy.responses.continued_response import ContinuedResponse, is_continuable
+from regional_agent.proxy.responses.relayed_response import RelayedResponse
+from regional_agent.proxy.responses.tunnel_response import TunnelResponse
 from regional_agent.proxy.retries import (
     MODEL_MISSING,
     UNEXPLAINED,
@@ -32,7 +33,6 @@ from regional_agent.proxy.retries import (
 )
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection
-from regional_agent.proxy.tunnel_response import TunnelResponse
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.telemetry.outcomes import RetryReason

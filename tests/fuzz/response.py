@@ -21,9 +21,9 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
 from regional_agent.http.messages import AcceptedHead, Request
-from regional_agent.proxy.answer_intake import intake_of
-from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.error_responses import refusal_response
+from regional_agent.proxy.responses.answer_intake import intake_of
+from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection

@@ -20,7 +20,7 @@ from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, MAX_UNDECIDED_BYTES, AnswerParser
 from penstock.policy.kinds.models import Cost, CostUnit
 from regional_agent.http.limits import Limits
-from regional_agent.proxy.answer_intake import HOLD_S, AnswerIntake
+from regional_agent.proxy.responses.answer_intake import HOLD_S, AnswerIntake
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import SSE_HEAD, ask, chunk, code, post

@@ -1,8 +1,8 @@
 """The response of a target as the client receives it: read on the way, supervised, and ended in order.
 
 A response that the client has begun to receive has one of three forms with the same methods: `RelayedResponse`,
-`ContinuedResponse` (regional_agent/proxy/continued_response.py) and `TunnelResponse`. A method that detects a failure
-returns it, and the exchange decides what follows.
+`ContinuedResponse` and `TunnelResponse`. A method that detects a failure returns it, and the exchange decides what
+follows.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from penstock.accounts.outcomes import Outcome, outcome_of_error, outcome_of_fai
 from penstock.answers.answer_errors import AnswerError
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object
-from regional_agent.proxy.answer_intake import AnswerIntake
-from regional_agent.proxy.client_response import ClientResponse
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.responses.answer_intake import AnswerIntake
+from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import REASONS, Attempt
 from regional_agent.upstream.response_head import ResponseHead

@@ -18,7 +18,7 @@ from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.routes.route import UsageFields
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.relayed_response import RelayedResponse
+from regional_agent.proxy.responses.relayed_response import RelayedResponse
 from regional_agent.proxy.stream_usage import opted_in
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt

@@ -1,0 +1,1 @@
+"""The response that a client receives: read, relayed, continued at another target, or a tunnel."""
