@@ -21,7 +21,7 @@ from regional_agent.requests.authorization import NO_POLICY
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.model_name import can_start_early
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
+from regional_agent.services.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
 from regional_agent.services.service import JSON, READS, RoutedService, answer_health
 
 
