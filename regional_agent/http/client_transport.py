@@ -74,11 +74,6 @@ class ClientTransport:
         self._unwatch()
 
     @property
-    def is_connected(self) -> bool:
-        """Whether the connection is established and not yet lost."""
-        return self._transport is not None
-
-    @property
     def established(self) -> asyncio.Transport:
         """The transport of asyncio; only while the connection is established."""
         assert self._transport is not None

@@ -78,7 +78,7 @@ class RequestSequencer:
 
         A complete request waits for its turn, unless it was started before it was complete.
         """
-        if (self.state is not REQUESTS and self.state is not UPLOAD) or (self._waiting and self.is_full):
+        if not self.receives_requests or (self._waiting and self.is_full):
             return None
         received = self._parser.next()
         if isinstance(received, Request):
