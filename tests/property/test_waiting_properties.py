@@ -129,6 +129,7 @@ class Room(RuleBasedStateMachine):
             attempts=attempts,
             rests_until=self.now + rests_s,
             queued_s=0.0,
+            route_context=None,
             estimate=SimpleNamespace(tenant=residency, work=Work(prefill_s=0.1, decode_s=work_s)),
             policy=SimpleNamespace(models={name: Model(name) for name in MODELS}),
             residency=SimpleNamespace(permitted=SimpleNamespace(name=residency)),
