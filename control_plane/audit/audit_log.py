@@ -24,7 +24,8 @@ PAGE = keys.AUDIT_BLOCK
 
 MAX_REASON = 1_000
 MAX_SIDE_BYTES = 16 * 1024
-"""Maximum size (bytes) of `before` and `after`, as JSON; callers of `record` replace a larger value by its digest."""
+"""Maximum size (bytes) of `before` and of `after`, as JSON; a larger value is refused, so callers pass a summary of
+it."""
 
 _log = structlog.get_logger(__name__)
 

@@ -37,7 +37,8 @@ class Outcome(StrEnum):
     TIMED_OUT = "timed_out"
     """A time limit of the fleet passed before the end of the response."""
     REVOKED = "revoked"
-    """A new policy ended the open request: its key was revoked, or residency forbids a region that it uses."""
+    """A new policy ended the open request: its key was revoked, its model was removed, or residency forbids a region
+    that it uses."""
     SHUTDOWN = "shutdown"
     """The agent stopped before the end of the response."""
 

@@ -1,1 +1,1 @@
-"""Quotas, queueing, fairness between agents, and the retry budget."""
+"""Quotas, the admission queue and its fair order among tenants, places of connections, memory shares, retry budget."""

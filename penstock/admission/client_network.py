@@ -12,7 +12,7 @@ def client_network(address: str) -> str:
 
     Args:
         address: as the socket returns it; an IPv4-mapped IPv6 address counts as IPv4. Text that is not an address
-            counts as itself.
+            counts as its first _MAX_CHARS characters.
     """
     if ":" not in address:
         return address[:_MAX_CHARS]

@@ -15,7 +15,8 @@ not a lock: an agent that does not use its turn is skipped for a while. In a sim
 engines this reduces the 99th percentile of the time to first token by 40 %.
 
 The queue is bounded in requests and bytes. A full queue displaces a request of the lowest priority, and in it of the
-tenant that uses most of the exhausted resource, only for a tenant that still uses less afterwards (max-min fairness).
+tenant that uses most of the exhausted resource. For a new request of the same priority it does so only if the tenant of
+the new request still uses less afterwards (max-min fairness).
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ _CAUSES: Final = {
         ErrorCause.REQUEST,
     ),
 }
-"""Causes by the `type`, `error_type` or `code` of an error. All others are the engine's fault, except statuses 4xx."""
+"""Causes by the `type`, `error_type` or `code` of an error. All others are the engine's fault, except statuses 4xx
+other than 401, 403, 404 and 408."""
 
 _FAILED_TYPE: Final = b'"response.failed"'
 _ERROR: Final = b'"error"'

@@ -46,13 +46,8 @@ _ENDING_TYPES: Final = frozenset(
     {b'"message_stop"', b'"response.completed"', b'"response.incomplete"', b'"response.failed"'}
 )
 _TRUE: Final = b"true"
-_NULL: Final = b"null"
 _LF_END, _CRLF_END, _LINE_END = b"\n\n", b"\r\n\r\n", b"\n"
 _CR_END: Final = b"\r\r"
-_CHUNK_END: Final = b"\r\n"
-_LINE_ENDS: Final = (b"\n", b"\r")
-_COMMENT_STARTS: Final = (b":", *_LINE_ENDS)
-_ERROR_EVENTS: Final = (b"event: error", b"event:error")
 _DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
 _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
 """First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
@@ -110,7 +105,7 @@ class AnswerParser:
         self._usage: Usage | None = None
         """The usage of an answer that was read in one pass; it replaces that of `_reported`."""
         self._last = b""
-        """The last part of a stream that was counted and not parsed."""
+        """The last part of a stream that was counted and not parsed; or the end of a record while it is reduced."""
         self._id_records = MAX_ID_RECORDS if answer_format.id_paths else 0
         self._plain = PlainRecords(answer_format, lines=kind == LINES)
         self.begun = False

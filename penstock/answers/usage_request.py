@@ -74,7 +74,7 @@ class UsageFlag:
 
 
 def ask_for_usage(body: bytes | bytearray, flag: tuple[str, ...]) -> tuple[bytes, UsageFlag] | None:
-    """The body with the flag set, and the flag; None if the client set the flag, or if the body is not an object.
+    """The body with the flag set, and the flag; None if the client set the flag, or if there is no object for it.
 
     Args:
         body: a complete JSON body.

@@ -198,7 +198,6 @@ class ContinuedStream:
         return event
 
     def _wants_usage_of(self, chunk: Chunk) -> bool:
-        """Whether the client requested the usage of a chunk."""
         return self._request.wants_usage and (self._request.wants_continuous_usage or not chunk.choices)
 
     def _with_wanted_usage(self, event: bytes, data: bytes, chunk: Chunk) -> bytes:

@@ -55,7 +55,8 @@ twice the limit are similar enough; requests with the largest limits, which cost
 class."""
 
 LEARN_EVERY_S: Final = 0.02
-"""Minimum time (s) between two answers that are added to one mean, so that it covers seconds at any request rate."""
+"""Minimum time (s) between two answers of one model to one tenant that are learned from, so that the means of a tenant
+cover at least a second at any request rate."""
 
 MAX_FOLLOWED: Final = 4096
 """Maximum number of means of each kind: by model, by (tenant, model), and by limit; the least recently updated mean is

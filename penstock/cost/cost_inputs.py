@@ -20,13 +20,13 @@ from penstock.routes.raw_values import Raw
 from penstock.routes.route import CostFields
 
 MAX_AT_ONCE: Final = 128
-"""Upper bound for the number of results. Larger values are replaced by this bound and by the bounds below."""
+"""Upper bound for the number of results. Here and below, a larger value is replaced by the bound."""
 
 MAX_STEPS: Final = 1000
 """Upper bound for the steps of a diffusion model."""
 
 MAX_SIDE: Final = 1 << 16
-"""Upper bound for the width and height (pixels) of an image."""
+"""Upper bound for the width and height (pixels) of an image, where they are fields of their own."""
 
 MAX_PIXELS: Final = 1 << 28
 """Upper bound for the pixels of one image."""

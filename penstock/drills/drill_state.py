@@ -54,7 +54,8 @@ class DrillEvent(StrEnum):
     ELECTED = "elected"
     """Another control plane leads, and has published a plan."""
     ABORT = "abort"
-    """The error budget burns too fast, a region failed, a time limit has passed, or an operator aborts."""
+    """The error budget burns too fast, too many requests or a region failed, the drain ended, a time limit has passed,
+    or an operator aborts."""
     OVERDUE = "overdue"
     """The region did not return in time."""
 
@@ -90,9 +91,10 @@ class DrillRequest(msgspec.Struct, frozen=True):
     hold_s: float
     """Time (s) for which an evacuated region stays empty."""
     max_burn_rate: float
+    """Burn rate of a model's error budget above which the drill is aborted, see `DrillSchedule`."""
     reason: str
     author: str
-    """Name of the operator; for a scheduled drill, the policy's file and line."""
+    """Name of the operator; for a scheduled drill, `policy` with the file and line."""
     schedule: str = ""
     """Name of the drill in the policy; empty for a drill of an operator."""
     occurrence: float = 0.0

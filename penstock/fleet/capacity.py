@@ -31,7 +31,8 @@ class Supply(msgspec.Struct, frozen=True):
     service_s: float
     """Mean time (s) for which a request holds a slot."""
     max_share: float = 1.0
-    """Maximum share (0-1] of any class's demand that the region may serve now: below 1 on a failback ramp."""
+    """Maximum share (0-1) of any class's demand that the region may serve now: below 1 on a failback ramp, which begins
+    at 0."""
     shared: tuple[SharedSlots, ...] = ()
     """The part of `slots` that other models may use as well, by capacity group."""
     work: float = 1.0
@@ -49,7 +50,7 @@ class Shortfall(msgspec.Struct, frozen=True):
 
     model: str
     residency: tuple[str, ...]
-    """Names of the affected residency classes: those that no other region can serve."""
+    """Names of the residency classes whose demand the missing capacity affects."""
     regions: tuple[str, ...]
     """Regions in each of which more capacity would reduce the shortfall; empty if the classes permit only the lost
     region."""
@@ -61,7 +62,7 @@ class Shortfall(msgspec.Struct, frozen=True):
 
 
 def supply(policy: Policy, snapshot: Snapshot, now: float) -> dict[tuple[str, str], Supply]:
-    """Returns the capacity of every region that can serve (not failed, an endpoint is ready), by (region, model).
+    """Returns the capacity of every region that can serve (known, not failed, an endpoint ready), by (region, model).
 
     A draining region is included: overrides decide which traffic may still use it, not its health. A region that has
     just begun its failback ramp is included as well, with a share of zero.

@@ -42,7 +42,8 @@ def group_reports(groups: Iterable[GroupReport]) -> tuple[GroupReport, ...]:
 
 
 def are_groups_of(groups: Sequence[GroupReport], pools: Iterable[PoolReport]) -> bool:
-    """Whether the groups of a report are well-formed: distinct sets of several models, each of which has a pool."""
+    """Whether the groups of a report are well-formed: at most MAX_GROUPS distinct, sorted sets of several models, each
+    of which has a pool."""
     known = {pool.model for pool in pools}
     return (
         len(groups) <= MAX_GROUPS

@@ -3,7 +3,7 @@
 Failure detection may restart with every leader, since it takes a second. Hold-down and failback ramp must continue:
 otherwise a region that has just failed, or is degraded, would count as healthy under the next leader, and flap with
 each change of leadership. The state is part of the plan, so it is fenced like the plan and covers exactly what agents
-apply. Its weight decreases with its age.
+apply. A state that is older than FADED_S is advanced as if the region had been healthy since.
 """
 
 from __future__ import annotations

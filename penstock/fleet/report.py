@@ -25,7 +25,8 @@ class PoolReport(msgspec.Struct, frozen=True, gc=False):
     slots: int
     """Concurrent requests that the ready endpoints can run."""
     in_flight: int
-    """Requests running or queued on these endpoints, of all models and of all agents of the region."""
+    """Requests on the ready endpoints, of all models and of all agents of the region, and the requests for this model
+    that wait in the region's admission queues."""
     service_s: float
     """Recent mean time (s) for which a request holds its slot."""
     completions: int = MEMORY_COMPLETIONS
@@ -48,7 +49,7 @@ class GroupReport(msgspec.Struct, frozen=True, gc=False):
     slots: int
     """Concurrent requests that the ready endpoints can run, of all models together."""
     in_flight: int
-    """Requests running on these endpoints, of all agents of the region."""
+    """Requests on the ready endpoints, of all agents of the region."""
 
 
 class DemandReport(msgspec.Struct, frozen=True, gc=False):

@@ -12,11 +12,13 @@ class RequestCounts(msgspec.Struct, frozen=True):
     """Results of clients' requests since the agent began; or, as a difference, in an interval."""
 
     ended: int = 0
-    """Finished requests, except requests that the client cancelled and invalid requests."""
+    """Finished requests whose outcome counts as evidence (`penstock.accounts.outcomes.RULES`): not those that a client,
+    a change of policy or the stop of the agent ended; and refusals of `FAULTS_OF_POLICY`."""
     failed: int = 0
-    """Finished requests that an engine, the fleet or its policy answered with a refusal or an error."""
+    """Requests in `ended` that count as failures: an engine, the fleet or its policy answered with an error or
+    refusal."""
     begun: int = 0
-    """Requests for streams whose response began."""
+    """Requests in `ended` for streams whose response began."""
     first_byte_s: float = 0.0
     """Sum of the times to first byte (s) of the requests in `begun`."""
 

@@ -58,7 +58,8 @@ class ReportVerdict(StrEnum):
     UNKNOWN_REGION = "unknown_region"
     TOO_MANY_AGENTS = "too_many_agents"
     IMPOSSIBLE = "impossible"
-    """Numbers out of range, or a residency class whose name does not match its regions."""
+    """Numbers or texts out of range, malformed capacity groups, or a residency class whose name does not match its
+    regions."""
 
 
 class HeldReport(msgspec.Struct, frozen=True):
@@ -127,7 +128,7 @@ def tick(snapshot: Snapshot, now: float, policy: Policy, drained: Container[str]
     process's reception, and the agents and the health are kept.
 
     Args:
-        drained: regions that operators drain now, which does not affect the state of an unknown region; a region that
+        drained: regions that operators drain now, which does not affect a region without any observation; a region that
             is no longer drained returns by the failback ramp.
     """
     listened = _ages_as_of(snapshot, now)

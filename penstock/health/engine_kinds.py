@@ -23,7 +23,7 @@ class EngineKind(StrEnum):
     """The engine at an address."""
 
     AUTO = "auto"
-    """Detected by the names of its metrics; before detection, and without metrics, the defaults of `Engine` apply."""
+    """Detected by the names of its metrics; before detection, and without metrics, its own entry in ENGINES applies."""
     VLLM = "vllm"
     SGLANG = "sglang"
     TRITON = "triton"
@@ -46,7 +46,7 @@ class ModelDiscovery(StrEnum):
     EACH = "each"
     """GET /v2/models/<name>/ready for each model (KServe v2)."""
     NEVER = "never"
-    """The engine does not report models: it serves one model, and accepts any name."""
+    """The engine does not report models: it is assumed to serve the configured models."""
 
 
 class EngineMetric(NamedTuple):

@@ -84,7 +84,8 @@ def read_metrics(page: bytes, kind: EngineKind) -> tuple[EngineKind, dict[Signal
         kind: the engine's kind; with AUTO, the names of every kind are searched.
 
     Raises:
-        InvalidSignals: none of the names exists, a gauge has too many series, or a value is invalid for its signal.
+        InvalidSignals: none of the names exists, a gauge has too many series or bytes, or a value is invalid for its
+            signal.
     """
     kinds = [known for known in ENGINES if known is kind or kind is EngineKind.AUTO]
     found = _samples(page, [ENGINES[candidate] for candidate in kinds])

@@ -169,9 +169,9 @@ class Ejection(msgspec.Struct, frozen=True):
 
     state: EjectionState = EjectionState.NONE
     failures: int = 0
-    """Consecutive failures while not ejected."""
+    """Consecutive failures since the last ejection or return."""
     outcomes: int = 0
-    """Outcomes while not ejected, up to MEMORY_OUTCOMES."""
+    """Outcomes since the last ejection or return, up to MEMORY_OUTCOMES."""
     failing: float = 0.0
     """Share (0-1) of recent outcomes that failed."""
     ejections: int = 0
@@ -253,7 +253,7 @@ def request_ended(
         ejection: the previous state.
         now: the present time (s), by the clock of `ended`.
         rules: see `EjectionRules`.
-        rng: spreads the ends of ejections, so that agents do not send their trial requests at the same time.
+        rng: shortens ejections by up to a fifth, so that agents do not send their trial requests at the same time.
         may_eject: whether the cap permits an ejection, see `room_to_eject`; an ejected endpoint may stay ejected.
 
     Raises:

@@ -80,16 +80,16 @@ class ProgressSample(NamedTuple):
     progressed_at: float = -inf
     """When a byte of a response last arrived."""
     waiting_since: float = inf
-    """When the oldest request without any byte of a response was sent; inf if there is none."""
+    """Since when a request has waited longest for its first byte or its next chunk; inf if none waits."""
     overdue_since: float = inf
-    """When the oldest request with an overdue first byte was sent; inf if there is none."""
+    """Since when a request whose first byte or next chunk is overdue has waited longest; inf if there is none."""
     idle_since: float = inf
     """When the first of the last IDLE_READINGS readings was taken, if none of them shows a request; inf otherwise."""
     unusual_since: float = inf
     """Since when the request has waited that the endpoint's history explains least; inf if the history explains all."""
 
     def silent_s(self, now: float) -> float:
-        """Time (s) without progress on the endpoint while a request waits for its first byte; 0 if no request waits."""
+        """Time (s) without progress on the endpoint while a request waits for a byte; 0 if no request waits."""
         return max(0.0, now - max(self.progressed_at, self.waiting_since))
 
 
@@ -118,7 +118,8 @@ class LongestWaits:
 
 
 class ProgressTracker:
-    """Collects the samples of one endpoint. `waits` is called for each waiting request between two samples."""
+    """Collects the samples of one endpoint. Between two samples, `waits` is called for each request that waits for its
+    first byte, and `waits_for_chunk` for each silent stream."""
 
     __slots__ = (
         "_answers",

@@ -84,13 +84,15 @@ class RegionPlan(msgspec.Struct, frozen=True, dict=True):
     """Unix time (s) by the leader's clock; shown to operators, not used for ordering."""
     classes: tuple[ClassPlan, ...]
     ramp: float = 1.0
-    """The part (0-1) of a class without an entry that the region may serve itself; below 1 on its failback ramp."""
+    """The part (0-1) of a class without an entry that the region may serve itself: below 1 on its failback ramp, 0
+    while it is failed or draining."""
     provenance: Provenance | None = None
     """The commit of the policy; None for a policy from a folder."""
     closed: tuple[Closed, ...] = ()
     """Regions that receive traffic only by arcs: not as the nearest region, and not on a spill credit."""
     health: RegionHealth | None = None
-    """The region's health state for the next leader to continue from; None if it is healthy."""
+    """The region's health state for the next leader to continue from; None for a state that is not handed over:
+    unknown, healthy or suspect."""
 
     def lookup(self, model: str, residency: str) -> ClassPlan | None:
         """The plan of a traffic class, or None if it has no entry."""

@@ -31,8 +31,8 @@ def models_for(policy: Policy, name: str) -> tuple[str, ...]:
 def version_at(versions: ModelVersions, position: float) -> str:
     """The model at a position of the scale.
 
-    Versions occupy their shares of the scale in the order of the policy. A version whose share grows keeps its range
-    and takes from its neighbours, so that with two versions only the growth moves to another version.
+    Versions occupy their shares of the scale in the order of the policy, so that with two versions only the growth of
+    one moves to another version. With more versions, a change of one share also shifts the ranges after it.
 
     Args:
         position: 0 up to 100; random, or of a session.

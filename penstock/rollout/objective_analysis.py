@@ -43,7 +43,7 @@ class ObjectiveCounts(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_kept(self) -> bool:
-        """Whether enough answers began in time."""
+        """Whether enough answers were within the limit."""
         return self.within >= self.share * self.answers
 
     @property
@@ -54,7 +54,7 @@ class ObjectiveCounts(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def attained(self) -> float:
-        """The share (0-1) of answers that began in time; 1 without answers."""
+        """The share (0-1) of answers that were within the limit; 1 without answers."""
         return self.within / self.answers if self.answers else 1.0
 
     def is_worse_than(self, other: ObjectiveCounts) -> bool:

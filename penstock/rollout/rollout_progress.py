@@ -1,6 +1,6 @@
 """What a rollout waits for: the conditions that end its phase without a regression, and why a policy is not rolled out.
 
-`evidence.judge` ends a phase by these conditions, and operators see the same ones.
+`canary_analysis.judge` ends a phase by these conditions, and operators see the same ones.
 """
 
 from __future__ import annotations

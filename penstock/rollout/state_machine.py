@@ -156,7 +156,8 @@ class Rollout(msgspec.Struct, frozen=True):
     objectives_before: dict[str, tuple[ObjectiveCounts, ...]] = {}
     """Attainment of each region's service objectives during the shadow phase."""
     dismissed: tuple[str, ...] = ()
-    """Digests that are not rolled out again automatically: an operator rolled them back, or they regressed."""
+    """Digests that are not rolled out again automatically: an operator rolled them back or replaced them, or they
+    regressed, were rejected by an agent, or were not acknowledged in time."""
     ignored: str = ""
     """Digest that the source offered when an operator chose another policy; ignored until the source offers a new
     one."""

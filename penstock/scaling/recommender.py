@@ -134,7 +134,6 @@ def _horizon_s(policy: Policy, model: str) -> float:
 
 
 def _by_region(snapshot: Snapshot, now: float) -> dict[str, list[EndpointReport]]:
-    """The endpoints of each region."""
     found: dict[str, list[EndpointReport]] = {}
     for row in endpoints(snapshot, now):
         found.setdefault(row.region, []).append(row.report)

@@ -62,7 +62,8 @@ class Totals(msgspec.Struct, frozen=True):
     served_per_s: float
     refused_per_s: dict[Reason, float]
     sent_elsewhere_per_s: float
-    """Rate of requests redirected from an origin that may not process them, in requests per second."""
+    """Rate of requests that enter at another region, since residency forbids the origin or the origin is lost, in
+    requests per second."""
     round_trip_ms: float
     """Mean inter-region round trip of served requests in milliseconds: origin to entry plus entry to server."""
     p95_round_trip_ms: float

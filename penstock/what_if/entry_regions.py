@@ -36,7 +36,8 @@ class EntryResolver:
         return any((region, model) in self._ready for region in permitted.regions)
 
     def enter(self, group: DemandGroup) -> Entered | Refusal:
-        """The entry region: the origin, or the nearest permitted region if the origin is lost or not permitted."""
+        """The entry region: the origin, or the nearest permitted region if the origin is lost or not permitted; without
+        an origin, the best entry that steering recommends."""
         policy = self._policy
         tenant = policy.tenants.get(group.tenant)
         if tenant is None:

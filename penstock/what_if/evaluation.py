@@ -1,7 +1,7 @@
 """Evaluates a demand under a policy: the regions that serve it, round trips, cost, and the share rejected.
 
 The evaluation uses the functions of the live system: `authorize_at_origin` authorizes each request at its origin or
-redirects it to a permitted entry region, and the planner that the policy names assigns regions. The plan is final,
+redirects it to a permitted entry region, and the linear program's planner assigns regions. The plan is final,
 without the bounded steps towards it. Demand beyond a tenant's quota or beyond a region's slots counts as rejected.
 """
 

@@ -90,7 +90,6 @@ def _gpu_s(policy: Policy, pool: Capacity) -> float:
 
 
 def _egress(policy: Policy, entry: str, server: str, model: str) -> float:
-    """Egress cost of one request between two regions."""
     if entry == server:
         return 0.0
     per_gb, back_per_gb = (policy.regions[name].egress_cost_per_gb for name in (entry, server))

@@ -67,7 +67,7 @@ class SpiffeId(msgspec.Struct, frozen=True):
     role: ProcessRole
     name: str
     region: str = ""
-    """Region of an agent; empty for a control plane."""
+    """Region of an agent; empty for the other roles."""
 
     def __str__(self) -> str:
         path = f"{self.region}/{self.name}" if self.role is ProcessRole.AGENT else self.name

@@ -75,7 +75,8 @@ class RegionKey:
         return _tag(self._keys.keys[0], scope, payload) + payload
 
     def open(self, sealed: bytes) -> bytes:
-        """Returns the payload; raises BadSignature if no agent of the region sealed it. Takes constant time."""
+        """Returns the payload; raises BadSignature if no agent of the region sealed it. Tags are compared in
+        constant time."""
         payload = sealed[TAG_BYTES:]
         scopes = (self._bound, self._earlier) if self._keys.binding.accepts_earlier_form else (self._bound,)
         for key in self._keys.keys:

@@ -70,7 +70,7 @@ class Session:
         return hmac.digest(sending[purpose], message, "sha256").hex()
 
     def check(self, purpose: Purpose, message: bytes, signature: str) -> None:
-        """Raises BadSignature unless `signature` is the peer's signature of `message`. Takes constant time."""
+        """Raises BadSignature unless `signature` is the peer's signature of `message`; compares in constant time."""
         received = signature.encode("utf-8", "replace")
         if _is_signature(self._receiving[purpose], message, received):
             return

@@ -23,7 +23,7 @@ DIGEST_HEADER = "content-digest"
 SIGNATURE_HEADER = "x-penstock-signature"
 
 MAX_DIGEST = 64
-"""Characters of the digest header that are read; a valid digest has 55."""
+"""Maximum length of the digest header, in characters; a valid digest has 54."""
 
 MAX_SIGNATURE = 128
 """Characters of the signature header that are read; a valid signature has 64."""

@@ -29,7 +29,7 @@ class RequestFields:
         self.values = values
         """The undecoded value at each JSON pointer that was read."""
         self.session = session
-        """Name of the conversation."""
+        """Undecoded name of the conversation; ABSENT without one."""
 
 
 OPENAI_NUMBERS: Final = (

@@ -63,7 +63,7 @@ def _live_fleet(view: FleetView, overrides: OverrideStore, policy: Policy) -> Li
 
 
 def _capacities(view: FleetView) -> tuple[Capacity, ...]:
-    """Return the reported capacity of each pool."""
+    """Return the reported capacity of each pool that has ready slots and a service time."""
     return tuple(
         Capacity(
             region,

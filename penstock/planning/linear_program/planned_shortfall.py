@@ -15,7 +15,8 @@ NOTICEABLE_SLOTS = 0.01
 
 
 def shortfalls(flows: Flows) -> list[Shortfall]:
-    """Shortfalls of one problem, the largest first: now, then at each region's loss if the policy requires reserve.
+    """Shortfalls of one problem: those of now, then, if the policy requires a reserve, those at each region's loss.
+    Of each kind, the largest come first.
 
     A shortfall of models that share slots is divided among these models by their work, so that the sum over models is
     the total.

@@ -83,7 +83,7 @@ WAIT_SERVICE_TIMES: Final = 2.0
 
 class Queueing(PolicyStruct, frozen=True):
     """The admission queues of a model: how long and how many requests wait, and the order of the requests of one tenant
-    and priority. Between tenants, requests are served by arrival."""
+    and priority. Of the tenants of one priority, the one that has received the least work is served first."""
 
     order: QueueOrder = QueueOrder.SHORTEST
     """`shortest`: by deadline plus a delay that grows with the expected work of the request, which shortens the mean
@@ -170,9 +170,10 @@ class Version(PolicyStruct, frozen=True):
 class ModelVersions(PolicyStruct, frozen=True):
     """A name that several models serve: a canary has a small percentage, blue-green is 100 and 0.
 
-    A session keeps its version while percentages are unchanged, and keeps a version whose share grows. A session is
-    identified by an `x-session-id` header, or `prompt_cache_key` or `user` in the body; requests without one are drawn
-    independently. Uploads and tunnels, whose bodies are not rewritten, get the version whose name was requested.
+    A session keeps its version while percentages are unchanged; of two versions, it keeps the one whose share grows. A
+    session is identified by an `x-session-id` header, or `prompt_cache_key` or `user` in the body; requests without one
+    are drawn independently. Uploads and tunnels, whose bodies are not rewritten, get the version whose name was
+    requested.
     """
 
     name: ModelName
