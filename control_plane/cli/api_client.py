@@ -105,7 +105,7 @@ class ApiClient:
         Args:
             urls: base URLs of control planes, tried in order.
             token: sent with every request.
-            tls: see `client_tls`; None trusts the authorities that the system trusts.
+            tls: for HTTPS; None trusts the authorities that the system trusts.
             timeout_s: time limit (s) of a request to one control plane.
         """
         self._urls = [url.rstrip("/") for url in urls]

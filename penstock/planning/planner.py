@@ -29,7 +29,8 @@ class PlanResult(msgspec.Struct, frozen=True):
 
 
 class Planner(Protocol):
-    """A planner. It may keep state between ticks; two planners with the same ticks return the same plans."""
+    """A planner. It may keep state between ticks; two planners with the same ticks return the same plans, unless the
+    solver of one runs out of time."""
 
     def plan(self, tick: TickInput) -> PlanResult:
         """Plan the fleet.

@@ -53,7 +53,8 @@ class RolloutEvent(StrEnum):
     SETTLED = "settled"
     """The whole fleet had no regression for long enough."""
     REGRESSED = "regressed"
-    """The failure rate or latency increased, or a service objective is missed that was met before."""
+    """The failure rate or latency increased, or a service objective is missed that was met before or is met
+    elsewhere."""
     REFUSED = "refused"
     """An agent rejects the candidate."""
     UNACKNOWLEDGED = "unacknowledged"

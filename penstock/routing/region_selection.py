@@ -1,8 +1,8 @@
 """Selects the serving region of a request: the plan's shares over live health, and spillover on spill credits.
 
-The order of the steps is fixed. Residency has removed forbidden regions before. Regions that are failed, draining or
-not ready are removed next. The plan's shares apply to the regions that remain. Only then may overflow leave the origin,
-and only on a spill credit.
+The order of the steps is fixed. Residency has removed forbidden regions before. Regions that are unknown, failed,
+draining or not ready are removed next. The plan's shares apply to the regions that remain. Only then may overflow leave
+the origin, and only on a spill credit.
 """
 
 from __future__ import annotations

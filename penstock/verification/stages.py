@@ -54,7 +54,7 @@ class EveryDraw(Random):
 
 
 def at_origins(policy: Policy, situation: Situation) -> Iterator[Breach]:
-    """Check that the residency masks agree with the rules at every origin (step 4)."""
+    """Check that the residency masks agree with the rules at every origin."""
     expected = permitted(policy, situation)
     model = next(iter(policy.models))
     for origin in policy.regions:
@@ -133,7 +133,7 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def at_decisions(policy: Policy, situation: Situation) -> Reached:
-    """Check the regions chosen for one class, for every origin, set of losses, plan and retry (steps 6 and later).
+    """Check the regions chosen for one class, for every origin, set of losses, plan and retry.
 
     A retry excludes the regions already tried, as a loss does. Each set of losses is therefore enumerated both as
     failures and as earlier rejections.

@@ -53,7 +53,8 @@ def max_generated_groups(policy: Policy) -> int:
 
 
 def sustainable_rate(policy: Policy, fleet: Sequence[Capacity]) -> float:
-    """Maximum rate (requests/s) of `generated_demand` that leaves every model headroom; 0 without a fleet."""
+    """Maximum rate (requests/s) of `generated_demand` that leaves every model of the fleet headroom; 0 without a
+    fleet."""
     max_per_s: dict[str, float] = {}
     for pool in fleet:
         if pool.model in policy.models:

@@ -28,7 +28,8 @@ class Side(msgspec.Struct, frozen=True):
     """Overrides of operators; those that are in force have an effect."""
 
     def in_force(self, now: float | None) -> tuple[Override, ...]:
-        """The overrides and maintenance windows of the policy that are in force; without a time, no windows."""
+        """The overrides and the policy's maintenance windows that are in force; without a time, all overrides and no
+        windows."""
         if now is None:
             return self.overrides
         return tuple(override for override in (*self.overrides, *windows(self.policy, now)) if override.holds(now))

@@ -44,7 +44,8 @@ class RolloutRules(PolicyStruct, frozen=True):
     canary_s: Annotated[float, bounds(ge=0, le=86_400)] = 300.0
     """Minimum time (s) of the canary stage."""
     acknowledge_timeout_s: Annotated[float, bounds(gt=0, le=3600)] = 15.0
-    """Time (s) within which every canary agent must report the new policy; otherwise the policy is rolled back."""
+    """Time (s) within which every canary agent must report the new policy; otherwise the policy is rolled back, or held
+    if no agent of a canary region reports."""
     min_requests: Annotated[int, bounds(ge=0, le=1_000_000_000)] = 100
     """Minimum number of requests that have ended in the canary regions before their results are evaluated and before
     the rollout proceeds."""
