@@ -13,7 +13,6 @@ from penstock.answers.usage_report import Fields, Raw, members_of
 
 MAX_TEXT_BYTES: Final = 1024
 
-_any: Final = msgspec.json.Decoder()
 _text: Final = msgspec.json.Decoder(str)
 _list: Final = msgspec.json.Decoder(list[msgspec.Raw])
 

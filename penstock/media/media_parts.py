@@ -68,9 +68,6 @@ class MediaParts(NamedTuple):
     """Bytes of the body that are media and not text."""
 
 
-NO_MEDIA: Final = MediaParts()
-
-
 def media_in(body: bytes | bytearray) -> MediaParts | None:
     """Return the media in the body of a request; None without media. No body causes an exception."""
     large = len(body) > LARGE_BODY_BYTES

@@ -12,12 +12,9 @@ from math import floor
 import msgspec
 
 from penstock.overrides.overrides import Override, OverrideKind
-from penstock.policy.kinds.operations import DrillSchedule, MaintenanceWindow, Recurrence
+from penstock.policy.kinds.operations import PERIOD_S, DrillSchedule, MaintenanceWindow
 from penstock.policy.policy import Policy
 from penstock.policy.time_zone import local_s, moment
-
-PERIOD_S = {Recurrence.DAILY: 86_400.0, Recurrence.WEEKLY: 7 * 86_400.0}
-"""Time (s) between two occurrences by the clock of a window or drill; all days of UTC have the same length."""
 
 MAX_SHIFT_S = 26 * 3600.0
 """Maximum difference (s) between the offsets of one time zone."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from penstock.overrides.maintenance import PERIOD_S, Occurrence, occurrences
-from penstock.policy.kinds.operations import MaintenanceWindow, Recurrence
+from penstock.overrides.maintenance import Occurrence, occurrences
+from penstock.policy.kinds.operations import PERIOD_S, MaintenanceWindow, Recurrence
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass, cite
 from penstock.policy.time_zone import local_s

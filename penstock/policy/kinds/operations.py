@@ -76,6 +76,7 @@ class Recurrence(StrEnum):
 
 
 PERIOD_S = {Recurrence.DAILY: 86_400.0, Recurrence.WEEKLY: 7 * 86_400.0}
+"""Time (s) between two occurrences by the clock of a window or drill; all days of UTC have the same length."""
 
 StartsAt = Annotated[
     Moment,

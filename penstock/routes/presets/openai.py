@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.routes.presets.model_places import not_offered
+from penstock.routes.presets.model_places import BESIDE_BODY, GET, IN_BODY, not_offered
 from penstock.routes.route import (
     BodyKind,
     CostFields,
@@ -22,16 +22,14 @@ _MAX_TOKENS: Final = ("/max_completion_tokens", "/max_tokens")
 _USAGE_ON_REQUEST: Final = UsageFields(request="/stream_options/include_usage")
 _STEPS: Final = ("/steps", "/num_inference_steps")
 
-_IN_BODY: Final = (ModelLocation(ModelSource.JSON, "/model"),)
-_BESIDE_BODY: Final = (ModelLocation(ModelSource.HEADER, "x-model"), ModelLocation(ModelSource.QUERY, "model"))
-_IN_UPLOAD: Final = (ModelLocation(ModelSource.FORM, "model"), *_IN_BODY, *_BESIDE_BODY)
+_IN_UPLOAD: Final = (ModelLocation(ModelSource.FORM, "model"), *IN_BODY, *BESIDE_BODY)
 _IMAGE: Final = CostFields(count=("/n",), size=("/size",), steps=_STEPS)
 
 OPENAI_ROUTES: Final = (
     Route(
         "openai-chat-completions",
         "/v1/chat/completions",
-        model=_IN_BODY,
+        model=IN_BODY,
         stream=StreamKind.SSE,
         stream_field="/stream",
         cost=CostFields(prompt=("/messages",), max_tokens=_MAX_TOKENS, count=("/n",)),
@@ -41,7 +39,7 @@ OPENAI_ROUTES: Final = (
     Route(
         "openai-completions",
         "/v1/completions",
-        model=_IN_BODY,
+        model=IN_BODY,
         stream=StreamKind.SSE,
         stream_field="/stream",
         cost=CostFields(prompt=("/prompt",), max_tokens=_MAX_TOKENS, count=("/n",)),
@@ -51,7 +49,7 @@ OPENAI_ROUTES: Final = (
     Route(
         "openai-responses",
         "/v1/responses",
-        model=_IN_BODY,
+        model=IN_BODY,
         stream=StreamKind.SSE,
         stream_field="/stream",
         cost=CostFields(prompt=("/input",), max_tokens=("/max_output_tokens",)),
@@ -83,7 +81,7 @@ OPENAI_ROUTES: Final = (
     Route(
         "openai-response-input-items",
         "/v1/responses/{response_id}/input_items",
-        frozenset({"GET"}),
+        GET,
         body=BodyKind.NONE,
         cost=CostFields(generates=False),
         object_id="response_id",
@@ -91,7 +89,7 @@ OPENAI_ROUTES: Final = (
     Route(
         "openai-embeddings",
         "/v1/embeddings",
-        model=_IN_BODY,
+        model=IN_BODY,
         timeouts=Timeouts(first_byte_s=60.0),
         cost=CostFields(generates=False, prompt=("/input",)),
         session=_SESSION,
@@ -99,7 +97,7 @@ OPENAI_ROUTES: Final = (
     Route(
         "openai-images-generations",
         "/v1/images/generations",
-        model=_IN_BODY,
+        model=IN_BODY,
         stream=StreamKind.SSE,
         stream_field="/stream",
         cost=_IMAGE,
@@ -110,7 +108,7 @@ OPENAI_ROUTES: Final = (
     Route(
         "openai-audio-speech",
         "/v1/audio/speech",
-        model=_IN_BODY,
+        model=IN_BODY,
         stream=StreamKind.CHUNKED,
         stream_field="/stream",
         cost=CostFields(speech=("/input",)),
@@ -121,8 +119,8 @@ OPENAI_ROUTES: Final = (
     Route(
         "openai-realtime",
         "/v1/realtime",
-        frozenset({"GET"}),
-        model=_BESIDE_BODY,
+        GET,
+        model=BESIDE_BODY,
         body=BodyKind.NONE,
         stream=StreamKind.WEBSOCKET,
         message_model=("/session/model", "/model", "/response/model"),
