@@ -265,7 +265,11 @@ class Pass(Generic[Item]):
         """Requests without a target."""
 
     def next(self, now: float, *, has_room: bool) -> Next[Item]:
-        """Return the next request to offer to a target, and why; or why there is none. `has_room` is of the region."""
+        """Return the next request to offer to a target, and why; or why there is none.
+
+        Args:
+            has_room: whether an endpoint of the region may take one more request.
+        """
         queue = self._queue
         for request in self._order if self._without_targets < MAX_WITHOUT_TARGET else ():
             if now < request.rests_until or queue.group_of(request.item) in self._without_target:

@@ -46,7 +46,7 @@ class QueuedRequest(Generic[Item]):
     cost_s: float = 0.0
     """Estimated work, which counts towards the tenant's share."""
     weight: float = 1.0
-    """Weight of the tenant: tenants with backlog receive work in proportion to their weights."""
+    """Weight of the tenant: tenants with backlog receive work in proportion to their weights. Agents set 1 for all."""
     rests_until: float = 0.0
     """The request is offered to no target before this time."""
     represents_group: bool = True

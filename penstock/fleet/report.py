@@ -21,7 +21,7 @@ class PoolReport(msgspec.Struct, frozen=True, gc=False):
     model: str
     endpoints: int
     ready: int
-    """Ready endpoints: those that accept a new request."""
+    """Endpoints that are healthy, not ejected and not draining; full ones are included."""
     slots: int
     """Concurrent requests that the ready endpoints can run."""
     in_flight: int
@@ -45,7 +45,7 @@ class GroupReport(msgspec.Struct, frozen=True, gc=False):
     """At least two models, sorted by name."""
     endpoints: int
     ready: int
-    """Ready endpoints: those that accept a new request."""
+    """Endpoints that are healthy, not ejected and not draining; full ones are included."""
     slots: int
     """Concurrent requests that the ready endpoints can run, of all models together."""
     in_flight: int

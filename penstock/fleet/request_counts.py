@@ -12,8 +12,9 @@ class RequestCounts(msgspec.Struct, frozen=True):
     """Results of clients' requests since the agent began; or, as a difference, in an interval."""
 
     ended: int = 0
-    """Finished requests whose outcome counts as evidence (`penstock.accounts.outcomes.RULES`): not those that a client,
-    a change of policy or the stop of the agent ended; and refusals of `FAULTS_OF_POLICY`."""
+    """Finished requests whose outcome counts as evidence (`penstock.accounts.outcomes.RULES`): not invalid
+    requests, nor those that a client, a change of policy or the stop of the agent ended. Also refusals of
+    `FAULTS_OF_POLICY`."""
     failed: int = 0
     """Requests in `ended` that count as failures: an engine, the fleet or its policy answered with an error or
     refusal."""

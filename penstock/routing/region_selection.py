@@ -153,7 +153,8 @@ def is_usable(view: RegionView) -> bool:
 def another_region_serves(
     origin: str, permitted: ResidencyClass, views: Mapping[str, RegionView], tried: Mapping[str, Reason]
 ) -> bool:
-    """Whether another permitted region is ready for a request, by its state and its pool, that has not tried it."""
+    """Whether a permitted region besides the origin, which has not refused the request, is ready by its state and
+    pool."""
     return any(
         view.ready and is_usable(view)
         for name in permitted.regions

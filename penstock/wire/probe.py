@@ -46,7 +46,7 @@ class ModelReadiness(msgspec.Struct, frozen=True):
     """Readiness of one model in the probed region."""
 
     ready: bool
-    """Whether at least one endpoint accepts a new request."""
+    """Whether at least one endpoint is healthy, not ejected and not draining, even if it is full."""
     expected_wait_s: float
     """Time until a slot is free for one more request, in seconds."""
     credits: int = 0
