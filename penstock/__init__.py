@@ -1,5 +1,5 @@
-"""The decision core of Penstock: where a request may run, where it should, and who runs it.
+"""The decision core of Penstock: where a request may run, where it should, and which endpoint runs it.
 
 Pure: no IO, no clock, no event loop, no globals. Time and randomness are arguments (`now`, `rng`), every answer
-carries its reasons, and the live router, the planner, `explain`, and the lab all call these same functions.
+has its reasons, and the live router, the planner, `explain`, and the lab all call these same functions.
 """

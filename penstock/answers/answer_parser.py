@@ -30,8 +30,8 @@ MAX_UNDECIDED_BYTES: Final = 64 * 1024
 """Maximum size (bytes) of the beginning of a response that can turn out to be an error before it is forwarded."""
 
 MIN_DECIDED_BYTES: Final = 64
-"""Minimum size (bytes) of the beginning of a JSON text by which it can be told from an error: errors begin with
-`{"error"`, `{"object":"error"` or `{"type":"error"`."""
+"""Minimum size (bytes) of the beginning of a JSON text by which it can be distinguished from an error: errors begin
+with `{"error"`, `{"object":"error"` or `{"type":"error"`."""
 
 MAX_ID_RECORDS: Final = 16
 """Maximum number of records of a stream that are parsed to find the identifier of its object."""

@@ -43,7 +43,7 @@ def slices(
     """One slice for every region of the policy.
 
     An origin without a recent report keeps its entries. Classes that have no entry at an origin on its failback ramp
-    follow the ramp that its slice carries.
+    follow the ramp in its slice.
 
     Args:
         tick: the planner's input.

@@ -1,4 +1,4 @@
-"""Documents that a change of policy removes, and which of them it may remove only with an explicit word.
+"""Documents that a change of policy removes, and which of them it may remove only if the bundle accepts that.
 
 A file that was lost or cut off is often a valid bundle with fewer documents, or with a shorter last document. Without a
 residency rule or a part of one, requests may run where they must not; without tenants, regions, models or routes,
@@ -15,11 +15,12 @@ from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.policy import Policy
 
 MAX_REMOVED_SHARE = 0.25
-"""Share (0-1) of the tenants, and of the regions, models and routes, that a change may remove without a word."""
+"""Share (0-1) of the tenants, and of the regions, models and routes, that a change may remove without an
+AcceptedRemoval."""
 
 MIN_REMOVED = 2
-"""Number of removed documents of such a kind from which a word is needed: the only tenant may be renamed. One is enough
-where none of the kind is left."""
+"""Number of removed documents of such a kind that need an AcceptedRemoval: the only tenant may be renamed. One is
+enough where none of the kind is left."""
 
 MAX_NAMED = 10
 """Maximum number of names in a message."""
@@ -33,7 +34,7 @@ _SHORTER_RULE = "restrictions of ResidencyRule"
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """Documents of one kind that a change removes, and for which it needs a word."""
+    """Documents of one kind that a change removes, and for which it needs an AcceptedRemoval."""
 
     kind: str
     """Kind of the documents, such as `ResidencyRule`, or the parts that documents of this name lose."""
@@ -61,13 +62,14 @@ _NAMES: Mapping[str, Callable[[Policy], Set[str]]] = {
 }
 
 _EACH = frozenset({"ResidencyRule", "DataClass"})
-"""Kinds of which every removal needs a word; of the others, only the removal of many documents."""
+"""Kinds of which every removal needs an AcceptedRemoval; of the others, only the removal of many documents."""
 
 
 def unaccepted_removals(
     before: Policy, after: Policy, accepted: Mapping[str, Collection[str]] | None = None
 ) -> tuple[Removal, ...]:
-    """Return the removals that need a word which the bundle does not have; empty if the change may be rolled out.
+    """Return the removals that need an AcceptedRemoval which the bundle does not have; empty if the change may be
+    rolled out.
 
     Args:
         before: the policy in force.

@@ -4,7 +4,7 @@ Both messages are signed for the other agent alone, so that an outsider can neit
 impersonate an idle region. The response's signature covers the request's nonce, which makes a replayed response
 invalid. A request that is replayed within the clock skew is answered again: it replaces the grant to its sender by an
 older grant until the sender's next probe. Another process cannot use the credits, since route contexts are signed. A
-request carries the certificate of its sender. The certificate of the receiver is fetched before the first probe
+request has the certificate of its sender. The certificate of the receiver is fetched before the first probe
 (`penstock.wire.identity.PATH`), and again whenever the receiver rejects a signature with status 401.
 """
 

@@ -1,4 +1,4 @@
-"""The route context that a forwarded request carries from its origin to its server: signed and short-lived.
+"""The route context of a forwarded request, from its origin to its server: signed and short-lived.
 
 A route context is bound to the content of one request, and each agent accepts it once. A captured context can therefore
 neither authorise a different request nor replay the same one.

@@ -1,6 +1,6 @@
 """The headers that authenticate an agent's report.
 
-The signature covers the digest of the body (RFC 9530) and not the body itself, so that the receiver knows the sender
+The signature covers the digest of the body (RFC 9530) and not the body itself, so that the receiver verifies the sender
 before it reads the body.
 """
 
