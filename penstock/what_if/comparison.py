@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.overrides.interventions import Interventions
+from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
 from penstock.overrides.maintenance import windows
 from penstock.overrides.overrides import Override
 from penstock.policy.policy import Policy
@@ -27,11 +27,8 @@ class Side(msgspec.Struct, frozen=True):
     overrides: tuple[Override, ...] = ()
     """Overrides of operators; those that are in force have an effect."""
 
-    def in_force(self, now: float | None) -> tuple[Override, ...]:
-        """The overrides and the policy's maintenance windows that are in force; without a time, all overrides and no
-        windows."""
-        if now is None:
-            return self.overrides
+    def in_force(self, now: float) -> tuple[Override, ...]:
+        """The overrides and the policy's maintenance windows that are in force."""
         return tuple(override for override in (*self.overrides, *windows(self.policy, now)) if override.holds(now))
 
 
@@ -52,7 +49,7 @@ def compare(
     Args:
         demand: the groups to evaluate, with rates in requests per second.
         fleet: capacity by region and model, of both sides.
-        now: Unix time (s) at which maintenance windows and overrides are evaluated; None evaluates no windows.
+        now: Unix time (s) at which maintenance windows and overrides are evaluated; None evaluates none.
     """
     old, new = (_evaluation(side, demand, fleet, now) for side in (before, after))
     return Comparison(old.totals, new.totals, tuple(moves(demand, old, new)))
@@ -60,5 +57,5 @@ def compare(
 
 def _evaluation(side: Side, demand: Sequence[DemandGroup], fleet: Sequence[Capacity], now: float | None) -> Evaluation:
     # The final state is evaluated, so an override that has ended has no failback ramp.
-    interventions = Interventions(side.in_force(now), 0.0, 0.0 if now is None else now)
+    interventions = NO_INTERVENTIONS if now is None else Interventions(side.in_force(now), 0.0, now)
     return evaluate_demand(side.policy, demand, fleet, side.lost, interventions)
