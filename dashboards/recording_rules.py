@@ -7,7 +7,7 @@ configuration. A metric's own `region` label is always the region that it is abo
 from __future__ import annotations
 
 from dashboards.rules import Recording
-from penstock.accounts.outcomes import RULES, Counts, Outcome
+from penstock.accounts.outcome_rules import RULES, Counts, Outcome
 from penstock.health.region_health import RegionState
 
 STATE_CODES: dict[RegionState, int] = {

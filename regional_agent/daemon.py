@@ -44,7 +44,7 @@ from regional_agent.peers.server_certificates import AgentCertificateCheck, Cont
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
-from regional_agent.requests.locate import Locator
+from regional_agent.requests.client_location import Locator
 from regional_agent.runtime import AgentCredentials, AgentRuntime
 from regional_agent.services.admin_service import AdminPages, AdminService
 from regional_agent.services.peer_service import PeerService

@@ -15,7 +15,7 @@ from lab.simulate.baselines.balancer import Arrival, EngineReport
 from lab.simulate.clock import Action, VirtualClock
 from lab.simulate.simulated_engine import SimulatedEngine
 from lab.traces.trace import BLOCK_TOKENS, TraceRequest
-from penstock.answers.usage import Usage
+from penstock.answers.token_counts import Usage
 from penstock.cost.cost_estimate import OVERHEAD_BYTES
 from penstock.cost.work import CostInputs
 from penstock.policy.kinds.models import Cost, CostUnit

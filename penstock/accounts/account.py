@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.accounts.outcomes import RULES, Outcome
-from penstock.answers.usage import MAX_TOKENS, Usage
+from penstock.accounts.outcome_rules import RULES, Outcome
+from penstock.answers.token_counts import MAX_TOKENS, Usage
 from penstock.policy.kinds.models import CostUnit
 from penstock.pools.placement import WorkEstimate
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.answers.usage_report import Fields, Raw, members_of
+from penstock.answers.usage_reader import Fields, Raw, members_of
 
 MAX_MESSAGE_CHARS: Final = 200
 MAX_DEPTH: Final = 2

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from penstock.answers.json_reducer import Wanted, wanted_members
-from penstock.answers.usage_report import UsagePlaces
+from penstock.answers.usage_reader import UsagePlaces
 from penstock.routes.json_pointer import parse_pointer
 from penstock.routes.route import ErrorFormat, Route, UsageFields
 

@@ -18,8 +18,8 @@ from penstock.answers.held_text import HeldText
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, is_null
-from penstock.answers.usage import Usage
-from penstock.answers.usage_report import Fields, ReportedUsage, is_empty, members_of, value_at
+from penstock.answers.token_counts import Usage
+from penstock.answers.usage_reader import Fields, ReportedUsage, is_empty, members_of, value_at
 from penstock.answers.values import finish_reason_in, has_output, list_of, text_of
 
 JSON: Final = 0

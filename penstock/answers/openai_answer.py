@@ -1,6 +1,6 @@
 """Reads the most frequent answers and events, those of OpenAI's chats and completions, in one pass.
 
-What this module does not read is read by place like any other answer (`usage_report`, `answer_errors`).
+What this module does not read is read by place like any other answer (`usage_reader`, `answer_errors`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.answers.openai_fields import answer_decoder, text_decoder
-from penstock.answers.usage import Usage
-from penstock.answers.usage_report import MAX_REPORTED_TOKENS, is_empty
+from penstock.answers.token_counts import Usage
+from penstock.answers.usage_reader import MAX_REPORTED_TOKENS, is_empty
 
 _NULL: Final = b"null"
 _ERROR: Final = b'"error"'

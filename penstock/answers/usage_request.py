@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.answers.usage_report import members_of
+from penstock.answers.usage_reader import members_of
 
 REFUSING_STATUSES: Final = frozenset({400, 422})
 """Statuses with which an engine may refuse the flag; the request is then sent again without it."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.answers.usage_report import Fields, Raw, members_of
+from penstock.answers.usage_reader import Fields, Raw, members_of
 
 MAX_TEXT_BYTES: Final = 1024
 

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.answers.answer_errors import AnswerError, error_in
 from penstock.answers.event_splitter import EventSplitter
-from penstock.answers.usage_report import members_of
+from penstock.answers.usage_reader import members_of
 from penstock.continuation.answer_transcript import AnswerTranscript
 from penstock.continuation.continuable_request import ContinuableRequest, continuation_body
 from penstock.continuation.stream_events import (

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.answers.usage_report import MAX_REPORTED_TOKENS
+from penstock.answers.usage_reader import MAX_REPORTED_TOKENS
 
 DONE_DATA: Final = b"[DONE]"
 DONE_EVENT: Final = b"data: [DONE]\n\n"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from penstock.answers.usage import MAX_TOKENS, Usage
+from penstock.answers.token_counts import MAX_TOKENS, Usage
 from penstock.cost.work import CostInputs, Work
 from penstock.media.media_parts import MediaParts
 from penstock.media.media_tokens import MediaTokens

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.answers.usage import MAX_TOKENS
+from penstock.answers.token_counts import MAX_TOKENS
 from penstock.cost.work import CostInputs
 from penstock.policy.kinds.models import CostUnit
 from penstock.routes.body_fields import BodyFields

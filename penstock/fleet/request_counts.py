@@ -12,7 +12,7 @@ class RequestCounts(msgspec.Struct, frozen=True):
     """Results of clients' requests since the agent began; or, as a difference, in an interval."""
 
     ended: int = 0
-    """Finished requests whose outcome counts as evidence (`penstock.accounts.outcomes.RULES`): not invalid
+    """Finished requests whose outcome counts as evidence (`penstock.accounts.outcome_rules.RULES`): not invalid
     requests, nor those that a client, a change of policy or the stop of the agent ended. Also refusals of
     `FAULTS_OF_POLICY`."""
     failed: int = 0

@@ -2,7 +2,7 @@
 
 An object on the path of a pointer is split into fields, whose values stay undecoded; all other values are skipped,
 which checks their syntax. In these objects no key may be repeated, and none may be a pointer's key in another spelling
-(`object_keys.py`): an engine could use another value than the agent. The number of fields decoded in one body is
+(`duplicate_keys.py`): an engine could use another value than the agent. The number of fields decoded in one body is
 limited, so that the time to read a body is proportional to its size, with a small factor, for any bytes.
 """
 
@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.routes.duplicate_keys import MAX_KEYS, FieldError, ObjectKeys
 from penstock.routes.json_pointer import array_index, parse_pointer
-from penstock.routes.object_keys import MAX_KEYS, FieldError, ObjectKeys
 from penstock.routes.raw_values import Fields, Key, NotJson, Raw, any_decoder, elements_of
 
 MAX_FIELDS: Final = MAX_KEYS

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.routes.object_keys import FieldError
+from penstock.routes.duplicate_keys import FieldError
 from penstock.routes.raw_values import ABSENT, Raw, flag_decoder, number_decoder, text_decoder
 
 _NULL: Final = memoryview(b"null")

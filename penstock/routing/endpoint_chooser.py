@@ -10,7 +10,7 @@ from collections.abc import Container
 from random import Random
 from typing import Final
 
-from penstock.answers.usage import Usage
+from penstock.answers.token_counts import Usage
 from penstock.cost.cost_estimate import CostEstimator, actual_work
 from penstock.cost.work import CostInputs
 from penstock.policy.kinds.models import CostUnit, Model

@@ -27,7 +27,7 @@ from penstock.policy.policy import Policy
 from penstock.routing.weighted_sampler import WeightedSampler, samplers_of
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.key_revocations import KeyRevocations
-from regional_agent.config.last_known_good import LastKnownGood
+from regional_agent.config.state_file import StateFile
 
 FETCH_RETRY_S = 0.5
 """Interval (s) between two attempts to read a policy."""
@@ -90,7 +90,7 @@ class ActiveConfig:
         """The revoked API keys; `policy` is the accepted policy without them."""
         self._accepted: Policy | None = None
         """The policy as it was published."""
-        self._file = LastKnownGood(state_dir / "in-force", InForce)
+        self._file = StateFile(state_dir / "in-force", InForce)
         self._informer = Informer(store, keys.plan(region), self._on_published, rng=rng)
         self._newest: KeyValue | None = None
         self._has_update = asyncio.Event()

@@ -21,7 +21,7 @@ from adapters.store.informer import Informer
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKeySet, without_keys
 from regional_agent.background_tasks import cancel
-from regional_agent.config.last_known_good import LastKnownGood
+from regional_agent.config.state_file import StateFile
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ class KeyRevocations:
             on_change: called when other keys than before are revoked.
         """
         self._on_change = on_change
-        self._file = LastKnownGood(state_dir / "revoked-keys", RevokedKeySet)
+        self._file = StateFile(state_dir / "revoked-keys", RevokedKeySet)
         self._informer = Informer(store, keys.REVOKED_KEYS, self._on_published, rng=rng)
         self._saving: asyncio.Task[None] | None = None
         self._known = RevokedKeySet()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from regional_agent.config.last_known_good import LastKnownGood
+from regional_agent.config.state_file import StateFile
 
 MAX_EPOCH = 2**53 - 1
 """Maximum epoch. Redis scripts and JSON readers represent larger integers inexactly."""
@@ -42,7 +42,7 @@ def next_epoch(state_dir: Path, unix_s: float) -> int:
         state_dir: directory of the stored epoch.
         unix_s: Unix time, in seconds.
     """
-    file = LastKnownGood(state_dir / "start", Start)
+    file = StateFile(state_dir / "start", Start)
     before = file.load()
     epoch = max(int(unix_s * 1000), before.epoch + 1 if before is not None and before.epoch < MAX_EPOCH else 0)
     try:

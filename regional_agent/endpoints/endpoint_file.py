@@ -29,9 +29,9 @@ from typing import Any
 import yaml
 
 from adapters.files.plain_file import UnusableFile, read_plain_file
-from regional_agent.endpoints.discovery import discovered_server, endpoint_dns
+from regional_agent.endpoints.discovery import discovered_server, dns_discovery
+from regional_agent.endpoints.discovery.dns_discovery import DnsEntry, dns_address
 from regional_agent.endpoints.discovery.endpoint_discovery import Entry
-from regional_agent.endpoints.discovery.endpoint_dns import DnsEntry, dns_address
 from regional_agent.endpoints.discovery.kubernetes_entry import KubernetesEntry, default_server_name, read_source
 from regional_agent.endpoints.discovery.srv_records import SrvEntry, domain_of, read_record
 from regional_agent.endpoints.endpoint_fields import CHECKS, MAX_MODELS, EndpointSpec
@@ -189,7 +189,7 @@ def _entry_problems(values: dict[str, Any]) -> list[str]:
     problems = [f"{field}: missing; add it" for field in _REQUIRED if _CHECKS[field][0] not in given]
     problems += [f"{field}: the endpoint also has a {sources[0]}; remove one of them" for field in sources[1:]]
     if sources and sources[0] != "url":
-        max_name = endpoint_dns.MAX_NAME if sources[0] == "dns" else discovered_server.MAX_NAME
+        max_name = dns_discovery.MAX_NAME if sources[0] == "dns" else discovered_server.MAX_NAME
         if len(values.get("name") or "") > max_name:
             problems.append(f"name: more than {max_name} characters, to which addresses are appended; shorten it")
     source = values.get("kubernetes")

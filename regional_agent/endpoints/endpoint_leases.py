@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from regional_agent.config.last_known_good import LastKnownGood
+from regional_agent.config.state_file import StateFile
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 
 FILE = "registered"
@@ -45,7 +45,7 @@ class LeaseFile:
 
     def __init__(self, state_dir: Path) -> None:
         """Use the file in `state_dir`; neither reads nor writes it."""
-        self._file = LastKnownGood(state_dir / FILE, StoredLeases)
+        self._file = StateFile(state_dir / FILE, StoredLeases)
 
     def load(self, now: float, unix_s: float) -> dict[str, Lease]:
         """Load the leases that have not expired, by endpoint name.

@@ -16,8 +16,8 @@ import structlog
 from adapters.files.plain_file import Stamp, UnusableFile, file_stamp
 from adapters.files.threaded_read import ThreadedRead
 from regional_agent.background_tasks import sleep_until_tick
+from regional_agent.endpoints.discovery.dns_discovery import Resolve
 from regional_agent.endpoints.discovery.endpoint_discovery import EndpointDiscovery, Entry
-from regional_agent.endpoints.discovery.endpoint_dns import Resolve
 from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import parse_endpoints, read_endpoint_file

@@ -23,7 +23,7 @@ from penstock.wire.identity import BadIdentity, decode_certificate
 from penstock.wire.reserved_addresses import is_reserved
 from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
-from regional_agent.config.last_known_good import LastKnownGood
+from regional_agent.config.state_file import StateFile
 from regional_agent.upstream.address import Address
 
 MAX_AGENTS_PER_REGION = 8
@@ -71,7 +71,7 @@ class AgentDirectory:
         self._members: dict[str, AgentMember] = {}
         self._stored: dict[str, AgentMember] = {}
         """The registrations on disk at the start, used until the store has been listed."""
-        self._file = LastKnownGood(state_dir / "agents", StoredMembers)
+        self._file = StateFile(state_dir / "agents", StoredMembers)
         self._informer = Informer(store, keys.AGENTS, self._changed, rng=rng)
         self._unsaved = asyncio.Event()
         self._saver: asyncio.Task[None] | None = None

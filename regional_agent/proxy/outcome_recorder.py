@@ -7,7 +7,7 @@ import time
 import structlog
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcomes import Outcome
+from penstock.accounts.outcome_rules import Outcome
 from penstock.policy.residency import SHORTENED
 from penstock.routing.reasons import Refusal
 from penstock.routing.region_selection import NOTHING_TRIED
@@ -18,7 +18,7 @@ from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.telemetry.access_line import AccessLine
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
-from regional_agent.telemetry.outcomes import RequestKind
+from regional_agent.telemetry.label_values import RequestKind
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.tracing.tracer import Tracer
 

@@ -1,14 +1,14 @@
 """What follows an attempt that failed before the client received a byte: another target, or a refusal.
 
-The table of outcomes (penstock/accounts/outcomes.py) states which outcomes of an attempt permit another one, and which
-are the fault of the endpoint.
+The table of outcomes (penstock/accounts/outcome_rules.py) states which outcomes of an attempt permit another one, and
+which are the fault of the endpoint.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.accounts.outcomes import RULES, Outcome, outcome_of_error
+from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.usage_request import REFUSING_STATUSES
 from penstock.health.health_check import is_busy_text, is_rejection
@@ -19,7 +19,7 @@ from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
-from regional_agent.telemetry.outcomes import RetryReason
+from regional_agent.telemetry.label_values import RetryReason
 from regional_agent.upstream.response_head import ResponseHead
 
 RETRIED_STATUSES: Final = frozenset({500, 502})

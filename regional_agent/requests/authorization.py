@@ -16,9 +16,9 @@ from penstock.routing.decision import mask_at_origin
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AcceptedHead, Request
-from regional_agent.requests.identify import Keyring, credential_of
-from regional_agent.requests.locate import MAX_CACHED_CHAIN_BYTES, Locator
-from regional_agent.requests.quotas import Quotas
+from regional_agent.requests.client_location import MAX_CACHED_CHAIN_BYTES, Locator
+from regional_agent.requests.tenant_authentication import Keyring, credential_of
+from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.requests.withdrawn import Withdrawn
 
 MAX_CACHED_LOCATIONS: Final = 4096

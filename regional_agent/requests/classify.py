@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.routes.body_fields import BodyFields
 from penstock.routes.body_values import check_numbers, first_value, flag_at, text_value
-from penstock.routes.object_keys import FieldError
+from penstock.routes.duplicate_keys import FieldError
 from penstock.routes.raw_values import ABSENT, Raw
 from penstock.routing.reasons import Reason, Refusal
 

@@ -6,7 +6,7 @@ import re
 from typing import Final
 from urllib.parse import unquote_plus
 
-from penstock.routes.object_keys import folded
+from penstock.routes.duplicate_keys import folded
 
 MAX_QUERY_FIELDS: Final = 64
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.routes.body_fields import BodyFields
 from penstock.routes.body_values import check_numbers, first_value, text_value
-from penstock.routes.object_keys import FieldError
+from penstock.routes.duplicate_keys import FieldError
 from penstock.routes.path_template import PathTemplate
 from penstock.routes.raw_values import NotJson, Raw
 from penstock.routes.route import BodyKind, ModelSource

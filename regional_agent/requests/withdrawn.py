@@ -12,7 +12,7 @@ from penstock.policy.policy import Policy
 from penstock.routes.route import Route
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire.route_context import RouteContext
-from regional_agent.requests.identify import KEY_ID_CHARS
+from regional_agent.requests.tenant_authentication import KEY_ID_CHARS
 
 MAX_WITHDRAWN: Final = 65_536
 """Maximum number of withdrawn keys, models and routes that are kept; the oldest are evicted first."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 
-from penstock.accounts.outcomes import RULES, Outcome, outcome_of_error
+from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
 from penstock.answers.answer_errors import AnswerError, ErrorCause
-from penstock.answers.usage import Usage
+from penstock.answers.token_counts import Usage
 from penstock.health import orca, preemption
 from penstock.health.outlier_ejection import ENGINE_ERRORS, AttemptOutcome
 from penstock.health.progress import Stall
@@ -23,7 +23,7 @@ from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.telemetry.outcomes import RetryReason
+from regional_agent.telemetry.label_values import RetryReason
 from regional_agent.upstream.address import Address
 
 if TYPE_CHECKING:

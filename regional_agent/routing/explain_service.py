@@ -17,7 +17,7 @@ from penstock.policy.geography import Location, country_error
 from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key
 from penstock.routing.reasons import Reason
 from regional_agent.config.active_config import ActiveConfig
-from regional_agent.requests.locate import Locator
+from regional_agent.requests.client_location import Locator
 from regional_agent.routing.router import Router
 
 MAX_PARAMETERS = 100

@@ -15,7 +15,7 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import LocalAttempt, LocalServices
 from regional_agent.routing.engine_request import can_rename
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
-from regional_agent.telemetry.outcomes import RequestKind
+from regional_agent.telemetry.label_values import RequestKind
 
 _NOT_FOUND: Final = Reason.NOT_FOUND
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""

@@ -11,8 +11,8 @@ from penstock.routing.region_selection import RegionChoice, RegionView
 from penstock.wire.route_context import RouteContext, content_digest, seal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.peers.peer_prober import PeerProber
-from regional_agent.requests.identify import credential_of, key_id
 from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.tenant_authentication import credential_of, key_id
 from regional_agent.routing.attempt import ForwardedAttempt
 
 

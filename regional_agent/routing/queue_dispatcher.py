@@ -20,7 +20,7 @@ from penstock.fleet.expected_wait import expected_wait_s
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
-from regional_agent.telemetry.outcomes import QueueOutcome
+from regional_agent.telemetry.label_values import QueueOutcome
 
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint_set import EndpointSet

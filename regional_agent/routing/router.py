@@ -32,7 +32,7 @@ from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.local_targets import LocalTargets, occupies_slot
 from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_dispatcher import OnTarget, QueueEntry
-from regional_agent.telemetry.outcomes import RequestKind
+from regional_agent.telemetry.label_values import RequestKind
 
 MAX_ATTEMPTS: Final = 6
 """Maximum number of attempts per request; each failed connection costs at most a connect timeout."""

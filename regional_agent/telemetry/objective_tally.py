@@ -6,7 +6,7 @@ from collections import deque
 from math import inf
 from typing import Final
 
-from penstock.accounts.outcomes import Counts
+from penstock.accounts.outcome_rules import Counts
 from penstock.policy.service_objective import Measure, ObjectiveReport
 
 _SUCCESS, _FAILURE, _IF_LATE = Counts.SUCCESS, Counts.FAILURE, Counts.IF_LATE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.accounts.outcomes import FAULTS_OF_POLICY, RULES, Counts, Outcome
+from penstock.accounts.outcome_rules import FAULTS_OF_POLICY, RULES, Counts, Outcome
 from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.kinds.models import Model
 from penstock.policy.service_objective import Measure, ObjectiveReport

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcomes import Outcome
+from penstock.accounts.outcome_rules import Outcome
 from penstock.pools.placement import WorkEstimate
 from regional_agent.telemetry.metric_primitives import DurationHistogram, DurationHistograms
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
-from penstock.answers.usage import Usage
-from penstock.answers.usage_report import MAX_REPORTED_TOKENS
+from penstock.answers.token_counts import Usage
+from penstock.answers.usage_reader import MAX_REPORTED_TOKENS
 from penstock.routes.presets.preset_registry import PRESETS
 
 FORMATS = [AnswerFormat(route) for preset in PRESETS.values() for route in preset.routes(None) if route.offered]

@@ -12,7 +12,7 @@ import json
 from math import isfinite
 from typing import Any
 
-from penstock.answers.usage import Usage
+from penstock.answers.token_counts import Usage
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.openai import OPENAI_ROUTES

@@ -22,7 +22,7 @@ from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKey, RevokedKeySet
 from regional_agent.config.active_config import ActiveConfig, InForce
-from regional_agent.config.last_known_good import LastKnownGood
+from regional_agent.config.state_file import StateFile
 from tests.support.policy_releases import before_logics_had_names, with_a_logic_to_come
 from tests.support.wait import until
 
@@ -112,14 +112,14 @@ async def test_policy_and_plan_come_into_force_together(start: Start) -> None:
 async def test_a_disk_that_stalls_does_not_delay_later_plans(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, stalled, resumed = LastKnownGood.write, threading.Event(), threading.Event()
+    write, stalled, resumed = StateFile.write, threading.Event(), threading.Event()
 
-    def stalling(file: LastKnownGood[InForce], value: InForce) -> None:
+    def stalling(file: StateFile[InForce], value: InForce) -> None:
         stalled.set()
         resumed.wait()
         write(file, value)
 
-    monkeypatch.setattr(LastKnownGood, "write", stalling)
+    monkeypatch.setattr(StateFile, "write", stalling)
     store = MemoryStore()
     agent = start(store)
     try:
@@ -129,7 +129,7 @@ async def test_a_disk_that_stalls_does_not_delay_later_plans(
         await agent.has_applied(plan(1, 2))
     finally:
         resumed.set()
-    file = LastKnownGood(tmp_path / "in-force", InForce)
+    file = StateFile(tmp_path / "in-force", InForce)
     await until(lambda: file.load() == InForce(POLICY, plan(1, 2)))
 
 
@@ -374,8 +374,8 @@ async def test_a_restarted_agent_knows_the_revoked_keys_without_the_store(start:
     await publish(store, plan(1, 1, WITH_KEYS), WITH_KEYS)
     await revoke(store, RevokedKey(KEY, 1.0, "a", "leaked"))
     await until(lambda: keys_of(agent) == (OTHER_KEY,))
-    stored = LastKnownGood(tmp_path / "revoked-keys", RevokedKeySet)
-    in_force = LastKnownGood(tmp_path / "in-force", InForce)
+    stored = StateFile(tmp_path / "revoked-keys", RevokedKeySet)
+    in_force = StateFile(tmp_path / "in-force", InForce)
     await until(lambda: stored.load() is not None and in_force.load() is not None)
     await agent.active_config.stop()
     saved = in_force.load()

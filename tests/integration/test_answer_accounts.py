@@ -15,7 +15,7 @@ import brotli
 import pytest
 from msgspec.structs import replace
 
-from penstock.accounts.outcomes import RULES, Outcome
+from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, MAX_UNDECIDED_BYTES, AnswerParser
 from penstock.policy.kinds.models import Cost, CostUnit

@@ -433,7 +433,7 @@ async def test_an_endpoint_that_rejects_requests_is_chosen_last_for_a_while(endp
 async def test_endpoints_follow_the_addresses_of_a_name(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.endpoints.discovery.endpoint_dns.RESOLVE_S", 0.05)
+    monkeypatch.setattr("regional_agent.endpoints.discovery.dns_discovery.RESOLVE_S", 0.05)
     answers: list[list[str] | OSError] = [OSError("no such host")]
 
     async def resolve(host: str) -> list[str]:

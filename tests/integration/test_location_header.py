@@ -20,7 +20,7 @@ from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.wire import route_context
 from penstock.wire.route_context import RouteContext
-from regional_agent.requests.locate import Locator
+from regional_agent.requests.client_location import Locator
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints

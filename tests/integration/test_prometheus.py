@@ -31,8 +31,8 @@ from dashboards.alerts import ALERTS
 from dashboards.boards.board import ALERTS_FIRING
 from dashboards.recording_rules import STATE_CODES
 from penstock.accounts.account import Account
-from penstock.accounts.outcomes import Counts, Outcome
-from penstock.answers.usage import Usage
+from penstock.accounts.outcome_rules import Counts, Outcome
+from penstock.answers.token_counts import Usage
 from penstock.cost.work import CostInputs, Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
@@ -48,8 +48,8 @@ from penstock.routing.reasons import Reason
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE, AgentMetrics
+from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind, RetryReason
 from regional_agent.telemetry.objective_tally import ObjectiveTally
-from regional_agent.telemetry.outcomes import ContinuationOutcome, QueueOutcome, RequestKind, RetryReason
 
 RULES = GENERATED / "rules.yaml"
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.region_health import RegionState
 from penstock.routes.route import ModelLocation, ModelSource, Route
-from regional_agent.requests.locate import Locator
+from regional_agent.requests.client_location import Locator
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, CHAT, SSE_HEAD, answers, ask, chunk, code
 from tests.support.planet import MODEL, plan

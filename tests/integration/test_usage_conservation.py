@@ -23,7 +23,7 @@ from lab.servers.etcd import EtcdServer
 from lab.traces.generate import generate
 from lab.traces.trace import TraceRequest
 from lab.witness import Findings, Generated
-from penstock.accounts.outcomes import RULES, Outcome
+from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.policy.kinds.models import Cost, CostUnit, Model
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints

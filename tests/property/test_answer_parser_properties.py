@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
 from penstock.answers.json_reducer import JsonReducer, wanted_members
-from penstock.answers.usage import Usage
+from penstock.answers.token_counts import Usage
 from penstock.routes.presets.openai import OPENAI_ROUTES
 
 CHAT = AnswerFormat(next(route for route in OPENAI_ROUTES if route.name == "openai-chat-completions"))

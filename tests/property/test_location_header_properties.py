@@ -29,10 +29,10 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.requests.authorization import Authorization
+from regional_agent.requests.client_location import Locator
 from regional_agent.requests.client_request_reader import ClientRequestReader
-from regional_agent.requests.locate import Locator
-from regional_agent.requests.quotas import Quotas
 from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.telemetry.demand_meter import DemandMeter
 
 POLICY = Policy(

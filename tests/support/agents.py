@@ -42,10 +42,10 @@ from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.authorization import Authorization
+from regional_agent.requests.client_location import Locator
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
-from regional_agent.requests.locate import Locator
-from regional_agent.requests.quotas import Quotas
+from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.routing.attempt import LocalServices
 from regional_agent.routing.explain_service import ExplainService
 from regional_agent.routing.local_targets import LocalTargets

@@ -21,12 +21,12 @@ from dashboards.alerts import ALERTS
 from dashboards.boards.board import ALERTS_FIRING, VARIABLES
 from dashboards.recording_rules import RECORDINGS, STATE_CODES
 from dashboards.rules import Alert
-from penstock.accounts.outcomes import Outcome
+from penstock.accounts.outcome_rules import Outcome
 from penstock.health.region_health import RegionState
 from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.telemetry.outcomes import QueueOutcome, RequestKind, RetryReason
+from regional_agent.telemetry.label_values import QueueOutcome, RequestKind, RetryReason
 from tests.support.paths import ROOT
 
 SCRAPE_LABELS = {

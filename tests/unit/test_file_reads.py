@@ -26,7 +26,7 @@ ALLOWED = {
     "control_plane/cli/commands/audit_commands.py": "the exported file",
     "control_plane/cli/contexts.py": "a new file of tempfile",
     "control_plane/cli/main.py": "/dev/null in place of a closed standard output",
-    "regional_agent/config/last_known_good.py": "a new file",
+    "regional_agent/config/state_file.py": "a new file",
     "regional_agent/telemetry/access_log.py": "the log, without blocking on a FIFO",
 }
 

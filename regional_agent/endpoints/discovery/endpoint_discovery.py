@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
-from regional_agent.config.last_known_good import LastKnownGood
+from regional_agent.config.state_file import StateFile
 from regional_agent.endpoints.discovery.discovered_server import DiscoveredServer
-from regional_agent.endpoints.discovery.endpoint_dns import DnsEntry, DnsResolver, Resolve
+from regional_agent.endpoints.discovery.dns_discovery import DnsEntry, DnsResolver, Resolve
+from regional_agent.endpoints.discovery.kubernetes_discovery import KubernetesWatch
 from regional_agent.endpoints.discovery.kubernetes_entry import KubernetesEntry, KubernetesSource
-from regional_agent.endpoints.discovery.kubernetes_watch import KubernetesWatch
 from regional_agent.endpoints.discovery.srv_records import SrvEntry, SrvResolver
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 
@@ -73,7 +73,7 @@ class EndpointDiscovery:
         self._rng = rng
         self._on_change = on_change
         self._watches: dict[KubernetesSource, KubernetesWatch] = {}
-        self._file = None if state_dir is None else LastKnownGood(state_dir / FILE, StoredAnswers)
+        self._file = None if state_dir is None else StateFile(state_dir / FILE, StoredAnswers)
         self._stored = (self._file.load() if self._file is not None else None) or StoredAnswers()
         self._saving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []

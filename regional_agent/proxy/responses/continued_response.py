@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcomes import Outcome
+from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.event_splitter import event_fields
-from penstock.answers.usage_report import ReportedUsage, UsagePlaces, members_of
+from penstock.answers.usage_reader import ReportedUsage, UsagePlaces, members_of
 from penstock.continuation.continuable_request import ContinuableRequest
 from penstock.continuation.continued_stream import ContinuedStream
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
@@ -22,7 +22,7 @@ from regional_agent.proxy.responses.relayed_response import RelayedResponse
 from regional_agent.proxy.stream_usage import opted_in
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
-from regional_agent.telemetry.outcomes import ContinuationOutcome
+from regional_agent.telemetry.label_values import ContinuationOutcome
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcomes import Outcome, outcome_of_failure
+from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import Header

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.answers.usage import Usage
+from penstock.answers.token_counts import Usage
 from regional_agent.telemetry.tracing.request_trace import AttemptFacts, Mark, RequestTrace, SpanEvent
 
 INTERNAL: Final = 1

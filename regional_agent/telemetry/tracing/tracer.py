@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcomes import Outcome
+from penstock.accounts.outcome_rules import Outcome
 from penstock.routing.reasons import Refusal
 from penstock.wire.trace_context import continue_trace
 from regional_agent.http.messages import Request

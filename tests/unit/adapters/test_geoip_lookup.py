@@ -20,7 +20,7 @@ from adapters import geoip, geoip_lookup
 from adapters.files import plain_file
 from adapters.geoip import TRIAL_ADDRESSES, BadGeoDatabase, DamagedRecord, GeoDatabase
 from adapters.geoip_lookup import GeoIpLookup
-from regional_agent.requests.locate import Locator
+from regional_agent.requests.client_location import Locator
 
 CLIENT = ip_address("203.0.113.9")
 

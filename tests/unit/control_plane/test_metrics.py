@@ -20,8 +20,8 @@ from control_plane.metrics import (
     ReportOutcome,
 )
 from penstock.accounts.account import Account
-from penstock.accounts.outcomes import Outcome
-from penstock.answers.usage import Usage
+from penstock.accounts.outcome_rules import Outcome
+from penstock.answers.token_counts import Usage
 from penstock.cost.work import CostInputs, Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
@@ -39,8 +39,8 @@ from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 from regional_agent.telemetry import agent_metrics as agent_metrics
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
+from regional_agent.telemetry.label_values import QueueOutcome, RequestKind, RetryReason
 from regional_agent.telemetry.objective_tally import ObjectiveTally
-from regional_agent.telemetry.outcomes import QueueOutcome, RequestKind, RetryReason
 
 AGENT_CONTRACT = {
     "requests": ("counter", {"model", "server", "kind", "outcome"}),

@@ -15,9 +15,9 @@ from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
-from control_plane.leadership.leader_election import Leadership
-from control_plane.leadership.leader_election import Role as Position
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
+from control_plane.leadership.leadership_states import Leadership
+from control_plane.leadership.leadership_states import Role as Position
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcomes import Outcome
-from penstock.answers.usage import Usage
+from penstock.accounts.outcome_rules import Outcome
+from penstock.answers.token_counts import Usage
 from penstock.cost.work import CostInputs, Work
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate

@@ -15,7 +15,7 @@ from penstock.answers.answer_errors import ErrorCause
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, AnswerParser
 from penstock.answers.held_text import MAX_HELD_BYTES
-from penstock.answers.usage import Usage
+from penstock.answers.token_counts import Usage
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routes.route import Route
 

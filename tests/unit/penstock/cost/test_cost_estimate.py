@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.answers.usage import MAX_TOKENS, Usage
+from penstock.answers.token_counts import MAX_TOKENS, Usage
 from penstock.cost.cost_estimate import (
     ANSWER_TOKENS,
     LEARN_EVERY_S,

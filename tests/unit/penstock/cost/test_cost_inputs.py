@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.answers.usage import MAX_TOKENS
+from penstock.answers.token_counts import MAX_TOKENS
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.cost.cost_inputs import MAX_AT_ONCE, MAX_AUDIO_S, MAX_ELEMENTS, MAX_PIXELS, MAX_STEPS, cost_inputs
 from penstock.cost.work import CostInputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.accounts.outcomes import FAULTS_OF_POLICY, Outcome
+from penstock.accounts.outcome_rules import FAULTS_OF_POLICY, Outcome
 from penstock.fleet.request_counts import RequestCounts
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.request_tally import RequestTally

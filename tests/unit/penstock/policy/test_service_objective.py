@@ -7,7 +7,7 @@ import pytest
 
 from control_plane.status.objective_status import ObjectiveStatus, objective_statuses
 from control_plane.status.status_builder import region_statuses
-from penstock.accounts.outcomes import Outcome
+from penstock.accounts.outcome_rules import Outcome
 from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import FADED_S, ReportVerdict, Snapshot, add_report
 from penstock.policy.kinds.models import Model

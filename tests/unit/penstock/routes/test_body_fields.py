@@ -14,8 +14,8 @@ from penstock.routes.body_fields import (
     BodyFields,
 )
 from penstock.routes.body_values import flag_value, is_null, number_value, text_value
+from penstock.routes.duplicate_keys import MAX_CACHED
 from penstock.routes.json_pointer import MAX_ARRAY_INDEX, array_index, parse_pointer
-from penstock.routes.object_keys import MAX_CACHED
 from penstock.routes.raw_values import NotJson
 
 KEYS = ("a", "model", "", "/", "~", "0", "é")

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from regional_agent.endpoints.discovery.endpoint_dns import MAX_ADDRESSES, MAX_NAME, DnsEntry, DnsResolver, dns_address
+from regional_agent.endpoints.discovery.dns_discovery import MAX_ADDRESSES, MAX_NAME, DnsEntry, DnsResolver, dns_address
 from regional_agent.endpoints.endpoint_fields import CHECKS, EndpointSpec
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.host_addresses import HostAddresses
@@ -56,7 +56,7 @@ async def test_resolver_timeout_keeps_the_last_answer_and_its_age(
     assert await dns.resolve(["engines.test", "forgotten.test"])
     assert dns.has_resolved()
     now, hangs = 107.0, True
-    monkeypatch.setattr("regional_agent.endpoints.discovery.endpoint_dns.TIMEOUT_S", 0.02)
+    monkeypatch.setattr("regional_agent.endpoints.discovery.dns_discovery.TIMEOUT_S", 0.02)
     assert not await dns.resolve(["engines.test"])
     dns.use(["engines.test"], {})
     assert dns.answers["engines.test"].addresses == ("10.0.0.1",)

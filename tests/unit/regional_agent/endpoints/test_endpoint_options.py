@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from regional_agent.endpoints.discovery.endpoint_dns import DnsEntry
+from regional_agent.endpoints.discovery.dns_discovery import DnsEntry
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile, parse_endpoints
 from regional_agent.endpoints.endpoint_options import FILE_CHECKS, MAX_HEADERS

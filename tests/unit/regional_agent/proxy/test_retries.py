@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.accounts.outcomes import RULES
+from penstock.accounts.outcome_rules import RULES
 from regional_agent.proxy.retries import OUTCOMES
-from regional_agent.telemetry.outcomes import RetryReason
+from regional_agent.telemetry.label_values import RetryReason
 
 
 def test_each_reason_for_a_retry_is_an_outcome_that_may_be_retried() -> None:

@@ -26,10 +26,10 @@ from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.requests import authorization, client_request_reader
 from regional_agent.requests.authorization import Authorization
+from regional_agent.requests.client_location import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.requests.client_request_reader import ClientRequestReader
-from regional_agent.requests.locate import MAX_CACHED_CHAIN_BYTES, Locator
-from regional_agent.requests.quotas import Quotas
 from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.telemetry.demand_meter import DemandMeter
 
 PROXY = "127.0.0.9"

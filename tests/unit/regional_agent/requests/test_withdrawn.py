@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from penstock.policy.revoked_keys import without_keys
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.requests.identify import KEY_ID_CHARS
+from regional_agent.requests.tenant_authentication import KEY_ID_CHARS
 from regional_agent.requests.withdrawn import MAX_WITHDRAWN, Withdrawn
 from tests.support.planet import MODEL, policy
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.answers.usage import MAX_TOKENS, Usage
+from penstock.answers.token_counts import MAX_TOKENS, Usage
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.cost.cost_inputs import MAX_AT_ONCE
 from penstock.policy.kinds.models import Cost, CostUnit

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.answers.usage import Usage
+from penstock.answers.token_counts import Usage
 from penstock.cost.work import CostInputs, Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_signals import Signal

@@ -2,6 +2,8 @@
 
 A policy's quota is for each region. Each of a region's agents enforces an equal part of it, so that no request waits
 for another process; a tenant whose requests all reach one agent is limited to the part of that agent.
+
+The agent keeps the usage of each tenant in `regional_agent/requests/tenant_quotas.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.accounts.outcomes import (
+from penstock.accounts.outcome_rules import (
     FAULTS_OF_POLICY,
     RULES,
     Counts,

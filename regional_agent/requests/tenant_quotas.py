@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.admission.quota import QuotaExceeded, QuotaUsage, end, start, unused
 from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.admission.token_bucket import QuotaExceeded, QuotaUsage, end, start, unused
 from penstock.policy.kinds.tenants import Tenant
 from penstock.routing.reasons import Reason, Refusal
 

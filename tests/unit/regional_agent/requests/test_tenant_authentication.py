@@ -14,8 +14,8 @@ from penstock.routes.route import API_KEY_HEADERS, Route
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.headers.header_rules import TO_ENGINE, Header
 from regional_agent.http.messages import Request
-from regional_agent.requests import identify
-from regional_agent.requests.identify import Keyring, credential_of
+from regional_agent.requests import tenant_authentication
+from regional_agent.requests.tenant_authentication import Keyring, credential_of
 
 KEYS = {"red": b"red-secret", "blue": b"blue-secret"}
 
@@ -66,7 +66,7 @@ def test_a_key_that_was_taken_back_is_forgotten_with_the_policy() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_holds_no_wrong_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identify, "MAX_CACHED_HEADERS", 4)
+    monkeypatch.setattr(tenant_authentication, "MAX_CACHED_HEADERS", 4)
     keyring = Keyring(policy(KEYS))
     for number in range(20):
         assert name(keyring, b"Bearer wrong-%d" % number) == Reason.INVALID_API_KEY

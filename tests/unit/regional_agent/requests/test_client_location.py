@@ -7,7 +7,7 @@ from netaddr import IPSet
 
 from adapters.geoip import BadGeoDatabase
 from penstock.policy.geography import NOWHERE, Location
-from regional_agent.requests.locate import MAX_CHAIN_BYTES, Locator, parse_location
+from regional_agent.requests.client_location import MAX_CHAIN_BYTES, Locator, parse_location
 from tests.support.paths import SHARED_DATA
 
 PROXIES = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))

@@ -28,7 +28,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 log = structlog.get_logger()
 
 
-class LastKnownGood(Generic[T]):
+class StateFile(Generic[T]):
     """One file that holds one value of one type."""
 
     def __init__(self, path: Path, kind: type[T]) -> None:

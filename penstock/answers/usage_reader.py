@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.answers.usage import Usage
+from penstock.answers.token_counts import Usage
 from penstock.routes.json_pointer import parse_pointer
 from penstock.routes.route import UsageFields
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.admission.quota import QuotaExceeded, QuotaUsage, end, start, unused
+from penstock.admission.token_bucket import QuotaExceeded, QuotaUsage, end, start, unused
 from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.requests.quotas import RECOUNT_S, Quotas
+from regional_agent.requests.tenant_quotas import RECOUNT_S, Quotas
 
 RATE = Quota(requests_per_s=10.0, burst_requests=4, concurrent=None)
 RUNNING = Quota(requests_per_s=None, burst_requests=1, concurrent=6)
