@@ -168,7 +168,9 @@ class AnswerParser:
 
         `feed` must receive the body of any other chunk.
         """
-        count = self._plain.count_chunk(chunk) if self._may_skim() else -1
+        if self._decoder is not None or not self._may_skim():
+            return False
+        count = self._plain.count_chunk(chunk)
         if count < 0:
             return False
         self.delivered += count

@@ -492,6 +492,15 @@ def test_an_encoded_stream_that_cannot_be_read_is_decided(coding: bytes) -> None
     assert not reader.undecided
 
 
+def test_an_encoded_chunk_that_looks_like_an_event_is_decoded() -> None:
+    one = parser(coding=b"gzip")
+    data = gzip.compress(WHOLE)
+    middle = len(data) - 8
+    one.feed(data[:middle])
+    assert one.begun
+    assert not one.skim_chunk(b"2\r\n\n\n\r\n")
+
+
 def test_a_gzip_answer_of_several_members() -> None:
     reader = parser(coding=b"gzip")
     members = b"".join(gzip.compress(part) for part in (WHOLE[:50], b"", WHOLE[50:], DONE))
