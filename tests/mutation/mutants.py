@@ -64,12 +64,15 @@ def run(mutmut: Path, packages: list[str], sample: int, seed: int, workers: int)
     chosen: list[str] = []
     for package in packages:
         of_package = [name for name in names if name.startswith(f"penstock.{package}.")]
+        if not of_package:
+            raise SystemExit(f"package {package!r} has no mutants: name a folder of penstock/ that is mutated")
         chosen += Random(seed).sample(of_package, min(sample or len(of_package), len(of_package)))
     subprocess.run([mutmut, "run", "--max-children", str(workers), *chosen], cwd=ROOT, check=False)
     found = results()
+    missing = sum(found[name] is None for name in chosen)
+    if missing:
+        raise SystemExit(f"{missing} of {len(chosen)} mutants did not run: the output of mutmut above says why")
     for name in chosen:
-        if found[name] is None:
-            continue
         score = scores[name.split(".")[1]]
         score.mutants += 1
         if found[name] in (SURVIVED, UNTESTED):
