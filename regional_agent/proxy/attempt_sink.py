@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from penstock.accounts.outcome_rules import Outcome
+from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.answer_errors import AnswerError
 from penstock.health.health_check import MAX_READ_BYTES
 from penstock.routing.reasons import Reason, Refusal
@@ -35,7 +36,6 @@ from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
-from regional_agent.telemetry.label_values import RetryReason
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, UpstreamError

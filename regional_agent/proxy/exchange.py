@@ -9,6 +9,7 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_refusal
+from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.admission.tenant_order import QueuedRequest
 from penstock.routing.reasons import Reason, Refusal
@@ -36,7 +37,6 @@ from regional_agent.proxy.target_selection import reads_while_queued, select_tar
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.queue_dispatcher import QueueEntry
-from regional_agent.telemetry.label_values import RetryReason
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 
 _SELECTION, _QUEUE, _SENT = SpanEvent.SELECTION, SpanEvent.QUEUE, SpanEvent.SENT

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
+from penstock.accounts.retry_rules import OUTCOMES, RETRIED_STATUSES, RetryReason
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.usage_request import REFUSING_STATUSES
 from penstock.health.health_check import is_busy_text, is_rejection
@@ -19,12 +20,7 @@ from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
-from regional_agent.telemetry.label_values import RetryReason
 from regional_agent.upstream.response_head import ResponseHead
-
-RETRIED_STATUSES: Final = frozenset({500, 502})
-"""Statuses of engines that failed. Another engine would respond with the same 501 or 505; after 504 the engine may
-still run the request; 503 is a rejection."""
 
 USAGE_REFUSED: Final = Reason.BAD_REQUEST
 MODEL_MISSING: Final = Reason.MODEL_NOT_READY
@@ -33,20 +29,6 @@ UNEXPLAINED: Final = Reason.ENDPOINT_FULL
 """Why a target's response is read and dropped, besides the reasons of `Attempt.on_head`: the engine refused the flag
 that the agent set; the engine lacks the model; the engine failed, and another endpoint may not; the engine rejected
 the request although it should have a free slot, so that the body decides whether it failed."""
-
-OUTCOMES: Final[dict[RetryReason, Outcome]] = {
-    RetryReason.CONNECT_FAILED: Outcome.ENGINE_CUT,
-    RetryReason.CLOSED_EARLY: Outcome.ENGINE_CUT,
-    RetryReason.STALE_CONNECTION: Outcome.REFUSED,
-    RetryReason.ENGINE_BUSY: Outcome.REFUSED,
-    RetryReason.CREDENTIAL_REJECTED: Outcome.ENGINE_ERROR,
-    RetryReason.ENGINE_ERROR: Outcome.ENGINE_ERROR,
-    RetryReason.MODEL_MISSING: Outcome.REFUSED,
-    RetryReason.USAGE_REFUSED: Outcome.REFUSED,
-    RetryReason.PEER_REFUSED: Outcome.REFUSED,
-    RetryReason.ENDPOINT_SUSPECT: Outcome.REFUSED,
-}
-"""The outcome that an attempt has if it is the last one."""
 
 _REJECTIONS: Final[dict[Reason, Outcome]] = {Reason.ENGINE_TIMEOUT: Outcome.STALLED}
 """The outcomes of rejections by peers, by their reason, that are no refusals: the peer's engine may have started."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import structlog
 
 from penstock.accounts.outcome_rules import RULES, Outcome, outcome_of_error
+from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.token_counts import Usage
 from penstock.health import orca, preemption
@@ -23,7 +24,6 @@ from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.telemetry.label_values import RetryReason
 from regional_agent.upstream.address import Address
 
 if TYPE_CHECKING:

@@ -15,12 +15,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from adapters.files.certificate_expiry import EXPIRY_HELP, CertificateExpiry
 from adapters.loop_delay import LoopDelay
 from penstock.accounts.outcome_rules import Outcome
+from penstock.accounts.retry_rules import RetryReason
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from penstock.policy.service_objective import Measure
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.endpoint_metrics import EndpointMetrics
-from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind, RetryReason
+from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
 from regional_agent.telemetry.metric_primitives import DurationHistograms, RequestCounter, Series
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps

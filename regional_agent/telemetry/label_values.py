@@ -25,31 +25,6 @@ class QueueOutcome(StrEnum):
     """The request was rejected, its client disconnected, or its deadline expired."""
 
 
-class RetryReason(StrEnum):
-    """Why a request that had not started was retried."""
-
-    CONNECT_FAILED = "connect_failed"
-    """The connection to the endpoint or peer could not be established."""
-    CLOSED_EARLY = "closed_early"
-    """The connection closed before any response."""
-    STALE_CONNECTION = "stale_connection"
-    """A pooled connection was closing; the request was retried on a new connection to the same target."""
-    ENGINE_BUSY = "engine_busy"
-    """The engine was overloaded and rejected the request before processing started."""
-    CREDENTIAL_REJECTED = "credential_rejected"
-    """The engine rejected the endpoint's credential (401, 403)."""
-    ENGINE_ERROR = "engine_error"
-    """The engine responded with an error: status 500 or 502, or status 200 and an error in the response."""
-    MODEL_MISSING = "model_missing"
-    """The engine responded with 404, and another endpoint of the pool was ready."""
-    USAGE_REFUSED = "usage_refused"
-    """The engine refused to report the usage of a stream, for which the agent asked; the request was sent unchanged."""
-    PEER_REFUSED = "peer_refused"
-    """The agent of the serving region rejected the request with a typed reason."""
-    ENDPOINT_SUSPECT = "endpoint_suspect"
-    """The endpoint made no progress and became suspect before it sent a byte of a response."""
-
-
 class ContinuationOutcome(StrEnum):
     """The outcome of a failed stream of a model with `continue_streams`."""
 

@@ -32,6 +32,7 @@ from dashboards.boards.board import ALERTS_FIRING
 from dashboards.recording_rules import STATE_CODES
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Counts, Outcome
+from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.token_counts import Usage
 from penstock.cost.work import CostInputs, Work
 from penstock.fleet.capacity import Shortfall
@@ -48,7 +49,7 @@ from penstock.routing.reasons import Reason
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE, AgentMetrics
-from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind, RetryReason
+from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 
 RULES = GENERATED / "rules.yaml"

@@ -22,11 +22,12 @@ from dashboards.boards.board import ALERTS_FIRING, VARIABLES
 from dashboards.recording_rules import RECORDINGS, STATE_CODES
 from dashboards.rules import Alert
 from penstock.accounts.outcome_rules import Outcome
+from penstock.accounts.retry_rules import RetryReason
 from penstock.health.region_health import RegionState
 from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.agent_metrics import AgentMetrics
-from regional_agent.telemetry.label_values import QueueOutcome, RequestKind, RetryReason
+from regional_agent.telemetry.label_values import QueueOutcome, RequestKind
 from tests.support.paths import ROOT
 
 SCRAPE_LABELS = {

@@ -21,6 +21,7 @@ from control_plane.metrics import (
 )
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
+from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.token_counts import Usage
 from penstock.cost.work import CostInputs, Work
 from penstock.fleet.capacity import Shortfall
@@ -39,7 +40,7 @@ from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 from regional_agent.telemetry import agent_metrics as agent_metrics
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
-from regional_agent.telemetry.label_values import QueueOutcome, RequestKind, RetryReason
+from regional_agent.telemetry.label_values import QueueOutcome, RequestKind
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 
 AGENT_CONTRACT = {
