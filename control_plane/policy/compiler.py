@@ -45,7 +45,7 @@ from penstock.policy.kinds.residency_rules import (
     ResidencyRuleDocument,
 )
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
-from penstock.policy.kinds.tenants import AnonymousAccess, BrowserAccess, Tenant
+from penstock.policy.kinds.tenants import AnonymousAccess, BrowserAccess, Tenant, Tier
 from penstock.policy.policy import Policy
 from penstock.policy.time_zone import TimeZone
 from penstock.routes.route import Route
@@ -205,10 +205,12 @@ def _policy(
     ]
     limits = [replace(limit, source=document.source) for document, limit in catalogue.of(SpilloverLimit)]
     rollout = catalogue.single(RolloutRules)
+    tiers = _by_name(tier for _, tier in catalogue.of(Tier))
     return Policy(
         regions=_by_name(regions),
         models=_by_name(_model(model) for _, model in catalogue.of(Model)),
-        tenants=_by_name(_tenant(tenant) for _, tenant in catalogue.of(Tenant)),
+        tenants=_by_name(_tenant(tenant, tiers) for _, tenant in catalogue.of(Tenant)),
+        tiers=tiers or UNSET,
         residency=_sorted(rules),
         rtt_ms=catalogue.single(GeoRouting).rtt_ms,
         entry_maps=_sorted(maps),
@@ -251,7 +253,9 @@ def _model(model: Model) -> Model:
     return replace(model, queueing=replace(model.queueing, max_wait_s=model.max_wait_s, wait_is_set=wait_is_set))
 
 
-def _tenant(tenant: Tenant) -> Tenant:
+def _tenant(tenant: Tenant, tiers: Mapping[str, Tier]) -> Tenant:
+    if tenant.tier is not UNSET:
+        tenant = tenant.under(tiers[tenant.tier])
     quota = tenant.quota
     if quota is not None:
         quota = replace(quota, burst_requests=quota.burst)

@@ -10,7 +10,7 @@ from penstock.policy.kinds.operations import DrillSchedule, GuardRails, Maintena
 from penstock.policy.kinds.regions import Bloc, EntryMapDocument, GeoRouting, Region
 from penstock.policy.kinds.residency_rules import AcceptedLoss, AcceptedRemoval, ResidencyRuleDocument
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
-from penstock.policy.kinds.tenants import AnonymousAccess, BrowserAccess, DataClass, Tenant
+from penstock.policy.kinds.tenants import AnonymousAccess, BrowserAccess, DataClass, Tenant, Tier
 from penstock.routes.route import Route, RoutePresets
 
 API_VERSION = "penstock/v1"
@@ -33,6 +33,7 @@ KINDS = {
     "Route": Kind(Route, 0, 200),
     "RoutePresets": Kind(RoutePresets, 0, 1),
     "DataClass": Kind(DataClass, 1, 1_000),
+    "Tier": Kind(Tier, 0, 1_000),
     "Tenant": Kind(Tenant, 1, 10_000),
     "AnonymousAccess": Kind(AnonymousAccess, 0, 1),
     "BrowserAccess": Kind(BrowserAccess, 0, 1),

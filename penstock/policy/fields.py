@@ -86,6 +86,7 @@ SUBDIVISION: Final = "Subdivision"
 RegionRef = Annotated[Label, refers_to("Region")]
 ModelRef = Annotated[ModelName, refers_to("Model")]
 TenantRef = Annotated[Label, refers_to("Tenant")]
+TierRef = Annotated[Label, refers_to("Tier")]
 DataClassRef = Annotated[Label, refers_to("DataClass")]
 CountryRef = Annotated[str, refers_to(COUNTRY)]
 PlaceRef = Annotated[str, refers_to(PLACE)]

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock.policy.geography import estimated_rtt_ms, great_circle_km, lifted_ms
 from penstock.policy.kinds.models import Model, ModelVersions
@@ -14,7 +15,7 @@ from penstock.policy.kinds.operations import DrillSchedule, GuardRails, Maintena
 from penstock.policy.kinds.regions import EntryMap, Region
 from penstock.policy.kinds.residency_rules import AcceptedLoss, ResidencyRule
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
-from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.kinds.tenants import Tenant, Tier
 from penstock.policy.time_zone import TimeZone
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from penstock.routes.route import Route
@@ -38,6 +39,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     spillover: Spillover = Spillover()
     spillover_limits: tuple[SpilloverLimit, ...] = ()
     failover: Failover = Failover()
+    tiers: dict[str, Tier] | UnsetType = UNSET
+    """Tiers by name; absent without tiers, so that such policies keep their digest, and earlier releases read them."""
     anonymous_tenant: str | None = None
     """The tenant of requests without an API key; None refuses them."""
     objective: Objective = Objective()
@@ -54,6 +57,10 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     """Origins whose pages may read responses in a browser, such as `https://app.example`; `*` for every origin."""
     routes: tuple[Route, ...] = OPENAI_ROUTES
     """The kinds of request that the fleet accepts."""
+
+    def tier(self, name: str) -> Tier | None:
+        """Return the tier with a name, if the policy has it."""
+        return None if self.tiers is UNSET else self.tiers.get(name)
 
     def digest(self) -> str:
         """SHA-256 over the canonical encoding: sets and dicts are sorted, so all processes compute the same digest."""

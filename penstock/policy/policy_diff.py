@@ -18,6 +18,7 @@ _KIND_OF = {
     "regions": "Region",
     "models": "Model",
     "tenants": "Tenant",
+    "tiers": "Tier",
     "residency": "ResidencyRule",
     "accepted_losses": "AcceptedLoss",
     "maintenance": "MaintenanceWindow",

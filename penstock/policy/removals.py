@@ -56,6 +56,7 @@ _NAMES: Mapping[str, Callable[[Policy], Set[str]]] = {
     "ResidencyRule": lambda policy: {rule.name for rule in policy.residency},
     "DataClass": _data_classes,
     "Tenant": lambda policy: policy.tenants.keys(),
+    "Tier": lambda policy: (policy.tiers or {}).keys(),
     "Region": lambda policy: policy.regions.keys(),
     "Model": lambda policy: policy.models.keys(),
     "Route": lambda policy: {route.name for route in policy.routes if route.source},

@@ -109,8 +109,8 @@ class AcceptedRemoval(PolicyStruct, frozen=True):
     """Accepts that the bundle no longer has these documents.
 
     Without it, a bundle is refused that removes a residency rule or a data class in use, or more than a quarter (and at
-    least two, or the only one) of the tenants, regions, models or routes of the policy in force: its files may have
-    been lost or cut off. A listed name must not be in the bundle; a rule that loses entries gets another name.
+    least two, or the only one) of the tenants, tiers, regions, models or routes of the policy in force: its files may
+    have been lost or cut off. A listed name must not be in the bundle; a rule that loses entries gets another name.
     """
 
     name: Label
@@ -123,6 +123,8 @@ class AcceptedRemoval(PolicyStruct, frozen=True):
     """Names of removed data classes."""
     tenants: NonEmpty[tuple[Label, ...]] = ()
     """Names of removed tenants."""
+    tiers: NonEmpty[tuple[Label, ...]] = ()
+    """Names of removed tiers."""
     regions: NonEmpty[tuple[Label, ...]] = ()
     """Names of removed regions."""
     models: NonEmpty[tuple[ModelName, ...]] = ()
@@ -139,6 +141,7 @@ _REMOVED_KINDS = {
     "residency_rules": "ResidencyRule",
     "data_classes": "DataClass",
     "tenants": "Tenant",
+    "tiers": "Tier",
     "regions": "Region",
     "models": "Model",
     "routes": "Route",

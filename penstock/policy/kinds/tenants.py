@@ -1,13 +1,31 @@
-"""Kinds of policy documents: tenants and their quotas, data classes, access without a key and from browsers."""
+"""Kinds of policy documents: tenants and their tiers, data classes, access without a key and from browsers."""
 
 from __future__ import annotations
 
 from math import ceil
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
-from penstock.policy.fields import Conflict, DataClassRef, KeyDigest, Label, Origin, PolicyStruct, TenantRef, bounds
+from penstock.policy.fields import (
+    DERIVED,
+    AdapterPattern,
+    Conflict,
+    DataClassRef,
+    KeyDigest,
+    Label,
+    NonEmpty,
+    Origin,
+    PolicyStruct,
+    TenantRef,
+    TierRef,
+    bounds,
+    length,
+)
+from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, OnLoss, repeated_budget
+
+DEFAULT_HOLD_S = 300.0
 
 
 class DataClass(PolicyStruct, frozen=True):
@@ -37,10 +55,48 @@ class Quota(PolicyStruct, frozen=True):
         """Requests that may start at once after a pause."""
         return self.burst_requests or max(1, ceil(self.requests_per_s or 0.0))
 
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """The budgets of which the quota is the short form."""
+        found: list[Budget] = []
+        if self.requests_per_s is not None:
+            per_minute = self.requests_per_s * 60.0
+            found.append(Budget(BudgetUnit.REQUESTS, per_minute, BudgetScope.REGION, burst=float(self.burst)))
+        if self.concurrent is not None:
+            found.append(Budget(BudgetUnit.CONCURRENT_REQUESTS, float(self.concurrent), BudgetScope.REGION))
+        return tuple(found)
+
     def conflict(self) -> Conflict | None:
         if self.requests_per_s is not None or self.concurrent is not None:
             return None
         return Conflict("limits nothing", "write requests_per_s or concurrent, or remove the quota")
+
+
+class Tier(PolicyStruct, frozen=True):
+    """The rules of a kind of tenant. Tenants that the API creates have a tier; tenants of the bundle may have one."""
+
+    name: Label
+    """Unique name."""
+    data_class: DataClassRef
+    """Name of the data class of all requests of tenants that the API creates with this tier."""
+    priority: Annotated[int, bounds(ge=-1000, le=1000)] = 0
+    """Highest priority of a tenant's requests: requests with a higher priority leave a queue first. A request may ask
+    for a lower one."""
+    weight: Annotated[float, bounds(ge=0.01, le=100)] = 1.0
+    """Share of a tenant among the tenants of its priority: twice the weight, twice the GPU time with backlog."""
+    models: NonEmpty[tuple[AdapterPattern, ...]] | None = None
+    """Models and adapters that the tenants may use, by name, with `*` for any characters; null: all."""
+    routes: NonEmpty[tuple[Annotated[str, length(1, 128)], ...]] | None = None
+    """Names of the routes that the tenants may use, with `*` for any characters; null: all."""
+    budgets: tuple[Budget, ...] = ()
+    """Limits of each tenant of the tier."""
+    hold_s: Annotated[float, bounds(ge=0, le=86_400)] = DEFAULT_HOLD_S
+    """Time (s) without a leader for which an agent continues with the last rates of budgets."""
+    on_loss: OnLoss = OnLoss.SHARE
+    """Rates of budgets after `hold_s` without a leader."""
+
+    def conflict(self) -> Conflict | None:
+        return repeated_budget(self.budgets)
 
 
 class Tenant(PolicyStruct, frozen=True):
@@ -56,6 +112,44 @@ class Tenant(PolicyStruct, frozen=True):
     """Priority of the tenant's requests: requests with a higher priority leave a queue first."""
     quota: Quota | None = None
     """Limits of the tenant; requests beyond them are refused with 429 `quota_exceeded`. null: no limit."""
+    tier: TierRef | UnsetType = UNSET
+    """Tier whose priority, weight, models, routes and budgets the tenant has. Without one: weight 1, all models and
+    routes, and no limits but its quota."""
+    rules: Annotated[Tier | UnsetType, DERIVED] = UNSET
+    """The tier. Like the following field, absent from stored policies without tiers, which keep their digest."""
+    own_budgets: Annotated[tuple[Budget, ...] | UnsetType, DERIVED] = UNSET
+    """Limits besides those of the tier and the quota."""
+
+    @property
+    def weight(self) -> float:
+        """Share of the tenant among the tenants of its priority."""
+        return 1.0 if self.rules is UNSET else self.rules.weight
+
+    @property
+    def models(self) -> tuple[str, ...] | None:
+        """Models and adapters that the tenant may use, with `*` for any characters; None: all."""
+        return None if self.rules is UNSET else self.rules.models
+
+    @property
+    def routes(self) -> tuple[str, ...] | None:
+        """Names of the routes that the tenant may use, with `*` for any characters; None: all."""
+        return None if self.rules is UNSET else self.rules.routes
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """All limits of the tenant. Two may limit the same; the smaller one has an effect."""
+        of_quota = () if self.quota is None else self.quota.budgets
+        of_tier = () if self.rules is UNSET else self.rules.budgets
+        return (*of_quota, *of_tier, *(self.own_budgets or ()))
+
+    def conflict(self) -> Conflict | None:
+        if self.tier is not UNSET and self.priority:
+            return Conflict("has a priority besides a tier", "remove the priority, which the tier sets, or the tier")
+        return None
+
+    def under(self, tier: Tier) -> Tenant:
+        """Return the tenant with the rules of its tier."""
+        return replace(self, priority=tier.priority, rules=tier)
 
 
 class AnonymousAccess(PolicyStruct, frozen=True):

@@ -83,6 +83,44 @@ def test_a_quota_is_compiled() -> None:
     assert compile_bundle(unlimited).tenants["one"].quota is None
 
 
+TIER = """\
+apiVersion: penstock/v1
+kind: Tier
+name: gold
+data_class: personal
+priority: 3
+weight: 2
+models: [llama-*]
+budgets:
+  - {unit: output_tokens_per_minute, limit: 100000}
+"""
+
+
+def with_tier(old: str, new: str) -> dict[str, str]:
+    """A bundle whose tenant `one` has the tier `gold`, with one change."""
+    sender = changed("senders.yaml", "priority: 0", "tier: gold")["senders.yaml"]
+    return BUNDLE | {"tiers.yaml": TIER, "senders.yaml": sender.replace(old, new)}
+
+
+def test_a_tenant_has_the_rules_of_its_tier_besides_its_quota() -> None:
+    policy = compile_bundle(with_tier("", ""))
+    tenant = policy.tenants["one"]
+    assert policy.tier("gold") == tenant.rules
+    assert (tenant.priority, tenant.weight, tenant.models) == (3, 2.0, ("llama-*",))
+    assert [budget.unit for budget in tenant.budgets] == ["requests_per_minute", "output_tokens_per_minute"]
+
+
+def test_contradictions_of_tiers_are_refused() -> None:
+    twice = "  - {unit: output_tokens_per_minute, limit: 5}\n"
+    assert "tiers.yaml:1: has two budgets of output_tokens_per_minute for the fleet; keep the smaller one" in refused(
+        BUNDLE | {"tiers.yaml": TIER + twice}
+    )
+    both = refused(with_tier("tier: gold", "tier: gold\npriority: 10"))
+    assert [error for error in both if "has a priority besides a tier" in error]
+    unknown = refused(with_tier("tier: gold", "tier: golden"))
+    assert [error for error in unknown if "there is no Tier golden; did you mean gold?" in error]
+
+
 def test_versions_of_a_model_are_compiled() -> None:
     policy = compile_bundle(BUNDLE | {"versions.yaml": VERSIONS})
     assert policy.versions == {

@@ -1,0 +1,1 @@
+"""Tenants that the API creates: their records, keys and effective rules; budgets and their leases."""

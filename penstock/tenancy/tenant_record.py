@@ -1,0 +1,97 @@
+"""Tenants that the API creates, and their keys, as they stand in the store.
+
+The records are divided into shards by the digest of the tenant's name, so that a change writes a few kilobytes and an
+agent reads one shard again. A shard contains only digests of keys; the key itself is shown once, when it is created.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from penstock.policy.kinds.budgets import Budget
+from penstock.policy.kinds.tenants import Tenant, Tier
+
+SHARDS: Final = 1024
+"""Number of shards; with 50,000 tenants and 100,000 keys, a shard has 49 tenants and about 15 kB."""
+
+KEY_MARK: Final = "psk"
+"""First part of a key that the API creates, by which scanners for leaked secrets can find it."""
+
+ID_BYTES: Final = 6
+"""Random bytes of a key's identifier."""
+
+SECRET_BYTES: Final = 32
+"""Random bytes of a key's secret part."""
+
+MAX_KEYS: Final = 64
+"""Maximum number of keys of a tenant, revoked and expired ones included."""
+
+
+class TenantKey(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One API key of a tenant. Times are Unix times (s)."""
+
+    id: str
+    """Beginning of the key, such as `psk-9f86d081884c`; shown in logs, never secret."""
+    digest: bytes
+    """SHA-256 of the whole key."""
+    created_at: float
+    expires_at: float | None = None
+    """Time from which the key is refused; None: never."""
+    revoked_at: float | None = None
+    """Time of the revocation; None: not revoked."""
+    note: str = ""
+    budgets: tuple[Budget, ...] = ()
+    """Limits of the key, besides those of its tenant."""
+
+    def is_valid(self, now: float) -> bool:
+        """Whether the key is accepted at `now` (Unix time, s)."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+class TenantRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tenant that the API created."""
+
+    name: str
+    tier: str
+    created_at: float
+    """Unix time (s)."""
+    keys: tuple[TenantKey, ...] = ()
+    is_suspended: bool = False
+    """Whether all requests of the tenant are refused."""
+    budgets: tuple[Budget, ...] = ()
+    """Limits of the tenant, besides those of its tier."""
+    note: str = ""
+
+    def under(self, tier: Tier) -> Tenant:
+        """Return the tenant as requests see it, by the rules of its tier."""
+        return Tenant(self.name, tier.data_class, tier=tier.name, own_budgets=self.budgets).under(tier)
+
+
+class TenantShard(msgspec.Struct, frozen=True):
+    """The tenants of one shard, by name."""
+
+    tenants: tuple[TenantRecord, ...] = ()
+
+
+def shard_of(tenant: str) -> int:
+    """Return the number of the shard that has a tenant, from 0 to SHARDS - 1."""
+    return int.from_bytes(sha256(tenant.encode()).digest()[:4], "big") % SHARDS
+
+
+def new_key(random: bytes) -> tuple[str, str]:
+    """Return the identifier of a new key, and the key.
+
+    Args:
+        random: ID_BYTES + SECRET_BYTES bytes from a source that cannot be predicted.
+    """
+    id = f"{KEY_MARK}-{random[:ID_BYTES].hex()}"
+    return id, f"{id}-{urlsafe_b64encode(random[ID_BYTES:]).rstrip(b'=').decode()}"
+
+
+def key_digest(key: str) -> bytes:
+    """Return the digest by which a key is stored and looked up."""
+    return sha256(key.encode()).digest()
