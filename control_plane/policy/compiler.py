@@ -27,6 +27,7 @@ from control_plane.policy.relations import check_relations
 from control_plane.policy.route_compiler import compile_routes
 from control_plane.policy.time_zones import moment_of, time_zone
 from penstock.policy.fields import PLACE
+from penstock.policy.kinds.billing import Prices, UsageStore
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import (
     DrillSchedule,
@@ -206,11 +207,18 @@ def _policy(
     limits = [replace(limit, source=document.source) for document, limit in catalogue.of(SpilloverLimit)]
     rollout = catalogue.single(RolloutRules)
     tiers = _by_name(tier for _, tier in catalogue.of(Tier))
+    prices = sorted((prices for _, prices in catalogue.of(Prices)), key=lambda prices: prices.valid_from)
+    stores = [
+        replace(store, covers=references.regions_in(store.jurisdictions).union(store.regions))
+        for _, store in catalogue.of(UsageStore)
+    ]
     return Policy(
         regions=_by_name(regions),
         models=_by_name(_model(model) for _, model in catalogue.of(Model)),
         tenants=_by_name(_tenant(tenant, tiers) for _, tenant in catalogue.of(Tenant)),
         tiers=tiers or UNSET,
+        prices=tuple(prices) or UNSET,
+        usage_stores=_sorted(stores) or UNSET,
         residency=_sorted(rules),
         rtt_ms=catalogue.single(GeoRouting).rtt_ms,
         entry_maps=_sorted(maps),

@@ -6,6 +6,7 @@ from control_plane.policy.catalogue import Catalogue
 from control_plane.policy.references import References
 from control_plane.policy.time_zones import clock_errors
 from penstock.policy.adapter_patterns import matches, overlap
+from penstock.policy.kinds.billing import Prices, UsageStore
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import DrillSchedule, MaintenanceWindow
 from penstock.policy.kinds.regions import Region
@@ -25,10 +26,33 @@ def check_relations(catalogue: Catalogue, references: References) -> None:
     _check_keys(catalogue, references)
     _check_models(catalogue, references)
     _check_removals(catalogue, references)
+    _check_billing(catalogue, references)
     for document, window in catalogue.of(MaintenanceWindow):
         references.errors += clock_errors(document, window.starts_at, window.time_zone)
     for document, drill in catalogue.of(DrillSchedule):
         references.errors += clock_errors(document, drill.starts_at, drill.time_zone)
+
+
+def _check_billing(catalogue: Catalogue, references: References) -> None:
+    """Check that price lists agree on the currency and begin on different days, and that a region has one store."""
+    currencies: dict[str, str] = {}
+    days: dict[float, str] = {}
+    for document, prices in catalogue.of(Prices):
+        currencies.setdefault(prices.currency, prices.name)
+        if len(currencies) > 1 and prices.currency != next(iter(currencies)):
+            problem = f"the prices {next(iter(currencies.values()))} are in another currency"
+            references.errors.append(document.error(("currency",), problem, "use one currency in all documents"))
+        other = days.setdefault(prices.valid_from, prices.name)
+        if other != prices.name:
+            problem = f"the prices {other} are valid from the same day"
+            references.errors.append(document.error(("valid_from",), problem, "choose another day, or merge the lists"))
+    owners: dict[str, str] = {}
+    for document, store in catalogue.of(UsageStore):
+        for region in sorted(references.regions_in(store.jurisdictions).union(store.regions)):
+            owner = owners.setdefault(region, store.name)
+            if owner != store.name:
+                problem = f"the store {owner} holds the records of {region} already"
+                references.errors.append(document.error((), problem, "let one store hold the records of each region"))
 
 
 def _check_removals(catalogue: Catalogue, references: References) -> None:

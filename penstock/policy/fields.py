@@ -34,8 +34,9 @@ def length(least: int, most: int) -> Meta:
     return Meta(extra_json_schema={"minLength": least, "maxLength": most})
 
 
-def _pattern(pattern: str, remedy: str) -> Meta:
-    return Meta(extra_json_schema={"pattern": pattern}, extra={"remedy": remedy})
+def pattern(regex: str, remedy: str) -> Meta:
+    """Limit a text to those that match `regex`; `remedy` states how to write one."""
+    return Meta(extra_json_schema={"pattern": regex}, extra={"remedy": remedy})
 
 
 Item = TypeVar("Item")
@@ -44,7 +45,7 @@ NonEmpty = Annotated[Item, Meta(extra_json_schema={"minItems": 1})]
 
 Label = Annotated[
     str,
-    _pattern(
+    pattern(
         r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
         "use 1 to 63 lower-case letters, digits and hyphens, with no hyphen at an end",
     ),
@@ -53,21 +54,21 @@ Label = Annotated[
 
 ModelName = Annotated[
     str,
-    _pattern(
+    pattern(
         r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$",
         "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit",
     ),
 ]
 AdapterPattern = Annotated[
     str,
-    _pattern(
+    pattern(
         r"^[A-Za-z0-9*][A-Za-z0-9._:/*-]{0,127}$",
         "use 1 to 128 letters, digits and . _ : / -, with * for any number of characters",
     ),
 ]
 BlocName = Annotated[
     str,
-    _pattern(r"^[A-Z][A-Z0-9-]{1,31}$", "use 2 to 32 capital letters, digits and hyphens, beginning with a letter"),
+    pattern(r"^[A-Z][A-Z0-9-]{1,31}$", "use 2 to 32 capital letters, digits and hyphens, beginning with a letter"),
 ]
 
 
@@ -92,20 +93,20 @@ CountryRef = Annotated[str, refers_to(COUNTRY)]
 PlaceRef = Annotated[str, refers_to(PLACE)]
 SubdivisionRef = Annotated[
     str,
-    _pattern(r"^[A-Z]{2}-[A-Z0-9]{1,3}$", "write an ISO 3166-2 code with its country, such as US-CA"),
+    pattern(r"^[A-Z]{2}-[A-Z0-9]{1,3}$", "write an ISO 3166-2 code with its country, such as US-CA"),
     refers_to(SUBDIVISION),
 ]
 
 KeyDigest = Annotated[
     str,
-    _pattern(
+    pattern(
         r"^[0-9a-f]{64}$",
         "write the SHA-256 of the key in 64 lower-case hexadecimal digits, in quotes: printf %s KEY | sha256sum",
     ),
 ]
 Origin = Annotated[
     str,
-    _pattern(
+    pattern(
         r"^(\*|(?!http://.*:80$|https://.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?)$",
         "write the origin as browsers send it, such as https://app.example or http://localhost:3000, without a path and"
         " without the default port of the scheme; or *",
@@ -126,6 +127,15 @@ Moment = Annotated[
 ]
 """Unix time (s). A document writes a minute (RFC 3339) of the years 2000 to 2099, in UTC or, without the Z, in local
 time; the compiler applies the time zone."""
+
+Day = Annotated[
+    float,
+    Meta(
+        extra_json_schema={"pattern": r"^20[0-9]{2}-[0-9]{2}-[0-9]{2}$"},
+        extra={"parse": wall_clock_s, "remedy": "write a day, such as 2026-12-01"},
+    ),
+]
+"""Unix time (s) of the beginning of a day in UTC. A document writes the day (RFC 3339) of the years 2000 to 2099."""
 
 Pointer = Annotated[str, length(1, 256)]
 """A JSON pointer (RFC 6901)."""

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.policy.geography import estimated_rtt_ms, great_circle_km, lifted_ms
+from penstock.policy.kinds.billing import Prices, UsageStore
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import DrillSchedule, GuardRails, MaintenanceWindow, Objective, RolloutRules
 from penstock.policy.kinds.regions import EntryMap, Region
@@ -41,6 +42,10 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     failover: Failover = Failover()
     tiers: dict[str, Tier] | UnsetType = UNSET
     """Tiers by name; absent without tiers, so that such policies keep their digest, and earlier releases read them."""
+    prices: tuple[Prices, ...] | UnsetType = UNSET
+    """Price lists by `valid_from`. Like the following field, absent from stored policies without documents of it."""
+    usage_stores: tuple[UsageStore, ...] | UnsetType = UNSET
+    """Stores of the ledger by name; absent if the ledger is off."""
     anonymous_tenant: str | None = None
     """The tenant of requests without an API key; None refuses them."""
     objective: Objective = Objective()
@@ -61,6 +66,13 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     def tier(self, name: str) -> Tier | None:
         """Return the tier with a name, if the policy has it."""
         return None if self.tiers is UNSET else self.tiers.get(name)
+
+    def usage_store(self, region: str) -> UsageStore | None:
+        """Return the store that holds the ledger records of a region, if one does."""
+        for store in self.usage_stores or ():
+            if region in (store.covers or ()):
+                return store
+        return None
 
     def digest(self) -> str:
         """SHA-256 over the canonical encoding: sets and dicts are sorted, so all processes compute the same digest."""

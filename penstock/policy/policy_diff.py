@@ -19,6 +19,8 @@ _KIND_OF = {
     "models": "Model",
     "tenants": "Tenant",
     "tiers": "Tier",
+    "prices": "Prices",
+    "usage_stores": "UsageStore",
     "residency": "ResidencyRule",
     "accepted_losses": "AcceptedLoss",
     "maintenance": "MaintenanceWindow",

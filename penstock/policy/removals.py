@@ -2,7 +2,7 @@
 
 A file that was lost or cut off is often a valid bundle with fewer documents, or with a shorter last document. Without a
 residency rule or a part of one, requests may run where they must not; without tenants, regions, models or routes,
-requests are refused.
+requests are refused; without prices or usage stores, they are free or not recorded.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ _NAMES: Mapping[str, Callable[[Policy], Set[str]]] = {
     "DataClass": _data_classes,
     "Tenant": lambda policy: policy.tenants.keys(),
     "Tier": lambda policy: (policy.tiers or {}).keys(),
+    "Prices": lambda policy: {prices.name for prices in policy.prices or ()},
+    "UsageStore": lambda policy: {store.name for store in policy.usage_stores or ()},
     "Region": lambda policy: policy.regions.keys(),
     "Model": lambda policy: policy.models.keys(),
     "Route": lambda policy: {route.name for route in policy.routes if route.source},
 }
 
-_EACH = frozenset({"ResidencyRule", "DataClass"})
+_EACH = frozenset({"ResidencyRule", "DataClass", "Prices", "UsageStore"})
 """Kinds of which every removal needs an AcceptedRemoval; of the others, only the removal of many documents."""
 
 

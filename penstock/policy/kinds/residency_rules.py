@@ -108,9 +108,10 @@ class AcceptedLoss(PolicyStruct, frozen=True):
 class AcceptedRemoval(PolicyStruct, frozen=True):
     """Accepts that the bundle no longer has these documents.
 
-    Without it, a bundle is refused that removes a residency rule or a data class in use, or more than a quarter (and at
-    least two, or the only one) of the tenants, tiers, regions, models or routes of the policy in force: its files may
-    have been lost or cut off. A listed name must not be in the bundle; a rule that loses entries gets another name.
+    Without it, a bundle is refused that removes a residency rule, a data class in use, a price list, a usage store, or
+    more than a quarter (and at least two, or the only one) of the tenants, tiers, regions, models or routes of the
+    policy in force: its files may have been lost or cut off. A listed name must not be in the bundle; a rule that
+    loses entries gets another name.
     """
 
     name: Label
@@ -125,6 +126,10 @@ class AcceptedRemoval(PolicyStruct, frozen=True):
     """Names of removed tenants."""
     tiers: NonEmpty[tuple[Label, ...]] = ()
     """Names of removed tiers."""
+    prices: NonEmpty[tuple[Label, ...]] = ()
+    """Names of removed price lists."""
+    usage_stores: NonEmpty[tuple[Label, ...]] = ()
+    """Names of removed usage stores."""
     regions: NonEmpty[tuple[Label, ...]] = ()
     """Names of removed regions."""
     models: NonEmpty[tuple[ModelName, ...]] = ()
@@ -142,6 +147,8 @@ _REMOVED_KINDS = {
     "data_classes": "DataClass",
     "tenants": "Tenant",
     "tiers": "Tier",
+    "prices": "Prices",
+    "usage_stores": "UsageStore",
     "regions": "Region",
     "models": "Model",
     "routes": "Route",
