@@ -12,9 +12,9 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from lab.servers.etcd import EtcdServer, start_etcd
-from lab.servers.process import ServerProcess
-from lab.servers.redis import RedisServer
+from adapters.servers.etcd import EtcdServer, start_etcd
+from adapters.servers.process import ServerProcess
+from adapters.servers.redis import RedisServer
 from tests.support.examples import examples
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import start_redis

@@ -18,6 +18,7 @@ from control_plane.cli.lazy_commands import lazy_group
 _COMMANDS = "control_plane.cli.commands"
 
 COMMANDS = {
+    "quickstart": f"{_COMMANDS}.quickstart_command:quickstart",
     "serve": f"{_COMMANDS}.serve_command:serve",
     "certs": f"{_COMMANDS}.certs_commands:app",
     "status": f"{_COMMANDS}.status_command:status",

@@ -24,9 +24,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from adapters.servers.binaries import find_script
 from lab.bench.bench_results import Columns, columns_table, write_results
 from lab.bench.planets import Planet, Size, planet
-from lab.servers.binaries import find_script
 from penstock.fleet.capacity import supply
 from penstock.fleet.snapshot import Snapshot, demand
 from penstock.planning.linear_program.distances import Distances

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
+from adapters.servers.process import ServerProcess
 from lab.bench.compiled import Build
 from lab.geoip import write_geoip
 from lab.planet.configs import FleetFiles
 from lab.planet.planet import Launch, Planet, agent_process, control_plane_process
 from lab.planet.planet_ports import assign_ports
 from lab.planet.topology import Engine, Region, Topology, agent_port, engine_port
-from lab.servers.process import ServerProcess
 
 REGION, CITY = "eu-de", "Frankfurt"
 """The only region of the shipped policy bundle that is started."""

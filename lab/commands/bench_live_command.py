@@ -11,6 +11,7 @@ import structlog
 import typer
 from rich.console import Console
 
+from adapters.servers.errors import ServerError
 from lab.bench.bench_results import closing_line, goals_table, show, this_machine, write_results
 from lab.bench.live.bench_live_report import Conditions, LiveResults, contest_table, live_results
 from lab.bench.live.fleet import INSTANCES
@@ -19,7 +20,6 @@ from lab.bench.live.systems import PEER_NAMES
 from lab.bench.live.workloads import WORKLOADS, Workload, trace_workload
 from lab.open_files import allow_many_open_files
 from lab.refusal import refuse
-from lab.servers.errors import ServerError
 from lab.traces.trace import TraceError
 
 LOADS = (0.5, 0.8, 1.0)

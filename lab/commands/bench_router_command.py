@@ -14,8 +14,10 @@ import typer
 import uvloop
 from rich.console import Console
 
+from adapters.servers.errors import ServerError
 from lab.bench.bench_results import closing_line, goals_table, show, this_machine, write_results
 from lab.bench.compiled import Build, build_of
+from lab.bench.cores import Cores, TooFewCores, divide_cores, keep_to
 from lab.bench.router.bench_router_report import Measurements, Results, results, tables
 from lab.bench.router.contestant import PEERS, Field, start_field
 from lab.bench.router.decision import DecisionCost, decision_costs
@@ -23,8 +25,6 @@ from lab.bench.router.leak import check_leak
 from lab.bench.router.rounds import Setup, open_streams, request_rounds, stream_rounds
 from lab.open_files import allow_many_open_files
 from lab.refusal import refuse
-from lab.servers.cores import Cores, TooFewCores, divide_cores, keep_to
-from lab.servers.errors import ServerError
 from regional_agent.config.file_descriptors import shares_of
 
 SIZES = (10, 100, 1000)

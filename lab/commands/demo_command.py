@@ -12,12 +12,12 @@ import typer
 import uvloop
 from rich.console import Console
 
+from adapters.servers.errors import ServerError
 from control_plane.policy.bundle_errors import PolicyRefused
 from lab.demo.demo import Options, run_demo
 from lab.geoip import GeoDatabaseError
 from lab.open_files import allow_many_open_files
 from lab.refusal import refuse
-from lab.servers.errors import ServerError
 from lab.traces.trace import TraceError
 from lab.wan.matrix import MatrixError
 

@@ -9,12 +9,12 @@ import typer
 import uvloop
 from rich.console import Console
 
+from adapters.servers.errors import ServerError
 from lab.gameday.credential_faults import can_change_clocks
 from lab.gameday.fault_catalogue import FAULTS
 from lab.gameday.gameday_run import conclude, run_gamedays
 from lab.open_files import allow_many_open_files
 from lab.refusal import refuse
-from lab.servers.errors import ServerError
 
 
 def gameday(

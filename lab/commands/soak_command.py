@@ -12,12 +12,12 @@ import typer
 import uvloop
 from rich.console import Console
 
+from adapters.servers.errors import ServerError
 from lab.demo.findings import finding
 from lab.gameday.fault_catalogue import FAULTS, Fault
 from lab.gameday.gameday_run import DayResult, conclude, run_gamedays
 from lab.open_files import allow_many_open_files
 from lab.refusal import refuse
-from lab.servers.errors import ServerError
 
 MAX_GROWTH = 0.2
 """Maximum relative growth of a process's memory from the first to the last day."""

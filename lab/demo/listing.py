@@ -8,11 +8,11 @@ from shlex import quote
 
 from rich.console import Console
 
+from adapters.servers.free_ports import LOOPBACK
 from lab.demo.demo_workload import TENANT_KEYS
 from lab.planet.configs import ADMIN_TOKEN_FILE, IDENTITIES_DIR, control_plane_urls, url
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, FACES, IMAGE_MODEL, agent_port, engine_port
-from lab.servers.free_ports import LOOPBACK
 
 
 def print_page(planet: Planet, console: Console) -> None:

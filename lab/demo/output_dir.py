@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.servers.errors import ServerError
+from adapters.servers.errors import ServerError
 
 NEEDED_BYTES = 150_000_000
 """Disk space (bytes) that a fleet needs. Most of it is the write-ahead log of etcd, which etcd preallocates."""

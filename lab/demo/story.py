@@ -8,6 +8,7 @@ from bisect import bisect
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from adapters.servers.errors import ServerError
 from lab.demo.clients import as_served, entries_of
 from lab.demo.images.image_accounting import accounted_work_s
 from lab.demo.inputs import DemoInputs
@@ -22,7 +23,6 @@ from lab.planet.planet import Planet, control_plane_process
 from lab.planet.topology import IMAGE_MODEL
 from lab.replay.outcome import Outcome
 from lab.replay.replayer import Replayer
-from lab.servers.errors import ServerError
 
 HEAD_START_S = 0.5
 """Time (s) from the start of the replayer to the start of the schedule."""

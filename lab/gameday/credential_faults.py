@@ -9,9 +9,9 @@ from pathlib import Path
 
 from adapters.files.authority_files import load_authority, renew_identity
 from adapters.files.watched_files import CHECK_S
+from adapters.servers.errors import ServerError
 from lab.planet.configs import AUTHORITY_DIR, agent_identity_dir, control_plane_identity_dir
 from lab.planet.planet import Planet
-from lab.servers.errors import ServerError
 
 JUMP_S = 3600
 

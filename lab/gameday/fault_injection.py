@@ -8,6 +8,8 @@ import urllib.request
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from adapters.files.authority_files import issue_identity, load_authority
+from adapters.servers.errors import ServerError
+from adapters.servers.free_ports import LOOPBACK
 from lab.demo.findings import Measured
 from lab.gameday.client_flood import ClientFlood
 from lab.gameday.credential_faults import leader_of
@@ -16,8 +18,6 @@ from lab.planet.configs import AUTHORITY_DIR, agent_identity_dir, control_plane_
 from lab.planet.planet import ASK_TIMEOUT_S, Planet, agent_process, control_plane_process
 from lab.planet.secret_files import FLEET
 from lab.planet.topology import Engine, agent_port, engine_port
-from lab.servers.errors import ServerError
-from lab.servers.free_ports import LOOPBACK
 from penstock.wire.identity import ProcessRole, SpiffeId
 
 SLOW_FACTOR = 10

@@ -10,13 +10,13 @@ from base64 import b64encode
 from collections.abc import Callable
 from statistics import median
 
+from adapters.servers.process import ServerProcess
 from lab.demo.findings import Measured
 from lab.gameday.fault_injection import put_wan_fault
 from lab.gameday.workers import Workers
 from lab.planet.configs import url
 from lab.planet.planet import ASK_TIMEOUT_S, Planet
 from lab.planet.topology import ETCD, etcd_port
-from lab.servers.process import ServerProcess
 
 STOPPED_S, RUNNING_S = 0.4, 0.1
 """Durations (s) for which etcd alternately stops and runs, so that a commit takes hundreds of milliseconds."""

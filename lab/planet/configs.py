@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from adapters.servers.free_ports import LOOPBACK
 from lab.planet.sites import entry_rtt_ms
 from lab.planet.topology import (
     ETCD,
@@ -20,7 +21,6 @@ from lab.planet.topology import (
     etcd_port,
     peer_link,
 )
-from lab.servers.free_ports import LOOPBACK
 from lab.wan.matrix import RttMatrix
 
 Ports = Mapping[str, int]

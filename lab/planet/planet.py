@@ -15,6 +15,13 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
+from adapters.servers.binaries import find_script
+from adapters.servers.errors import NotReady
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.process import ServerProcess
+from adapters.servers.readiness import http_ok
+from adapters.servers.redis import RedisServer
+from lab.bench.cores import pinned_to
 from lab.planet.configs import (
     ADMIN_TOKEN_FILE,
     AGENTS_KEY_FILE,
@@ -31,13 +38,6 @@ from lab.planet.configs import (
 )
 from lab.planet.secret_files import read_secret_line, write_secrets
 from lab.planet.topology import FACES, Region, Topology, agent_port, control_plane_port, engine_port, etcd_port
-from lab.servers.binaries import find_script
-from lab.servers.cores import pinned_to
-from lab.servers.errors import NotReady
-from lab.servers.etcd import EtcdServer
-from lab.servers.process import ServerProcess
-from lab.servers.readiness import http_ok
-from lab.servers.redis import RedisServer
 from lab.wan.matrix import RttMatrix
 
 READY_S = 45.0

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from lab.servers.errors import PortTaken
-from lab.servers.free_ports import is_free
+from adapters.servers.errors import PortTaken
+from adapters.servers.free_ports import is_free
 
 LOWEST, HIGHEST = 10_000, 32_000
 """Range of ports below Linux's default ip_local_port_range, which begins at 32768."""

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from adapters.files.authority_files import create_authority, issue_identity
+from adapters.servers.free_ports import LOOPBACK
 from lab.planet.configs import (
     ADMIN_TOKEN_FILE,
     AGENTS_API_KEYS_FILE,
@@ -17,7 +18,6 @@ from lab.planet.configs import (
     control_plane_identity_dir,
     write_json,
 )
-from lab.servers.free_ports import LOOPBACK
 from penstock.wire.identity import ProcessRole, SpiffeId
 
 FLEET = "lab"

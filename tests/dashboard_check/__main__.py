@@ -10,8 +10,8 @@ import typer
 import uvloop
 from rich.console import Console
 
+from adapters.servers.errors import ServerError
 from lab.open_files import allow_many_open_files
-from lab.servers.errors import ServerError
 from tests.dashboard_check.check_run import NoQueries, check
 from tests.dashboard_check.panel_queries import UnknownVariable
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.servers.errors import MissingBinary
-from lab.servers.free_ports import LOOPBACK
-from lab.servers.process import ServerProcess
-from lab.servers.readiness import http_ok
+from adapters.servers.errors import MissingBinary
+from adapters.servers.free_ports import LOOPBACK
+from adapters.servers.process import ServerProcess
+from adapters.servers.readiness import http_ok
 
 
 class PrometheusServer(ServerProcess):

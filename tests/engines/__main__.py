@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from lab.servers.errors import ServerError
+from adapters.servers.errors import ServerError
 from tests.engines import service_cases, vllm_cases
 from tests.engines.client_runs import SCRIPTS, client_results
 from tests.engines.environments import (

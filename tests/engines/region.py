@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import msgspec
 
+from adapters.servers.errors import NotReady
+from adapters.servers.etcd import start_etcd
+from adapters.servers.process import ServerProcess
 from control_plane.policy.compiler import compile_bundle
-from lab.servers.errors import NotReady
-from lab.servers.etcd import start_etcd
-from lab.servers.process import ServerProcess
 from tests.engines.environments import Installed
 from tests.support.agent_processes import AgentProcess, publish
 from tests.support.redis_server import start_redis

@@ -9,9 +9,9 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab.servers.free_ports import LOOPBACK, free_ports
-from lab.servers.process import ServerProcess
-from lab.servers.readiness import http_ok
+from adapters.servers.free_ports import LOOPBACK, free_ports
+from adapters.servers.process import ServerProcess
+from adapters.servers.readiness import http_ok
 from tests.engines.environments import CannotInstall, Installed
 
 START_TIMEOUT_S = 600.0

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.servers.etcd import EtcdServer
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, Delete, KeyValue, Listing, Put, StoreUnavailable
 from adapters.store.memory_store import MemoryStore
-from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.redis import RedisServer
 from adapters.store import keys
 from adapters.store.codec import decode, encode
 from adapters.store.config_store import KeyValue, Put
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
-from lab.servers.etcd import EtcdServer
-from lab.servers.redis import RedisServer
 from penstock.fleet.report import AgentReport
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan

@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import Message
 
 from adapters.access.callers import Caller, Role
+from adapters.servers.free_ports import LOOPBACK
 from adapters.store.memory_store import MemoryStore
 from control_plane.api.responses import Problem
 from control_plane.api.routes import events_routes as events_module
@@ -26,7 +27,6 @@ from control_plane.daemon import ControlPlane
 from control_plane.events.event_log import EventKind
 from control_plane.planning import planning_loop
 from control_plane.status.query_responses import ExplainResponse
-from lab.servers.free_ports import LOOPBACK
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from tests.support.api_app import leading, new_control_plane, served
 from tests.support.control_planes import OPERATOR, REGIONS, TOKEN

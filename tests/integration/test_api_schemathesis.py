@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import ignored_auth, positive_data_acceptance
 from schemathesis.schemas import BaseSchema
 
-from lab.servers.etcd import start_etcd
+from adapters.servers.etcd import start_etcd
 from tests.support.control_planes import OPERATOR, PLANET, REGIONS, TOKEN, ControlPlaneServer, control_planes
 from tests.support.examples import examples
 from tests.support.reports import offered, packed, report

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lab.bench import pinned
 from lab.bench.router.bench_router_report import Results
-from lab.servers import pinned
 
 BENCH = [str(Path(sys.executable).with_name("penstock-lab")), "bench-router"]
 TINY = [

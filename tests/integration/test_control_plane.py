@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx
 
+from adapters.servers.etcd import EtcdServer
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.config_store import Changed
 from adapters.store.signed_store import SignedStore
 from control_plane.status.status import Status
-from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
 from tests.support.control_planes import (
     LEASE_S,

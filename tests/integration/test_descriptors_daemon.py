@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from lab.servers.etcd import EtcdServer
+from adapters.servers.etcd import EtcdServer
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, answers
 from tests.support.planet import policy

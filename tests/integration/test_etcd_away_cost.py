@@ -6,8 +6,8 @@ import socket
 import subprocess
 import sys
 
-from lab.servers.etcd import EtcdServer
-from lab.servers.free_ports import LOOPBACK
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.free_ports import LOOPBACK
 from tests.support.wait import PATIENCE_S
 
 MAX_SHARE = 0.2

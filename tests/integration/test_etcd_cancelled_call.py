@@ -2,7 +2,7 @@ import asyncio
 import time
 
 from adapters.etcd.etcd_store import EtcdStore
-from lab.servers.etcd import EtcdServer
+from adapters.servers.etcd import EtcdServer
 
 
 async def test_a_call_that_is_cancelled_as_it_completes_is_cancelled(etcd_server: EtcdServer) -> None:

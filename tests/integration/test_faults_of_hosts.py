@@ -12,7 +12,7 @@ from resource import RLIM_INFINITY, RLIMIT_FSIZE, prlimit
 import pytest
 from msgspec.structs import replace
 
-from lab.servers.etcd import EtcdServer
+from adapters.servers.etcd import EtcdServer
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, answers

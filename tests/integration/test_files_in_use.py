@@ -13,9 +13,9 @@ import httpx
 from msgspec.structs import replace
 
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REGION_KEY
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.redis import RedisServer
 from lab.geoip import write_geoip
-from lab.servers.etcd import EtcdServer
-from lab.servers.redis import RedisServer
 from tests.support.admin_keys import ADMIN_HEADERS, write_admin_keys
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, answers

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.free_ports import LOOPBACK
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
 from adapters.store.signed_store import SignedStore
-from lab.servers.etcd import EtcdServer
-from lab.servers.free_ports import LOOPBACK
 from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState
 from tests.support.control_planes import PLANET, REGIONS, Agents, ControlPlaneServer, Operator, control_planes

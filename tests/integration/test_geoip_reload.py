@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 from msgspec.structs import replace
 
-from lab.servers.etcd import EtcdServer, start_etcd
+from adapters.servers.etcd import EtcdServer, start_etcd
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY

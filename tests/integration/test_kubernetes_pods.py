@@ -17,8 +17,8 @@ import httpx
 import pytest
 import yaml
 
-from lab.servers.etcd import EtcdServer
-from lab.servers.free_ports import LOOPBACK
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.free_ports import LOOPBACK
 from penstock.wire.identity import ProcessRole, SpiffeId
 from tests.support.cert_manager import write_requested_identity
 from tests.support.containerfile import health_check

@@ -15,7 +15,7 @@ from mmdb_writer import MMDBWriter
 from msgspec.structs import replace
 from netaddr import IPSet
 
-from lab.servers.etcd import EtcdServer
+from adapters.servers.etcd import EtcdServer
 from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.wire import route_context

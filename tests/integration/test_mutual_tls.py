@@ -12,9 +12,9 @@ from redis.exceptions import RedisError
 from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.servers.redis import RedisServer
 from adapters.store.config_store import StoreUnavailable
 from adapters.tls_contexts import ClientTls
-from lab.servers.redis import RedisServer
 from regional_agent.config.settings_parts import redis_password
 from regional_agent.shared_load.redis_script import RedisAddress, RedisScript
 from tests.support.agent_processes import AgentProcess, write_endpoints

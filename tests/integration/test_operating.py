@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from adapters.access.callers import Caller, Role
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.servers.etcd import EtcdServer
 from adapters.store import keys
 from adapters.store.signed_store import SignedStore
 from control_plane.audit.audit_log import AuditedAction, AuditLog
@@ -24,7 +25,6 @@ from control_plane.planning.plan_history import PlanDiff, PlanSummary
 from control_plane.status.query_responses import WhatIfResponse
 from control_plane.status.status import Status
 from lab.geoip import write_geoip
-from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
 from penstock.routing.explain import Explanation, RegionVerdict
 from penstock.routing.steering import SteeringAdvice

@@ -18,12 +18,12 @@ import httpx
 import msgspec
 import yaml
 
+from adapters.servers.etcd import EtcdServer
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.config_store import Changed
 from adapters.store.signed_store import SignedStore
 from control_plane.audit.audit_chain import AuditEntry, verify_chain
-from lab.servers.etcd import EtcdServer
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from regional_agent.config.active_config import ActiveConfig

@@ -13,8 +13,8 @@ import pytest
 from cryptography import x509
 
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.servers.etcd import EtcdServer
 from adapters.tls_contexts import ClientTls, ServerTls
-from lab.servers.etcd import EtcdServer
 from penstock.wire.identity import Identity, SpiffeId, TrustBundle
 from penstock.wire.session import Sessions
 from regional_agent.peers.server_certificates import AgentCertificateCheck

@@ -12,6 +12,7 @@ import pytest
 
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.files.secret_file import BadSecret
+from adapters.servers.etcd import EtcdServer
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.signed_store import SignedStore
@@ -19,7 +20,6 @@ from control_plane.api.responses import Problem
 from control_plane.metrics import ControlPlaneMetrics
 from control_plane.policy.source.policy_webhook import BURST, PolicyWebhook
 from control_plane.policy.source.webhook_secret import WebhookSecret, load_webhook_secret
-from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
 from tests.support.control_planes import (
     OPERATOR,

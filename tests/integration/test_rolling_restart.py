@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from lab.servers.etcd import EtcdServer
+from adapters.servers.etcd import EtcdServer
 from regional_agent.daemon import MIN_DEFAULT_GRACE_S
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, SSE_HEAD, chunk

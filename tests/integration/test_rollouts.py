@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from adapters.servers.etcd import EtcdServer
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.signed_store import SignedStore
 from control_plane.cli.main import app
 from control_plane.status.status import Status
-from lab.servers.etcd import EtcdServer
 from penstock.planning.plan import RegionPlan
 from penstock.rollout.state_machine import Phase
 from tests.support.control_planes import (

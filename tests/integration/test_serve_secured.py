@@ -16,13 +16,13 @@ import pytest
 from adapters.access.callers import Caller, Role
 from adapters.files.identity_files import CERTIFICATE, PRIVATE_KEY
 from adapters.files.tls_files import BadTlsFiles
+from adapters.servers.binaries import find_script
+from adapters.servers.free_ports import LOOPBACK
+from adapters.servers.process import ServerProcess
 from adapters.store.members import Member
 from adapters.tcp_acceptor import TcpAcceptor
 from adapters.tls_contexts import ClientTls, ServerTls
 from control_plane.leadership.leader_client import ForwardedRequest, LeaderClient, LeaderResponse, LeaderUnavailable
-from lab.servers.binaries import find_script
-from lab.servers.free_ports import LOOPBACK
-from lab.servers.process import ServerProcess
 from penstock.wire.identity import ProcessRole, SpiffeId
 from tests.support.certificates import has_openssl_3, make_authority, make_certificate
 from tests.support.control_planes import OPERATOR, PLANET, TOKEN

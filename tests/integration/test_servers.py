@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from lab.servers import binaries
-from lab.servers.errors import MissingBinary, NotReady, PortTaken, ServerError
-from lab.servers.etcd import EtcdServer, start_etcd
-from lab.servers.free_ports import LOOPBACK, free_ports
-from lab.servers.process import ServerProcess
-from lab.servers.readiness import http_ok
-from lab.servers.redis import RedisServer
+from adapters.servers import binaries
+from adapters.servers.errors import MissingBinary, NotReady, PortTaken, ServerError
+from adapters.servers.etcd import EtcdServer, start_etcd
+from adapters.servers.free_ports import LOOPBACK, free_ports
+from adapters.servers.process import ServerProcess
+from adapters.servers.readiness import http_ok
+from adapters.servers.redis import RedisServer
 from tests.support.etcd_cluster import start_etcd_cluster
 from tests.support.redis_server import start_redis
 from tests.support.reserved_ports import reserved_ports
@@ -139,7 +139,7 @@ def test_free_ports_are_distinct() -> None:
 def test_children_die_when_the_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from lab.servers.free_ports import free_ports; from lab.servers.redis import RedisServer\n"
+        "from adapters.servers.free_ports import free_ports; from adapters.servers.redis import RedisServer\n"
         "server = RedisServer(Path(sys.argv[1]), port=free_ports(1)[0])\n"
         "server.start(); print(server.pid, flush=True); time.sleep(99)"
     )

@@ -9,9 +9,9 @@ from shutil import copytree
 
 from rich.console import Console
 
+from adapters.servers.etcd import EtcdServer
 from control_plane.cli.status_view import status_view
 from control_plane.status.status import RegionStatus, Status
-from lab.servers.etcd import EtcdServer
 from tests.support.agent_processes import AgentProcess, write_endpoints
 from tests.support.chats import BODY
 from tests.support.control_planes import PLANET, Operator, control_planes

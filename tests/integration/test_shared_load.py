@@ -10,7 +10,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from lab.servers.redis import RedisServer
+from adapters.servers.redis import RedisServer
 from penstock.fleet import shared_counts
 from penstock.fleet.shared_counts import FRESH_S, LEASE_S
 from penstock.pools.placement import Reservation

@@ -14,7 +14,7 @@ import redis
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
-from lab.servers.redis import RedisServer
+from adapters.servers.redis import RedisServer
 from penstock.routes.object_locations import SHARE_AGAIN_S, ObjectLocation
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.objects import shared_objects

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import redis
 
-from lab.servers.redis import RedisServer
+from adapters.servers.redis import RedisServer
 from penstock.routing.affinity import BLOCK_BYTES, AffinityIndex, prefix_keys
 from penstock.wire.region_key import RegionKey
 from regional_agent.config.start_epoch import AgentInstance

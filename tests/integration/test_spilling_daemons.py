@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from lab.servers.etcd import EtcdServer
+from adapters.servers.etcd import EtcdServer
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY
 from tests.support.planet import MODEL, policy

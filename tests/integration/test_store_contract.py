@@ -10,6 +10,7 @@ from itertools import count
 import pytest
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.servers.etcd import EtcdServer, start_etcd
 from adapters.store.config_store import (
     Changed,
     Compacted,
@@ -24,7 +25,6 @@ from adapters.store.config_store import (
 )
 from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import SignedStore
-from lab.servers.etcd import EtcdServer, start_etcd
 from tests.support.identities import control_plane_sessions
 from tests.support.stores import compact_etcd, put
 from tests.support.wait import PATIENCE_S

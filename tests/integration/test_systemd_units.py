@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.free_ports import LOOPBACK
 from control_plane.serve import DRAIN_S
-from lab.servers.etcd import EtcdServer
-from lab.servers.free_ports import LOOPBACK
 from regional_agent.daemon import CLOSE_S, MIN_DEFAULT_GRACE_S
 from tests.support.deployed import NAMES, SCRIPTS, DeployedDaemon, replaced
 from tests.support.paths import ROOT

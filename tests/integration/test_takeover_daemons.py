@@ -13,12 +13,12 @@ import msgspec
 import redis
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.redis import RedisServer
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
-from lab.servers.etcd import EtcdServer
-from lab.servers.redis import RedisServer
 from penstock.policy.kinds.spillover_and_failover import Failover
 from regional_agent.endpoints.endpoint_leases import FILE
 from regional_agent.upstream.address import Address

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from adapters.files.authority_files import issue_identity
-from lab.servers.binaries import find_binary
-from lab.servers.process import ServerProcess
-from lab.servers.redis import VALKEY
+from adapters.servers.binaries import find_binary
+from adapters.servers.process import ServerProcess
+from adapters.servers.redis import VALKEY
 from penstock.wire.identity import ProcessRole, SpiffeId
 from tests.support.firewalled_network import FirewalledNetwork, Flow, can_make_networks
 from tests.support.identities import FLEET, YEAR_S, authority

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab.servers.etcd import EtcdServer
+from adapters.servers.etcd import EtcdServer
 from penstock.policy.geography import Location
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.tracing import span_exporter, tracer

@@ -15,11 +15,11 @@ import pytest
 from msgspec.structs import replace
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.servers.etcd import EtcdServer
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
 from adapters.store.signed_store import SignedStore
-from lab.servers.etcd import EtcdServer
 from penstock.overrides.overrides import OverrideSet
 from penstock.planning.plan import RegionPlan
 from penstock.wire.fleet_binding import FleetBinding

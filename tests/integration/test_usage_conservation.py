@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import httpx
 from msgspec.structs import replace
 
-from lab.servers.etcd import EtcdServer
+from adapters.servers.etcd import EtcdServer
 from lab.traces.generate import generate
 from lab.traces.trace import TraceRequest
 from lab.witness import Findings, Generated

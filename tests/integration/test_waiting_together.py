@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from lab.servers.redis import RedisServer
+from adapters.servers.redis import RedisServer
 from penstock.fleet import shared_counts
 from regional_agent.background_tasks import cancel
 from regional_agent.routing import queue_dispatcher

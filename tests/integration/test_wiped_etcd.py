@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.servers.etcd import EtcdServer
 from adapters.store import keys
 from adapters.store.config_store import Put
 from adapters.store.signed_store import SignedStore
-from lab.servers.etcd import EtcdServer
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Agents, Operator, control_planes
 from tests.support.identities import control_plane_sessions

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lab.servers.etcd import EtcdServer
-from lab.servers.redis import RedisServer
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.redis import RedisServer
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY, SSE_HEAD, chunk

@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from lab.servers.etcd import EtcdServer
-from lab.servers.redis import RedisServer
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.redis import RedisServer
 from regional_agent.shared_load.published_load import PublishedLoad
 from regional_agent.upstream.address import Address
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from lab.servers.redis import RedisServer
+from adapters.servers.redis import RedisServer
 from penstock.fleet import shared_counts
 from penstock.pools.placement import Reservation
 from penstock.pools.pool_accounting import NO_LOAD, Load

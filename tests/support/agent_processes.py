@@ -12,13 +12,13 @@ import httpx
 import msgspec
 
 from adapters.etcd.etcd_store import EtcdStore
+from adapters.servers.binaries import find_script
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.process import ServerProcess
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
 from adapters.store.signed_store import SignedStore
-from lab.servers.binaries import find_script
-from lab.servers.etcd import EtcdServer
-from lab.servers.process import ServerProcess
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class

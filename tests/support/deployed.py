@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
+from adapters.servers.process import ServerProcess
 from control_plane.settings import PREFIX as CONTROL_PLANE_PREFIX
 from control_plane.settings import ControlPlaneSettings
-from lab.servers.process import ServerProcess
 from regional_agent.config.settings import PREFIX as AGENT_PREFIX
 from regional_agent.config.settings import AgentSettings
 from tests.support.paths import ROOT

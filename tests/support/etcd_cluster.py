@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.servers.etcd import EtcdServer
-from lab.servers.free_ports import LOOPBACK
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.free_ports import LOOPBACK
 from tests.support.reserved_ports import reserved_ports
 
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lab.servers.die_with_parent import PR_SET_PDEATHSIG
-from lab.servers.process import Running, spawn_program
+from adapters.servers.die_with_parent import PR_SET_PDEATHSIG
+from adapters.servers.process import Running, spawn_program
 
 ENTRY_POINTS = {
     "penstock": ("control_plane.cli.main", "main"),
@@ -52,7 +52,7 @@ class ForkServer:
         self._socket: socket.socket | None = None
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str] | None, log: BinaryIO) -> Running:
-        """Start a program; same interface as `lab.servers.process.spawn_program`."""
+        """Start a program; same interface as `adapters.servers.process.spawn_program`."""
         environment = dict(os.environ if env is None else env)
         own = Path(argv[0]).parent == Path(sys.executable).parent and Path(argv[0]).name in ENTRY_POINTS
         if not own or _loads(environment) != _loads(os.environ):

@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 
 import httpx
 
-from lab.servers.free_ports import LOOPBACK, free_ports
+from adapters.servers.free_ports import LOOPBACK, free_ports
 from tests.support.paths import ROOT
 from tests.support.wait import PATIENCE_S
 

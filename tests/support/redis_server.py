@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.servers.free_ports import free_ports
-from lab.servers.redis import RedisServer
-from lab.servers.starting import PORT_TRIES, start_server
+from adapters.servers.free_ports import free_ports
+from adapters.servers.redis import RedisServer
+from adapters.servers.starting import PORT_TRIES, start_server
 
 
 def start_redis(directory: Path, *, port: int | None = None, timeout_s: float = 15.0) -> RedisServer:

@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from lab.servers.free_ports import LOOPBACK
+from adapters.servers.free_ports import LOOPBACK
 
 CHUNK_BYTES = 65536
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from lab.servers.free_ports import LOOPBACK
+from adapters.servers.free_ports import LOOPBACK
 
 
 def reserve_port() -> socket.socket:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab.servers.etcd import EtcdServer
-from lab.servers.process import ServerProcess
+from adapters.servers.etcd import EtcdServer
+from adapters.servers.process import ServerProcess
 from tests.support.reserved_ports import reserved_ports
 
 

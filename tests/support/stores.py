@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from adapters.etcd.etcd_stubs import Etcd3Client
+from adapters.servers.etcd import EtcdServer
 from adapters.store.config_store import Changed, ConfigStore, Listing, Put, StoreUnavailable
 from adapters.store.informer import Informer
-from lab.servers.etcd import EtcdServer
 from tests.support.wait import PATIENCE_S, found
 
 

@@ -233,6 +233,47 @@ def _check_models(policies: Sequence[Policy], named: Iterable[str]) -> None:
 
 
 @app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(help="Folder of the new bundle.", show_default=False)],
+    region: Annotated[
+        list[str], typer.Option(help="NAME=PLACE of a region: a country (DE) or time zone (Europe/Berlin); repeatable.")
+    ],
+    model: Annotated[list[str], typer.Option(help="Name of a model that engines serve; repeatable.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Write a starter bundle: regions, models, and one tenant, whose API key is printed once."""
+    import secrets
+    from hashlib import sha256
+
+    from control_plane.policy.compiler import compile_bundle
+    from control_plane.quickstart.places import UnknownPlace, place_named
+    from control_plane.quickstart.starter_bundle import TENANT, starter_bundle
+
+    with exit_on_error("policy init"):
+        if directory.exists() and any(directory.iterdir()):
+            raise UsageFault(f"{directory} is not empty; name a new folder")
+        named = {each.partition("=")[0]: each.partition("=")[2] for each in region}
+        key = f"psk-{secrets.token_urlsafe(32)}"
+        try:
+            places = {name: place_named(place) for name, place in named.items()}
+            files = starter_bundle(places, list(dict.fromkeys(model)), sha256(key.encode()).hexdigest())
+            compile_bundle(files)
+        except UnknownPlace as error:
+            raise UsageFault(str(error)) from None
+        except PolicyRefused as refused:
+            raise UsageFault("; ".join(map(str, refused.errors))) from None
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (directory / name).write_text(text, encoding="utf-8")
+    if output is Output.JSON:
+        print_json({"directory": str(directory), "files": sorted(files), "tenant": TENANT, "api_key": key})
+    else:
+        print(f"wrote {', '.join(sorted(files))} to {directory}")
+        print(f"API key of the tenant {TENANT}, which is stored nowhere: {key}")
+        print(f"next: penstock policy verify {directory}")
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of policy files."""
     from control_plane.policy.schema import schema_text

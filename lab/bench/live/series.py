@@ -8,6 +8,7 @@ from random import Random
 
 import msgspec
 
+from adapters.servers.errors import MissingBinary, ServerError
 from lab.bench.live.bench_live_report import PENSTOCK, Conditions, Contest, Demand, System, contest_of
 from lab.bench.live.capacity import capacity_per_s
 from lab.bench.live.contest import LiveRun, Setup, contest
@@ -15,7 +16,6 @@ from lab.bench.live.systems import peers_for, system_of
 from lab.bench.live.workloads import Draw, Workload
 from lab.bench.peers.peer import Peer
 from lab.replay.replay_workload import PlannedRequest
-from lab.servers.errors import MissingBinary, ServerError
 
 CAPACITY_RATE_PER_S, CAPACITY_SECONDS = 10.0, 120.0
 """Rate and duration of the workload that capacity is computed from: about 1,200 requests."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from adapters.servers.binaries import find_binary
 from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch
-from lab.servers.binaries import find_binary
 
 _TYPES = "type.googleapis.com/envoy.extensions"
 _MANAGER = f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager"

@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from adapters.servers.binaries import find_binary
 from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch
-from lab.servers.binaries import find_binary
 
 
 class Haproxy:

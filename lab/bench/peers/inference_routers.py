@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from adapters.servers.binaries import find_script
+from adapters.servers.free_ports import free_ports
 from lab.bench.peers.peer import ROOM_FOR_STREAMS, Launch
-from lab.servers.binaries import find_script
-from lab.servers.free_ports import free_ports
 
 LOG_LEVEL = "error"
 

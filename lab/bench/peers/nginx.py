@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from adapters.servers.errors import MissingBinary
 from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch
-from lab.servers.errors import MissingBinary
 
 _BESIDE_PATH = "/usr/sbin/nginx"
 """Path of the package's binary, whose directory is often not on the PATH of users."""

@@ -12,8 +12,8 @@ from typing import cast
 import httptools
 import uvloop
 
+from adapters.servers.free_ports import LOOPBACK
 from lab.open_files import allow_many_open_files
-from lab.servers.free_ports import LOOPBACK
 
 
 class Relay:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from adapters.servers.free_ports import LOOPBACK, free_ports
+from adapters.servers.process import ServerProcess
+from adapters.servers.readiness import http_ok
+from adapters.servers.starting import PORT_TRIES, start_server
+from lab.bench.cores import pinned_to
 from lab.bench.peers.peer import Peer
-from lab.servers.cores import pinned_to
-from lab.servers.free_ports import LOOPBACK, free_ports
-from lab.servers.process import ServerProcess
-from lab.servers.readiness import http_ok
-from lab.servers.starting import PORT_TRIES, start_server
 
 READY_S = 30.0
 

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import msgspec
 
+from adapters.servers.errors import ServerError
+from adapters.servers.free_ports import LOOPBACK, free_ports
+from adapters.servers.process import ServerProcess
+from adapters.servers.readiness import http_ok
+from adapters.servers.starting import PORT_TRIES, start_server
 from lab.bench.compiled import Build
+from lab.bench.cores import Cores
 from lab.bench.peers.bare_relay import BareRelay
 from lab.bench.peers.envoy import Envoy
 from lab.bench.peers.haproxy import Haproxy
@@ -22,12 +28,6 @@ from lab.bench.router.chat import MODEL
 from lab.bench.site import SETTINGS, agents_of, make_site, traffic_ports
 from lab.planet.bundle import bench_router_bundle, write_bundle
 from lab.planet.topology import Engine
-from lab.servers.cores import Cores
-from lab.servers.errors import ServerError
-from lab.servers.free_ports import LOOPBACK, free_ports
-from lab.servers.process import ServerProcess
-from lab.servers.readiness import http_ok
-from lab.servers.starting import PORT_TRIES, start_server
 
 PENSTOCK = "penstock"
 BASELINE = "baseline"

@@ -6,6 +6,7 @@ from statistics import fmean
 
 import msgspec
 
+from adapters.servers.errors import NotReady
 from lab.bench.process_cost import resident_bytes
 from lab.bench.router.backends import Pace
 from lab.bench.router.chat import answer, requests_of
@@ -13,7 +14,6 @@ from lab.bench.router.contestant import PENSTOCK, Field
 from lab.bench.router.load import Load
 from lab.bench.router.rounds import Progress, clients, set_pace
 from lab.bench.router.streams import Streams
-from lab.servers.errors import NotReady
 
 CONNECTIONS = 64
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from adapters.servers.free_ports import LOOPBACK
 from lab.bench.process_cost import cpu_s, resident_bytes
 from lab.bench.router.backends import PACE_PATH, Pace
 from lab.bench.router.chat import Client, answer, requests_of
@@ -17,7 +18,6 @@ from lab.bench.router.load import Load
 from lab.bench.router.streams import Streams
 from lab.geoip import SITES
 from lab.quantile import quantile
-from lab.servers.free_ports import LOOPBACK
 
 Progress = Callable[[str], None]
 """Progress callback: receives a short description of the current measurement."""

@@ -12,9 +12,9 @@ import pytest
 
 from adapters import tcp_acceptor
 from adapters.files.identity_files import CERTIFICATE, PRIVATE_KEY
+from adapters.servers.free_ports import LOOPBACK
 from adapters.tcp_acceptor import TcpAcceptor
 from adapters.tls_contexts import ServerTls
-from lab.servers.free_ports import LOOPBACK
 from tests.support.identities import control_plane_id, write_identity
 from tests.support.on_uvloop import on_uvloop
 from tests.support.wait import PATIENCE_S, until

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from lab.servers.free_ports import LOOPBACK
+from adapters.servers.free_ports import LOOPBACK
 from tests.support.relay import Relay
 from tests.support.wait import PATIENCE_S
 

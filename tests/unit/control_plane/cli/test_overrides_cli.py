@@ -18,6 +18,7 @@ import uvicorn
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
+from adapters.servers.free_ports import LOOPBACK
 from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.auth.admin_token import AdminToken
@@ -27,7 +28,6 @@ from control_plane.cli.error_output import UsageFault
 from control_plane.cli.main import app
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
-from lab.servers.free_ports import LOOPBACK
 from penstock.fleet import snapshot
 from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions

@@ -191,3 +191,29 @@ def test_every_policy_command_is_registered_under_its_name() -> None:
     assert [name for name in commands if name not in listed] == []
     assert run("policy", "rollback", "--help").exit_code == 0
     assert run("policy", "run", "--help").exit_code == 2
+
+
+def test_init_writes_a_bundle_that_verify_accepts(tmp_path: Path) -> None:
+    bundle = tmp_path / "new"
+    regions = ["--region", "eu-de=DE", "--region", "asia-tokyo=Asia/Tokyo"]
+    result = run("policy", "init", str(bundle), *regions, "--model", "m", "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    assert msgspec.json.decode(result.stdout)["api_key"].startswith("psk-")
+    assert run("policy", "verify", str(bundle)).exit_code == 0
+    again = run("policy", "init", str(bundle), *regions, "--model", "m")
+    assert "is not empty; name a new folder" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("region", "model", "message"),
+    [
+        ("eu=Nowhere", "m", "Nowhere is no country and no time zone"),
+        ("Eu=DE", "m", "use 1 to 63 lower-case letters"),
+        ("eu=DE", "/m", "models.yaml"),
+    ],
+)
+def test_init_refuses_invalid_names_and_writes_nothing(tmp_path: Path, region: str, model: str, message: str) -> None:
+    result = run("policy", "init", str(tmp_path / "new"), "--region", region, "--model", model)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (tmp_path / "new").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters.servers.errors import MissingBinary
 from lab.bench.peers import envoy, haproxy, inference_routers, nginx
 from lab.bench.peers.envoy import Envoy
 from lab.bench.peers.haproxy import Haproxy
@@ -15,7 +16,6 @@ from lab.bench.peers.inference_routers import AT_THEIR_BEST, SGLANG_ROUTER, VLLM
 from lab.bench.peers.nginx import Nginx
 from lab.bench.peers.peer import READY_PATH, ROOM_FOR_STREAMS, Launch, Peer
 from lab.bench.router.contestant import start_peers
-from lab.servers.errors import MissingBinary
 
 BACKENDS = [11001, 11002]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from adapters.servers.errors import ServerError
 from lab.demo.output_dir import check_space, lock_output_dir
-from lab.servers.errors import ServerError
 
 
 def test_a_folder_is_locked_by_its_run(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
+from adapters.servers.errors import PortTaken
 from lab.engine.engine_config import load_engines_config
 from lab.planet.bundle import load_bundle, matrix_of
 from lab.planet.configs import FleetFiles, agent_environment, endpoints_file, engines_file, wan_file, write_json
 from lab.planet.planet_ports import assign_ports
 from lab.planet.topology import agent_port, demo_planet, entry_link, peer_link
-from lab.servers.errors import PortTaken
 from lab.wan.wan_config import plan_links, read_config
 from regional_agent.config.settings import load_settings
 from regional_agent.endpoints.endpoint_file import parse_endpoints

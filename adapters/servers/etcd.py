@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab.servers.binaries import find_binary
-from lab.servers.free_ports import LOOPBACK, free_ports
-from lab.servers.process import ServerProcess
-from lab.servers.readiness import http_ok
-from lab.servers.starting import PORT_TRIES, start_server
+from adapters.servers.binaries import find_binary
+from adapters.servers.free_ports import LOOPBACK, free_ports
+from adapters.servers.process import ServerProcess
+from adapters.servers.readiness import http_ok
+from adapters.servers.starting import PORT_TRIES, start_server
 
 
 class EtcdServer(ServerProcess):
@@ -22,6 +22,7 @@ class EtcdServer(ServerProcess):
         name: member name.
         peers: peer URL of every member by name, including this member; None for a cluster of one member.
         quota_bytes: maximum size of the database (bytes); 0 for the default of etcd.
+        durable: whether confirmed writes survive a crash of the machine, and not only of the process.
 
     Raises:
         MissingBinary: etcd is not installed.
@@ -36,6 +37,7 @@ class EtcdServer(ServerProcess):
         name: str = "etcd",
         peers: Mapping[str, str] | None = None,
         quota_bytes: int = 0,
+        durable: bool = False,
     ) -> None:
         self.client_port = client_port
         self.endpoint = f"{LOOPBACK}:{client_port}"
@@ -59,8 +61,8 @@ class EtcdServer(ServerProcess):
                 "--initial-cluster=" + ",".join(f"{member}={url}" for member, url in members.items()),
                 f"--heartbeat-interval={election_ms // 10}",
                 f"--election-timeout={election_ms}",
-                # The kernel keeps unsynced data of a killed process, and a lab fleet never loses the kernel.
-                "--unsafe-no-fsync",
+                # The kernel keeps unsynced data of a killed process.
+                *([] if durable else ["--unsafe-no-fsync"]),
                 # Before 3.5.3, a kill after the periodic commit of the database can lose a confirmed write
                 # (https://github.com/etcd-io/etcd/issues/13766). Without that commit, etcd commits its database after
                 # every tenth write, never within one, and reads the writes after the last commit from its log. The

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lab.servers import pinned
+from lab.bench import pinned
 
 
 class TooFewCores(Exception):

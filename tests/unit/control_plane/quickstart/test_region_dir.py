@@ -1,0 +1,78 @@
+"""The directory of a quickstart: files that the daemons accept, and later runs that keep edits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from adapters.configuration.settings_loader import load_with_origins
+from control_plane.config_check import config_problems
+from control_plane.policy.bundle_errors import PolicyRefused
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.folder import read_folder
+from control_plane.quickstart.places import Place
+from control_plane.quickstart.region_dir import (
+    Engine,
+    RegionDir,
+    UnusableDirectory,
+    add_engines,
+    first_model,
+    open_region_dir,
+    write_region_dir,
+)
+from control_plane.settings import PREFIX, ControlPlaneSettings
+
+HERE = Place("DE", 52.5, 13.37)
+VLLM = Engine("http://127.0.0.1:8000", ("m",))
+
+
+@pytest.fixture
+def region_dir(tmp_path: Path) -> RegionDir:
+    return write_region_dir(tmp_path / "new", "local", HERE, [VLLM])
+
+
+def test_the_control_plane_accepts_its_settings(region_dir: RegionDir) -> None:
+    loaded = load_with_origins(
+        ControlPlaneSettings, PREFIX, config=region_dir.control_plane_settings, environment={}
+    ).settings
+    assert config_problems(loaded) == []
+
+
+def test_secrets_are_readable_by_the_owner_only(region_dir: RegionDir) -> None:
+    for secret in (region_dir.api_key, region_dir.admin_token, region_dir.path / "authority" / "ca.key"):
+        assert secret.stat().st_mode & 0o077 == 0
+
+
+def test_a_later_run_finds_the_directory_and_keeps_edits(region_dir: RegionDir) -> None:
+    assert open_region_dir(region_dir.path) == region_dir
+    edited = region_dir.endpoints.read_text().replace("slots: 32", "slots: 8")
+    region_dir.endpoints.write_text(edited)
+    add_engines(region_dir, [VLLM, Engine("http://127.0.0.1:8001", ("m", "other"))])
+    entries = yaml.safe_load(region_dir.endpoints.read_text())
+    assert [(entry["name"], entry["url"], entry["slots"]) for entry in entries] == [
+        ("engine-1", "http://127.0.0.1:8000", 8),
+        ("engine-2", "http://127.0.0.1:8001", 32),
+    ]
+    assert set(compile_bundle(read_folder(region_dir.policy)).models) == {"m", "other"}
+    assert first_model(region_dir) == "m"
+
+
+def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(UnusableDirectory, match="is not empty"):
+        open_region_dir(tmp_path)
+    assert open_region_dir(tmp_path / "new") is None
+
+
+def test_a_name_that_no_policy_may_have_is_refused_before_anything_is_written(
+    tmp_path: Path, region_dir: RegionDir
+) -> None:
+    with pytest.raises(PolicyRefused, match=r"models\.yaml"):
+        write_region_dir(tmp_path / "other", "local", HERE, [Engine("http://127.0.0.1:1", ("/models/m.gguf",))])
+    assert not (tmp_path / "other").exists()
+    before = region_dir.endpoints.read_text()
+    with pytest.raises(PolicyRefused, match=r"models-2\.yaml"):
+        add_engines(region_dir, [Engine("http://127.0.0.1:1", ("/models/m.gguf",))])
+    assert region_dir.endpoints.read_text() == before
