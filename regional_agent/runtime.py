@@ -10,6 +10,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from adapters.configuration.settings_loader import BadSettings
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.files.watched_files import ReloadedFiles, Watched, WatchedFiles
 from adapters.store import keys
@@ -25,7 +26,7 @@ from penstock.wire.region_key import RegionKeys
 from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.active_config import ActiveConfig
-from regional_agent.config.settings import AgentSettings
+from regional_agent.config.settings import PREFIX, AgentSettings
 from regional_agent.config.settings_parts import endpoint_settings, make_state_dir, redis_password, tls_to_etcd
 from regional_agent.config.start_epoch import AgentInstance, next_epoch
 from regional_agent.endpoints.endpoint_leases import LeaseFile
@@ -61,6 +62,9 @@ from regional_agent.telemetry.reporter import ControlPlanes, Reporter
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPools
+
+ADDRESS_RETRY_S = 0.5
+"""Interval (s) of the check whether another agent is registered at the address of this agent."""
 
 REGISTRATION_TTL_S = 5
 """Time (s) until the registration of a failed agent expires; other regions detect the failure sooner by probes."""
@@ -264,11 +268,25 @@ class AgentRuntime:
             settings.advertise_admin_url or admin_url,
             self._agent.epoch,
             self.responder.certificate,
+            settings.advertise_peer_server_name or "",
         )
+        await self._require_own_address(member)
         own_key = keys.agent(settings.region, settings.name)
         self._registration = Registration(self._store, own_key, encode(member), ttl_s=REGISTRATION_TTL_S, rng=self._rng)
         self._registration.start()
         self._tasks.append(asyncio.create_task(sign_again_when_due(self._store, self._binding, lambda: own_key)))
+
+    async def _require_own_address(self, member: AgentMember) -> None:
+        """Raise BadSettings if another agent is registered at the address, for longer than a crashed one would be."""
+        until = time.monotonic() + REGISTRATION_TTL_S + 1.0
+        while other := await self._directory.agent_at(member):
+            if time.monotonic() > until:
+                raise BadSettings(
+                    f"{PREFIX}ADVERTISE_PEER_URL: agent {other} of the region has the same address"
+                    f" {member.peer_address}; give each agent an address of its own, or a"
+                    f" {PREFIX}ADVERTISE_PEER_SERVER_NAME by which a gateway selects it"
+                )
+            await asyncio.sleep(ADDRESS_RETRY_S)
 
     async def withdraw(self) -> None:
         """Begin to shut down: report not ready to clients and other regions, and delete the registration.

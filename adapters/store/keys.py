@@ -91,6 +91,11 @@ def agent(region: str, name: str) -> str:
     return f"{AGENTS}{region}/{name}"
 
 
+def agents_of(region: str) -> str:
+    """Returns the prefix of the registrations of a region's agents."""
+    return f"{AGENTS}{region}/"
+
+
 def policy(digest: str) -> str:
     """Returns the key of a compiled policy, which is immutable; `digest` is the digest of its content."""
     return POLICIES + digest

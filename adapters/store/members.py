@@ -44,3 +44,11 @@ class AgentMember(msgspec.Struct, frozen=True):
     """Fencing epoch of the agent; a restarted agent has a larger one."""
     certificate: str = ""
     """Certificate (DER in base64), with which other agents accept route contexts before the agent's first probe."""
+    server_name: str = ""
+    """Name that other regions' TLS handshakes request, so that a gateway at `peer_url` selects this agent; empty for
+    the host of `peer_url`."""
+
+    @property
+    def peer_address(self) -> str:
+        """`peer_url` with the server name, if any, as `Address.parse` reads it."""
+        return f"{self.peer_url}?server_name={self.server_name}" if self.server_name else self.peer_url

@@ -34,7 +34,7 @@ from adapters.store.members import named
 from penstock.wire.route_context import MAX_DEADLINE_S
 from regional_agent.http.headers.header_rules import HOP_BY_HOP, NOT_FOR_ENGINES, OWN_PREFIX, SINGLE_HEADERS
 from regional_agent.http.limits import Limits
-from regional_agent.upstream.address import Address
+from regional_agent.upstream.address import Address, is_server_name
 from regional_agent.upstream.upstream_pool import DEFAULT_MAX_MOVED_S
 
 PREFIX = "PENSTOCK_AGENT_"
@@ -91,6 +91,12 @@ def _location_header(value: str) -> str:
 def _http_url(value: str) -> str:
     Address.parse(value)
     return value.rstrip("/")
+
+
+def _server_name(value: str) -> str:
+    if not is_server_name(value):
+        raise ValueError(f"{value!r} is not a DNS name, such as eu-de-1.agents.example")
+    return value
 
 
 def _without_path(value: str) -> str:
@@ -153,9 +159,12 @@ class AgentSettings(BaseModel):
     advertise_peer_url: HttpUrl | None = None
     """URL at which agents of other regions reach this agent: https://host:port. Default: the address of
     `peer_listen`."""
+    advertise_peer_server_name: Annotated[str, AfterValidator(_server_name)] | None = None
+    """Name that the TLS handshakes of other regions' agents request (SNI), where `advertise_peer_url` is a gateway that
+    forwards connections by it, unopened. Each agent of a region has a name of its own. Default: the host of the URL."""
     peer_urls: Annotated[dict[Name, tuple[HttpUrl, ...]], BeforeValidator(from_json)] = {}
     """https URLs of other regions' agents: lists by region, as a JSON object in the environment. For regions that are
-    not listed, the agents' registrations in etcd are used."""
+    not listed, the agents' registrations in etcd are used. `?server_name=NAME` sets the name of the TLS handshake."""
     etcd_endpoints: Annotated[tuple[Annotated[str, BeforeValidator(str)], ...], BeforeValidator(listed)]
     """host:port of each etcd member; comma-separated."""
     etcd_prefix: Annotated[str, AfterValidator(key_prefix)] = DEFAULT_PREFIX
@@ -299,6 +308,16 @@ class AgentSettings(BaseModel):
                 f"{{advertise_peer_url}}: {self.peer_listen.host} is a wildcard address, which other regions cannot"
                 " connect to; set the URL to https://host:port"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _require_url_of_server_name(self) -> AgentSettings:
+        if self.advertise_peer_server_name is not None and self.advertise_peer_url is None:
+            raise ValueError(
+                "{advertise_peer_server_name}: requires {advertise_peer_url}, the URL of the gateway that selects by it"
+            )
+        if self.advertise_peer_url is not None and "?" in self.advertise_peer_url:
+            raise ValueError("{advertise_peer_url}: set the name of the handshake in {advertise_peer_server_name}")
         return self
 
     @model_validator(mode="after")

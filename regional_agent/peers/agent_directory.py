@@ -80,7 +80,7 @@ class AgentDirectory:
         """Load the registrations on disk, and start to follow the store."""
         stored = self._file.load()
         if stored is not None:
-            self._stored = {key: member for key, member in stored.members.items() if _is_address(member.peer_url)}
+            self._stored = {key: member for key, member in stored.members.items() if _is_address(member.peer_address)}
             for member in self._stored.values():
                 self._introduce(member)
         self._informer.start()
@@ -97,7 +97,7 @@ class AgentDirectory:
         fixed = self._fixed.get(region)
         if fixed is not None:
             return fixed
-        urls = [member.peer_url for member in self._known().values() if member.region == region]
+        urls = [member.peer_address for member in self._known().values() if member.region == region]
         return self._usable(urls, region)[:MAX_AGENTS_PER_REGION]
 
     def names(self, region: str) -> tuple[str, ...]:
@@ -117,6 +117,22 @@ class AgentDirectory:
         except (TimeoutError, StoreError, CodecError):
             return self.member(region, name)
 
+    async def agent_at(self, own: AgentMember) -> str:
+        """Return the name of another agent of the region with the address of `own`; empty if there is none.
+
+        A balancer in front of several agents would send each connection to another one, whose keys differ.
+        """
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                listing = await self._store.list(keys.agents_of(own.region))
+            others = [decode(item.value, AgentMember) for item in listing.items if item.value]
+        except (TimeoutError, StoreError, CodecError):
+            others = list(self._known().values())
+        for other in others:
+            if (other.region, other.peer_address) == (own.region, own.peer_address) and other.name != own.name:
+                return other.name
+        return ""
+
     def may_have(self, region: str, name: str) -> bool:
         """Whether an agent is registered under this name, or no registrations could be read yet."""
         if not self._informer.synced and not self._stored:
@@ -135,8 +151,8 @@ class AgentDirectory:
             member = decode(change.now.value, AgentMember)
             if change.key != keys.agent(member.region, member.name):
                 raise CodecError(f"{member.region}/{member.name} is registered under the key of another agent")
-            if not _is_address(member.peer_url):
-                raise CodecError(f"{member.peer_url!r} is not an address of an agent")
+            if not _is_address(member.peer_address):
+                raise CodecError(f"{member.peer_address!r} is not an address of an agent")
         except CodecError as error:
             # The last valid registration remains in use, since the agent writes its registration again soon.
             log.warning("agent registration ignored", key=change.key, reason=str(error))

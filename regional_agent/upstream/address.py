@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from ipaddress import ip_address
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from penstock.wire.reserved_addresses import NUMBER_LAST
 
@@ -22,10 +22,12 @@ class Address(NamedTuple):
     """Whether connections to the server use TLS."""
     region: str = ""
     """Region of the agent that listens at the address; empty for other servers."""
+    server_name: str = ""
+    """Name that the TLS handshake requests (SNI, RFC 6066), by which a gateway selects the server; empty for `host`."""
 
     @classmethod
     def parse(cls, url: str, region: str = "") -> Address:
-        """Return the address in `http://host:port[/...]`, or https.
+        """Return the address in `http://host:port[/...]`, or https; `?server_name=NAME` sets the name of the handshake.
 
         Args:
             region: region of the agent that listens at the address; empty for other servers.
@@ -36,10 +38,19 @@ class Address(NamedTuple):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not is_host(parts.hostname or "") or not parts.port:
             raise ValueError(f"{url!r} is not of the form http://host:port (or https)")
-        return cls(str(parts.hostname), parts.port, parts.scheme == "https", region)
+        names = [name for key, name in parse_qsl(parts.query, keep_blank_values=True) if key == "server_name"]
+        name = names[-1] if names else ""
+        if names and not (parts.scheme == "https" and is_server_name(name)):
+            raise ValueError(f"{url!r}: server_name must be a DNS name, of an https URL")
+        return cls(str(parts.hostname), parts.port, parts.scheme == "https", region, name)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_server_name(text: str) -> bool:
+    """Whether `text` is a DNS name that a TLS handshake can request (RFC 6066): no IP address."""
+    return _NAME.fullmatch(text) is not None and NUMBER_LAST.fullmatch(text) is None and not text.endswith(".")
 
 
 def is_host(text: str) -> bool:

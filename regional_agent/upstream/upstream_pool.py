@@ -110,7 +110,7 @@ class UpstreamPool:
             self._host_lines.clear()
         trust = self._trust.get(address)
         name = trust.server_name if trust is not None and address.tls else ""
-        named = address._replace(host=name) if name else address
+        named = address._replace(host=name or address.server_name or address.host)
         line = self._host_lines[address] = b"host: %b\r\n" % str(named).encode()
         return line
 
@@ -178,7 +178,7 @@ class UpstreamPool:
         loop, tls, server_name, trust = asyncio.get_running_loop(), None, None, self._trust.get(address)
         if address.tls:
             own_tls, own_name = trust if trust is not None else _POOL_TRUST
-            tls, server_name = (own_tls or self._tls)(), own_name or address.host
+            tls, server_name = (own_tls or self._tls)(), own_name or address.server_name or address.host
         failed: OSError | None = None
         for host in await self._hosts.of(address.host):
             try:

@@ -80,6 +80,20 @@ async def test_addresses_in_settings_take_precedence(start: Start) -> None:
     assert directory.addresses("there") == tuple(Address("127.0.0.1", port, True, "there") for port in (100, 101))
 
 
+async def test_a_registered_server_name_is_part_of_the_address(start: Start) -> None:
+    store = MemoryStore()
+    directory = start(store)
+    first, second = (
+        msgspec.structs.replace(member("there", name, 443), server_name=f"{name}.example") for name in ("a", "b")
+    )
+    await register(store, first, second)
+    await until(lambda: len(directory.addresses("there")) == 2)
+    assert {address.server_name for address in directory.addresses("there")} == {"a.example", "b.example"}
+    assert await directory.agent_at(msgspec.structs.replace(first, name="c")) == "a"
+    assert await directory.agent_at(first) == ""
+    assert await directory.agent_at(msgspec.structs.replace(first, region="here")) == ""
+
+
 async def test_an_invalid_registration_is_ignored(start: Start) -> None:
     store = MemoryStore()
     directory = start(store)

@@ -8,6 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
+from adapters.configuration.settings_loader import BadSettings
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.servers.etcd import EtcdServer
 from adapters.servers.redis import RedisServer
@@ -29,6 +30,7 @@ from penstock.wire import identity, probe
 from penstock.wire.identity import encode_certificate
 from penstock.wire.probe import ProbeRequest
 from penstock.wire.session import Purpose, Session, Sessions
+from regional_agent import runtime
 from regional_agent.config.settings import AgentSettings
 from regional_agent.runtime import AgentCredentials, AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
@@ -264,6 +266,21 @@ async def test_registers_and_withdraws(sites: list[Site], own_etcd: EtcdServer) 
         await here.withdraw()
         assert await registered() is None
         await until(lambda: not there.peers.view("eu-de", "m", time.monotonic()).ready)
+    await store.close()
+
+
+async def test_an_agent_with_the_address_of_another_does_not_start(
+    sites: list[Site], own_etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "REGISTRATION_TTL_S", 0)
+    de, _ = sites
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), agent_sessions("eu-de", "agent-0"))
+    async with de.peer:
+        other = AgentMember("eu-de", "agent-0", de.peer.url, "http://127.0.0.1:1", 1)
+        await store.commit((), (Put(keys.agent("eu-de", "agent-0"), encode(other)),))
+    with pytest.raises(BadSettings, match="agent agent-0 of the region has the same address"):
+        async with de.running():
+            pass
     await store.close()
 
 

@@ -96,6 +96,24 @@ async def test_requests_are_forwarded_to_an_agent_of_the_expected_region(tmp_pat
         client.close()
 
 
+async def test_the_handshake_requests_the_server_name_of_the_address(tmp_path: Path) -> None:
+    requested: list[str] = []
+    tls = server_tls(write_identity(tmp_path / "identity", THERE))
+    context = tls()
+    context.sni_callback = lambda _socket, name, _context: requested.append(name)
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    pool = pool_of(tmp_path / "own")
+    for address in (
+        Address("127.0.0.1", port, True, "eu-es", "eu-es-1.example"),
+        Address.parse(f"https://localhost:{port}", "eu-es"),
+    ):
+        (await pool.connect(address)).abort()
+    assert requested == ["eu-es-1.example", "localhost"]
+    server.close()
+    await server.wait_closed()
+
+
 async def test_the_host_in_the_certificate_does_not_count(tmp_path: Path) -> None:
     directory = write_identity(tmp_path / "identity", THERE)
     key, certificate = authority().issue(THERE, ["elsewhere.example"], time.time(), YEAR_S)

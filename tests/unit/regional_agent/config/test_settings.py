@@ -65,6 +65,23 @@ def test_http_urls_of_peers_are_accepted_where_they_are_allowed(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
+    ("given_settings", "message"),
+    [
+        ({"ADVERTISE_PEER_SERVER_NAME": "a.example"}, "requires PENSTOCK_AGENT_ADVERTISE_PEER_URL"),
+        ({"ADVERTISE_PEER_SERVER_NAME": "10.0.0.1"}, "is not a DNS name"),
+        ({"ADVERTISE_PEER_URL": "https://a:1?server_name=b"}, "set the name of the handshake in"),
+        ({"PEER_URLS": '{"eu-es": ["https://a:1?server_name=-"]}'}, "server_name must be a DNS name"),
+    ],
+)
+def test_invalid_names_of_handshakes_are_refused(
+    monkeypatch: pytest.MonkeyPatch, given_settings: dict[str, str], message: str
+) -> None:
+    given(monkeypatch, **given_settings)
+    with pytest.raises(BadSettings, match=message):
+        load_settings()
+
+
+@pytest.mark.parametrize(
     ("link", "field", "url"),
     [("redis", "REDIS_URL", "redis://a:1"), ("control-planes", "CONTROL_PLANE_URLS", "http://a:1")],
 )

@@ -203,6 +203,13 @@ def test_each_worker_has_a_name_files_and_ports_of_its_own() -> None:
     assert worker_settings(settings(), 2).peer_listen.port == 0
 
 
+def test_workers_behind_a_gateway_share_its_port_and_have_names_of_their_own() -> None:
+    host = settings(advertise_peer_url="https://gateway:443", advertise_peer_server_name="eu-de-1.agents.example")
+    second = worker_settings(host, 2)
+    assert second.advertise_peer_url == "https://gateway:443"
+    assert second.advertise_peer_server_name == "eu-de-1-2.agents.example"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
