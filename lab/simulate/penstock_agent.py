@@ -195,6 +195,8 @@ class PenstockAgent(Generic[Request]):
         endpoint, spared_s = chosen
         placement = Placement(endpoint, estimate, spared_s, clock.now)
         placement.take()
+        placement.charged_s = estimate.work.prefill_s + estimate.work.decode_s - spared_s
+        placement.counter = self.queue.counters.start(0, estimate.tenant, 1.0, placement.charged_s)
         self._changed()
 
         def on_first() -> None:
@@ -204,10 +206,12 @@ class PenstockAgent(Generic[Request]):
                 self._chooser.learn_first_byte(placement, clock.now)
 
         def on_end() -> None:
+            usage = self._region.fleet.usage(request)
             placement.release()
+            placement.end_charge(clock.now, clock.now - placement.since, usage)
             self._changed()
             endpoint.completed(clock.now - placement.since)
-            self._chooser.learn_response(placement, clock.now, self._region.fleet.usage(request))
+            self._chooser.learn_response(placement, clock.now, usage)
             if len(self.queue):
                 self._update(clock.now)
                 self._serve()
@@ -228,7 +232,7 @@ class PenstockAgent(Generic[Request]):
         offers = Pass(self.queue, self._other_heads)
         while (request := (offer := offers.next(now, has_room=self._pool.has_room)).request) is not None:
             if self._place(request.item):
-                self.queue.start(request)
+                self.queue.leave(request)
                 self._changed()
             else:
                 offers.no_target(request)

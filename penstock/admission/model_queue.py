@@ -27,6 +27,7 @@ from heapq import heapify, heappop, heappush
 from typing import Generic, NamedTuple
 
 from penstock.admission.tenant_order import Item, PriorityLevel, QueuedRequest, TenantQueue
+from penstock.admission.work_counters import ModelCounters, TenantCounter
 from penstock.policy.kinds.models import Queueing
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
@@ -80,16 +81,20 @@ class ModelQueue(Generic[Item]):
         max_bytes: int = MAX_WAITING_BYTES,
         numbers_from: int = 0,
         group_of: Callable[[Item], str] = lambda item: "",
+        counters: ModelCounters | None = None,
     ) -> None:
         """Create an empty queue.
 
         Args:
+            counters: the work that tenants received from the model's endpoints; None to create them.
             numbers_from: added to the numbers of places, to make them unique in the region.
             group_of: returns the group of a request: all requests of a group have a target, or none has.
         """
         self.max_length = max_length
         """Maximum number of requests; a lower one takes effect when the next request joins."""
         self.group_of = group_of
+        self.counters = counters or ModelCounters()
+        """The work that tenants received from the model's endpoints."""
         self._max_bytes = max_bytes
         self._levels: dict[int, PriorityLevel[Item]] = {}
         self._by_deadline: list[tuple[float, int, QueuedRequest[Item]]] = []
@@ -123,11 +128,11 @@ class ModelQueue(Generic[Item]):
         if request.waits:
             self._remove(request)
 
-    def start(self, request: QueuedRequest[Item]) -> None:
-        """Remove a request that has a target, and count its work towards the share of its tenant."""
-        level = self._levels[request.priority]
-        level.serve(level.tenants[request.tenant], request)
+    def start(self, request: QueuedRequest[Item]) -> TenantCounter:
+        """Remove a request that has a target, and count its work; `TenantCounter.end` has to follow."""
+        counter = self.counters.start(request.priority, request.tenant, request.weight, request.cost_s)
         self._remove(request)
+        return counter
 
     def expire(self, now: float) -> list[QueuedRequest[Item]]:
         """Remove and return the requests whose maximum wait has passed."""
@@ -211,8 +216,8 @@ class ModelQueue(Generic[Item]):
         request.waits = True
         level = self._levels.get(request.priority)
         if level is None:
-            level = self._levels[request.priority] = PriorityLevel()
-        level.tenant(request.tenant).add(request, place)
+            level = self._levels[request.priority] = PriorityLevel(self.counters.of(request.priority))
+        level.tenant(request).add(request, place)
         self._length += 1
         self._bytes += request.size_bytes
         heappush(self._by_deadline, (request.leave_at, request.urgency[1], request))

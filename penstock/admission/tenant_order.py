@@ -1,10 +1,9 @@
 """The order of the waiting requests of one priority: among tenants, and within a tenant.
 
-Among tenants it is fair: the tenant that has received the least work is first, in seconds of estimated cost divided by
-the tenant's weight (start-time fair queueing: Goyal et al., SIGCOMM 1996; with a counter for each tenant as in Sheng et
-al., "Fairness in Serving Large Language Models", OSDI 2024). Of two tenants with backlog, one is ahead of the other by
-at most the largest work of one request of each. A tenant that joins starts where the others are, so that an idle
-tenant saves up nothing, and a tenant that left and joins again keeps what it received.
+Among tenants it is fair: the tenant that has received the least work is first, in seconds divided by the tenant's
+weight (`work_counters`; start-time fair queueing: Goyal et al., SIGCOMM 1996). Of two tenants with backlog, one is
+ahead of the other by at most the largest work of one request of each. A tenant that joins starts where the others are,
+so that an idle tenant saves up nothing, and a tenant that left and joins again keeps what it received.
 """
 
 from __future__ import annotations
@@ -17,12 +16,10 @@ from math import inf
 from operator import attrgetter
 from typing import Generic, TypeVar
 
+from penstock.admission.work_counters import TenantCounter, WorkCounters
 from penstock.policy.kinds.models import Queueing, QueueOrder
 
 Item = TypeVar("Item")
-
-MIN_DEBTS = 64
-"""Number of tenants ahead of the others from which on those that are no longer ahead are forgotten."""
 
 _urgency = attrgetter("urgency")
 _size = attrgetter("size_bytes")
@@ -46,7 +43,7 @@ class QueuedRequest(Generic[Item]):
     cost_s: float = 0.0
     """Estimated work, which counts towards the tenant's share."""
     weight: float = 1.0
-    """Weight of the tenant: tenants with backlog receive work in proportion to their weights. Agents set 1 for all."""
+    """Weight of the tenant: tenants with backlog receive work in proportion to their weights."""
     rests_until: float = 0.0
     """The request is offered to no target before this time."""
     represents_group: bool = True
@@ -66,12 +63,11 @@ class TenantQueue(Generic[Item]):
     the others, so that deadlines do not change the turn of the agent.
     """
 
-    __slots__ = ("cost_s", "places", "requests", "served_s", "size_bytes", "tenant")
+    __slots__ = ("cost_s", "counter", "places", "requests", "size_bytes", "tenant")
 
-    def __init__(self, tenant: str, served_s: float) -> None:
-        self.tenant = tenant
-        self.served_s = served_s
-        """Work received (s), divided by the weight, on the scale of the priority's virtual time."""
+    def __init__(self, counter: TenantCounter) -> None:
+        self.tenant = counter.tenant
+        self.counter = counter
         self.requests: list[QueuedRequest[Item]] = []
         self.places: list[tuple[float, int]] = []
         """Arrival time (s) and number of each place."""
@@ -101,32 +97,30 @@ class TenantQueue(Generic[Item]):
         """Return the number of its requests, or of their bytes."""
         return self.size_bytes if of_bytes else len(self.requests)
 
-    def mean_cost_s(self) -> float:
-        """Return the mean work (s) of its requests; only called while it has some."""
-        return self.cost_s / len(self.requests)
+    def mean_work_s(self) -> float:
+        """Return the mean work (s, for the weight) of its requests; only called while it has some."""
+        return self.cost_s / self.counter.weight / len(self.requests)
 
     def turn(self) -> tuple[float, tuple[float, int]]:
         """Sort key among the tenants of the priority: the least work received, then the earliest place."""
-        return self.served_s, self.places[0]
+        return self.counter.received_s, self.places[0]
 
 
 class PriorityLevel(Generic[Item]):
-    """The tenants that wait with one priority, and their virtual time."""
+    """The tenants that wait with one priority."""
 
-    __slots__ = ("debts", "tenants", "virtual_s")
+    __slots__ = ("counters", "tenants")
 
-    def __init__(self) -> None:
+    def __init__(self, counters: WorkCounters) -> None:
         self.tenants: dict[str, TenantQueue[Item]] = {}
-        self.virtual_s = 0.0
-        """Work (s, for its weight) that the tenant served last had received before."""
-        self.debts: dict[str, float] = {}
-        """Work received by tenants that do not wait now and are ahead of the virtual time."""
+        self.counters = counters
 
-    def tenant(self, name: str) -> TenantQueue[Item]:
-        """Return the queue of a tenant, which starts at the virtual time, or ahead of it by the work it received."""
-        own = self.tenants.get(name)
+    def tenant(self, request: QueuedRequest[Item]) -> TenantQueue[Item]:
+        """Return the queue of the tenant of a request."""
+        own = self.tenants.get(request.tenant)
         if own is None:
-            own = self.tenants[name] = TenantQueue(name, max(self.virtual_s, self.debts.pop(name, 0.0)))
+            own = TenantQueue(self.counters.join(request.tenant, request.weight))
+            self.tenants[request.tenant] = own
         return own
 
     def in_order(self) -> Iterator[QueuedRequest[Item]]:
@@ -148,14 +142,15 @@ class PriorityLevel(Generic[Item]):
         It is an estimate: the requests of another tenant count with their mean work.
         """
         own = self.tenants.get(request.tenant)
-        ahead, starts_s = 0, max(self.virtual_s, self.debts.get(request.tenant, 0.0))
+        ahead, starts_s = 0, self.counters.received_s(request.tenant)
         if own is not None:
             ahead = bisect_left(own.requests, (request.urgency_at, inf), key=_urgency)
-            starts_s = own.served_s + ahead * own.mean_cost_s()
+            starts_s += ahead * own.mean_work_s()
         for other in self.tenants.values():
-            if other is not own and other.served_s <= starts_s:
-                mean_s = other.mean_cost_s()
-                turns = 1 + int((starts_s - other.served_s) / mean_s) if mean_s > 0.0 else len(other.requests)
+            received_s = other.counter.received_s
+            if other is not own and received_s <= starts_s:
+                mean_s = other.mean_work_s()
+                turns = 1 + int((starts_s - received_s) / mean_s) if mean_s > 0.0 else len(other.requests)
                 ahead += min(len(other.requests), turns)
         return ahead
 
@@ -173,18 +168,10 @@ class PriorityLevel(Generic[Item]):
                 return None
         return max(reversed(requests), key=_size) if of_bytes else requests[-1]
 
-    def serve(self, own: TenantQueue[Item], request: QueuedRequest[Item]) -> None:
-        """Count the work of a request that a tenant receives."""
-        self.virtual_s = max(self.virtual_s, own.served_s)
-        own.served_s += request.cost_s / request.weight
-
     def forget(self, own: TenantQueue[Item]) -> None:
-        """Remove a tenant without requests; its work counts until the others have received as much."""
+        """Remove a tenant without requests."""
         del self.tenants[own.tenant]
-        if own.served_s > self.virtual_s:
-            self.debts[own.tenant] = own.served_s
-        if len(self.debts) > 2 * len(self.tenants) + MIN_DEBTS:
-            self.debts = {name: served_s for name, served_s in self.debts.items() if served_s > self.virtual_s}
+        self.counters.leave(own.counter)
 
 
 def urgency_at(queueing: Queueing, arrived_at: float, give_up_at: float, work_s: float, usual_s: float) -> float:

@@ -5,12 +5,18 @@ The agent and the simulator reserve, release and measure with the same code.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+from penstock.admission.work_counters import TenantCounter
+from penstock.answers.token_counts import Usage
+from penstock.cost.cost_estimate import actual_work
 from penstock.cost.work import CostInputs, Work
-from penstock.policy.kinds.models import Cost
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.pool_accounting import EndpointAccount
 from penstock.pools.speed_learning import MICROSECONDS, microseconds
+
+_TOKEN: Final = CostUnit.TOKEN
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
 Member = TypeVar("Member", bound=EndpointAccount)
 
@@ -81,6 +87,8 @@ class Placement(Reservation[Member]):
 
     __slots__ = (
         "ahead_s",
+        "charged_s",
+        "counter",
         "estimate",
         "first_byte_at",
         "prefill_over_at",
@@ -107,6 +115,10 @@ class Placement(Reservation[Member]):
             if prefill_us:
                 ahead_s = prefill_s / speed.prefill
         self.estimate = estimate
+        self.counter: TenantCounter | None = None
+        """Counts the work of the tenant, from the start of the request; None before and after."""
+        self.charged_s = 0.0
+        """Work (s, reference) for which the tenant is charged while the request runs."""
         self.since = now
         """Time (s) of creation."""
         self.streams = streams
@@ -119,6 +131,31 @@ class Placement(Reservation[Member]):
         """Time (s) at which the request's prefill is expected to end."""
         self.first_byte_at: float | None = None
         """Time (s) of the first byte of a streamed response."""
+
+    def end_charge(self, now: float, service_s: float | None, usage: Usage | None) -> None:
+        """Replace the estimate for which the tenant is charged by the work that the request used.
+
+        That is the work of the tokens that the engine reports, or the time on an endpoint that runs one request at a
+        time. A request without a complete response used at most the time since it was sent.
+
+        Args:
+            now: monotonic, in seconds.
+            service_s: service time (s) of a complete response; None for any other outcome.
+            usage: the usage that the engine reported for the whole response; None without a report.
+        """
+        counter, used_s = self.counter, self.charged_s
+        if counter is None:
+            return
+        self.counter = None
+        if service_s is None:
+            used_s = min(used_s, max(0.0, now - self.since))
+        elif self.estimate.cost.unit is _TOKEN:
+            if usage is not None:
+                work = actual_work(self.estimate.cost, usage)
+                used_s = work.prefill_s + work.decode_s
+        elif self.endpoint.view.slots == 1:
+            used_s = service_s
+        counter.end(self.charged_s, used_s)
 
     def first_byte(self, now: float) -> bool:
         """Record the first byte of the response at `now` (s); returns whether it ends the prefill.

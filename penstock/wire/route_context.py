@@ -84,6 +84,10 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     """Length (bytes) of the request's body; None if the client did not state the length."""
     extends_text: bool = False
     """Whether the request continues an answer, which only some kinds of engine support."""
+    priority: int | None = None
+    """Priority of the request; None from an agent of an earlier release: the policy of the serving region decides."""
+    weight: float = 1.0
+    """Weight of the tenant among the tenants of its priority."""
 
     def fits(self, method: bytes, target: bytes, body: bytes | bytearray, length: int | None) -> bool:
         """Whether this context was signed for the received request; see `content_digest`. `length` is the body's."""

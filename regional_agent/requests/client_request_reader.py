@@ -139,6 +139,7 @@ class ClientRequestReader:
             context.deadline_at = now + timeout_s
             context.own_deadline = timeout_s == client_timeout_s
             context.priority = tenant.priority
+            context.weight = tenant.weight
             context.max_wait_s = model.max_wait_s
             context.counted = counted
             context.asked_for = asked_for

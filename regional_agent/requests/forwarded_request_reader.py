@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Cost
+from penstock.policy.kinds.tenants import MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
 from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.reasons import Reason, Refusal
@@ -105,8 +106,11 @@ class ForwardedRequestReader:
         context.extends_text = route_context.extends_text
         max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.max_wait_s
         context.max_wait_s = min(max_wait_s, max(0.0, route_context.queue_s))
-        sender = policy.tenants.get(route_context.tenant)
-        context.priority = sender.priority if sender is not None else 0
+        if route_context.priority is not None:
+            context.priority = min(MAX_PRIORITY, max(MIN_PRIORITY, route_context.priority))
+            context.weight = min(MAX_WEIGHT, max(MIN_WEIGHT, route_context.weight))
+        elif (sender := policy.tenants.get(route_context.tenant)) is not None:
+            context.priority, context.weight = sender.priority, sender.weight
         return context
 
     def route_context_of(self, request: Request) -> RouteContext | Refusal:

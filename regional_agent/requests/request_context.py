@@ -60,6 +60,7 @@ class RequestContext:
         "traceparent",
         "tried_endpoints",
         "tried_regions",
+        "weight",
     )
 
     def __init__(
@@ -108,6 +109,8 @@ class RequestContext:
         """Whether the request continues an answer, which not every kind of engine can do."""
         self.priority = 0
         """The tenant's priority: higher values leave the queue first."""
+        self.weight = 1.0
+        """The tenant's share among the tenants of its priority."""
         self.counted = False
         """Whether the request counts towards its tenant's quota at this agent."""
         self.object_location: ObjectLocation | None = None

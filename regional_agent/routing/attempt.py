@@ -228,6 +228,7 @@ class LocalAttempt(Placement[Endpoint]):
         services.shared_load.release(self)
         services.on_release()
         try:
+            self.end_charge(now, service_s, usage)
             if service_s is not None:
                 endpoint.completed(service_s)
                 if self.outcome is None:

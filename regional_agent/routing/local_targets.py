@@ -98,7 +98,7 @@ class LocalTargets:
             return problem
         kind = RequestKind.FORWARDED if request.forwarded else RequestKind.HOME
         attempt = LocalAttempt(endpoint, context.estimate, 0.0, now, kind, self._services)
-        return self._reserve(context, attempt)
+        return self._reserve(context, attempt, 0.0)
 
     def place_in_turn(self, context: RequestContext, kind: str, now: float, *, in_turn: bool) -> LocalAttempt | Reason:
         """Return an engine of this region in queue order, or the reason why there is none."""
@@ -122,13 +122,21 @@ class LocalTargets:
         if endpoint.kv_events is not None and self._prompt_tokens is not None:
             self._prompt_tokens.sent(endpoint, context.request, context.estimate)
         attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, kind, self._services)
-        return self._reserve(context, attempt)
+        return self._reserve(context, attempt, spared_s)
 
-    def _reserve(self, context: RequestContext, attempt: LocalAttempt) -> LocalAttempt:
-        """Count an attempt on its endpoint, if it occupies a slot there."""
+    def _reserve(self, context: RequestContext, attempt: LocalAttempt, spared_s: float) -> LocalAttempt:
+        """Count an attempt on its endpoint and for its tenant, if it occupies a slot there.
+
+        Args:
+            spared_s: prefill (s, reference) that the endpoint's cache spares.
+        """
         if context.broken:
             attempt.broken_before = context
         if occupies_slot(context):
+            work = context.estimate.work
+            charged_s = work.prefill_s + work.decode_s - spared_s
+            attempt.charged_s = charged_s
+            attempt.counter = self.queue.count_start(context, charged_s)
             return self._services.shared_load.reserve(attempt)
         attempt.released = True
         return attempt

@@ -62,5 +62,7 @@ class PeerTargets:
             content=content_digest(request.method, request.target, request.body),
             body_bytes=request.length,
             extends_text=context.extends_text,
+            priority=context.priority,
+            weight=context.weight,
         )
         return ForwardedAttempt(where.region, address, where.why, seal(route_context, session).encode(), self._peers)

@@ -16,6 +16,7 @@ from penstock.admission.model_queue import ModelQueue, Pass, QueueHead
 from penstock.admission.queue_explanation import QueueExplanation, explain_queue
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.admission.tenant_order import QueuedRequest, urgency_at
+from penstock.admission.work_counters import ModelCounters, TenantCounter
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.routing.reasons import Reason, Refusal
@@ -82,6 +83,8 @@ class QueueDispatcher:
         self._clock = clock
         self._on_waited = on_waited
         self._queues: dict[str, ModelQueue[Waiter]] = {}
+        self._counters: dict[str, ModelCounters] = {}
+        """The work that tenants received, by model."""
         self._timer: asyncio.TimerHandle | None = None
         self._yielding: dict[str, asyncio.TimerHandle] = {}
         self._pass_scheduled = False
@@ -102,6 +105,17 @@ class QueueDispatcher:
         """Requests for a model that wait at this agent."""
         queue = self._queues.get(model)
         return len(queue) if queue is not None else 0
+
+    def count_start(self, context: RequestContext, work_s: float) -> TenantCounter:
+        """Count the estimated work (s) of a request that starts in this region for its tenant.
+
+        Returns:
+            The counter of the tenant, whose `end` has to follow.
+        """
+        counters = self._counters.get(context.model)
+        if counters is None:
+            counters = self._counters_of(context.model)
+        return counters.start(context.priority, context.estimate.tenant, context.weight, work_s)
 
     def wait_s(self, model: str) -> float:
         """Time (s) that one more request for a model would wait."""
@@ -221,8 +235,16 @@ class QueueDispatcher:
     def _queue(self, model: str) -> ModelQueue[Waiter]:
         queue = self._queues.get(model)
         if queue is None:
-            queue = self._queues[model] = ModelQueue(numbers_from=self._numbers_from, group_of=_residency_class)
+            queue = self._queues[model] = ModelQueue(
+                numbers_from=self._numbers_from, group_of=_residency_class, counters=self._counters_of(model)
+            )
         return queue
+
+    def _counters_of(self, model: str) -> ModelCounters:
+        counters = self._counters.get(model)
+        if counters is None:
+            counters = self._counters[model] = ModelCounters()
+        return counters
 
     def _dispatch_all(self) -> None:
         elsewhere, self._elsewhere = self._elsewhere, False
@@ -253,7 +275,11 @@ class QueueDispatcher:
                 queue.leave(entry)
                 self._left(entry, now, QueueOutcome.ABANDONED)
             else:
-                queue.start(entry)
+                if target.from_peer:
+                    # The serving region measures the work; here, the tenant has had its turn.
+                    queue.start(entry).end(entry.cost_s, entry.cost_s)
+                else:
+                    queue.leave(entry)
                 self._left(entry, now, QueueOutcome.DISPATCHED)
             self._shared_load.publish()
             waiter.on_target(target)
@@ -315,8 +341,8 @@ def _entry(waiter: Waiter, size_bytes: int, max_wait_s: float) -> QueueEntry:
         arrived_at=arrived_at,
         urgency_at=urgency,
         leave_at=give_up_at,
-        # A request that an endpoint rejected after it left the queue has been counted.
-        cost_s=0.0 if context.attempts and context.queued_s else work_s,
+        cost_s=work_s,
+        weight=context.weight,
         rests_until=context.rests_until,
         represents_group=not context.attempts,
     )

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
+from penstock.policy.kinds.tenants import Tier
 from regional_agent.http.drain import drain_all
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
@@ -206,9 +207,17 @@ async def test_a_forwarded_request_waits_at_the_serving_region(tmp_path: Path) -
         running_agent(tmp_path / "near", [NOBODY], peers={"us-east": server.peer}) as origin,
     ):
         report_dead(origin)
+        config = origin.config
+        tenants = {
+            name: replace(tenant, priority=7, rules=Tier("gold", tenant.data_class, weight=2.0))
+            for name, tenant in config.policy.tenants.items()
+        }
+        config.policy = replace(config.policy, tenants=tenants)
         client = await RawClient.connect(origin.traffic)
         client.send(post(BODY))
         await until(lambda: server.waiting() == 1)
+        (waiting,) = server.queue._queues[MODEL].in_order()
+        assert (waiting.priority, waiting.weight) == (7, 2.0), "as the origin signed them; here the tenant has none"
         first.close()
         assert (await client.head())[0] == 200
         client.close()

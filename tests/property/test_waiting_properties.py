@@ -33,6 +33,9 @@ MODELS = ("m", "n")
 SLOTS = 3
 RESIDENCIES = ("here", "anywhere")
 
+HERE, ELSEWHERE = SimpleNamespace(from_peer=False), SimpleNamespace(from_peer=True)
+"""Targets in this region and in another one."""
+
 T = TypeVar("T")
 
 
@@ -82,10 +85,10 @@ class Room(RuleBasedStateMachine):
         if endpoint.view.takes_more:
             endpoint.take()
             self.running[context.model] += 1
-            return "here"
+            return HERE
         if context.residency.permitted.name == "anywhere" and self.credits:
             self.credits -= 1
-            return "elsewhere"
+            return ELSEWHERE
         return None if endpoint.view.ready else Refusal(Reason.NONE_READY, "nobody is left")
 
     def inside(self, call: Callable[[], T]) -> T:
@@ -123,6 +126,7 @@ class Room(RuleBasedStateMachine):
         context: Any = SimpleNamespace(
             model=model,
             priority=priority,
+            weight=1.0,
             received_at=self.now,
             deadline_at=self.now + within_s,
             max_wait_s=DEFAULT_MAX_WAIT_S,

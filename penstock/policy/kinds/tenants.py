@@ -27,6 +27,12 @@ from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, OnLos
 
 DEFAULT_HOLD_S = 300.0
 
+MIN_PRIORITY, MAX_PRIORITY = -1000, 1000
+"""Bounds of priorities."""
+
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100
+"""Bounds of weights."""
+
 
 class DataClass(PolicyStruct, frozen=True):
     """A kind of data that residency rules match; declared so that a misspelled name is an error."""
@@ -79,10 +85,10 @@ class Tier(PolicyStruct, frozen=True):
     """Unique name."""
     data_class: DataClassRef
     """Name of the data class of all requests of tenants that the API creates with this tier."""
-    priority: Annotated[int, bounds(ge=-1000, le=1000)] = 0
+    priority: Annotated[int, bounds(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
     """Highest priority of a tenant's requests: requests with a higher priority leave a queue first. A request may ask
     for a lower one."""
-    weight: Annotated[float, bounds(ge=0.01, le=100)] = 1.0
+    weight: Annotated[float, bounds(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = 1.0
     """Share of a tenant among the tenants of its priority: twice the weight, twice the GPU time with backlog."""
     models: NonEmpty[tuple[AdapterPattern, ...]] | None = None
     """Models and adapters that the tenants may use, by name, with `*` for any characters; null: all."""
@@ -108,7 +114,7 @@ class Tenant(PolicyStruct, frozen=True):
     """Name of the data class of all its requests."""
     key_digests: tuple[KeyDigest, ...] = ()
     """SHA-256 of each of its API keys in lower-case hexadecimal; never the keys themselves."""
-    priority: Annotated[int, bounds(ge=-1000, le=1000)] = 0
+    priority: Annotated[int, bounds(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
     """Priority of the tenant's requests: requests with a higher priority leave a queue first."""
     quota: Quota | None = None
     """Limits of the tenant; requests beyond them are refused with 429 `quota_exceeded`. null: no limit."""

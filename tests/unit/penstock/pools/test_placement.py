@@ -1,9 +1,11 @@
-"""The expected time of a placement at its endpoint."""
+"""The expected time of a placement at its endpoint, and the work for which its tenant is charged."""
 
 import pytest
 
+from penstock.admission.work_counters import WorkCounters
+from penstock.answers.token_counts import Usage
 from penstock.cost.work import CostInputs, Work
-from penstock.policy.kinds.models import Cost
+from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import EndpointAccount
 from penstock.routing.endpoint_selection import EndpointView
@@ -24,3 +26,34 @@ def test_the_first_byte_is_expected_after_prefill_and_of_a_whole_response_after_
     estimate = WorkEstimate("tenant", "m", Cost(), CostInputs(0), Work(2.0, 6.0), streaming)
     placement = Placement(EndpointAccount(view, ""), estimate, 0.0, 100.0)
     assert placement.expected_first_byte_s() == pytest.approx(expected_s)
+
+
+TOKENS = Cost(CostUnit.TOKEN, 0.001, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("cost", "slots", "service_s", "usage", "used_s"),
+    [
+        (TOKENS, 4, 30.0, Usage(1000, 700, 200), 0.8 + 7.0),
+        (TOKENS, 1, 30.0, None, 8.0),
+        (TOKENS, 4, None, None, 3.0),  # the client left after 3 s
+        (TOKENS, 4, None, Usage(1000, 700), 3.0),  # other endpoints generated a part of the answer
+        (Cost(CostUnit.REQUEST), 1, 12.0, None, 12.0),
+        (Cost(CostUnit.REQUEST), 4, 12.0, None, 8.0),  # the time of a slot is not the time of the GPU
+    ],
+)
+def test_the_tenant_is_charged_for_what_the_request_used(
+    cost: Cost, slots: int, service_s: float | None, usage: Usage | None, used_s: float
+) -> None:
+    view = EndpointView("gpu-1", slots=slots, limit=slots, ready=True)
+    placement = Placement(
+        EndpointAccount(view, ""), WorkEstimate("t", "m", cost, CostInputs(0), Work(2.0, 6.0), True), 0.0, 100.0
+    )
+    counters = WorkCounters()
+    other = counters.start("other", 1.0, 1.0)
+    counter = placement.counter = counters.start("t", 2.0, 8.0)
+    before_s, placement.charged_s = counter.received_s - 4.0, 8.0
+    placement.end_charge(103.0, service_s, usage)
+    placement.end_charge(500.0, service_s, usage)
+    assert counter.received_s == pytest.approx(before_s + used_s / 2.0)
+    assert counters.running == other.running == 1

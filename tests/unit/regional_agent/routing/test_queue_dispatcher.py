@@ -26,7 +26,7 @@ from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.wait import PATIENCE_S, until
 
-TARGET: Any = object()
+TARGET: Any = SimpleNamespace(from_peer=False)
 
 
 class Clock:
@@ -70,6 +70,7 @@ class Here:
             name=name,
             model="m",
             priority=priority,
+            weight=1.0,
             received_at=received_at,
             deadline_at=self.clock.now + 600,
             attempts=attempts,

@@ -1,0 +1,109 @@
+"""All work that starts counts, estimates are corrected, idle time saves up nothing, and memory is bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.admission.model_queue import ModelQueue
+from penstock.admission.tenant_order import QueuedRequest
+from penstock.admission.work_counters import MAX_TENANTS, MIN_SWEEP, WorkCounters
+
+
+def queued(tenant: str, at: float, cost_s: float = 1.0, weight: float = 1.0) -> QueuedRequest[str]:
+    return QueuedRequest(tenant, tenant, 0, 1, at, at, 1e9, cost_s, weight)
+
+
+def start_next(queue: ModelQueue[str]) -> str:
+    first = next(queue.in_order())
+    queue.start(first).end(first.cost_s, first.cost_s)
+    return first.tenant
+
+
+def test_requests_that_start_without_waiting_count() -> None:
+    queue: ModelQueue[str] = ModelQueue()
+    running = queue.counters.start(0, "large", 1.0, 0.1)
+    queue.counters.start(0, "large", 1.0, 5.0).end(5.0, 5.0)
+    for number in range(9):
+        queue.join(queued("large", float(number)), 0.0)
+        queue.join(queued("small", 100.0 + number), 0.0)
+    served = [start_next(queue) for _ in range(7)]
+    assert served == ["small"] * 6 + ["large"], "the small one is first until it has received five seconds too"
+    running.end(0.1, 0.1)
+
+
+def test_a_tenant_that_holds_the_slots_leaves_the_next_ones_to_a_newcomer() -> None:
+    queue: ModelQueue[str] = ModelQueue()
+    held = [queue.counters.start(0, "many", 1.0, 2.0) for _ in range(8)]
+    for number in range(20):
+        queue.join(queued("many", float(number), 2.0), 0.0)
+        queue.join(queued("new", 100.0 + number, 2.0), 0.0)
+    slots = ["many"] * 8
+    for _ in range(4):
+        slots.remove("many")
+        held.pop().end(2.0, 2.0)
+        first = next(queue.in_order())
+        queue.start(first)
+        slots.append(first.tenant)
+    assert slots.count("new") == 4, "half of the slots"
+
+
+def test_the_estimate_is_replaced_by_what_was_used() -> None:
+    counters = WorkCounters()
+    blocker = counters.start("other", 1.0, 0.5)
+    counter = counters.start("a", 2.0, 4.0)
+    before = counter.received_s
+    counter.end(4.0, 1.0)
+    assert counter.received_s == before - 1.5
+    assert (counter.running, counter.running_s) == (0, 0.0)
+    blocker.end(0.5, 0.5)
+    assert counters.running == 0
+
+
+def test_what_was_used_while_nobody_waited_or_ran_is_no_debt() -> None:
+    counters = WorkCounters()
+    counters.start("a", 1.0, 300.0).end(300.0, 300.0)
+    held = counters.start("b", 1.0, 1.0)
+    assert counters.received_s("a") <= held.received_s
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0, 3.0])
+def test_a_newcomer_starts_where_the_others_are(weight: float) -> None:
+    counters = WorkCounters()
+    for _ in range(100):
+        counters.start("busy", 1.0, 1.0).end(1.0, 1.0)
+    assert counters.join("new", weight).received_s == pytest.approx(counters.tenants["busy"].received_s, abs=1.0)
+
+
+def test_tenants_that_are_level_with_the_others_are_forgotten() -> None:
+    counters = WorkCounters()
+    busy = counters.join("stays", 1.0)
+    for number in range(10_000):
+        counters.start(f"tenant-{number}", 1.0, 0.001).end(0.001, 0.001)
+        counters.start("stays", 1.0, 1.0).end(1.0, 1.0)
+    assert len(counters.tenants) <= 2 * MIN_SWEEP
+    assert len(counters.changed) <= 2 * MIN_SWEEP
+    counters.leave(busy)
+
+
+def test_of_many_tenants_those_with_the_least_work_are_forgotten() -> None:
+    counters = WorkCounters()
+    counters.join("stays", 1.0)
+    counters.start("large", 1.0, 1e6).end(1e6, 1e6)
+    for number in range(5 * MAX_TENANTS):
+        counters.start(f"tenant-{number}", 1.0, 1.0 + number).end(1.0, 1.0)
+    assert len(counters.tenants) <= 2 * MAX_TENANTS
+    assert "large" in counters.tenants
+    assert "stays" in counters.tenants, "its request waits"
+
+
+def test_work_at_another_agent_counts_for_its_tenant_and_the_virtual_time() -> None:
+    counters = WorkCounters()
+    counters.join("here", 1.0)
+    counters.started_elsewhere("both", 3.0)
+    counters.started_elsewhere("both", -1.0)
+    assert counters.received_s("both") == 2.0
+    assert counters.received_s("here") == 0.0
+    for _ in range(5):
+        counters.started_elsewhere("other", 1.0)
+    assert counters.join("new", 1.0).received_s == 4.0
+    assert [each.tenant for each in counters.changed] == [], "agents publish only what they start themselves"
