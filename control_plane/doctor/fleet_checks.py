@@ -1,0 +1,130 @@
+"""Checks of a fleet by the status of its control plane. Pure: the status and the time are parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from control_plane.doctor.findings import Finding, ok, problem, warning
+from control_plane.status.status import AgentStatus, RegionStatus, Status
+from penstock.health.region_health import RegionState
+
+MAX_SKEW_S = 5.0
+"""Difference of two clocks from which on agents reject each other's probes (`penstock.wire.route_context`)."""
+
+MAX_REPORT_AGE_S = 5.0
+"""Age (s) of an agent's report from which on it is late: agents report about each second."""
+
+SOON_S = 14 * 86_400.0
+"""Time (s) before the end of a certificate from which on it is reported."""
+
+_DAY_S = 86_400.0
+
+
+def fleet_findings(status: Status, now: float) -> list[Finding]:
+    """Return what is wrong with a fleet, and what was found right.
+
+    Args:
+        status: the status of the leader, or of the first control plane that answers.
+        now: Unix time (s) of this machine, when the status arrived.
+    """
+    return [
+        *_of_control_planes(status, now),
+        *_of_policy(status),
+        *(finding for region in status.regions for finding in _of_region(region)),
+        *(finding for agent in status.agents for finding in _of_agent(agent, status)),
+        *_of_releases(status),
+    ]
+
+
+def _of_control_planes(status: Status, now: float) -> Iterator[Finding]:
+    names = ", ".join(member.name for member in status.control_planes) or status.name
+    if status.leader is None:
+        remedy = "check etcd and the logs of the control planes (runbooks/PenstockNoLeader.md)"
+        yield problem("control planes", f"none leads; known: {names}", remedy)
+    else:
+        yield ok("control planes", f"{status.leader.name} leads; known: {names}")
+    if len(status.control_planes) == 1:
+        yield warning("control planes", "there is one: no plan is made while it is down", "run a second one")
+    if not status.store.up:
+        remedy = "run `penstock doctor --control-plane-config FILE` on the host of a control plane"
+        yield problem("etcd", f"{status.name} does not reach it", remedy)
+    if status.fleet_problem:
+        yield warning("control planes", status.fleet_problem, "check the connections between control planes")
+    skew_s = now - status.at
+    if abs(skew_s) > MAX_SKEW_S:
+        found = f"{status.name} and this machine differ by {abs(skew_s):.0f} s"
+        yield problem("clocks", found, "synchronise both with NTP: certificates and signatures depend on the time")
+
+
+def _of_policy(status: Status) -> Iterator[Finding]:
+    policy = status.policy
+    if policy.digest is None:
+        yield problem("policy", "none is in force", "give the control plane a bundle: `penstock policy init`")
+    else:
+        yield ok("policy", f"{policy.digest[:12]} is in force")
+    if policy.unreadable:
+        yield problem("policy source", policy.unreadable, "repair the source; the policy in force stays")
+    for error in policy.refused[:5]:
+        yield problem("policy source", f"the newest revision is refused: {error}", "correct it; the last one stays")
+    if policy.digest is not None and status.plan is None:
+        yield problem("plan", "there is none", "wait for the leader's first plan; see PenstockPlanNotPublished.md")
+
+
+def _of_region(region: RegionStatus) -> Iterator[Finding]:
+    subject = f"region {region.name}"
+    if region.state is RegionState.HEALTHY:
+        ready = sum(pool.ready for pool in region.pools)
+        yield ok(subject, f"healthy; {ready} ready endpoints for {len(region.pools)} models")
+    else:
+        remedy = "see its agents and endpoints below, and runbooks/PenstockRegionFailed.md"
+        yield problem(subject, f"is {region.state}", remedy)
+    for pool in region.pools:
+        if pool.endpoints and not pool.ready:
+            remedy = f"`penstock endpoints --region {region.name} --model {pool.model}` says why"
+            yield problem(subject, f"no endpoint of {pool.model} is ready, of {pool.endpoints}", remedy)
+    for endpoint in region.unready:
+        remedy = "check that the agent reaches its address, and its health path (docs/endpoints.md)"
+        yield warning(f"endpoint {region.name}/{endpoint.name}", f"{endpoint.state}: {endpoint.reason}", remedy)
+
+
+def _of_agent(agent: AgentStatus, status: Status) -> Iterator[Finding]:
+    subject = f"agent {agent.region}/{agent.name}"
+    if agent.report_age_s is None:
+        yield problem(subject, "has not reported", "check its log, and `control_plane_urls` in its settings")
+        return
+    if agent.report_age_s > MAX_REPORT_AGE_S:
+        remedy = "check that it runs and reaches a control plane: `penstock doctor --agent-config FILE` on its host"
+        yield problem(subject, f"last reported {agent.report_age_s:.0f} s ago", remedy)
+    else:
+        yield ok(subject, f"reports; policy {agent.policy_digest[:12] or 'not yet'}, plan {agent.plan_generation}")
+    if not agent.registered:
+        yield warning(subject, "is not registered in etcd, so other regions do not find it", "check its way to etcd")
+    if agent.refused_plan:
+        yield problem(subject, f"refuses the newest plan: {agent.refused_plan}", "upgrade it, or correct the policy")
+    for rejected in agent.rejected_files:
+        yield problem(subject, f"a file is rejected: {rejected}", "correct it; its last valid content is in force")
+    yield from _of_certificate(subject, agent.certificate_expires_at, status.at)
+    lost = [peer.region for peer in agent.peers if peer.state is RegionState.FAILED]
+    healthy = {region.name for region in status.regions if region.state is RegionState.HEALTHY}
+    unreachable = [name for name in lost if name in healthy]
+    if unreachable:
+        remedy = "open its way to the peer listeners there, or set advertise_peer_url to a gateway"
+        yield problem(subject, f"does not reach the healthy regions {', '.join(sorted(unreachable))}", remedy)
+
+
+def _of_certificate(subject: str, expires_at: float, now: float) -> Iterator[Finding]:
+    left_s = expires_at - now
+    if expires_at and left_s <= 0.0:
+        yield problem(subject, "its certificate has expired", "renew it with `penstock certs rotate`")
+    elif expires_at and left_s < SOON_S:
+        yield warning(subject, f"its certificate expires in {left_s / _DAY_S:.0f} days", "`penstock certs rotate`")
+
+
+def _of_releases(status: Status) -> Iterator[Finding]:
+    releases = _named(agent.release for agent in status.agents) | _named([status.release])
+    if len(releases) > 1:
+        yield warning("releases", f"several run: {', '.join(sorted(releases))}", "complete the upgrade (upgrading.md)")
+
+
+def _named(releases: Iterable[str]) -> set[str]:
+    return {release for release in releases if release}

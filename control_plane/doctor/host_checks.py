@@ -1,0 +1,142 @@
+"""Checks of a host by the configuration file of a daemon: files, etcd, Redis, control planes, open files."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from adapters.etcd.etcd_connection import Tls, tls_to
+from adapters.etcd.etcd_member import member_state
+from adapters.servers.binaries import find_script
+from adapters.servers.errors import MissingBinary
+from adapters.store.config_store import StoreUnavailable
+from control_plane.doctor.findings import Finding, ok, problem, warning
+
+TIMEOUT_S = 3.0
+"""Time limit of one check over the network."""
+
+CHECK_TIMEOUT_S = 60.0
+"""Time limit of the daemon's own check of its files."""
+
+MIN_DESCRIPTORS = 65_536
+"""Open files below which a busy daemon can run out of connections."""
+
+MIN_ETCD = (3, 5, 5)
+"""Older versions can lose a confirmed write when a member is killed (etcd issues 13766 and 14370)."""
+
+ETCD_QUOTA_BYTES = 2 * 1024**3
+"""Default space quota of etcd; a full database accepts no writes."""
+
+AGENT = ("penstock-agent",)
+CONTROL_PLANE = ("penstock", "serve")
+
+
+def host_findings(daemon: Sequence[str], config: Path) -> list[Finding]:
+    """Check what a daemon with this configuration file needs on this host. Blocks.
+
+    Args:
+        daemon: AGENT or CONTROL_PLANE.
+        config: the configuration file.
+    """
+    name = daemon[0] if daemon is AGENT else "control plane"
+    try:
+        program = [find_script(daemon[0]), *daemon[1:], "--config", str(config)]
+        checked = _run([*program, "--check-config"])
+        printed = _run([*program, "--print-config"])
+    except (MissingBinary, OSError, subprocess.TimeoutExpired) as error:
+        return [problem(name, str(error), "install penstock in the environment of this command")]
+    lines = [line for line in (checked.stderr or checked.stdout).splitlines() if line.strip()]
+    if checked.returncode != 0:
+        found = [problem(f"{name} {config}", line, "correct it") for line in lines]
+    else:
+        found = [ok(f"{name} {config}", "settings and files are valid")]
+    found += _of_descriptors()
+    if printed.returncode != 0:
+        return found
+    settings = yaml.safe_load(printed.stdout) or {}
+    found += _of_etcd(settings)
+    found += [_of_address("control plane", url) for url in settings.get("control_plane_urls") or ()]
+    redis_url = _redis_url(config) if settings.get("redis_url") else None
+    return found if redis_url is None else [*found, _of_address("redis", redis_url)]
+
+
+def _redis_url(config: Path) -> str | None:
+    """Return the address of Redis, which printed settings do not contain, as it may contain a password."""
+    url = os.environ.get("PENSTOCK_AGENT_REDIS_URL") or yaml.safe_load(config.read_text(encoding="utf-8"))["redis_url"]
+    return str(url) if url else None
+
+
+def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=CHECK_TIMEOUT_S)
+
+
+def _of_descriptors() -> Iterator[Finding]:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < MIN_DESCRIPTORS:
+        remedy = f"raise the limit of open files to {MIN_DESCRIPTORS}: LimitNOFILE= in the unit, or ulimit -n"
+        yield warning("open files", f"the limit of this shell is {hard}", remedy)
+
+
+def _of_etcd(settings: Mapping[str, Any]) -> Iterator[Finding]:
+    endpoints = [str(endpoint) for endpoint in settings.get("etcd_endpoints") or ()]
+    for endpoint in endpoints:
+        subject = f"etcd {endpoint}"
+        try:
+            state = member_state(endpoint, _etcd_tls(settings, endpoints), TIMEOUT_S)
+        except (StoreUnavailable, ValueError, OSError) as error:
+            remedy = "check that it runs, the way to it, and that its certificate and this one are of one authority"
+            yield problem(subject, str(error), remedy)
+            continue
+        if not state.has_leader:
+            yield problem(subject, "its cluster has no leader", "start the other members: a majority must run")
+        elif state.database_bytes > ETCD_QUOTA_BYTES * 0.8:
+            yield warning(subject, f"its database has {state.database_bytes / 1e9:.1f} GB", "compact, defragment")
+        elif tuple(int(part) for part in state.version.split("-")[0].split(".")) < MIN_ETCD:
+            remedy = "upgrade: 3.5.4 and older can lose a confirmed write when a member is killed"
+            yield warning(subject, f"runs version {state.version}", remedy)
+        else:
+            yield ok(subject, f"answers; version {state.version}, {state.database_bytes / 1e6:.0f} MB")
+
+
+def _etcd_tls(settings: Mapping[str, Any], endpoints: Sequence[str]) -> Tls | None:
+    def path(name: str) -> Path | None:
+        return Path(settings[name]) if settings.get(name) else None
+
+    return tls_to(
+        endpoints,
+        ca=path("etcd_ca_file"),
+        certificate=path("etcd_certificate_file"),
+        key=path("etcd_key_file"),
+        identity_dir=Path(settings["identity_dir"]),
+        allow_plaintext="etcd" in (settings.get("allow_plaintext") or ()),
+    )
+
+
+def _of_address(what: str, url: str) -> Finding:
+    """Connect to the host and port of a URL, with a TLS handshake if it is encrypted; no request is sent."""
+    parts = urlsplit(url)
+    subject = f"{what} {parts.scheme}://{parts.hostname}:{parts.port}"
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 6379)
+    try:
+        with socket.create_connection((host, port), timeout=TIMEOUT_S) as connection:
+            if parts.scheme in ("https", "rediss"):
+                # The daemon verifies the server by its own settings; here only the handshake matters.
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                with context.wrap_socket(connection, server_hostname=host):
+                    pass
+    except ssl.SSLError as error:
+        return problem(subject, f"TLS fails: {error.reason or error}", "check the server's certificate and port")
+    except OSError as error:
+        why = error.strerror or str(error) or "timed out"
+        return problem(subject, f"cannot be reached: {why}", "check that it runs, and the firewall between")
+    return ok(subject, "accepts connections")
