@@ -30,6 +30,9 @@ REVOKED_KEYS = ROOT + "revoked-keys"
 """The revoked API keys of tenants, by digest, under one key. Agents combine it with what they know: removing the key
 makes no API key valid."""
 
+TENANTS = ROOT + "tenants/"
+"""The tenants that the API creates, with digests of their keys, in shards (`penstock/tenancy/tenant_record.py`)."""
+
 ROLLOUT = ROOT + "newest-rollout"
 """The newest rollout of a policy, in progress or ended."""
 
@@ -78,7 +81,7 @@ _REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, REVOKED_KEYS, ROLLOUT, 
 
 def is_replaceable(key: str) -> bool:
     """Whether control planes overwrite the key, so that an attacker could replay one of its earlier values."""
-    return key in _REPLACEABLE or key.startswith((PLANS, REVOKED_SESSIONS))
+    return key in _REPLACEABLE or key.startswith((PLANS, TENANTS, REVOKED_SESSIONS))
 
 
 def control_plane(name: str) -> str:
@@ -104,6 +107,17 @@ def policy(digest: str) -> str:
 def plan(region: str) -> str:
     """Returns the key of a region's plan slice, which names its policy by digest."""
     return PLANS + region
+
+
+def tenant_shard(number: int) -> str:
+    """Returns the key of a shard of tenants; keys are in the order of the numbers."""
+    return f"{TENANTS}{number:04d}"
+
+
+def tenant_shard_number(key: str) -> int | None:
+    """Returns the number of the shard with this key; None if no shard has the key."""
+    digits = key.removeprefix(TENANTS)
+    return int(digits) if re.fullmatch(r"[0-9]{4}", digits) else None
 
 
 def ended_rollout(number: int) -> str:

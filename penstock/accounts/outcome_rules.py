@@ -37,8 +37,8 @@ class Outcome(StrEnum):
     TIMED_OUT = "timed_out"
     """A time limit of the fleet passed before the end of the response."""
     REVOKED = "revoked"
-    """A new policy ended the open request: its key was revoked, its model was removed, or residency forbids a region
-    that it uses."""
+    """A change ended the open request: its key was revoked, its tenant suspended, its model or its permission removed,
+    or residency forbids a region that it uses."""
     SHUTDOWN = "shutdown"
     """The agent stopped before the end of the response."""
 
@@ -90,6 +90,9 @@ RULES: Final[dict[Outcome, OutcomeRules]] = {
 _REVOCATIONS: Final = frozenset(
     {
         Reason.INVALID_API_KEY,
+        Reason.TENANT_SUSPENDED,
+        Reason.TIER_UNKNOWN,
+        Reason.ROUTE_NOT_PERMITTED,
         Reason.LOCATION_UNKNOWN,
         Reason.NO_PERMITTED_REGION,
         Reason.MISDIRECTED,
@@ -97,7 +100,7 @@ _REVOCATIONS: Final = frozenset(
         Reason.MODEL_NOT_FOUND,
     }
 )
-"""Reasons for which a change of policy ends a request."""
+"""Reasons for which a change of policy or of a tenant ends a request."""
 
 _CLIENT_ERRORS: Final = frozenset(
     {Reason.BAD_REQUEST, Reason.NOT_FOUND, Reason.BODY_TOO_LARGE, Reason.REQUEST_TIMEOUT, Reason.NOT_OFFERED}

@@ -12,6 +12,9 @@ class Reason(StrEnum):
 
     # the request itself
     INVALID_API_KEY = "invalid_api_key"
+    TENANT_SUSPENDED = "tenant_suspended"
+    TIER_UNKNOWN = "tier_unknown"
+    ROUTE_NOT_PERMITTED = "route_not_permitted"
     MODEL_NOT_FOUND = "model_not_found"
     BAD_REQUEST = "bad_request"
     NOT_FOUND = "not_found"

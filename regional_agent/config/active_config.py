@@ -28,6 +28,7 @@ from penstock.routing.weighted_sampler import WeightedSampler, samplers_of
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.key_revocations import KeyRevocations
 from regional_agent.config.state_file import StateFile
+from regional_agent.tenants.tenant_registry import TenantRegistry
 
 FETCH_RETRY_S = 0.5
 """Interval (s) between two attempts to read a policy."""
@@ -88,6 +89,9 @@ class ActiveConfig:
         self._on_change = on_change
         self.revocations = KeyRevocations(store, state_dir, rng, self._apply_policy)
         """The revoked API keys; `policy` is the accepted policy without them."""
+        self.registry = TenantRegistry(store, state_dir, rng)
+        """Follows the tenants that the API creates."""
+        self.tenants = self.registry.index
         self._accepted: Policy | None = None
         """The policy as it was published."""
         self._file = StateFile(state_dir / "in-force", InForce)
@@ -100,6 +104,7 @@ class ActiveConfig:
     def start(self) -> None:
         """Load the stored configuration and start to follow the store."""
         self.revocations.start()
+        self.registry.start()
         stored = self._file.load()
         if stored is not None and stored.plan.region == self._region:
             try:
@@ -114,6 +119,7 @@ class ActiveConfig:
     async def stop(self) -> None:
         """Stop following the store; the configuration stays in force."""
         await self.revocations.stop()
+        await self.registry.stop()
         await self._informer.stop()
         await cancel([task for task in (self._task, self._saving) if task is not None])
         self._task = self._saving = None
@@ -123,8 +129,8 @@ class ActiveConfig:
         return self._informer.age_s
 
     def status(self) -> dict[str, Any]:
-        """Return the fields for the status page: the policy digest and plan in force, their age, a rejection, and the
-        number of revoked keys."""
+        """Return the fields for the status page: the policy digest and plan in force, their age, a rejection, the
+        revoked keys, and the tenants that the API created."""
         age_s = self.age_s()
         return {
             "policy_digest": self.policy_digest,
@@ -132,6 +138,7 @@ class ActiveConfig:
             "config_age_s": round(age_s, 3) if age_s < math.inf else None,
             "refused_plan": self.refused,
             "revoked_keys": self.revocations.status(),
+            "tenants": self.registry.status(),
         }
 
     def no_policy_reason(self) -> str:
@@ -151,9 +158,11 @@ class ActiveConfig:
             self._has_update.set()
 
     async def _follow_updates(self) -> None:
-        # Without a stored configuration, the policy must not come into force before the revoked keys are known.
+        # Without a stored configuration, the policy must not come into force before the revoked keys are known, and not
+        # before the tenants are, whose requests would be refused.
         if self._accepted is None:
             await self.revocations.wait_read()
+            await self.registry.wait_read()
         while True:
             await self._has_update.wait()
             self._has_update.clear()

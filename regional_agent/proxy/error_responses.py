@@ -17,6 +17,9 @@ REGIONS_HEADER = b"x-penstock-regions"
 
 STATUS: dict[Reason, int] = {
     Reason.INVALID_API_KEY: 401,
+    Reason.TENANT_SUSPENDED: 403,
+    Reason.TIER_UNKNOWN: 403,
+    Reason.ROUTE_NOT_PERMITTED: 403,
     Reason.MODEL_NOT_FOUND: 404,
     Reason.LOCATION_UNKNOWN: 451,
     Reason.NO_PERMITTED_REGION: 451,
@@ -49,6 +52,9 @@ STATUS: dict[Reason, int] = {
 
 RETRIES: dict[Reason, bool | None] = {
     Reason.INVALID_API_KEY: False,
+    Reason.TENANT_SUSPENDED: False,
+    Reason.TIER_UNKNOWN: False,
+    Reason.ROUTE_NOT_PERMITTED: False,
     Reason.MODEL_NOT_FOUND: False,
     Reason.LOCATION_UNKNOWN: False,
     Reason.NO_PERMITTED_REGION: False,
@@ -91,6 +97,9 @@ _SHOULD_RETRY: Final = {True: b"x-should-retry: true\r\n", False: b"x-should-ret
 MEANING: dict[Reason, str] = {
     Reason.BAD_REQUEST: "Malformed: invalid HTTP or JSON, a field of the wrong type, or no model.",
     Reason.INVALID_API_KEY: "The API key is missing or invalid. Send `Authorization: Bearer <key>`.",
+    Reason.TENANT_SUSPENDED: "The tenant of the API key is suspended.",
+    Reason.TIER_UNKNOWN: "The policy in force does not contain the tier of the tenant.",
+    Reason.ROUTE_NOT_PERMITTED: "The tenant may not use this route.",
     Reason.BAD_ROUTE_CONTEXT: "Between agents: the route context is not signed by this fleet for this region.",
     Reason.ROUTE_CONTEXT_EXPIRED: "Between agents: the route context is too old. Check the agents' clocks.",
     Reason.NOT_FOUND: "No resource exists at this path.",

@@ -1,4 +1,6 @@
-"""Ends open requests that a new policy no longer permits: queued, awaiting a response, streams, uploads and tunnels.
+"""Ends open requests that a new policy, or a change of their tenant, no longer permits.
+
+Requests in the queue, requests that await a response, streams, uploads and tunnels end alike.
 
 The requests are evaluated in slices of a few milliseconds, between which the event loop serves other requests.
 """
@@ -42,25 +44,26 @@ class ActiveExchange(Checked, Protocol):
 
 
 class PolicyEnforcer:
-    """Evaluates all open requests after each change of policy."""
+    """Evaluates the open requests after each change of policy, and those of a tenant after a change of the tenant."""
 
     def __init__(self, reauthorization: Reauthorization, active: Iterable[ActiveExchange]) -> None:
         """Enforce the policy in force on the exchanges in progress, `active`."""
         self._reauthorization = reauthorization
         self._active = active
         self._enforced: Policy | None = None
+        self._tenants_version = 0
 
     async def run(self) -> None:
-        """Wait for changes of policy, and enforce each."""
+        """Wait for changes of policy and of tenants, and enforce each."""
         while True:
             await sleep_until_tick(SLOT_S)
-            policy = self._reauthorization.policy
-            if policy is not None and policy is not self._enforced:
+            policy, version = self._reauthorization.policy, self._reauthorization.tenants_version
+            if policy is not None and (policy is not self._enforced or version != self._tenants_version):
                 await self._enforce(policy)
-                self._enforced = policy
+                self._enforced, self._tenants_version = policy, version
 
     async def _enforce(self, policy: Policy) -> None:
-        """Evaluate every open request. Requests that start meanwhile are read under the policy in force."""
+        """Evaluate the open requests. Requests that start meanwhile are read under the policy in force."""
         ended: Counter[tuple[str, str]] = Counter()
         clock = time.perf_counter
         slice_end = clock() + SLICE_S
@@ -68,7 +71,7 @@ class PolicyEnforcer:
         while remaining:
             # The list drops its reference now, since to free thousands of exchanges at once takes tens of milliseconds.
             exchange = remaining.pop()
-            refusal = _reauthorize(exchange)
+            refusal = self._reauthorize(exchange)
             if refusal is not None:
                 ended[exchange.context.facts.tenant, refusal.reason.value] += 1
             if clock() >= slice_end:
@@ -76,7 +79,7 @@ class PolicyEnforcer:
                 slice_end = clock() + SLICE_S
         if ended:
             log.warning(
-                "open requests ended: the policy in force or a revoked key does not permit them",
+                "open requests ended: the policy in force, a revoked key or their tenant does not permit them",
                 policy=policy.digest()[:12],
                 requests=ended.total(),
                 by_tenant_and_reason=[
@@ -85,11 +88,10 @@ class PolicyEnforcer:
                 ],
             )
 
-
-def _reauthorize(exchange: ActiveExchange) -> Refusal | None:
-    try:
-        return exchange.reauthorize()
-    except Exception:
-        # A defect that prevents the end of one request must not prevent the evaluation of the other requests.
-        log.exception("an open request could not be ended", tenant=exchange.context.facts.tenant)
-        return None
+    def _reauthorize(self, exchange: ActiveExchange) -> Refusal | None:
+        try:
+            return None if self._reauthorization.is_current(exchange.context) else exchange.reauthorize()
+        except Exception:
+            # A defect that prevents the end of one request must not prevent the evaluation of the other requests.
+            log.exception("an open request could not be ended", tenant=exchange.context.facts.tenant)
+            return None

@@ -6,6 +6,9 @@ address: the next request of the same client needs one look-up.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from penstock.admission.retry_after import MIN_RETRY_S
@@ -14,12 +17,16 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
 from penstock.routing.decision import mask_at_origin
 from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.permissions import Patterns, permits_model
+from penstock.wire.route_context import RouteContext
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.requests.client_location import MAX_CACHED_CHAIN_BYTES, Locator
-from regional_agent.requests.tenant_authentication import Keyring, credential_of
+from regional_agent.requests.tenant_authentication import EXPIRED, Keyring, credential_of
 from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.requests.withdrawn import Withdrawn
+from regional_agent.tenants.forwarded_principal import ForwardedPrincipals
+from regional_agent.tenants.principal import Principal
 
 MAX_CACHED_LOCATIONS: Final = 4096
 """Maximum number of cached (tenant, location) pairs."""
@@ -30,20 +37,24 @@ MAX_SENDERS: Final = 16_384
 NO_POLICY: Final = Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=MIN_RETRY_S)
 
 Masks = dict[str, Mask | Refusal]
-"""The residency masks of one tenant and location, by model."""
+"""The residency masks of one tenant and location, by model, and the refusals of models that are not permitted."""
+
+Place = tuple[str, str, str | None, str | None]
+"""A tenant with its data class, and a location: its country and subdivision."""
 
 SenderKey = tuple[bytes | None, bytes | None, bytes | None, str]
 """The cache key of a sender: Authorization, X-Forwarded-For, trusted location header, and peer address."""
 
 
 class Sender:
-    """The tenant and location of a client, under one policy."""
+    """The principal and location of a client, under one policy."""
 
-    __slots__ = ("facts", "masks", "tenant")
+    __slots__ = ("facts", "masks", "principal", "tenant")
 
-    def __init__(self, tenant: Tenant, facts: RequestFacts, masks: Masks) -> None:
-        """`masks` is shared by all senders of one tenant and location."""
-        self.tenant = tenant
+    def __init__(self, principal: Principal, facts: RequestFacts, masks: Masks) -> None:
+        """`masks` is shared by all senders of one tenant, location and list of permitted models."""
+        self.principal = principal
+        self.tenant = principal.tenant
         self.facts = facts
         self.masks = masks
 
@@ -51,7 +62,14 @@ class Sender:
 class Authorization:
     """What the policy in force permits the clients of one agent."""
 
-    def __init__(self, region: str, config: ActiveConfig, locator: Locator, quotas: Quotas) -> None:
+    def __init__(
+        self,
+        region: str,
+        config: ActiveConfig,
+        locator: Locator,
+        quotas: Quotas,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         """Create the authorization of requests that reach an agent of `region`.
 
         Args:
@@ -59,8 +77,11 @@ class Authorization:
             config: the policy in force.
             locator: finds the client's location.
             quotas: limits tenants to their quotas.
+            wall_clock: Unix time (s), by which API keys expire.
         """
         self._region = region
+        self._wall_clock = wall_clock
+        self._tenants = config.tenants
         self._config = config
         self._locator = locator
         self._quotas = quotas
@@ -71,9 +92,10 @@ class Authorization:
         """The generation of the GeoIP database that located the cached senders."""
         self._keyring: Keyring
         self._senders: dict[SenderKey, Sender] = {}
-        self._masks: dict[tuple[str, str | None, str | None], Masks] = {}
-        self._residency: dict[tuple[str, str | None, str | None], Mask | Refusal] = {}
+        self._masks: dict[tuple[Place, Patterns], Masks] = {}
+        self._residency: dict[Place, Mask | Refusal] = {}
         """The residency masks by tenant and location, for any model."""
+        self._forwarded = ForwardedPrincipals(config.tenants)
         self._withdrawn = Withdrawn()
         """For requests that other regions forward."""
 
@@ -103,17 +125,27 @@ class Authorization:
         sender = self._senders.get(key)
         if sender is None or request.repeats:
             return self._identify(request, key)
+        principal, tenants = sender.principal, self._tenants
+        if principal.version != tenants.version and not tenants.confirms(principal):
+            del self._senders[key]
+            return self._identify(request, key)
+        if principal.expires_at != inf and principal.expires_at <= self._wall_clock():
+            return EXPIRED
         return sender
 
-    def tenant_of(self, request: Request) -> Tenant | Refusal:
-        """Return the tenant of a request by its key, or the refusal if the key matches none."""
+    def principal_of(self, request: Request, *, started: bool = False) -> Principal | Refusal:
+        """Return the principal of a request by its key, or the refusal if the key is invalid.
+
+        Args:
+            started: whether the request started before, so that a key that has expired since is accepted.
+        """
         policy = self._config.policy
         if policy is None:
             return NO_POLICY
         if policy is not self._policy:
             self._switch_policy(policy)
         credential = credential_of(request)
-        return credential if isinstance(credential, Refusal) else self._keyring.identify(credential)
+        return credential if isinstance(credential, Refusal) else self._keyring.identify(credential, started=started)
 
     def refuse_sender(self, request: Request, peer_ip: str) -> Refusal | None:
         """Return why the policy in force permits no request of a sender in this region; None if it permits some.
@@ -121,24 +153,28 @@ class Authorization:
         Args:
             peer_ip: the address of the TCP peer.
         """
-        tenant = self.tenant_of(request)
-        if isinstance(tenant, Refusal):
-            return tenant
+        principal = self.principal_of(request, started=True)
+        if isinstance(principal, Refusal):
+            return principal
         policy = self._policy
         assert policy is not None
-        verdict = self.residency(policy, self._facts(tenant, request, peer_ip))
+        verdict = self.residency(policy, self._facts(principal.tenant, request, peer_ip))
         return verdict if isinstance(verdict, Refusal) else None
 
-    def mask(self, policy: Policy, model: str, facts: RequestFacts) -> Mask | Refusal:
-        """Return the residency mask of a request for `model`. Cached while the policy is in force."""
+    def mask(self, policy: Policy, model: str, principal: Principal, facts: RequestFacts) -> Mask | Refusal:
+        """Return the residency mask of a request for `model`. Cached while the policy is in force.
+
+        A model that the principal may not use is refused as one that does not exist.
+        """
         if policy is not self._policy:
             self._switch_policy(policy)
-        masks = self._masks_of(facts)
+        masks = self._masks_of(principal, facts)
         mask = masks.get(model)
         if mask is None:
             if model not in policy.models:
-                return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {model!r} is served here")
-            mask = masks[model] = self.residency(policy, facts)
+                return model_not_found(model)
+            permitted = permits_model(policy, principal.models, model)
+            mask = masks[model] = self.residency(policy, facts) if permitted else model_not_found(model)
         return mask
 
     def residency(self, policy: Policy, facts: RequestFacts) -> Mask | Refusal:
@@ -149,8 +185,7 @@ class Authorization:
         """
         if policy is not self._policy:
             self._switch_policy(policy)
-        location = facts.location
-        key = (facts.tenant, location.country, location.subdivision)
+        key = _place(facts)
         verdict = self._residency.get(key)
         if verdict is None:
             if len(self._residency) >= MAX_CACHED_LOCATIONS:
@@ -163,9 +198,10 @@ class Authorization:
 
         `start_quota` takes the quota over; if the request ends before that, `release_head` releases it.
         """
-        tenant = self.tenant_of(request)
-        if isinstance(tenant, Refusal):
-            return tenant
+        principal = self.principal_of(request)
+        if isinstance(principal, Refusal):
+            return principal
+        tenant = principal.tenant
         started = self._quotas.start(tenant, now)
         if isinstance(started, Refusal):
             return started
@@ -189,6 +225,10 @@ class Authorization:
         """Release the tenant's concurrency quota. Called exactly once per request that counts towards it."""
         self._quotas.end(tenant)
 
+    def forwarded_principal(self, policy: Policy, context: RouteContext) -> Principal | Refusal:
+        """Return the principal of a request that another region forwarded, or the refusal of its key or tenant."""
+        return self.withdrawn(policy).refuse(context) or self._forwarded.find(policy, context)
+
     def withdrawn(self, policy: Policy) -> Withdrawn:
         """Return what earlier policies contained and `policy`, which is in force, does not."""
         if policy is not self._policy:
@@ -197,7 +237,7 @@ class Authorization:
 
     def _switch_policy(self, policy: Policy) -> None:
         """Switch to another policy and clear all caches."""
-        self._policy, self._keyring = policy, Keyring(policy)
+        self._policy, self._keyring = policy, Keyring(policy, self._tenants, self._wall_clock)
         self._withdrawn.use(policy)
         self._senders.clear()
         self._masks.clear()
@@ -206,11 +246,11 @@ class Authorization:
     def _identify(self, request: Request, key: SenderKey) -> Sender | Refusal:
         """Identify and locate a client. Cached, unless a header is repeated or the proxy chain is unusually long."""
         authorization, forwarded_for, location_header, peer_ip = key
-        tenant = self._keyring.identify(authorization)
-        if isinstance(tenant, Refusal):
-            return tenant
-        facts = self._facts(tenant, request, peer_ip)
-        sender = Sender(tenant, facts, self._masks_of(facts))
+        principal = self._keyring.identify(authorization)
+        if isinstance(principal, Refusal):
+            return principal
+        facts = self._facts(principal.tenant, request, peer_ip)
+        sender = Sender(principal, facts, self._masks_of(principal, facts))
         if not request.repeats and len(forwarded_for or b"") + len(location_header or b"") <= MAX_CACHED_CHAIN_BYTES:
             if len(self._senders) >= MAX_SENDERS:
                 del self._senders[next(iter(self._senders))]
@@ -225,12 +265,20 @@ class Authorization:
         location = self._locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), location_headers)
         return RequestFacts(tenant.name, tenant.data_class, location)
 
-    def _masks_of(self, facts: RequestFacts) -> Masks:
-        location = facts.location
-        key = (facts.tenant, location.country, location.subdivision)
+    def _masks_of(self, principal: Principal, facts: RequestFacts) -> Masks:
+        key = (_place(facts), principal.models)
         masks = self._masks.get(key)
         if masks is None:
             if len(self._masks) >= MAX_CACHED_LOCATIONS:
                 self._masks.clear()
             masks = self._masks[key] = {}
         return masks
+
+
+def model_not_found(name: str) -> Refusal:
+    """The refusal of a model that does not exist, or that the client may not use: a refusal reveals no names."""
+    return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {name!r} is served here")
+
+
+def _place(facts: RequestFacts) -> Place:
+    return facts.tenant, facts.data_class, facts.location.country, facts.location.subdivision

@@ -86,6 +86,7 @@ class ClientRequestReader:
         if isinstance(sender, Refusal):
             return sender
         tenant, facts, reader = sender.tenant, sender.facts, request.reader
+        principal = sender.principal
         location: ObjectLocation | None = None
         versions: ModelVersions | None = None
         fields: RequestFields | Refusal
@@ -105,13 +106,13 @@ class ClientRequestReader:
             fields = self._version(versions, facts.tenant, request, fields)
             if isinstance(fields, Refusal):
                 return fields
-        mask = sender.masks.get(fields.model) or authorization.mask(policy, fields.model, facts)
+        mask = sender.masks.get(fields.model) or authorization.mask(policy, fields.model, principal, facts)
         adapter = ""
         if isinstance(mask, Refusal) and mask.reason is _MODEL_NOT_FOUND:
             base = base_model_of(policy, fields.model)
             if base is not None:
                 adapter, fields.model, asked_for = fields.model, base, base
-                mask = sender.masks.get(base) or authorization.mask(policy, base, facts)
+                mask = sender.masks.get(base) or authorization.mask(policy, base, principal, facts)
         if isinstance(mask, Refusal):
             return mask
         if location is not None and location.region not in mask.permitted.regions:
@@ -138,6 +139,7 @@ class ClientRequestReader:
                 timeout_s = client_timeout_s
             context.deadline_at = now + timeout_s
             context.own_deadline = timeout_s == client_timeout_s
+            context.principal = principal
             context.priority = tenant.priority
             context.weight = tenant.weight
             context.max_wait_s = model.max_wait_s

@@ -11,7 +11,7 @@ from penstock.policy.kinds.tenants import MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY
 from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.reasons import Reason, Refusal
-from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept
+from penstock.wire.route_context import HEADER, ReplayGuard, RouteContext, accept, refuse_here
 from penstock.wire.session import Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import Request
@@ -71,6 +71,9 @@ class ForwardedRequestReader:
             return route_context if isinstance(route_context, Refusal) else NO_POLICY
         if not route_context.fits(request.method, request.target, request.body, request.length):
             return Refusal(Reason.BAD_ROUTE_CONTEXT, "the route context is signed for another request")
+        principal = self._authorization.forwarded_principal(policy, route_context)
+        if isinstance(principal, Refusal):
+            return principal
         withdrawn = self._authorization.withdrawn(policy).refuse_start(route_context.model, request.route)
         if withdrawn is not None:
             return withdrawn
@@ -106,11 +109,11 @@ class ForwardedRequestReader:
         context.extends_text = route_context.extends_text
         max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.max_wait_s
         context.max_wait_s = min(max_wait_s, max(0.0, route_context.queue_s))
+        context.principal, tenant = principal, principal.tenant
+        context.priority, context.weight = tenant.priority, tenant.weight
         if route_context.priority is not None:
             context.priority = min(MAX_PRIORITY, max(MIN_PRIORITY, route_context.priority))
             context.weight = min(MAX_WEIGHT, max(MIN_WEIGHT, route_context.weight))
-        elif (sender := policy.tenants.get(route_context.tenant)) is not None:
-            context.priority, context.weight = sender.priority, sender.weight
         return context
 
     def route_context_of(self, request: Request) -> RouteContext | Refusal:
@@ -120,6 +123,12 @@ class ForwardedRequestReader:
             return NO_POLICY
         token = request.header(_ROUTE_HEADER) or b""
         context = accept(token.decode("latin-1"), self._sessions, policy, self._region, time.time())
-        if isinstance(context, RouteContext):
-            return self._authorization.withdrawn(policy).refuse(context) or context
-        return context
+        if isinstance(context, Refusal):
+            return context
+        principal = self._authorization.forwarded_principal(policy, context)
+        if isinstance(principal, Refusal):
+            return principal
+        # The stricter of the data class that the origin states and of the one that the tenant has here decides.
+        own = RequestFacts(context.tenant, principal.tenant.data_class, context.location)
+        refusal = None if own.data_class == context.data_class else refuse_here(policy, own, self._region)
+        return refusal or context

@@ -1,12 +1,10 @@
-"""Evaluates open requests again after a change of policy: their key, their residency, and their serving region.
+"""Evaluates open requests again after a change of policy or of their tenant: key, residency, and serving region.
 
 Under one policy the result depends only on the key, the location, the model and the serving region. The expensive part,
 the residency rules, is evaluated once for each tenant and location.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 import structlog
 
@@ -15,10 +13,12 @@ from penstock.policy.model_versions import versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts
 from penstock.routing.reasons import Reason, Refusal
-from penstock.wire.route_context import refuse_here
+from penstock.wire.route_context import RouteContext, refuse_here
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.requests.authorization import MAX_CACHED_LOCATIONS, Authorization
 from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.tenant_authentication import REVOKED
+from regional_agent.tenants.principal import Principal
 
 log = structlog.get_logger()
 
@@ -40,18 +40,27 @@ class Reauthorization:
         """The policy in force."""
         return self._config.policy
 
-    def reauthorize(self, context: RequestContext, server: str = "") -> Refusal | None:
-        """Authorize a request under the policy in force; returns the refusal if the policy no longer permits it.
+    @property
+    def tenants_version(self) -> int:
+        """Number that grows with each change of a tenant that the API created."""
+        return self._config.tenants.version
 
-        A request that has an attempt may complete although its model or its route was removed from the policy. A
-        request that cannot be evaluated is refused: a defect must not leave a request open where residency may forbid
-        it.
+    def is_current(self, context: RequestContext) -> bool:
+        """Whether a request was authorized under the policy in force, and its tenant has not changed since."""
+        return context.policy is self._config.policy and self._is_current(context.principal)
+
+    def reauthorize(self, context: RequestContext, server: str = "") -> Refusal | None:
+        """Authorize a request under the policy in force and the present state of its tenant; returns the refusal.
+
+        A request that has an attempt may complete although its model or its route was removed from the policy, or its
+        tenant may not use them any more; and every request may although its key has expired. A request that cannot be
+        evaluated is refused: a defect must not leave a request open where residency may forbid it.
 
         Args:
             server: the region that serves the request; empty while the request has no attempt.
         """
         policy = self._config.policy
-        if policy is None or policy is context.policy:
+        if policy is None or (policy is context.policy and self._is_current(context.principal)):
             return None
         try:
             return self._reauthorize(context, server, policy)
@@ -71,7 +80,7 @@ class Reauthorization:
             [base_model_of(policy, model) or model] if versions is None else [each.model for each in versions.versions]
         )
         for name in names:
-            verdict = self._authorization.mask(policy, name, context.facts)
+            verdict = self._authorization.mask(policy, name, context.principal, context.facts)
             if isinstance(verdict, Refusal):
                 return verdict
             if server not in verdict.permitted.regions:
@@ -83,23 +92,21 @@ class Reauthorization:
         if route_context is None:
             refusal = self._reauthorize_from_client(context, server, policy)
         else:
-            withdrawn = self._authorization.withdrawn(policy)
-            refusal = withdrawn.refuse(route_context)
+            refusal = self._reauthorize_forwarded(context, route_context, policy)
             if refusal is None and not server:
+                withdrawn = self._authorization.withdrawn(policy)
                 refusal = withdrawn.refuse_start(context.model, context.request.route)
-            if refusal is None:
-                refusal = self._refuse_forwarded(context.facts, policy)
         if refusal is None:
             context.policy = policy
         return refusal
 
     def _reauthorize_from_client(self, context: RequestContext, server: str, policy: Policy) -> Refusal | None:
-        tenant = self._authorization.tenant_of(context.request)
-        if isinstance(tenant, Refusal):
-            return tenant
-        facts = context.facts
+        principal = self._authorization.principal_of(context.request, started=True)
+        if isinstance(principal, Refusal):
+            return principal
+        tenant, facts = principal.tenant, context.facts
         if tenant.name != facts.tenant:
-            return Refusal(Reason.INVALID_API_KEY, _REVOKED)
+            return REVOKED
         if tenant.data_class != facts.data_class:
             facts = context.facts = RequestFacts(facts.tenant, tenant.data_class, facts.location)
         route = context.request.route
@@ -108,13 +115,30 @@ class Reauthorization:
         authorization, adapter = self._authorization, context.estimate.adapter
         if adapter and not server and base_model_of(policy, adapter) != context.model:
             return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {adapter!r} is served here")
-        verdict = authorization.residency(policy, facts) if server else authorization.mask(policy, context.model, facts)
+        if server:
+            verdict = authorization.residency(policy, facts)
+        else:
+            verdict = authorization.mask(policy, context.model, principal, facts)
         if isinstance(verdict, Refusal):
             return verdict
         if server and server not in verdict.permitted.regions:
             return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {server}", verdict.rejected)
-        context.residency = verdict
+        context.residency, context.principal = verdict, principal
         return None
+
+    def _reauthorize_forwarded(self, context: RequestContext, route: RouteContext, policy: Policy) -> Refusal | None:
+        principal = self._authorization.forwarded_principal(policy, route)
+        if isinstance(principal, Refusal):
+            return principal
+        context.principal, stated, own = principal, context.facts, principal.tenant.data_class
+        refusal = self._refuse_forwarded(stated, policy)
+        if refusal is None and own != stated.data_class:
+            refusal = self._refuse_forwarded(RequestFacts(stated.tenant, own, stated.location), policy)
+        return refusal
+
+    def _is_current(self, principal: Principal) -> bool:
+        tenants = self._config.tenants
+        return principal.version == tenants.version or tenants.confirms(principal)
 
     def _refuse_forwarded(self, facts: RequestFacts, policy: Policy) -> Refusal | None:
         """Why this region may not serve a forwarded request. Cached while the policy is in force."""
@@ -125,6 +149,3 @@ class Reauthorization:
         if facts not in forwarded:
             forwarded[facts] = refuse_here(policy, facts, self._region)
         return forwarded[facts]
-
-
-_REVOKED: Final = "the API key was revoked"

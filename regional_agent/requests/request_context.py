@@ -13,6 +13,7 @@ from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import NOTHING_TRIED
 from penstock.wire.route_context import RouteContext
+from regional_agent.tenants.principal import UNIDENTIFIED, Principal
 
 if TYPE_CHECKING:
     from regional_agent.http.messages import Request
@@ -47,6 +48,7 @@ class RequestContext:
         "plan_generation",
         "policy",
         "policy_digest",
+        "principal",
         "priority",
         "queued_s",
         "received_at",
@@ -84,6 +86,8 @@ class RequestContext:
         self.asked_for = estimate.model
         """The model that the client requested: `model`, or the name for which `model` is a version or fallback."""
         self.facts = facts
+        self.principal: Principal = UNIDENTIFIED
+        """The tenant and the API key of the request."""
         self.residency = residency
         self.policy = policy
         """The policy under which the request was last authorized."""

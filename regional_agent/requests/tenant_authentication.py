@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from hashlib import sha256
 from hmac import compare_digest
+from math import inf
 
-from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import ID_CHARS
 from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.tenant_record import TenantRecord
 from regional_agent.http.messages import Request
+from regional_agent.tenants.principal import Principal
+from regional_agent.tenants.tenant_index import TenantIndex
 from regional_agent.websocket.websocket_offer import offered_keys
 
 MAX_KEY_BYTES = 512
@@ -17,49 +22,105 @@ MAX_KEY_BYTES = 512
 KEY_ID_CHARS = ID_CHARS
 """Hexadecimal digits of a key's SHA-256 that identify it between agents."""
 
-MAX_CACHED_HEADERS = 1024
-"""Maximum number of Authorization headers whose tenant is cached. A full cache is cleared."""
+MAX_CACHED_HEADERS = 16_384
+"""Maximum number of Authorization headers whose principal is cached; the oldest is evicted first."""
+
+EXPIRED = Refusal(Reason.INVALID_API_KEY, "the API key has expired")
+REVOKED = Refusal(Reason.INVALID_API_KEY, "the API key was revoked")
+_INVALID = Refusal(Reason.INVALID_API_KEY, "the API key is invalid")
 
 
 class Keyring:
-    """The tenants of one policy by the digest of their keys.
+    """The tenants of one policy, and those that the API created, by the digest of their keys.
 
-    The table is indexed by the SHA-256 of the key that the client sent, so that the time of a look-up reveals nothing
+    The tables are indexed by the SHA-256 of the key that the client sent, so that the time of a look-up reveals nothing
     about other keys. Headers with a valid key are cached as received (here, and with an address in `authorization.py`),
-    only in the memory of this process and only while the policy is in force. The cache is indexed by Python's hash of
-    the header, keyed by a secret of the process (SipHash, PEP 456). Bytes are compared only where all 64 bits of the
-    hash agree, so that the time of a look-up does not reveal how much of a guessed key is correct.
+    only in the memory of this process and only while the policy and the tenant are as they were. The cache is indexed
+    by Python's hash of the header, keyed by a secret of the process (SipHash, PEP 456). Bytes are compared only where
+    all 64 bits of the hash agree, so that the time of a look-up does not reveal how much of a guessed key is correct.
+    Invalid keys are not cached, so that they evict no valid one.
+
+    A tenant of the policy wins over one that the API created with the same name.
     """
 
-    __slots__ = ("_anonymous", "_by_digest", "_cached")
+    __slots__ = ("_anonymous", "_by_digest", "_cached", "_clock", "_index", "_policy")
 
-    def __init__(self, policy: Policy) -> None:
-        """Index every tenant's key digests."""
+    def __init__(self, policy: Policy, index: TenantIndex, clock: Callable[[], float] = time.time) -> None:
+        """Index every tenant's key digests.
+
+        Args:
+            index: the tenants that the API created.
+            clock: Unix time (s), by which keys expire.
+        """
+        self._policy = policy
+        self._index = index
+        self._clock = clock
         self._by_digest = {
-            bytes.fromhex(digest): tenant for tenant in policy.tenants.values() for digest in tenant.key_digests
+            bytes.fromhex(digest): Principal(tenant, digest[:KEY_ID_CHARS])
+            for tenant in policy.tenants.values()
+            for digest in tenant.key_digests
         }
-        self._cached: dict[bytes, Tenant] = {}
-        self._anonymous = policy.tenants.get(policy.anonymous_tenant) if policy.anonymous_tenant else None
+        self._cached: dict[bytes, Principal] = {}
+        anonymous = policy.tenants.get(policy.anonymous_tenant) if policy.anonymous_tenant else None
+        self._anonymous = None if anonymous is None else Principal(anonymous)
 
-    def identify(self, authorization: bytes | None) -> Tenant | Refusal:
-        """The tenant of an `Authorization: Bearer` value; without one, the policy's anonymous tenant, if it has one."""
+    def identify(self, authorization: bytes | None, *, started: bool = False) -> Principal | Refusal:
+        """The principal of an `Authorization: Bearer` value; without one, that of the policy's anonymous tenant.
+
+        Args:
+            started: whether the request started before, so that a key that has expired since is accepted.
+        """
         if authorization is None:
-            return self._anonymous or Refusal(
-                Reason.INVALID_API_KEY, "send an API key as `Authorization: Bearer <key>`"
-            )
-        return self._cached.get(authorization) or self._look_up(authorization)
+            if self._anonymous is None:
+                return Refusal(Reason.INVALID_API_KEY, "send an API key as `Authorization: Bearer <key>`")
+            self._anonymous.version = self._index.version
+            return self._anonymous
+        principal = self._cached.get(authorization)
+        if principal is None or (principal.version != self._index.version and not self._index.confirms(principal)):
+            self._cached.pop(authorization, None)
+            found = self._look_up(authorization)
+            if isinstance(found, Refusal):
+                return found
+            principal = found
+            principal.version = self._index.version
+            if len(self._cached) >= MAX_CACHED_HEADERS:
+                del self._cached[next(iter(self._cached))]
+            self._cached[authorization] = principal
+        if principal.expires_at <= self._clock() and not started:
+            return EXPIRED
+        return principal
 
-    def _look_up(self, authorization: bytes) -> Tenant | Refusal:
+    def _look_up(self, authorization: bytes) -> Principal | Refusal:
         scheme, _, key = authorization.partition(b" ")
         if scheme.lower() != b"bearer" or not key or len(key) > MAX_KEY_BYTES:
             return Refusal(Reason.INVALID_API_KEY, "the Authorization header is not `Bearer <key>`")
-        tenant = self._by_digest.get(sha256(key.strip()).digest())
-        if tenant is None:
-            return Refusal(Reason.INVALID_API_KEY, "the API key is invalid")
-        if len(self._cached) >= MAX_CACHED_HEADERS:
-            self._cached.clear()
-        self._cached[authorization] = tenant
-        return tenant
+        digest = sha256(key.strip()).digest()
+        return self._by_digest.get(digest) or self._created(digest)
+
+    def _created(self, digest: bytes) -> Principal | Refusal:
+        """The principal of a key that the API created."""
+        found = self._index.find_key(digest)
+        if found is None or found.tenant.name in self._policy.tenants:
+            return _INVALID
+        key = found.key
+        if key.revoked_at is not None or digest.hex()[:KEY_ID_CHARS] in self._policy.revoked_ids:
+            return REVOKED
+        principal = principal_under(self._policy, found.tenant)
+        if isinstance(principal, Refusal):
+            return principal
+        principal.key, principal.budgets = key.id, key.budgets
+        principal.expires_at = inf if key.expires_at is None else key.expires_at
+        return principal
+
+
+def principal_under(policy: Policy, record: TenantRecord) -> Principal | Refusal:
+    """The principal of a tenant that the API created, by the rules of its tier, or the refusal of its requests."""
+    if record.is_suspended:
+        return Refusal(Reason.TENANT_SUSPENDED, f"tenant {record.name} is suspended")
+    tier = policy.tier(record.tier)
+    if tier is None:
+        return Refusal(Reason.TIER_UNKNOWN, f"the policy in force has no tier {record.tier!r}, which the tenant has")
+    return Principal(record.under(tier))
 
 
 def credential_of(request: Request) -> bytes | Refusal | None:

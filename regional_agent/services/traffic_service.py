@@ -59,8 +59,8 @@ class TrafficService(RoutedService):
         if refusal is None:
             route = request.route
             if route is not None and (route.object_id or route.previous_object or route.client_object):
-                tenant = self._authorization.tenant_of(request)
-                owner = "" if isinstance(tenant, Refusal) else tenant.name
+                principal = self._authorization.principal_of(request)
+                owner = "" if isinstance(principal, Refusal) else principal.tenant.name
                 lookup = self._look_up(request, connection, owner, self._serve)
                 if lookup is not None:
                     return lookup
@@ -146,9 +146,9 @@ class TrafficService(RoutedService):
         if policy is not None and request.header(ANTHROPIC_HEADER) is not None:
             # The route determines the header of the API key and the format of errors; both follow Anthropic's API.
             request.route = anthropic_route(policy)
-        tenant = self._authorization.tenant_of(request)
-        if isinstance(tenant, Refusal) or policy is None:
-            refusal = tenant if isinstance(tenant, Refusal) else Refusal(Reason.NO_POLICY, "no policy accepted yet")
+        principal = self._authorization.principal_of(request)
+        if isinstance(principal, Refusal) or policy is None:
+            refusal = principal if isinstance(principal, Refusal) else NO_POLICY
             self._refuse(connection, request, refusal)
             return
         page = model_page(policy, self._endpoints.every(), request.path, for_anthropic=request.route is not None)

@@ -34,6 +34,7 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.telemetry.demand_meter import DemandMeter
+from regional_agent.tenants.tenant_index import TenantIndex
 
 POLICY = Policy(
     {"de-1": Region("de-1", "DE", 50.0, 8.0)},
@@ -85,7 +86,7 @@ ASKED = st.lists(st.tuples(st.sampled_from([PROXY, *PLACES]), HEADERS), min_size
 def test_only_a_trusted_proxy_sets_the_location(
     locator: Locator, asked: list[tuple[str, list[tuple[bytes, bytes]]]]
 ) -> None:
-    config = cast(ActiveConfig, SimpleNamespace(policy=POLICY))
+    config = cast(ActiveConfig, SimpleNamespace(policy=POLICY, tenants=TenantIndex()))
     authorization = Authorization("de-1", config, locator, Quotas(lambda: 1))
     demand = DemandMeter(lambda: 0.0)
     reader = ClientRequestReader(authorization, CostEstimator(), KnownObjects(), demand, Random(1))

@@ -63,6 +63,7 @@ from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.tracing.span_exporter import SpanExporter
 from regional_agent.telemetry.tracing.tracer import Tracer
+from regional_agent.tenants.tenant_index import TenantIndex
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
@@ -246,6 +247,7 @@ async def running_agent(
     metrics.use_names(in_force.models, in_force.regions)
     samplers = samplers_of(plan) if plan is not None else {}
     fixed = SimpleNamespace(policy=in_force, plan=plan, policy_digest="digest", samplers=samplers)
+    fixed.tenants = TenantIndex()
     shared_load = SharedLoad(endpoints, shared=redis_url is not None)
     queue_here = QueueDispatcher(endpoints, shared_load, time.monotonic, metrics.waited)
     others = FixedPeers(region, peers or {}, credits or {})

@@ -31,6 +31,7 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.telemetry.demand_meter import DemandMeter
+from regional_agent.tenants.tenant_index import TenantIndex
 
 PROXY = "127.0.0.9"
 TOLD = {b"DE": Location("DE"), b"FR": Location("FR"), b"FR,DE": Location("BE")}
@@ -45,7 +46,7 @@ def policy(*rules: ResidencyRule, keys: tuple[str, ...] = ("red", "blue")) -> Po
 
 class Here:
     def __init__(self, first: Policy) -> None:
-        self.active_config = SimpleNamespace(policy=first)
+        self.active_config = SimpleNamespace(policy=first, tenants=TenantIndex())
         self.located: list[bytes] = []
         self.locator = SimpleNamespace(
             header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate, generation=0

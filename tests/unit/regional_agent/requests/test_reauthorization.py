@@ -5,33 +5,38 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.requests.reauthorization import Reauthorization
+from regional_agent.tenants.principal import Principal
+from regional_agent.tenants.tenant_index import TenantIndex
 from tests.support.planet import MODEL, policy
 
+TENANT = Tenant("personal", "personal")
 FACTS = RequestFacts("personal", "personal")
 
 
 def reauthorization(in_force: Policy, **admission: Any) -> Reauthorization:
-    return Reauthorization(
-        "eu-de", cast(Any, SimpleNamespace(policy=in_force)), cast(Any, SimpleNamespace(**admission))
-    )
+    config = SimpleNamespace(policy=in_force, tenants=TenantIndex())
+    return Reauthorization("eu-de", cast(Any, config), cast(Any, SimpleNamespace(**admission)))
 
 
 def opened(under: Policy) -> Any:
     """A request from a client that is open under a policy."""
-    return SimpleNamespace(policy=under, facts=FACTS, route_context=None, request=None, model=MODEL)
+    return SimpleNamespace(
+        policy=under, facts=FACTS, route_context=None, request=None, model=MODEL, principal=Principal(TENANT)
+    )
 
 
 def test_a_request_that_cannot_be_evaluated_is_refused() -> None:
-    def fail(request: object) -> None:
+    def fail(request: object, *, started: bool) -> None:
         raise ZeroDivisionError
 
     before = policy()
     context = opened(before)
-    refusal = reauthorization(policy(), tenant_of=fail).reauthorize(context)
+    refusal = reauthorization(policy(), principal_of=fail).reauthorize(context)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.RESIDENCY_DENIED
     assert context.policy is before

@@ -1,0 +1,159 @@
+"""Tenants that the API created, at an agent: their requests are served, and end when the tenant is changed."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Put
+from adapters.store.signed_store import SignedStore
+from penstock.policy.policy import Policy
+from penstock.tenancy.tenant_record import TenantRecord, TenantShard, shard_of
+from regional_agent.tenants.tenant_registry import TenantRegistry
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import BODY, answers, ask, code, full, streams_forever
+from tests.support.created_tenants import TIERS, created, created_key, put, remove
+from tests.support.planet import plan, policy
+from tests.support.sockets import RawClient, engine, post
+from tests.support.wait import until
+
+KEY = "Authorization: Bearer one"
+
+CHANGES = pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (created("acme", created_key("one", revoked_at=1.0)), "invalid_api_key"),
+        (created("acme", "two"), "invalid_api_key"),
+        (created("acme", "one", is_suspended=True), "tenant_suspended"),
+        (created("acme", "one", tier="no-such-tier"), "tier_unknown"),
+        (None, "invalid_api_key"),
+    ],
+    ids=["revoked", "key removed", "suspended", "tier removed", "deleted"],
+)
+
+
+def with_tiers(**fields: Any) -> Policy:
+    return replace(policy(), tiers=TIERS, **fields)
+
+
+async def enforced(agent: Agent) -> None:
+    """Wait until the policy in force is enforced, so that only a later change of a tenant ends requests."""
+    await until(lambda: agent.proxy._enforcer._enforced is agent.config.policy)
+
+
+def change_acme(agent: Agent, change: TenantRecord | None) -> None:
+    if change is None:
+        remove(agent.config.tenants, "acme")
+    else:
+        put(agent.config.tenants, change)
+
+
+@CHANGES
+async def test_a_stream_ends_with_the_reason(tmp_path: Path, change: TenantRecord | None, reason: str) -> None:
+    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.config.policy = with_tiers()
+        put(agent.config.tenants, created("acme", "one"), created("other", "three"))
+        client, other = await RawClient.connect(agent.traffic), await RawClient.connect(agent.traffic)
+        client.send(post(BODY, KEY))
+        other.send(post(BODY, "Authorization: Bearer three"))
+        for each in (client, other):
+            await each.head()
+            assert await each.chunk() == b"data: 1\n\n"
+        await enforced(agent)
+        change_acme(agent, change)
+        assert code((await client.chunk()).removeprefix(b"data: ")) == reason
+        await until(lambda: agent.held() == 1)
+        assert agent.counted() == {"revoked": 1.0}
+        assert (await ask(agent, KEY)).status == (403 if reason.startswith("t") else 401)
+
+
+async def test_a_queued_request_is_refused(tmp_path: Path) -> None:
+    shared = with_tiers(anonymous_tenant="open")
+    async with engine(streams_forever) as gpu, full(tmp_path, gpu.address, policy=shared) as (agent, _):
+        put(agent.config.tenants, created("acme", "one"))
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY, KEY))
+        await until(lambda: agent.waiting() == 1)
+        await enforced(agent)
+        put(agent.config.tenants, created("acme", created_key("one", revoked_at=1.0)))
+        assert code((await client.answer()).body) == "invalid_api_key"
+        assert agent.waiting() == 0
+
+
+@CHANGES
+async def test_the_serving_region_ends_forwarded_requests_by_its_own_registry(
+    tmp_path: Path, change: TenantRecord | None, reason: str
+) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(streams_forever) as far,
+        engine(answers) as near,
+        running_agent(tmp_path / "es", [far.address], region="eu-es") as server,
+        running_agent(tmp_path / "de", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+    ):
+        server.config.policy = origin.config.policy = with_tiers()
+        for agent in (server, origin):
+            put(agent.config.tenants, created("acme", "one"))
+        client = await RawClient.connect(origin.traffic)
+        client.send(post(BODY, KEY))
+        await client.head()
+        await client.chunk()
+        (forwarded,) = (entry.context for entry in active(server))
+        assert (forwarded.priority, forwarded.principal.key) == (3, "psk-one")
+        await enforced(server)
+        change_acme(server, change)
+        if reason == "tier_unknown":
+            await until(lambda: forwarded.principal.version == server.config.tenants.version)
+            assert server.held() == 1, "the origin may have a newer policy"
+            return
+        assert code((await client.chunk()).removeprefix(b"data: ")) == reason
+        await until(lambda: server.held() == origin.held() == 0)
+        status, headers, _ = await ask(origin, KEY)
+        assert (status, headers["x-penstock-region"]) == (200, "eu-de"), "the serving region refuses later ones"
+        assert len(far.requests) == 1
+
+
+async def test_a_serving_region_applies_the_data_class_that_the_tenant_has_there(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", us_east=1.0)
+    async with (
+        engine(answers) as far,
+        engine(answers) as near,
+        running_agent(tmp_path / "us", [far.address], region="us-east") as server,
+        running_agent(tmp_path / "de", [near.address], plan=away, peers={"us-east": server.peer}) as origin,
+    ):
+        server.config.policy = origin.config.policy = with_tiers()
+        put(origin.config.tenants, created("acme", "one"))
+        assert (await ask(origin, KEY)).headers["x-penstock-region"] == "us-east", "the server does not know the tenant"
+        put(server.config.tenants, created("acme", "one", tier="silver"))
+        assert (await ask(origin, KEY)).headers["x-penstock-region"] == "eu-de"
+        assert len(far.requests) == 1
+
+
+async def test_the_registry_follows_a_real_store(tmp_path: Path, store: SignedStore) -> None:
+    registry = TenantRegistry(store, tmp_path, Random(1))
+    registry.start()
+    key = keys.tenant_shard(shard_of("acme"))
+    try:
+        for change in (created("acme", "one"), created("acme", created_key("one", revoked_at=1.0))):
+            await store.commit((), (Put(key, encode(TenantShard((change,)))),))
+            await until(lambda change=change: registry.index.find_tenant("acme") == change)
+        # A value that no process of the fleet has signed changes nothing.
+        await store._store.commit((), (Put(key, encode(TenantShard((created("acme", "one"),)))),))
+        await store.commit((), (Put(keys.tenant_shard(shard_of("other")), encode(TenantShard((created("other"),)))),))
+        await until(lambda: registry.index.find_tenant("other") is not None)
+        found = registry.index.find_key(sha256(b"one").digest())
+        assert found is not None
+        assert found.key.revoked_at == 1.0
+    finally:
+        await registry.stop()
+
+
+def active(agent: Agent) -> list[Any]:
+    return list(agent.proxy.active)
