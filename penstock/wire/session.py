@@ -37,6 +37,8 @@ class Purpose(StrEnum):
     PROBE_ANSWER = "probe-answer"
     REPORT = "report"
     CALLER = "caller"
+    BUDGET_USES = "budget-uses"
+    BUDGET_LEASES = "budget-leases"
 
 
 class Session:

@@ -1,0 +1,148 @@
+"""An agent's side of the exchange of budgets: numbers, the budgets that other agents use, and the end of leases.
+
+Implements `BudgetLeases` without IO; `regional_agent/tenants/budget_exchange.py` sends the requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from penstock.policy.kinds.budgets import Budget
+from penstock.tenancy.budget_lease import MAX_USES, BudgetKey, BudgetLease, BudgetUse
+from penstock.tenancy.opening_share import Place, opening_part, reserved_part
+from penstock.tenancy.without_leader import full_rate
+from penstock.wire.budget_exchange import LEASE_S, MAX_WAIT_S, ExchangeAnswer, ExchangeRequest
+
+FIRST_ANSWER_S = 2.0
+"""Time (s) from the start of the agent for which it expects the first answer, and grants itself nothing."""
+
+SMALL_CHANGE = 0.2
+"""Part by which the demand of an unchanged counter must change to be reported."""
+
+
+class AgentLeases:
+    """The exchanges of one agent.
+
+    Args:
+        agent: name of the agent.
+        region: name of its region.
+        epoch: epoch of the agent.
+        now: monotonic clock (s) at the start.
+        wake: called where an exchange should take place soon.
+    """
+
+    def __init__(self, agent: str, region: str, epoch: int, now: float, wake: Callable[[], None]) -> None:
+        self._name = agent, region, epoch
+        self._wake = wake
+        self._number = 0
+        self._answered = 0
+        self._leader = 0
+        self._ends_at = now + FIRST_ANSWER_S
+        """Time (s) of the end of the leases; before the first answer: of the wait for it."""
+        self._sent_at = now
+        self._reported: dict[BudgetKey, BudgetUse] = {}
+        """The newest uses that an answer of the leader has confirmed."""
+        self._in_flight: list[BudgetUse] = []
+        self._places = {"": Place(0, 1), region: Place(0, 1)}
+        self._announced: set[BudgetKey] = set()
+        """Budgets that agents use, by the answers of the leader."""
+        self._earlier: set[BudgetKey] = set()
+        """The same by answers of an earlier leader, until the leader knows the budgets of all agents."""
+        self._may_open = False
+        """Whether a leader has announced all budgets that agents use."""
+
+    @property
+    def agents(self) -> int:
+        """Number of agents of the fleet, as last known."""
+        return self._places[""].agents
+
+    def agents_of(self, key: BudgetKey) -> int:
+        """Return the number of agents that a budget covers, as last known."""
+        return self._places.get(key.region, self._places[""]).agents
+
+    def wake(self) -> None:
+        """Exchange soon, because an amount is nearly used."""
+        self._wake()
+
+    def ended_s(self, now: float) -> float | None:
+        """Return the time (s) since the leases of the agent ended; None while they are valid."""
+        return None if now < self._ends_at else now - self._ends_at
+
+    def opening(self, key: BudgetKey, budget: Budget, now: float) -> BudgetLease:
+        """Return the lease with which a new counter starts.
+
+        Args:
+            now: monotonic clock (s).
+        """
+        place = self._places.get(key.region, self._places[""])
+        amount = 0.0
+        if self._may_open and now < self._ends_at:
+            is_used = key in self._announced or key in self._earlier
+            amount = reserved_part(budget, place.agents) if is_used else opening_part(key, budget, place)
+        self._wake()
+        return BudgetLease(key, 0, amount, amount, full_rate(budget) / place.agents, LEASE_S)
+
+    def request(self, uses: Iterable[BudgetUse], now: float, *, may_wait: bool) -> ExchangeRequest:
+        """Return the next request: the counters that have changed, or need more.
+
+        Args:
+            now: monotonic clock (s).
+            may_wait: whether the leader may delay an answer without news.
+        """
+        agent, region, epoch = self._name
+        if now >= self._ends_at:
+            self._reported.clear()
+        self._in_flight = [use for use in uses if self._is_news(use)][:MAX_USES]
+        self._number += 1
+        self._sent_at = now
+        is_waiting = may_wait and not self._in_flight
+        return ExchangeRequest(
+            agent,
+            region,
+            epoch,
+            self._number,
+            self._answered,
+            self._leader,
+            tuple(self._in_flight),
+            MAX_WAIT_S if is_waiting else 0.0,
+        )
+
+    def accept(self, answer: ExchangeAnswer) -> list[BudgetUse] | None:
+        """Use an answer to the newest request.
+
+        Returns:
+            The uses that the leader has; None if the answer is of an earlier request or leader, and must be ignored.
+        """
+        if answer.number != self._number or answer.number == self._answered or answer.leader < self._leader:
+            return None
+        if answer.leader != self._leader:
+            self._earlier |= self._announced
+            self._announced = set()
+            self._reported = {}
+        self._leader, self._answered = answer.leader, answer.number
+        self._ends_at = self._sent_at + LEASE_S
+        for change in answer.announced:
+            if change.is_used:
+                self._announced.add(change.key)
+            else:
+                self._announced.discard(change.key)
+        if answer.is_complete:
+            self._earlier = set()
+            self._may_open = True
+        (agents, region_agents), (rank, region_rank) = answer.agents, answer.ranks
+        self._places = {"": Place(rank, agents), self._name[1]: Place(region_rank, region_agents)}
+        for use in self._in_flight:
+            if use.closed:
+                self._reported.pop(use.key, None)
+            else:
+                self._reported[use.key] = use
+        # A lease changes what the counter holds, so that the next request reports the counter.
+        return self._in_flight
+
+    def _is_news(self, use: BudgetUse) -> bool:
+        last = self._reported.get(use.key)
+        if last is None or use.closed or use.unspent < use.request_amount:
+            return True
+        if (use.used, use.unspent, use.period, use.epoch) != (last.used, last.unspent, last.period, last.epoch):
+            return True
+        return abs(use.demand_per_s - last.demand_per_s) > SMALL_CHANGE * max(use.demand_per_s, last.demand_per_s)

@@ -1,0 +1,332 @@
+"""One budget, as the leader divides it among agents.
+
+Each amount of a budget is in one place at a time: available at the leader (`available`), granted to an agent, or used.
+
+- granted = used + returned + expired. What an agent holds (`Account.held`) is charged when it is granted. A report says
+  what of it was used and what is still held; the difference to the charge is returned to `available`. When the lease
+  ends, what is held expires and becomes available again; a later report of its use is charged then.
+- Nothing doubles. An amount becomes available again only if the agent reported that it dropped it, if the answer with
+  the grant is known to be void (the agent's next request names another answer), or if the lease ended, upon which the
+  agent drops it. The agent's lease ends first: it counts from its request, the leader from its answer, plus a margin.
+- Nothing burns. Each grant ends in one of these ways, and a budget that refills is full again after limit / rate.
+- `available` may be negative: settlements, and agents without a leader, may use more than was granted. The excess is
+  charged, and withheld from later grants.
+
+The argument holds for each kind of budget; they differ in what a charge is: a budget that refills gains its rate up to
+its burst, what agents hold included; concurrent requests are charged while they run; money is charged by period.
+"""
+
+from __future__ import annotations
+
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
+from penstock.tenancy.budget_lease import MONEY, PER_MINUTE, BudgetKey, BudgetUse, period_end
+from penstock.tenancy.opening_share import whole
+from penstock.tenancy.water_filling import shares
+from penstock.tenancy.without_leader import full_rate
+
+RESHARE_S = 0.2
+"""Minimum time (s) between two divisions of one budget."""
+
+MONEY_CHUNK = 0.25
+"""Part of the rest of a budget of money that agents hold: chunks become smaller as the budget ends (guided
+self-scheduling: Polychronopoulos, Kuck, 1987)."""
+
+SLACK = 0.1
+"""Part by which what an agent holds may exceed its part before it gives the excess back."""
+
+MAX_COUNTERS = 1_000
+"""Maximum number of ended counters whose amounts are kept, so that a late report is charged once."""
+
+
+class Account:
+    """What one agent uses and holds of a budget."""
+
+    __slots__ = ("announced_rate", "demand", "epoch", "granted", "is_silent", "request", "share", "unspent", "used")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.used = 0.0
+        self.unspent = 0.0
+        self.granted = 0.0
+        """Amount in the newest answer, of which the agent has not reported whether it arrived; for an agent without a
+        leader: the amount that it may have used since."""
+        self.demand = 0.0
+        self.request = 1.0
+        self.share = 0.0
+        self.announced_rate = 0.0
+        """Rate of the lease that the agent has."""
+        self.is_silent = False
+        """Whether the lease has ended, while the agent is registered: it continues at its rate."""
+
+    @property
+    def held(self) -> float:
+        """Amount that the agent may use."""
+        return max(0.0, self.unspent) + self.granted
+
+    @property
+    def charge(self) -> float:
+        """Amount that is not available to other agents."""
+        return self.used + self.held
+
+
+class DividedBudget:
+    """The accounts of one budget.
+
+    Args:
+        budget: the limits in force.
+        now: monotonic clock (s).
+        available: amount that can be granted at first.
+        period: day or month of a budget of money; 0 for other units.
+    """
+
+    __slots__ = (
+        "accounts",
+        "at",
+        "available",
+        "budget",
+        "counters",
+        "expired",
+        "held",
+        "key",
+        "overdrawn",
+        "period",
+        "shared_at",
+    )
+
+    def __init__(self, key: BudgetKey, budget: Budget, now: float, available: float, period: int) -> None:
+        self.key = key
+        self.budget = budget
+        self.available = available
+        self.at = now
+        self.period = period
+        self.accounts: dict[str, Account] = {}
+        self.counters: dict[tuple[str, int], float] = {}
+        """Amount that is charged of counters, by agent and number: of money all in the period, of others those of
+        agents that disappeared."""
+        self.held = 0.0
+        """Sum of what the agents hold."""
+        self.shared_at = -RESHARE_S
+        self.expired = 0.0
+        """Amount whose leases have ended, since the leader took office."""
+        self.overdrawn = 0.0
+        """Largest amount by which `available` was negative since it was last read."""
+
+    def refill(self, now: float, part: float = 1.0) -> None:
+        """Add what became available since the last call.
+
+        Args:
+            now: monotonic clock (s).
+            part: part of the rate that no unknown agent may be using.
+        """
+        passed = max(0.0, now - self.at)
+        self.at = now
+        if self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS or passed == 0.0:
+            return
+        for account in self.accounts.values():
+            if account.is_silent:
+                self._update(account, account.used, account.unspent, account.granted + account.announced_rate * passed)
+        if self.budget.unit in PER_MINUTE:
+            gained = self.available + full_rate(self.budget) * part * passed
+            self.available = min(gained, max(self.available, whole(self.budget) - self.held))
+
+    def limit_to(self, budget: Budget) -> None:
+        """Use other limits from now on. What is used and held stays so."""
+        if budget != self.budget:
+            before, self.budget = whole(self.budget), budget
+            self.available += whole(budget) - before if budget.unit not in PER_MINUTE else 0.0
+            self.available = min(self.available, whole(budget) - self.held)
+
+    def begin(self, period: int) -> None:
+        """Begin another day or month: nothing is used, and what agents hold of the last one is void."""
+        self.period = period
+        self.available, self.held = self.budget.limit, 0.0
+        self.counters.clear()
+        for account in self.accounts.values():
+            account.used = account.unspent = account.granted = 0.0
+
+    def report(self, agent: str, use: BudgetUse, *, is_charged: bool = False) -> Account:
+        """Charge what an agent reports of its counter.
+
+        Args:
+            is_charged: whether an earlier leader charged what an unknown counter has used.
+        """
+        account = self.accounts.get(agent)
+        if account is not None and account.epoch != use.epoch:
+            self.leave(agent)
+            account = None
+        if account is None:
+            account = self.accounts[agent] = Account(use.epoch)
+            counted = self.counters.pop((agent, use.epoch), None)
+            if counted is None:
+                counted = use.used if is_charged and self.budget.unit in PER_MINUTE else 0.0
+            account.used = counted
+            account.announced_rate = use.rate_per_s
+            self.shared_at = -RESHARE_S
+        account.is_silent = False
+        account.demand, account.request = use.demand_per_s, use.request_amount
+        if self.budget.unit in MONEY and use.period != self.period:
+            self._update(account, 0.0, 0.0, 0.0)
+        else:
+            self._update(account, use.used, use.unspent, 0.0)
+        if self.budget.unit in PER_MINUTE:
+            # A counter whose past is unknown withholds the budget for the time of one burst, and not for ever.
+            self.available = max(self.available, -whole(self.budget))
+        return account
+
+    def report_ended(self, agent: str, use: BudgetUse) -> None:
+        """Charge the last report of a counter that has ended: of an earlier process of the agent, or a closed one."""
+        account = self.accounts.get(agent)
+        if account is not None and account.epoch == use.epoch:
+            self.report(agent, use)
+            self.leave(agent)
+            if self.budget.unit not in MONEY:
+                self.counters.pop((agent, use.epoch), None)
+        elif self.budget.unit in MONEY and use.period == self.period:
+            counted = self.counters.get((agent, use.epoch), 0.0)
+            self.available -= max(0.0, use.used - counted)
+            self._count(agent, use.epoch, max(counted, use.used))
+
+    def grant(self, account: Account, amount: float) -> None:
+        """Charge an amount that the next answer grants."""
+        self._update(account, account.used, account.unspent, account.granted + amount)
+
+    def settle(self, account: Account, *, arrived: bool) -> None:
+        """Settle the last grant, of which the agent's next request states whether it arrived."""
+        unspent = account.unspent + account.granted if arrived else account.unspent
+        self._update(account, account.used, unspent, 0.0)
+
+    def expire(self, agent: str, *, is_registered: bool) -> None:
+        """End an agent's lease: what it holds becomes available. A registered agent continues at its rate."""
+        account = self.accounts.get(agent)
+        if account is None:
+            return
+        if not account.is_silent:
+            self.expired += account.held
+            account.is_silent = True
+            self._update(account, account.used, min(0.0, account.unspent), 0.0)
+        if self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS:
+            self._update(account, account.used, 0.0, max(0.0, account.announced_rate - account.used))
+        if not is_registered:
+            self.leave(agent)
+
+    def revive(self, agent: str) -> None:
+        """Begin a lease of an agent again that reported nothing of the budget: it holds nothing."""
+        account = self.accounts.get(agent)
+        if account is not None and account.is_silent:
+            account.is_silent = False
+            self._update(account, account.used, account.unspent, 0.0)
+
+    def leave(self, agent: str) -> None:
+        """Remove the account of an agent that has stopped counting. What it used stays charged, and is charged once if
+        the agent reports again."""
+        account = self.accounts.pop(agent, None)
+        if account is None:
+            return
+        self.expired += account.held
+        if self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS:
+            self._update(account, 0.0, 0.0, 0.0)
+        else:
+            self._update(account, account.used, 0.0, 0.0)
+            self._count(agent, account.epoch, account.used)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether agents may start with equal parts: the budget is full, or less than half of the money is used."""
+        if self.budget.unit in MONEY:
+            return self.available >= self.budget.limit / 2
+        return self.available >= whole(self.budget) * (1 - 1e-9)
+
+    def spent(self) -> dict[tuple[str, int], float]:
+        """Return what each counter has used; of a budget of money, in the period."""
+        return self.counters | {(agent, account.epoch): account.used for agent, account in self.accounts.items()}
+
+    def _count(self, agent: str, epoch: int, used: float) -> None:
+        if (agent, epoch) not in self.counters and len(self.counters) >= MAX_COUNTERS:
+            oldest = min(self.counters, key=lambda counter: counter[1])
+            del self.counters[oldest]
+        self.counters[agent, epoch] = used
+
+    def reshare(self, now: float, reserve: float, wall: float) -> bool:
+        """Divide the budget by demand, unless that was done a moment ago.
+
+        Args:
+            now: monotonic clock (s).
+            reserve: amount that is kept for agents without accounts.
+            wall: Unix time (s).
+
+        Returns:
+            Whether it was divided.
+        """
+        if now - self.shared_at < RESHARE_S:
+            return False
+        self.shared_at = now
+        accounts = [account for account in self.accounts.values() if not account.is_silent]
+        if not accounts:
+            return False
+        taken = sum(account.announced_rate for account in self.accounts.values() if account.is_silent)
+        if self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS:
+            taken += reserve
+        total = max(1e-9, self.rate(wall) - taken)
+        found = shares(total, [account.demand for account in accounts], [account.share for account in accounts])
+        for account, share in zip(accounts, found, strict=True):
+            account.share = share
+        return True
+
+    def target(self, account: Account, reserve: float) -> float:
+        """Return the amount that an account should hold, so that all together hold what is available."""
+        unit = self.budget.unit
+        if unit is BudgetUnit.CONCURRENT_REQUESTS:
+            amount = max(0.0, account.share * (self.budget.limit - reserve) - account.used)
+        else:
+            amount = account.share * max(0.0, self.available + self.held - reserve)
+            if unit in MONEY:
+                amount *= MONEY_CHUNK
+        if amount < account.request and self._is_in_use(account):
+            return account.request if self._turn(account, reserve) else 0.0
+        if unit is BudgetUnit.CONCURRENT_REQUESTS:
+            return float(int(amount + 1e-9))
+        return amount
+
+    def rate(self, wall: float) -> float:
+        """Return the rate (units per second) that agents have together; the limit for concurrent requests.
+
+        Args:
+            wall: Unix time (s).
+        """
+        if self.budget.unit in MONEY:
+            left = max(60.0, period_end(self.budget.unit, self.period) - wall)
+            return max(0.0, self.available + self.held) / left
+        return full_rate(self.budget)
+
+    def is_short(self, account: Account) -> bool:
+        """Whether an agent has demand and cannot admit a usual request."""
+        return account.held < account.request and self._is_in_use(account)
+
+    def holders(self, reserve: float) -> list[str]:
+        """Return the agents that hold clearly more than their part, which another agent could use."""
+        return [agent for agent, account in self.accounts.items() if self.surplus(account, reserve) > 0.0]
+
+    def surplus(self, account: Account, reserve: float) -> float:
+        """Return the amount that an agent should give back; 0 if it is small."""
+        if account.is_silent or account.held <= 0.0:
+            return 0.0
+        over = account.held - self.target(account, reserve)
+        return over if over > max(0.0, SLACK * account.held) else 0.0
+
+    def _is_in_use(self, account: Account) -> bool:
+        """Whether an agent has had about a request in the last minute."""
+        if self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS:
+            return account.demand >= 0.5
+        return account.demand * 60.0 >= account.request
+
+    def _turn(self, account: Account, reserve: float) -> bool:
+        """Whether an agent whose part is smaller than a request has one now: first come, first served."""
+        return account.held >= account.request or self.available - reserve >= account.request - account.held
+
+    def _update(self, account: Account, used: float, unspent: float, granted: float) -> None:
+        charge, held = account.charge, account.held
+        account.used, account.unspent, account.granted = used, unspent, granted
+        self.available -= account.charge - charge
+        self.held += account.held - held
+        if self.available < 0.0:
+            self.overdrawn = max(self.overdrawn, -self.available)

@@ -1,0 +1,372 @@
+"""All budgets that agents use, as one leader divides them in one leadership.
+
+A new leader knows nothing but the totals of money that were saved. Each agent's first exchange reports all its
+counters, with what it holds and its rates. Until all registered agents have had one (or the leases that they may have
+from the earlier leader have ended), the leader grants no more than what is left if the others use their parts: of a
+budget that refills, the rates of the agents that it knows; of others, nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
+from penstock.tenancy.agent_census import AgentCensus
+from penstock.tenancy.budget_lease import MONEY, PER_MINUTE, BudgetKey, BudgetLease, BudgetUse, period_of
+from penstock.tenancy.divided_budget import Account, DividedBudget
+from penstock.tenancy.money_totals import MoneyTotal, restored, total_of
+from penstock.tenancy.opening_share import WHOLE, opening_part, reserved_part, whole
+from penstock.wire.budget_exchange import LEASE_S, MAX_CHANGES, Announcement, ExchangeAnswer, ExchangeRequest
+
+LEASE_END_S = LEASE_S * 1.1 + 0.5
+"""Time (s) from an answer to the end of the agent's leases by the leader's clock: later than by the agent's, whose
+clock may be slower by a tenth."""
+
+TOP_UP_S = 5.0
+"""Interval (s) at which the counters that an agent does not report receive what has become available."""
+
+MAX_BUDGETS = 100_000
+"""Maximum number of budgets in use. Agents continue with their opening parts of further ones."""
+
+
+QUANTUM = 2**20
+"""Number of the smallest amounts in one unit."""
+
+
+class StaleExchange(Exception):
+    """A newer exchange of the agent was accepted already."""
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """The newest exchange of one agent."""
+
+    region: str
+    epoch: int
+    number: int = 0
+    answered_at: float = 0.0
+    sent: int = 0
+    """Newest change that an answer announced."""
+    acked: int = 0
+    """Newest announced change that the agent has applied."""
+    topped_up_at: float = 0.0
+    is_ended: bool = False
+    """Whether the agent's leases have ended."""
+    granted: list[tuple[DividedBudget, Account]] = field(default_factory=list)
+    budgets: dict[BudgetKey, DividedBudget] = field(default_factory=dict)
+    due: dict[BudgetKey, None] = field(default_factory=dict)
+    """Budgets for which the next answer may contain a lease."""
+
+
+@dataclass(slots=True)
+class BudgetCounts:
+    """Totals since the leader took office."""
+
+    leases: int = 0
+    short: int = 0
+    """Answers that left an agent with demand without a usual request's amount."""
+    without_place: int = 0
+    """Reports of budgets beyond MAX_BUDGETS."""
+
+
+class FleetBudgets:
+    """The state of one leadership.
+
+    Args:
+        epoch: fencing epoch of the leader.
+        limits: returns the budget with a key; None if there is none.
+        now: monotonic clock (s).
+        totals: saved totals of money.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        limits: Callable[[BudgetKey], Budget | None],
+        now: float,
+        totals: Mapping[BudgetKey, MoneyTotal] | None = None,
+    ) -> None:
+        self.epoch = epoch
+        self.counts = BudgetCounts()
+        self.budgets: dict[BudgetKey, DividedBudget] = {}
+        self.woken: set[str] = set()
+        """Agents for which a delayed answer would have news; the caller clears them."""
+        self.census = AgentCensus(now + LEASE_END_S)
+        self._limits = limits
+        self._exchanges: dict[str, _Exchange] = {}
+        self._totals = dict(totals or {})
+        self._periods: dict[BudgetUnit, int] = {}
+        self._revision = 0
+        self._changes: dict[BudgetKey, tuple[int, bool]] = {}
+        """Number of the newest change of each budget, oldest change first, and whether it is used since."""
+        self._all_acked = 0
+
+    def receive(self, request: ExchangeRequest, now: float, wall: float) -> None:
+        """Charge what an agent reports.
+
+        Args:
+            now: monotonic clock (s).
+            wall: Unix time (s).
+
+        Raises:
+            StaleExchange: the request is older than one that was received.
+        """
+        sender = request.sender
+        known = self._exchanges.get(sender)
+        if known is not None and (request.epoch, request.number) <= (known.epoch, known.number):
+            raise StaleExchange(f"exchange {request.number} of epoch {request.epoch} of {sender} is not the newest")
+        is_charged = known is None and request.leader not in (0, self.epoch)
+        if known is not None and request.epoch != known.epoch:
+            self._end(sender, known, is_registered=False)
+            known = None
+        if known is None:
+            known = self._exchanges[sender] = _Exchange(request.region, request.epoch)
+        known.number = request.number
+        self._settle(known, arrived=(request.leader, request.answered) == (self.epoch, request.number - 1))
+        if self.census.hear(sender):
+            # Agents may start with equal parts as soon as the leader knows the budgets that are used.
+            self.woken.update(self.census.covered(""))
+        for use in request.uses:
+            self._charge(sender, known, use, (now, wall), is_charged=is_charged)
+        if known.is_ended:
+            known.is_ended = False
+            for budget in known.budgets.values():
+                budget.revive(sender)
+        known.answered_at = now
+
+    def answer(self, sender: str, number: int, now: float, wall: float) -> ExchangeAnswer:
+        """Return the leases for an agent whose request was received.
+
+        Args:
+            number: number of the request.
+            now: monotonic clock (s).
+            wall: Unix time (s).
+
+        Raises:
+            StaleExchange: the agent has sent a newer request since.
+        """
+        known = self._exchanges.get(sender)
+        if known is None or known.number != number:
+            raise StaleExchange(f"exchange {number} of {sender} is not the newest")
+        known.answered_at = now
+        if now - known.topped_up_at >= TOP_UP_S:
+            known.topped_up_at = now
+            known.due = dict.fromkeys(known.budgets)
+        leases = []
+        for key in known.due:
+            budget = self.budgets.get(key)
+            account = None if budget is None else budget.accounts.get(sender)
+            if budget is not None and account is not None:
+                lease = self._lease(budget, account, number, (now, wall))
+                if lease is not None:
+                    leases.append(lease)
+                if lease is not None and lease.amount > 0.0:
+                    known.granted.append((budget, account))
+        known.due = {}
+        self.counts.leases += len(leases)
+        changes = self._changes_after(known)
+        fleet, region = self.census.place(sender, ""), self.census.place(sender, known.region)
+        return ExchangeAnswer(
+            self.epoch,
+            number,
+            (fleet.agents, region.agents),
+            (fleet.rank, region.rank),
+            tuple(leases),
+            changes,
+            not self.census.unheard and known.sent == self._revision,
+        )
+
+    def set_agents(self, agents: Mapping[str, str]) -> None:
+        """Use these registered agents: names in the fleet, with their regions."""
+        if self.census.set_agents(agents):
+            self.woken.update(agents)
+            self._all_acked = min((self._acked(agent) for agent in agents), default=self._revision)
+
+    def tick(self, now: float, wall: float) -> None:
+        """End leases, begin days and months, use changed limits, and forget budgets that are not used any more.
+
+        Args:
+            now: monotonic clock (s).
+            wall: Unix time (s).
+        """
+        for sender, known in list(self._exchanges.items()):
+            if now - known.answered_at > LEASE_END_S:
+                self._end(sender, known, is_registered=self.census.is_registered(sender))
+        for unit in MONEY:
+            self._roll(unit, wall)
+        for key, budget in list(self.budgets.items()):
+            limit = self._limits(key)
+            if limit is None:
+                self._forget(key)
+                continue
+            budget.limit_to(limit)
+            period = self._periods.get(key.unit, 0)
+            if budget.period != period:
+                budget.begin(period)
+                self._make_due(key, budget.accounts)
+            budget.refill(now, self._known_part(budget, now))
+            if not budget.accounts and not self.census.unheard and budget.is_unused:
+                self._forget(key)
+
+    def totals(self) -> dict[BudgetKey, MoneyTotal]:
+        """Return the totals of money of the present days and months, to be saved."""
+        current = {key: total for key, total in self._totals.items() if total.period == self._periods.get(key.unit)}
+        current |= {key: total_of(budget) for key, budget in self.budgets.items() if key.unit in MONEY}
+        return current
+
+    def reserve(self, budget: DividedBudget) -> float:
+        """Return the amount of a budget that agents without leases may use."""
+        key = budget.key
+        agents = self.census.count(key.region)
+        others = max(0, agents - len(budget.accounts))
+        if not others:
+            return 0.0
+        unaware = 0
+        changed = self._changes[key][0]
+        if changed > self._all_acked:
+            covered = self.census.covered(key.region)
+            unaware = sum(1 for name in covered if name not in budget.accounts and self._acked(name) < changed)
+        largest = whole(budget.budget) / agents
+        if key.unit in WHOLE:
+            largest = ceil(largest)
+        elif key.unit in MONEY:
+            largest = opening_part(key, budget.budget, self.census.place("", key.region))
+        kept = unaware * largest + (others - unaware) * reserved_part(budget.budget, agents)
+        return min(kept, whole(budget.budget))
+
+    def _charge(
+        self, sender: str, known: _Exchange, use: BudgetUse, at: tuple[float, float], *, is_charged: bool
+    ) -> None:
+        now, wall = at
+        budget = self.budgets.get(use.key) or self._open(use.key, now, wall, is_charged=is_charged)
+        if budget is None:
+            return
+        budget.refill(now, self._known_part(budget, now))
+        if use.closed or use.epoch != known.epoch:
+            budget.report_ended(sender, use)
+            if sender not in budget.accounts:
+                known.budgets.pop(use.key, None)
+            return
+        budget.report(sender, use, is_charged=is_charged)
+        known.budgets[use.key] = budget
+        known.due[use.key] = None
+
+    def _open(self, key: BudgetKey, now: float, wall: float, *, is_charged: bool) -> DividedBudget | None:
+        limit = self._limits(key)
+        if limit is None:
+            return None
+        if len(self.budgets) >= MAX_BUDGETS:
+            self.counts.without_place += 1
+            return None
+        if key.unit in MONEY and key.unit not in self._periods:
+            self._roll(key.unit, wall)
+        period = self._periods.get(key.unit, 0)
+        is_unknown = key.unit in PER_MINUTE and (is_charged or bool(self.census.unheard))
+        budget = DividedBudget(key, limit, now, 0.0 if is_unknown else whole(limit), period)
+        saved = self._totals.pop(key, None)
+        if saved is not None and saved.period == period:
+            restored(budget, saved)
+        self.budgets[key] = budget
+        self._announce(key, is_used=True)
+        return budget
+
+    def _lease(
+        self, budget: DividedBudget, account: Account, number: int, at: tuple[float, float]
+    ) -> BudgetLease | None:
+        now, wall = at
+        budget.refill(now, self._known_part(budget, now))
+        reserve = self.reserve(budget)
+        is_divided = budget.reshare(now, reserve, wall)
+        target = budget.target(account, reserve)
+        missing = target - account.unspent - account.granted
+        amount = min(missing, budget.available - max(reserve, self._withheld(budget, now)))
+        # A multiple of a power of two, so that the sums of amounts are exact, and ten requests are ten.
+        amount = max(0.0, round(amount * QUANTUM) / QUANTUM)
+        budget.grant(account, amount)
+        surplus = 0.0 if amount else budget.surplus(account, reserve)
+        if budget.is_short(account):
+            self.counts.short += 1
+            if is_divided:
+                self._make_due(budget.key, budget.holders(reserve))
+        rate = account.share * budget.rate(wall)
+        is_changed = abs(rate - account.announced_rate) > 0.1 * max(rate, account.announced_rate)
+        if not amount and not surplus and not is_changed:
+            return None
+        account.announced_rate = rate
+        keep = max(target, account.held) if not surplus else target
+        return BudgetLease(budget.key, number, amount, keep, rate, LEASE_S, budget.period)
+
+    def _known_part(self, budget: DividedBudget, now: float) -> float:
+        """Return the part of a budget's rate that no agent of unknown rate may be using."""
+        if not self.census.unheard or budget.key.unit not in PER_MINUTE:
+            return 1.0
+        if now < self.census.unheard_until:
+            return min(1.0, sum(a.announced_rate for a in budget.accounts.values()) / budget.rate(0.0))
+        return 1.0 - self.census.unheard_part
+
+    def _withheld(self, budget: DividedBudget, now: float) -> float:
+        """Return the amount of a budget that does not refill that agents of unknown use may be using."""
+        if not self.census.unheard or budget.key.unit in PER_MINUTE:
+            return 0.0
+        part = 1.0 if now < self.census.unheard_until else self.census.unheard_part
+        return part * whole(budget.budget)
+
+    def _settle(self, known: _Exchange, *, arrived: bool) -> None:
+        for budget, account in known.granted:
+            budget.settle(account, arrived=arrived)
+        known.granted = []
+        if arrived and known.sent > known.acked:
+            known.acked = known.sent
+            self._all_acked = min((self._acked(agent) for agent in self.census.covered("")), default=known.acked)
+        known.sent = known.acked
+
+    def _changes_after(self, known: _Exchange) -> tuple[Announcement, ...]:
+        found: list[tuple[int, Announcement]] = []
+        if known.acked < self._revision:
+            for key, (revision, is_used) in reversed(self._changes.items()):
+                if revision <= known.acked:
+                    break
+                if not key.region or key.region == known.region:
+                    found.append((revision, Announcement(key, is_used)))
+        found.reverse()
+        known.sent = self._revision if len(found) <= MAX_CHANGES else found[MAX_CHANGES - 1][0]
+        return tuple(change for _, change in found[:MAX_CHANGES])
+
+    def _announce(self, key: BudgetKey, *, is_used: bool) -> None:
+        self._revision += 1
+        self._changes.pop(key, None)
+        self._changes[key] = self._revision, is_used
+        self.woken.update(self.census.covered(key.region))
+
+    def _forget(self, key: BudgetKey) -> None:
+        budget = self.budgets.pop(key)
+        if key.unit in MONEY:
+            self._totals[key] = total_of(budget)
+        for sender in budget.accounts:
+            self._exchanges[sender].budgets.pop(key, None)
+        self._announce(key, is_used=False)
+
+    def _end(self, sender: str, known: _Exchange, *, is_registered: bool) -> None:
+        known.granted = []
+        known.is_ended = True
+        for budget in known.budgets.values():
+            budget.expire(sender, is_registered=is_registered)
+        if not is_registered:
+            del self._exchanges[sender]
+
+    def _make_due(self, key: BudgetKey, agents: list[str] | dict[str, Account]) -> None:
+        for agent in agents:
+            self._exchanges[agent].due[key] = None
+            self.woken.add(agent)
+
+    def _acked(self, agent: str) -> int:
+        known = self._exchanges.get(agent)
+        return 0 if known is None else known.acked
+
+    def _roll(self, unit: BudgetUnit, wall: float) -> None:
+        """Begin the day or month; one that has begun does not end early if the clock is set back by less than it."""
+        period, current = period_of(unit, wall), self._periods.get(unit, 0)
+        if period > current or period < current - 1:
+            self._periods[unit] = period

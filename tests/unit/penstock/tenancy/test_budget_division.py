@@ -1,0 +1,156 @@
+"""Division of budgets over a fleet, on a virtual clock: overshoot, use, small budgets, losses."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit
+from penstock.tenancy.budget_lease import BudgetKey
+from tests.support.budget_fleet import BudgetFleet
+
+REGIONS = {"eu": ["a", "b", "c", "d"], "us": ["e", "f", "g"], "ap": ["h", "i", "j"]}
+AGENTS = [f"{region}/{name}" for region, names in REGIONS.items() for name in names]
+
+
+def key_of(unit: BudgetUnit, region: str = "") -> BudgetKey:
+    return BudgetKey("team", "", unit, region)
+
+
+REQUESTS = key_of(BudgetUnit.REQUESTS)
+
+
+def fleet_with(budget: Budget, region: str = "") -> BudgetFleet:
+    fleet = BudgetFleet({key_of(budget.unit, region): budget}, REGIONS)
+    for _ in range(5):
+        fleet.advance()
+    return fleet
+
+
+@pytest.mark.parametrize("per_minute", [600.0, 6_000.0])
+def test_moving_demand_uses_the_whole_budget_and_no_more(per_minute: float) -> None:
+    budget = Budget(BudgetUnit.REQUESTS, per_minute)
+    fleet = fleet_with(budget)
+    rng = Random(7)
+    admitted = 0
+    worst = 0.0
+    weights = [1.0] * len(AGENTS)
+
+    def offer(now: float) -> None:
+        nonlocal admitted, weights, worst
+        if int(now * 10) % 70 == 0:
+            # Demand moves each 7 s; most of it reaches one or two agents.
+            weights = [rng.choice((0.0, 0.05, 0.2, 5.0)) for _ in AGENTS]
+            weights[rng.randrange(len(AGENTS))] = 5.0
+        for name in rng.choices(AGENTS, weights, k=int(per_minute / 600.0 * 3)):
+            admitted += fleet.agents[name].take(REQUESTS, budget, now)
+        allowed = budget.limit + (now - start) * budget.per_s
+        worst = max(worst, admitted / allowed - 1.0)
+
+    start = fleet.now
+    fleet.run(180.0, offer)
+    allowed = budget.limit + (fleet.now - start) * budget.per_s
+    print(per_minute, "overshoot", worst, "use", admitted / allowed)
+    assert worst <= 0.05
+    assert admitted >= 0.95 * allowed
+
+
+def test_a_tenant_on_one_connection_has_the_whole_budget() -> None:
+    budget = Budget(BudgetUnit.REQUESTS, 600.0)
+    fleet = fleet_with(budget)
+    admitted = 0
+
+    def offer(now: float) -> None:
+        nonlocal admitted
+        for _ in range(5):
+            admitted += fleet.agents["eu/a"].take(REQUESTS, budget, now)
+
+    fleet.run(30.0, offer)
+    before = admitted
+    fleet.run(60.0, offer)
+    assert admitted - before >= 0.95 * 600
+    assert admitted <= 600 + 900 + 1
+    # The burst at first: at once an equal part, and within 2 s the rest, but for the reserve of idle agents.
+    fleet = fleet_with(budget)
+    admitted = 0
+    fleet.run(2.0, lambda now: [offer(now) for _ in range(20)] and None)
+    assert admitted >= 0.95 * (600 + 20)
+
+
+def test_a_small_budget_is_used_wherever_requests_arrive() -> None:
+    budget = Budget(BudgetUnit.REQUESTS, 10.0)
+    fleet = fleet_with(budget)
+    rng = Random(3)
+    admitted = 0
+
+    def offer(now: float) -> None:
+        nonlocal admitted
+        admitted += fleet.agents[rng.choice(AGENTS)].take(REQUESTS, budget, now)
+
+    fleet.run(300.0, offer)
+    assert 0.95 * 60 <= admitted <= 60
+
+
+@pytest.mark.parametrize("limit", [5.0, 10.0])
+def test_a_burst_against_a_small_budget_admits_the_budget(limit: float) -> None:
+    budget = Budget(BudgetUnit.REQUESTS, limit)
+    for name in AGENTS[:3]:
+        fleet = fleet_with(budget)
+        admitted = 0
+        # One agent was used before, so it has the whole burst after a pause.
+        fleet.agents[name].take(REQUESTS, budget, fleet.now)
+        fleet.run(72.0, lambda _: None)
+        for _ in range(1000):
+            admitted += fleet.agents[name].take(REQUESTS, budget, fleet.now)
+        assert admitted == limit
+
+
+def test_concurrent_requests_move_to_the_agent_that_wants_them() -> None:
+    budget = Budget(BudgetUnit.CONCURRENT_REQUESTS, 20.0)
+    key = key_of(budget.unit)
+    fleet = fleet_with(budget)
+    running = dict.fromkeys(AGENTS, 0)
+    most = 0
+    start = fleet.now
+
+    def offer(now: float) -> None:
+        nonlocal most
+        target = AGENTS[int((now - start) / 8) % 3]
+        for name in AGENTS:
+            if name != target and running[name]:
+                fleet.agents[name].meters[key].end()
+                running[name] -= 1
+        for _ in range(5):
+            running[target] += fleet.agents[target].take(key, budget, now)
+        most = max(most, sum(running.values()))
+
+    fleet.run(4.0, offer)
+    assert max(running.values()) >= 19
+    fleet.run(27.0, offer)
+    assert max(running.values()) >= 19
+    assert most <= 20
+
+
+def test_money_is_used_up_and_not_exceeded() -> None:
+    budget = Budget(BudgetUnit.MONEY_PER_DAY, 100.0)
+    key = key_of(budget.unit)
+    fleet = fleet_with(budget)
+    rng = Random(5)
+    spent = 0.0
+
+    def offer(now: float) -> None:
+        nonlocal spent
+        for _ in range(20):
+            if fleet.agents[rng.choice(AGENTS)].take(key, budget, now, 0.02):
+                spent += 0.02
+
+    fleet.run(60.0, offer)
+    assert 95.0 <= spent <= 100.0 + 1e-6
+
+
+def test_a_budget_of_a_region_is_divided_in_the_region() -> None:
+    budget = Budget(BudgetUnit.REQUESTS, 60.0, BudgetScope.REGION)
+    fleet = fleet_with(budget, "us")
+    admitted = sum(fleet.agents["us/e"].take(key_of(budget.unit, "us"), budget, fleet.now) for _ in range(100))
+    assert admitted == 20
