@@ -57,8 +57,9 @@ from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.demand_meter import DemandMeter
+from regional_agent.telemetry.leader_link import ControlPlanes, LeaderLink
 from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
-from regional_agent.telemetry.reporter import ControlPlanes, Reporter
+from regional_agent.telemetry.reporter import Reporter
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPools
@@ -216,14 +217,14 @@ class AgentRuntime:
             certificate_expires_at=lambda: sessions.identity.peer.not_after,
             clock=clock,
         )
-        self._reporter = Reporter(
+        self._leader = LeaderLink(
             self._store,
             ControlPlanes(settings.control_plane_urls, "control-planes" in settings.allow_plaintext),
             pools.control_planes,
             sessions,
             rng,
-            self._reports.build,
         )
+        self._reporter = Reporter(self._leader, self._reports.build)
         self.peers.on_failed = self._reporter.wake
 
     async def __aenter__(self) -> Self:
@@ -235,6 +236,7 @@ class AgentRuntime:
         self.exchanges.start()
         self._directory.start()
         self.config.start()
+        self._leader.start()
         self._reporter.start()
         return self
 
@@ -243,6 +245,7 @@ class AgentRuntime:
     ) -> None:
         await self.withdraw()
         await self._reporter.stop()
+        await self._leader.stop()
         await self.config.stop()
         await self._directory.stop()
         await self.peers.stop()

@@ -1,4 +1,4 @@
-"""The headers that authenticate an agent's report.
+"""The headers that authenticate an agent's report, or another message of an agent to a control plane.
 
 The signature covers the digest of the body (RFC 9530) and not the body itself, so that the receiver verifies the sender
 before it reads the body.
@@ -35,36 +35,44 @@ class ReportHead(msgspec.Struct, frozen=True):
     sender: SpiffeId
     digest: str
     """Content-Digest of the body."""
+    session: Session
+    """The session with the sender, which signs the answer."""
 
     def verify(self, body: bytes) -> None:
         """Raises BadSignature unless `body` is the body that the sender signed."""
-        if not hmac.compare_digest(_digest(body), self.digest):
+        if not hmac.compare_digest(content_digest(body), self.digest):
             raise BadSignature("the body does not have the digest that was signed")
 
 
-def report_headers(session: Session, certificate: bytes, body: bytes) -> dict[str, str]:
+def report_headers(
+    session: Session, certificate: bytes, body: bytes, purpose: Purpose = Purpose.REPORT
+) -> dict[str, str]:
     """Returns the headers of a report.
 
     Args:
         session: the sender's session with the receiver.
         certificate: the sender's certificate (DER).
         body: the encoded report.
+        purpose: the kind of message, if it is no report.
     """
-    digest = _digest(body)
+    digest = content_digest(body)
     return {
         identity.HEADER: encode_certificate(certificate),
         DIGEST_HEADER: digest,
-        SIGNATURE_HEADER: session.sign(Purpose.REPORT, digest.encode()),
+        SIGNATURE_HEADER: session.sign(purpose, digest.encode()),
     }
 
 
-def authenticate_head(sessions: Sessions, headers: Mapping[str, str], now: float) -> ReportHead:
+def authenticate_head(
+    sessions: Sessions, headers: Mapping[str, str], now: float, purpose: Purpose = Purpose.REPORT
+) -> ReportHead:
     """Returns the head of a report from its headers.
 
     Args:
         sessions: of the receiver.
         headers: names in lower case.
         now: Unix time, in seconds.
+        purpose: the kind of message, if it is no report.
 
     Raises:
         BadIdentity: the certificate is not one of the fleet's, or not an agent's.
@@ -74,12 +82,13 @@ def authenticate_head(sessions: Sessions, headers: Mapping[str, str], now: float
     if not digest.isascii() or len(digest) > MAX_DIGEST:
         raise BadSignature(f"{DIGEST_HEADER} is not a SHA-256 digest")
     session = sessions.session_with(decode_certificate(headers.get(identity.HEADER, "")), now)
-    session.check(Purpose.REPORT, digest.encode(), signature[:MAX_SIGNATURE])
+    session.check(purpose, digest.encode(), signature[:MAX_SIGNATURE])
     sender = session.peer.id
     if sender.role is not ProcessRole.AGENT:
         raise BadIdentity(f"{sender} is not an agent")
-    return ReportHead(sender, digest)
+    return ReportHead(sender, digest, session)
 
 
-def _digest(body: bytes) -> str:
+def content_digest(body: bytes) -> str:
+    """Returns the Content-Digest of a body (RFC 9530)."""
     return f"sha-256=:{b64encode(sha256(body).digest()).decode()}:"

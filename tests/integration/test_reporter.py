@@ -18,7 +18,8 @@ from penstock.wire.identity import encode_certificate
 from penstock.wire.session import BadSignature, Sessions
 from penstock.wire.signed_report import authenticate_head
 from regional_agent.telemetry import reporter
-from regional_agent.telemetry.reporter import ControlPlanes, Reporter
+from regional_agent.telemetry.leader_link import ControlPlanes, LeaderLink
+from regional_agent.telemetry.reporter import Reporter
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import agent_sessions, control_plane_sessions
@@ -66,20 +67,21 @@ class Agent:
     def __init__(self, store: MemoryStore, *bootstrap: str) -> None:
         self.seq = 0
         self.connections = UpstreamPool()
-        self.reporter = Reporter(
-            store, ControlPlanes(bootstrap), self.connections, agent_sessions("here"), Random(1), self.report
-        )
+        self.link = LeaderLink(store, ControlPlanes(bootstrap), self.connections, agent_sessions("here"), Random(1))
+        self.reporter = Reporter(self.link, self.report)
 
     def report(self) -> AgentReport:
         self.seq += 1
         return AgentReport("here", "agent-1", 1, self.seq, 0.0)
 
     async def __aenter__(self) -> "Agent":
+        self.link.start()
         self.reporter.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.reporter.stop()
+        await self.link.stop()
         self.connections.close()
 
 
@@ -192,9 +194,9 @@ async def test_the_leader_elected_while_the_old_one_hung_gets_the_next_report(
 async def test_a_late_receipt_of_the_old_leader_does_not_bring_it_back(planes: list[ControlPlane]) -> None:
     agent = Agent(MemoryStore(), planes[0].url)
     old, new = (Address.parse(plane.url) for plane in planes)
-    agent.reporter._leader = new
-    agent.reporter._follow(msgspec.json.encode({"leading": True, "leader": None}), old)
-    assert agent.reporter._target() == new
+    agent.link.leader = new
+    agent.link.follow(msgspec.json.encode({"leading": True, "leader": None}), old)
+    assert agent.link.target() == new
     agent.connections.close()
 
 
