@@ -37,14 +37,13 @@ from control_plane.api.routes import (
     plans_routes,
     policies_routes,
     reports_routes,
-    revoked_keys_routes,
     rollouts_routes,
     status_routes,
     steer_routes,
-    tenants_routes,
     webhook_routes,
     what_if_routes,
 )
+from control_plane.api.routes.tenants import revoked_keys_routes, tenant_keys_routes, tenants_routes
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
 from control_plane.auth.code_flow import CodeFlow
@@ -81,6 +80,7 @@ from control_plane.status.status_feed import StatusFeed
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
+from control_plane.tenants.tenant_store import TenantStore
 from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 from control_plane.ui.session_revocations import SessionRevocations
@@ -90,7 +90,7 @@ REGISTRATION_TTL_S = 5
 """Time (s) after which a control plane that stopped without notice leaves the list of members."""
 
 REPAIR_S = 5.0
-"""Interval (s) at which the leader writes revoked keys again that the store has lost."""
+"""Interval (s) at which the leader writes revoked keys and tenants again that the store has lost."""
 
 _log = structlog.get_logger(__name__)
 
@@ -149,6 +149,7 @@ class ControlPlane:
         self._mirrors = StoreMirrors(store, rng, on_audit=lambda: self._event_rounds.wake())
         self.overrides = OverrideStore(store, self.audit, member.name, rng=rng, clock=clock)
         self._key_revocations = KeyRevocationStore(store, self.audit, member.name, rng=rng, clock=clock)
+        self._tenants = TenantStore(store, self.audit, member.name, rng=rng, clock=clock)
         self.rollouts = RolloutRunner(store, self.policies, PlanPublisher(store))
         self._rollout_actions = RolloutActions(store, self.audit, self.policies, clock)
         self._revisions = RevisionStore(store)
@@ -260,8 +261,9 @@ class ControlPlane:
                 steer_routes.routes(view, geoip),
                 what_if_routes.routes(view, self.overrides, self._evaluator),
                 fleet_routes.routes(reporter, view),
-                tenants_routes.routes(view),
-                revoked_keys_routes.routes(self._key_revocations, view),
+                tenants_routes.routes(self._tenants, view),
+                tenant_keys_routes.routes(self._tenants, view),
+                revoked_keys_routes.routes(self._key_revocations, self._tenants, view),
                 capacity_routes.routes(self._planning),
                 audit_routes.routes(self.audit),
                 events_routes.routes(self.events, StatusFeed(read_status, self.events.wake)),
@@ -280,7 +282,8 @@ class ControlPlane:
     @property
     def _informers(self) -> tuple[Informer, ...]:
         revocations = (self._revocations.informer, self._key_revocations.informer)
-        return (*self._mirrors.informers, self.overrides.mirror.informer, self._journal.informer, *revocations)
+        tenants, journal = self._tenants.informer, self._journal.informer
+        return (*self._mirrors.informers, self.overrides.mirror.informer, journal, *revocations, tenants)
 
     @property
     def _rounds(self) -> tuple[PeriodicJob, ...]:
@@ -290,6 +293,7 @@ class ControlPlane:
         epoch = self.elector.epoch
         if epoch is not None:
             await self._key_revocations.repair(epoch)
+            await self._tenants.repair(epoch)
 
     async def _detect_changes(self) -> None:
         if self._journal.informer.synced and self._mirrors.plans.informer.synced:

@@ -23,8 +23,8 @@ MAX_PARAMETERS = 100
 IDEMPOTENCY_KEY = "idempotency-key"
 
 NO_IDEMPOTENCY_KEYS = (
-    "Idempotency-Key is not supported: leave it out; to repeat a request safely, PUT an override or a drill with its"
-    " identifier, and send the ETag that you read as If-Match with all other changes"
+    "Idempotency-Key is not supported: leave it out; to repeat a request safely, PUT an override, a drill or a"
+    " tenant with its identifier, and send the ETag that you read as If-Match with all other changes"
 )
 
 

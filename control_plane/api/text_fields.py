@@ -1,14 +1,16 @@
-"""Text fields of requests: reasons, which other people read, and the codes of countries and subdivisions."""
+"""Text fields of requests: reasons and notes, which other people read, names, and codes of countries."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Final, get_args
 
+from msgspec import Meta
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from penstock.overrides.overrides import MAX_REASON
+from penstock.policy.fields import Label
 from penstock.policy.geography import country_error
 
 _CONTROL = r"\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069"
@@ -34,6 +36,36 @@ Reason = Annotated[
     ),
     AfterValidator(_one_line),
 ]
+
+MAX_NOTE: Final = 200
+"""Maximum length (characters) of a note."""
+
+Note = Annotated[
+    str,
+    Field(
+        max_length=MAX_NOTE, description="Free text for people.", json_schema_extra={"pattern": rf"^[^{_CONTROL}]*$"}
+    ),
+    AfterValidator(lambda text: text and _one_line(text)),
+]
+
+_LABEL: Final[Meta] = get_args(Label)[1]
+LABEL_PATTERN: Final[str] = (_LABEL.extra_json_schema or {})["pattern"]
+LABEL_REMEDY: Final[str] = (_LABEL.extra or {})["remedy"]
+
+
+def is_label(text: str) -> bool:
+    """Whether a text is a DNS label (RFC 1123), as names of tenants and tiers are."""
+    return re.fullmatch(LABEL_PATTERN.removesuffix("$"), text) is not None
+
+
+def _label(text: str) -> str:
+    if not is_label(text):
+        raise PydanticCustomError("label", "{remedy}", {"remedy": f"is not well-formed: {LABEL_REMEDY}"})
+    return text
+
+
+LabelText = Annotated[str, AfterValidator(_label), Field(json_schema_extra={"pattern": LABEL_PATTERN})]
+"""A name that must be a DNS label, as in policy documents."""
 
 
 def _country(code: str) -> str:

@@ -73,7 +73,7 @@ def _limit_to_documents(definition: dict[str, Any], struct: type[msgspec.Struct]
             properties[name].pop("default", None)
         elif field.may_be_null:
             properties[name].setdefault("default", None)
-    for name, text in _attribute_docstrings(struct):
+    for name, text in attribute_docstrings(struct):
         if name in properties:
             properties[name]["description"] = text
     for each in properties.values():
@@ -111,7 +111,7 @@ def _nested(found: Any) -> Iterator[types.StructType | types.EnumType]:
             yield from _nested(each)
 
 
-def _attribute_docstrings(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
+def attribute_docstrings(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
     """Yield name and docstring of the annotated attributes of a class at the top of its module."""
     (class_,) = ast.parse(inspect.getsource(struct)).body
     assert isinstance(class_, ast.ClassDef)

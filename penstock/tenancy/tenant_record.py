@@ -65,6 +65,15 @@ class TenantRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     budgets: tuple[Budget, ...] = ()
     """Limits of the tenant, besides those of its tier."""
     note: str = ""
+    changed_at: float = 0.0
+    """Unix time (s) of the last change; each change of a tenant has a later time, although a clock was set back."""
+    deleted_at: float | None = None
+    """Time of the deletion. The record stays for `shard_merge.DELETED_KEPT_S`, with its keys revoked, so that an older
+    state of the store restores neither; None: not deleted."""
+
+    def find_key(self, id: str) -> TenantKey | None:
+        """Return the key with an identifier; None if the tenant has no such key."""
+        return next((key for key in self.keys if key.id == id), None)
 
     def under(self, tier: Tier) -> Tenant:
         """Return the tenant as requests see it, by the rules of its tier."""
@@ -75,6 +84,15 @@ class TenantShard(msgspec.Struct, frozen=True):
     """The tenants of one shard, by name."""
 
     tenants: tuple[TenantRecord, ...] = ()
+
+    def find(self, name: str) -> TenantRecord | None:
+        """Return the record of a tenant, deleted or not; None if the shard has none."""
+        return next((record for record in self.tenants if record.name == name), None)
+
+    def replaced(self, record: TenantRecord) -> TenantShard:
+        """Return the shard with a record in place of that of the same name."""
+        others = [each for each in self.tenants if each.name != record.name]
+        return TenantShard(tuple(sorted([*others, record], key=lambda each: each.name)))
 
 
 def shard_of(tenant: str) -> int:

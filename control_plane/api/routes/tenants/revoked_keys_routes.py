@@ -7,17 +7,22 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from adapters.access.callers import Caller
 from adapters.store.config_store import StoreError
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.responses import Problem, json_response
+from control_plane.api.routes.tenants.tenants_routes import changed
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
 from control_plane.status.fleet_view import FleetView
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
 from control_plane.tenants.revoked_key_resource import RevokedKeyPage, RevokedKeyView, revoked_key_views
+from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from penstock.policy.revoked_keys import DIGEST_CHARS, ID_CHARS, RevokedKeySet, TooManyRevokedKeys
+from penstock.tenancy.tenant_changes import existing, with_revoked_key
+from penstock.tenancy.tenant_record import TenantKey, TenantRecord
 
 KeyId = Annotated[
     str,
@@ -43,7 +48,7 @@ class RevokeRequest(BaseModel):
 RevokeBody = Annotated[RevokeRequest, Depends(JsonBody(RevokeRequest).read)]
 
 
-def routes(store: KeyRevocationStore, view: FleetView) -> APIRouter:
+def routes(store: KeyRevocationStore, tenants: TenantStore, view: FleetView) -> APIRouter:
     """Return the router of revoked keys."""
     router = APIRouter(prefix="/v1/revoked-keys", tags=["fleet"])
 
@@ -63,9 +68,14 @@ def routes(store: KeyRevocationStore, view: FleetView) -> APIRouter:
         """Revoke an API key: agents refuse it and end its open requests, under this and every other policy.
 
         A repeated request is written too: it ends a lift that agents know of and the list does not, such as after the
-        restore of a backup.
+        restore of a backup. The key of a tenant that the API created is revoked in the tenant's record, for good;
+        `GET /v1/tenants/{name}/keys` shows it.
         """
         must_reach(caller, None)
+        owner = tenants.owner_of(bytes.fromhex(body.key_digest))
+        if owner is not None:
+            shown, is_new = await _revoke_created(caller, body, *owner)
+            return json_response(shown, 201 if is_new else 200)
         try:
             entry, is_new = await store.revoke(caller, body.key_digest, body.reason)
         except TooManyRevokedKeys as error:
@@ -79,10 +89,25 @@ def routes(store: KeyRevocationStore, view: FleetView) -> APIRouter:
         try:
             entry = await store.lift(caller, id, reason)
         except KeyError:
-            detail = f"no key {id} is revoked; GET /v1/revoked-keys lists them, and the whole digest lifts any key"
+            detail = (
+                f"no key {id} is revoked; GET /v1/revoked-keys lists them, and the whole digest lifts any key. The"
+                " revocation of a key that the API created is final: create another key"
+            )
             raise Problem(404, detail) from None
         (shown,) = revoked_key_views([entry], view.policy)
         return json_response(shown)
+
+    async def _revoke_created(
+        caller: Caller, body: RevokeRequest, tenant: TenantRecord, key: TenantKey
+    ) -> tuple[RevokedKeyView, bool]:
+        def edit(before: TenantRecord | None, now: float) -> TenantRecord:
+            return with_revoked_key(existing(before, tenant.name), key.id, now)
+
+        action = TenantAction(caller, "key.revoke", tenant.name, body.reason, key.id)
+        revoked = (await changed(tenants, action, edit)).find_key(key.id)
+        at = view.now() if revoked is None or revoked.revoked_at is None else revoked.revoked_at
+        shown = RevokedKeyView(body.key_digest[:ID_CHARS], tenant.name, at, caller.name, body.reason)
+        return shown, key.revoked_at is None
 
     return router
 

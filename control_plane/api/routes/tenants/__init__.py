@@ -1,0 +1,1 @@
+"""Routes of tenants and of their API keys."""

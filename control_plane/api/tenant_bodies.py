@@ -1,0 +1,104 @@
+"""The fields of requests that create and change tenants and keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from control_plane.api.struct_models import StructModel, model_of
+from control_plane.api.text_fields import LabelText, Note, Reason
+from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, repeated_budget
+from penstock.tenancy.tenant_changes import OVERLAP_S
+
+MAX_LIFETIME_S: Final = 3660 * 86_400
+"""Maximum time (s) after which a new key expires."""
+
+MAX_OVERLAP_S: Final = 90 * 86_400
+"""Maximum time (s) for which a rotated key stays valid."""
+
+MAX_BUDGETS: Final = len(BudgetUnit) * len(BudgetScope)
+"""Number of budgets that limit different things."""
+
+if TYPE_CHECKING:
+    BudgetBody = StructModel
+else:
+    BudgetBody = model_of(Budget)
+
+
+def _budgets(bodies: tuple[Any, ...]) -> tuple[Any, ...]:
+    conflict = repeated_budget(budgets_of(bodies))
+    if conflict is not None:
+        raise PydanticCustomError("budgets", "{what}", {"what": f"{conflict.problem}; {conflict.remedy}"})
+    return bodies
+
+
+def budgets_of(bodies: tuple[StructModel, ...]) -> tuple[Budget, ...]:
+    """Return the budgets of a request."""
+    return tuple(Budget(**body.model_dump()) for body in bodies)
+
+
+Budgets = Annotated[
+    tuple[BudgetBody, ...],
+    Field(max_length=MAX_BUDGETS, fail_fast=True, description="Limits besides those of the tier."),
+    AfterValidator(_budgets),
+]
+OptionalReason = Annotated[Reason | None, Field(description="Reason of the change; recorded in the audit log.")]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TenantSettings(_Body):
+    """The tenant that a PUT request creates."""
+
+    tier: LabelText = Field(description="Name of the tier, a document of the policy in force.")
+    budgets: Budgets = ()
+    note: Note = ""
+    reason: OptionalReason = None
+
+
+class NewTenant(TenantSettings):
+    """The tenant to create."""
+
+    name: LabelText = Field(description="Unique name.")
+
+
+class TenantChange(_Body):
+    """The fields of a tenant that change; the others stay."""
+
+    tier: LabelText = Field("", description="Name of the tier, a document of the policy in force.")
+    budgets: Budgets = ()
+    note: Note = ""
+    reason: OptionalReason = None
+
+
+class KeySettings(_Body):
+    """The key to create."""
+
+    note: Note = ""
+    expires_in_s: float | None = Field(
+        None, gt=0, le=MAX_LIFETIME_S, strict=True, description="Seconds until the key expires; null: never."
+    )
+    budgets: Budgets = ()
+    reason: OptionalReason = None
+
+
+class Rotation(_Body):
+    """How a key is rotated."""
+
+    overlap_s: float = Field(
+        OVERLAP_S, ge=0, le=MAX_OVERLAP_S, strict=True, description="Seconds until the old key expires."
+    )
+    expires_in_s: float | None = Field(
+        None, gt=0, le=MAX_LIFETIME_S, strict=True, description="Seconds until the new key expires; null: never."
+    )
+    reason: OptionalReason = None
+
+
+class Explained(_Body):
+    """Reason of a change."""
+
+    reason: Reason

@@ -1,0 +1,190 @@
+"""Tenants in the store: concurrent changes, lost and forged shards, and values of a newer release."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from adapters.access.callers import Caller, Role
+from adapters.store import keys
+from adapters.store.codec import decode, encode
+from adapters.store.config_store import Delete, Put, StoreError
+from adapters.store.memory_store import MemoryStore
+from control_plane.audit.audit_log import AuditLog
+from control_plane.tenants import tenant_store
+from control_plane.tenants.tenant_store import TenantAction, TenantStore
+from penstock.tenancy.tenant_changes import Edit, TenantConflict, created, deleted, existing, with_key, with_revoked_key
+from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, key_digest, shard_of
+from tests.support.wait import until
+
+DUTY = Caller("duty", Role.OPERATOR)
+NUMBER = shard_of("acme")
+SHARD = keys.tenant_shard(NUMBER)
+KEY = TenantKey("psk-000000000001", key_digest("secret"), 1000.0)
+
+
+@asynccontextmanager
+async def running(store: MemoryStore, name: str = "a", now: float = 1000.0) -> AsyncIterator[TenantStore]:
+    made = TenantStore(store, AuditLog(store), name, rng=Random(1), clock=lambda: now)
+    made.informer.start()
+    await made.informer.wait_synced()
+    try:
+        yield made
+    finally:
+        await made.informer.stop()
+
+
+def creating(name: str = "acme", tier: str = "gold") -> tuple[TenantAction, Edit]:
+    wanted = TenantRecord(name, tier, 1000.0)
+    return TenantAction(DUTY, "tenant.create", name, "new"), lambda before, now: created(before, wanted)
+
+
+def adding(key: TenantKey, name: str = "acme") -> tuple[TenantAction, Edit]:
+    action = TenantAction(DUTY, "key.create", name, "", key.id)
+    return action, lambda before, now: with_key(existing(before, name), key, now)
+
+
+def revoking(key: TenantKey = KEY, name: str = "acme") -> tuple[TenantAction, Edit]:
+    action = TenantAction(DUTY, "key.revoke", name, "leaked", key.id)
+    return action, lambda before, now: with_revoked_key(existing(before, name), key.id, now)
+
+
+async def stored(store: MemoryStore) -> TenantShard:
+    item = await store.get(SHARD)
+    return decode(item.value, TenantShard) if item is not None and item.value else TenantShard()
+
+
+async def leader_epoch(store: MemoryStore) -> int:
+    await store.commit([], [Put(keys.LEADER, b"leader")])
+    item = await store.get(keys.LEADER)
+    assert item is not None
+    return item.create_revision
+
+
+def _value(one: TenantStore) -> bytes | None:
+    item = one.informer.items.get(SHARD)
+    return None if item is None else item.value
+
+
+async def test_each_change_is_written_with_its_audit_entry_and_without_digests() -> None:
+    store = MemoryStore()
+    async with running(store) as one:
+        first = await one.change(*creating())
+        assert await one.change(*creating()) == first, "a repeated request changes nothing"
+        await one.change(*adding(KEY))
+        await one.change(*revoking())
+        again = await one.change(*revoking())
+        assert (again.keys[0].revoked_at, again.changed_at) == (1000.0, 1000.002), "although the clock stands still"
+        assert one.owner_of(KEY.digest) == (again, again.keys[0])
+        assert await one.read("acme") == again == one.find("acme")
+        log = [entry async for entry in AuditLog(store).entries()]
+    assert [(entry.action, entry.target) for entry in log] == [
+        ("tenant.create", "acme"),
+        ("key.create", KEY.id),
+        ("key.revoke", KEY.id),
+    ]
+    assert log[-1].after["revoked_keys"] == [KEY.id]
+    assert KEY.digest.hex() not in repr(log)
+
+
+async def test_concurrent_changes_at_two_control_planes_are_all_kept() -> None:
+    store = MemoryStore()
+    async with running(store) as one, running(store, "b") as other:
+        await one.change(*creating())
+        added = [replace(KEY, id=f"psk-{number:012x}", digest=bytes([number] * 32)) for number in range(8)]
+        await asyncio.gather(*((one, other)[at % 2].change(*adding(key)) for at, key in enumerate(added)))
+        assert sorted(key.id for key in (await stored(store)).tenants[0].keys) == [key.id for key in added]
+        await until(lambda: one.find("acme") == other.find("acme"))
+
+
+@pytest.mark.parametrize("loss", ["deleted", "forged", "older"])
+async def test_the_leader_restores_what_the_store_has_lost(loss: str) -> None:
+    store = MemoryStore()
+    async with running(store) as one:
+        await one.change(*creating())
+        await one.change(*adding(KEY))
+        older = encode(await stored(store))
+        await one.change(*revoking())
+        epoch, whole = await leader_epoch(store), await stored(store)
+        await until(lambda: _value(one) == encode(whole))
+        await one.repair(epoch)
+        assert (await AuditLog(store).head()).seq == 3, "nothing is written while nothing is lost"
+        lost = {"deleted": Delete(SHARD), "forged": Put(SHARD, b"")}
+        await store.commit([], [lost.get(loss, Put(SHARD, older))])
+        await until(lambda: _value(one) in (None, b"", older))
+        await one.repair(epoch + 1)
+        assert await stored(store) != whole, "only the leader repairs"
+        await one.repair(epoch)
+        assert await stored(store) == whole
+        head = (await AuditLog(store).head()).seq
+        await until(lambda: _value(one) == encode(whole))
+        await one.repair(epoch)
+        assert (await AuditLog(store).head()).seq == head
+
+
+async def test_a_change_restores_what_the_store_has_lost() -> None:
+    store = MemoryStore()
+    async with running(store) as one:
+        await one.change(*creating())
+        await store.commit([], [Delete(SHARD)])
+        await one.change(*adding(KEY))
+        assert (await stored(store)).tenants[0].keys == (KEY,)
+
+
+async def test_a_forged_shard_is_not_overwritten_by_a_control_plane_that_does_not_know_its_tenants() -> None:
+    store = MemoryStore()
+    await store.commit([], [Put(SHARD, b"")])
+    async with running(store) as one:
+        with pytest.raises(StoreError, match="not signed by a process of this fleet"):
+            await one.change(*creating())
+        await one.repair(await leader_epoch(store))
+    assert (await store.get(SHARD)).value == b""  # type: ignore[union-attr]
+
+
+async def test_a_shard_of_a_newer_release_is_neither_changed_nor_repaired() -> None:
+    store = MemoryStore()
+    async with running(store) as one:
+        await one.change(*creating())
+        newer = encode(TenantShard()).replace(b'"version":1', b'"version":2')
+        await store.commit([], [Put(SHARD, newer)])
+        await until(lambda: _value(one) == newer)
+        await one.repair(await leader_epoch(store))
+        with pytest.raises(StoreError, match="none of its tenants can be changed"):
+            await one.change(*adding(KEY))
+        assert (await store.get(SHARD)).value == newer  # type: ignore[union-attr]
+        assert one.find("acme") is not None
+
+
+async def test_the_number_of_tenants_and_the_size_of_a_shard_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    monkeypatch.setattr(tenant_store, "MAX_TENANTS", 1)
+    async with running(store) as one:
+        await one.change(*creating())
+        with pytest.raises(TenantConflict, match="there are 1 tenants, the maximum"):
+            await one.change(*creating("other"))
+        gone = TenantAction(DUTY, "tenant.delete", "acme", "left")
+        await one.change(gone, lambda before, now: deleted(existing(before, "acme"), now))
+        assert (one.count, one.find("acme"), await one.read("acme"), list(one.tenants())) == (0, None, None, [])
+        await one.change(*creating("other"))
+        assert one.count == 1
+        note = TenantAction(DUTY, "tenant.change", "other", "")
+        with pytest.raises(TenantConflict, match="is full"):
+            await one.change(note, lambda before, now: replace(existing(before, "other"), note="x" * 2_000_000))
+
+
+async def test_a_restored_backup_does_not_make_a_revoked_key_valid_where_the_revocation_is_known() -> None:
+    store = MemoryStore()
+    async with running(store) as one:
+        await one.change(*creating())
+        await one.change(*adding(KEY))
+        backup = encode(await stored(store))
+        await one.change(*revoking())
+        await store.commit([], [Put(SHARD, backup)])
+        changed = TenantAction(DUTY, "tenant.change", "acme", "")
+        after = await one.change(changed, lambda before, now: replace(existing(before, "acme"), note="restored"))
+    assert after.keys[0].revoked_at is not None
