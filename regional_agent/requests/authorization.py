@@ -12,12 +12,13 @@ from math import inf
 from typing import Final
 
 from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
 from penstock.routing.decision import mask_at_origin
 from penstock.routing.reasons import Reason, Refusal
-from penstock.tenancy.permissions import Patterns, permits_model
+from penstock.tenancy.permissions import Patterns, permits_model, permits_name
 from penstock.wire.route_context import RouteContext
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AcceptedHead, Request
@@ -177,6 +178,21 @@ class Authorization:
             mask = masks[model] = self.residency(policy, facts) if permitted else model_not_found(model)
         return mask
 
+    def adapter_mask(self, policy: Policy, adapter: str, principal: Principal, facts: RequestFacts) -> Mask | Refusal:
+        """Return the residency mask of a request for an adapter, or its refusal if the principal may not use it.
+
+        The base model needs no permission of its own.
+        """
+        if not permits_name(principal.models, adapter):
+            return model_not_found(adapter)
+        return self.residency(policy, facts)
+
+    def mask_by_name(self, policy: Policy, name: str, principal: Principal, facts: RequestFacts) -> Mask | Refusal:
+        """Return the residency mask of a request for a model, an adapter, or versions of a model."""
+        if name in policy.versions or (name not in policy.models and base_model_of(policy, name) is not None):
+            return self.adapter_mask(policy, name, principal, facts)
+        return self.mask(policy, name, principal, facts)
+
     def residency(self, policy: Policy, facts: RequestFacts) -> Mask | Refusal:
         """Return the residency mask of a request for any model. Cached while the policy is in force.
 
@@ -201,6 +217,10 @@ class Authorization:
         principal = self.principal_of(request)
         if isinstance(principal, Refusal):
             return principal
+        if principal.routes is not None:
+            refusal = refuse_route(principal, request)
+            if refusal is not None:
+                return refusal
         tenant = principal.tenant
         started = self._quotas.start(tenant, now)
         if isinstance(started, Refusal):
@@ -278,6 +298,14 @@ class Authorization:
 def model_not_found(name: str) -> Refusal:
     """The refusal of a model that does not exist, or that the client may not use: a refusal reveals no names."""
     return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {name!r} is served here")
+
+
+def refuse_route(principal: Principal, request: Request) -> Refusal | None:
+    """Return why a principal may not use the route of a request; None if it may."""
+    route = request.route
+    if route is None or principal.permits_route(route.name):
+        return None
+    return Refusal(Reason.ROUTE_NOT_PERMITTED, f"tenant {principal.tenant.name} may not use the route {route.name}")
 
 
 def _place(facts: RequestFacts) -> Place:

@@ -14,10 +14,11 @@ from penstock.policy.policy import Policy
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routes.timeouts import NO_TIMEOUTS, total_limit_s
 from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.permissions import permits_name
 from penstock.wire import trace_context
 from regional_agent.http.messages import Request, valid_request_id
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.requests.authorization import Authorization
+from regional_agent.requests.authorization import Authorization, model_not_found, refuse_route
 from regional_agent.requests.classify import RequestFields
 from regional_agent.requests.model_name import can_replace_model, replace_model, request_fields
 from regional_agent.requests.request_context import RequestContext
@@ -87,6 +88,10 @@ class ClientRequestReader:
             return sender
         tenant, facts, reader = sender.tenant, sender.facts, request.reader
         principal = sender.principal
+        if principal.routes is not None:
+            refusal = refuse_route(principal, request)
+            if refusal is not None:
+                return refusal
         location: ObjectLocation | None = None
         versions: ModelVersions | None = None
         fields: RequestFields | Refusal
@@ -103,16 +108,22 @@ class ClientRequestReader:
         if policy.versions and location is None:
             versions = versions_of(policy, asked_for)
         if versions is not None:
+            if not permits_name(principal.models, asked_for):
+                return model_not_found(asked_for)
             fields = self._version(versions, facts.tenant, request, fields)
             if isinstance(fields, Refusal):
                 return fields
         mask = sender.masks.get(fields.model) or authorization.mask(policy, fields.model, principal, facts)
         adapter = ""
         if isinstance(mask, Refusal) and mask.reason is _MODEL_NOT_FOUND:
-            base = base_model_of(policy, fields.model)
-            if base is not None:
-                adapter, fields.model, asked_for = fields.model, base, base
-                mask = sender.masks.get(base) or authorization.mask(policy, base, principal, facts)
+            if location is not None and location.model in policy.models:
+                # The tenant has created the object, so a list of models that became shorter does not hide it.
+                mask = authorization.residency(policy, facts)
+            elif location is None and fields.model not in policy.models:
+                base = base_model_of(policy, fields.model)
+                if base is not None:
+                    adapter, fields.model, asked_for = fields.model, base, base
+                    mask = authorization.adapter_mask(policy, adapter, principal, facts)
         if isinstance(mask, Refusal):
             return mask
         if location is not None and location.region not in mask.permitted.regions:
@@ -168,8 +179,11 @@ class ClientRequestReader:
             or model.fallback is None
             or context.route_context is not None
             or context.continuations
+            or not context.may_fall_back
             or refusal.reason not in _FALLS_BACK
         ):
+            return False
+        if isinstance(self.authorization.mask(policy, model.fallback, context.principal, context.facts), Refusal):
             return False
         fields = replace_model(request, model.fallback)
         if fields is None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import structlog
 
 from penstock.policy.adapter_patterns import base_model_of
-from penstock.policy.model_versions import versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import RequestFacts
 from penstock.routing.reasons import Reason, Refusal
 from penstock.wire.route_context import RouteContext, refuse_here
 from regional_agent.config.active_config import ActiveConfig
-from regional_agent.requests.authorization import MAX_CACHED_LOCATIONS, Authorization
+from regional_agent.requests.authorization import MAX_CACHED_LOCATIONS, Authorization, refuse_route
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.tenant_authentication import REVOKED
 from regional_agent.tenants.principal import Principal
@@ -75,16 +74,11 @@ class Reauthorization:
             model: the name of a model, of versions, or of an adapter.
         """
         policy = self._config.policy or context.policy
-        versions = versions_of(policy, model)
-        names = (
-            [base_model_of(policy, model) or model] if versions is None else [each.model for each in versions.versions]
-        )
-        for name in names:
-            verdict = self._authorization.mask(policy, name, context.principal, context.facts)
-            if isinstance(verdict, Refusal):
-                return verdict
-            if server not in verdict.permitted.regions:
-                return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {server}", verdict.rejected)
+        verdict = self._authorization.mask_by_name(policy, model, context.principal, context.facts)
+        if isinstance(verdict, Refusal):
+            return verdict
+        if server not in verdict.permitted.regions:
+            return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {server}", verdict.rejected)
         return None
 
     def _reauthorize(self, context: RequestContext, server: str, policy: Policy) -> Refusal | None:
@@ -112,11 +106,17 @@ class Reauthorization:
         route = context.request.route
         if not server and route is not None and not policy.route_table.has(route):
             return Refusal(Reason.NOT_FOUND, f"the policy in force does not offer the route {route.name}")
+        if not server and principal.routes is not None:
+            refusal = refuse_route(principal, context.request)
+            if refusal is not None:
+                return refusal
         authorization, adapter = self._authorization, context.estimate.adapter
         if adapter and not server and base_model_of(policy, adapter) != context.model:
             return Refusal(Reason.MODEL_NOT_FOUND, f"no model named {adapter!r} is served here")
         if server:
             verdict = authorization.residency(policy, facts)
+        elif adapter:
+            verdict = authorization.adapter_mask(policy, adapter, principal, facts)
         else:
             verdict = authorization.mask(policy, context.model, principal, facts)
         if isinstance(verdict, Refusal):

@@ -42,6 +42,7 @@ class RequestContext:
         "facts",
         "failed_because",
         "max_wait_s",
+        "may_fall_back",
         "model",
         "object_location",
         "own_deadline",
@@ -112,9 +113,11 @@ class RequestContext:
         self.extends_text = False
         """Whether the request continues an answer, which not every kind of engine can do."""
         self.priority = 0
-        """The tenant's priority: higher values leave the queue first."""
+        """The tenant's priority, or a lower one that the client asked for: higher values leave the queue first."""
         self.weight = 1.0
         """The tenant's share among the tenants of its priority."""
+        self.may_fall_back = True
+        """Whether the fallback of the model may serve the request."""
         self.counted = False
         """Whether the request counts towards its tenant's quota at this agent."""
         self.object_location: ObjectLocation | None = None

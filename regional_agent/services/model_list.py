@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.policy import Policy
 from penstock.routes.route import ErrorFormat, Route
+from penstock.tenancy.permissions import Patterns, permits_model, permits_name
 from regional_agent.endpoints.endpoint import Endpoint
 
 PATH: Final = b"/v1/models"
@@ -41,26 +42,32 @@ def anthropic_route(policy: Policy) -> Route | None:
 
 
 def model_page(
-    policy: Policy, endpoints: Iterable[Endpoint], path: bytes, *, for_anthropic: bool
+    policy: Policy, permitted: Patterns, endpoints: Iterable[Endpoint], path: bytes, *, for_anthropic: bool
 ) -> dict[str, Any] | None:
     """The list of models, names with versions and loaded adapters, or one of them; None if there is no such model.
 
     Args:
+        permitted: restricts the names; others are absent, as if they did not exist.
         endpoints: the endpoints of this region, which report the adapters.
         path: `/v1/models`, or `/v1/models/<name>`; slashes in the name may be percent-encoded.
         for_anthropic: whether the page has Anthropic's format.
     """
-    names = dict.fromkeys((*policy.models, *policy.versions))
+    every = dict.fromkeys((*policy.models, *policy.versions))
+    names = [name for name in every if not permitted or _is_permitted(policy, permitted, name)]
     if path == PATH:
-        loaded = sorted({name for endpoint in endpoints for name in endpoint.adapters} - names.keys())
-        adapters = [name for name in loaded if base_model_of(policy, name) is not None][:MAX_ADAPTERS]
-        return _list(policy, [*names, *adapters], for_anthropic=for_anthropic)
+        loaded = sorted({name for endpoint in endpoints for name in endpoint.adapters} - every.keys())
+        adapters = [name for name in loaded if base_model_of(policy, name) and permits_name(permitted, name)]
+        return _list(policy, [*names, *adapters[:MAX_ADAPTERS]], for_anthropic=for_anthropic)
     name = unquote(path[len(PATH) + 1 :].decode("latin-1"))
     if name not in names:
-        base = base_model_of(policy, name)
+        base = base_model_of(policy, name) if name not in every and permits_name(permitted, name) else None
         if base is None or not any(base in each.spec.models and each.has_adapter(name) for each in endpoints):
             return None
     return _anthropic_card(name) if for_anthropic else _card(policy, name)
+
+
+def _is_permitted(policy: Policy, permitted: Patterns, name: str) -> bool:
+    return permits_name(permitted, name) if name in policy.versions else permits_model(policy, permitted, name)
 
 
 def _list(policy: Policy, names: list[str], *, for_anthropic: bool) -> dict[str, Any]:

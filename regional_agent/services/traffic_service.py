@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import msgspec
 
 from penstock.routing.reasons import Reason, Refusal
@@ -11,16 +9,16 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.cors import cors_lines, preflight_lines
-from regional_agent.http.headers.header_rules import TIMEOUT_HEADER
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
-from regional_agent.requests.authorization import NO_POLICY
+from regional_agent.requests.authorization import NO_POLICY, model_not_found
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.model_name import can_start_early
 from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.request_options import NO_OPTIONS, options_of
 from regional_agent.services.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
 from regional_agent.services.service import JSON, READS, RoutedService, answer_health
 
@@ -126,20 +124,22 @@ class TrafficService(RoutedService):
         policy = self._config.policy
         if policy is None:
             return NO_POLICY
-        client_timeout_s = inf
+        options = NO_OPTIONS
         if not request.plain:
-            timeout_ms = request.header(TIMEOUT_HEADER)
-            if timeout_ms is not None:
-                if not timeout_ms.isdigit() or len(timeout_ms) > 9 or int(timeout_ms) == 0:
-                    return Refusal(Reason.BAD_REQUEST, f"{TIMEOUT_HEADER.decode()} is not a number of milliseconds")
-                client_timeout_s = int(timeout_ms) / 1000
+            asked = options_of(request)
+            if isinstance(asked, Refusal):
+                return asked
+            options = asked
             if request.header(b"via") is not None and self._loops(request):
                 return Refusal(
                     Reason.LOOP_DETECTED, "an endpoint's URL leads back to this agent; correct it in the endpoints file"
                 )
         now = self._proxy.clock()
         agent_timeout_s = self._proxy.limits.request_timeout_s
-        return self._reader.read(policy, request, connection.peer_ip, now, client_timeout_s, agent_timeout_s)
+        context = self._reader.read(policy, request, connection.peer_ip, now, options.timeout_s, agent_timeout_s)
+        if options is not NO_OPTIONS and not isinstance(context, Refusal):
+            options.apply(context)
+        return context
 
     def _models(self, request: Request, connection: ClientConnection) -> None:
         policy = self._config.policy
@@ -151,11 +151,10 @@ class TrafficService(RoutedService):
             refusal = principal if isinstance(principal, Refusal) else NO_POLICY
             self._refuse(connection, request, refusal)
             return
-        page = model_page(policy, self._endpoints.every(), request.path, for_anthropic=request.route is not None)
+        is_anthropic, endpoints = request.route is not None, self._endpoints.every()
+        page = model_page(policy, principal.models, endpoints, request.path, for_anthropic=is_anthropic)
         if page is None:
             name = request.path.rpartition(b"/")[2].decode("latin-1")
-            self._refuse(
-                connection, request, Refusal(Reason.MODEL_NOT_FOUND, f"no model named {name!r} is served here")
-            )
+            self._refuse(connection, request, model_not_found(name))
             return
         connection.respond(200, [JSON], msgspec.json.encode(page))

@@ -35,7 +35,7 @@ CONNECTION_NO_EFFECT: Final = HOP_BY_HOP | {b"close", b""}
 """Tokens of the Connection header that name no further header to remove."""
 
 OWN_PREFIX: Final = b"x-penstock-"
-"""Headers that only Penstock sets."""
+"""Headers of Penstock: those of clients are not forwarded."""
 
 REFUSAL_HEADER: Final = b"x-penstock-refusal"
 """Header with the reason code of a refusal, by which an origin detects that a peer refused a request before starting
@@ -44,6 +44,12 @@ it."""
 TIMEOUT_HEADER: Final = b"x-request-timeout-ms"
 """Header with the time (ms) that the sender waits for the response. Clients may send it; engines and peers receive the
 remaining time."""
+
+PRIORITY_HEADER: Final = b"x-penstock-priority"
+"""Request header with the highest priority that a client asks for; never above that of its tenant."""
+
+FALLBACK_HEADER: Final = b"x-penstock-fallback"
+"""Request header with `none`, by which a client asks that no fallback of its model serves the request."""
 
 REQUEST_ID_HEADER: Final = b"x-request-id"
 
@@ -102,6 +108,8 @@ SINGLE_HEADERS: Final = (
     b"traceparent",
     b"x-model",
     b"x-penstock-route",
+    PRIORITY_HEADER,
+    FALLBACK_HEADER,
     REQUEST_ID_HEADER,
     TIMEOUT_HEADER,
 )
@@ -127,6 +135,8 @@ SPECIAL_HEADERS: Final = frozenset(
         b"via",
         b"x-forwarded-host",
         b"x-forwarded-proto",
+        PRIORITY_HEADER,
+        FALLBACK_HEADER,
         TIMEOUT_HEADER,
     }
 )

@@ -1,0 +1,147 @@
+"""Permissions of tenants at an agent: models, versions, adapters, fallbacks and routes; options of requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from penstock.policy.kinds.models import Model, ModelVersions, Version
+from penstock.policy.kinds.tenants import Tier
+from penstock.routes.presets.preset_registry import preset_routes
+from penstock.routing.reasons import Reason
+from regional_agent.requests.request_context import RequestContext
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import answers, ask, code, streams_forever
+from tests.support.created_tenants import created, put
+from tests.support.planet import policy
+from tests.support.sockets import RawClient, Script, engine, post
+from tests.support.wait import until
+
+KEYS = {name: f"Authorization: Bearer {name}" for name in ("all", "some", "chat", "lora")}
+MODELS = {
+    "large": Model("large", fallback="small", adapters=("lora-*",)),
+    "small": Model("small"),
+    "chat-1": Model("chat-1"),
+    "chat-2": Model("chat-2"),
+}
+VERSIONS = {"chat": ModelVersions("chat", (Version("chat-1", 100.0), Version("chat-2", 0.0)))}
+TIERS = {
+    "all": Tier("all", "open", priority=5),
+    "some": Tier("some", "open", models=("large", "chat-1"), routes=("openai-*",)),
+    "chat": Tier("chat", "open", models=("chat",)),
+    "lora": Tier("lora", "open", models=("lora-a*",), routes=("openai-models", "openai-chat-completions")),
+}
+
+
+@asynccontextmanager
+async def agent_with_tiers(
+    directory: Path, script: Script = answers, models: Sequence[str] = tuple(MODELS)
+) -> AsyncIterator[Agent]:
+    """An agent that serves all models, and one tenant of each tier."""
+    async with engine(script) as gpu, running_agent(directory, [gpu.address], models=models) as agent:
+        routes = (*policy().routes, *preset_routes("anthropic"))
+        agent.config.policy = replace(policy(), models=MODELS, versions=VERSIONS, tiers=TIERS, routes=routes)
+        put(agent.config.tenants, *(created(name, name, tier=name) for name in TIERS))
+        yield agent
+
+
+async def get(agent: Agent, path: str, *headers: str) -> Any:
+    client = await RawClient.connect(agent.traffic)
+    client.send("\r\n".join([f"GET {path} HTTP/1.1", "Host: a", *headers, "", ""]).encode())
+    answer = await client.answer()
+    client.close()
+    return answer
+
+
+def chat(model: str) -> bytes:
+    return json.dumps({"model": model, "max_tokens": 9, "messages": []}).encode()
+
+
+async def test_a_tenant_sees_and_uses_the_models_of_its_tier_only(tmp_path: Path) -> None:
+    expected = {
+        "all": ["large", "small", "chat-1", "chat-2", "chat"],
+        "some": ["large", "chat-1"],
+        "chat": ["chat-1", "chat-2", "chat"],
+        "lora": [],
+    }
+    async with agent_with_tiers(tmp_path) as agent:
+        for name, models in expected.items():
+            listed = json.loads((await get(agent, "/v1/models", KEYS[name])).body)["data"]
+            assert [model["id"] for model in listed] == models
+            for model in (*MODELS, *VERSIONS):
+                served = model in models
+                answer = await ask(agent, KEYS[name], body=chat(model))
+                assert answer.status == (200 if served else 404), (name, model)
+                assert (await get(agent, f"/v1/models/{model}", KEYS[name])).status == answer.status
+        # A refused name answers as one that does not exist, in the format of the API.
+        refused, unknown = [await ask(agent, KEYS["chat"], body=chat(model)) for model in ("large", "no-such")]
+        assert refused.body.replace(b"large", b"no-such") == unknown.body
+        assert code(refused.body) == "model_not_found"
+        page = await get(agent, "/v1/models/large", KEYS["chat"])
+        assert page.body == refused.body
+        messages = await ask(agent, "x-api-key: chat", "anthropic-version: 1", body=chat("large"), path="/v1/messages")
+        assert (messages.status, json.loads(messages.body)["error"]["type"]) == (404, "not_found_error")
+        card = await get(agent, "/v1/models", "x-api-key: some", "anthropic-version: 1")
+        assert [model["id"] for model in json.loads(card.body)["data"]] == ["large", "chat-1"]
+
+
+async def test_an_adapter_needs_a_permission_of_its_own(tmp_path: Path) -> None:
+    # No endpoint has loaded an adapter; the fallback serves, where it is permitted.
+    expected = {("all", "lora-ax"): 200, ("lora", "lora-ax"): 503, ("lora", "lora-b"): 404, ("some", "lora-ax"): 404}
+    async with agent_with_tiers(tmp_path) as agent:
+        for (name, model), status in expected.items():
+            assert (await ask(agent, KEYS[name], body=chat(model))).status == status, (name, model)
+
+
+async def test_a_route_that_the_tier_does_not_permit_is_refused(tmp_path: Path) -> None:
+    async with agent_with_tiers(tmp_path) as agent:
+        for path, key in (("/v1/messages", "x-api-key: some"), ("/v1/completions", KEYS["lora"])):
+            answer = await ask(agent, key, body=chat("lora-a"), path=path)
+            assert answer.status == 403
+        assert code(answer.body) == "route_not_permitted"
+        assert (await ask(agent, KEYS["some"], body=chat("large"))).status == 200
+
+
+async def test_a_fallback_must_be_permitted_and_wanted(tmp_path: Path) -> None:
+    async with agent_with_tiers(tmp_path, models=("small",)) as agent:
+        answer = await ask(agent, KEYS["all"], body=chat("large"))
+        assert (answer.status, answer.headers["x-penstock-model"]) == (200, "small")
+        assert (await ask(agent, KEYS["some"], body=chat("large"))).status == 503
+        for value, status in (("none", 503), ("no", 400), ("", 400)):
+            answer = await ask(agent, KEYS["all"], f"x-penstock-fallback: {value}", body=chat("large"))
+            assert answer.status == status
+
+
+async def test_a_request_may_lower_its_priority(tmp_path: Path) -> None:
+    expected = {"3": 3, "-7": -7, "5": 5, "900": 5, "-0": 0}
+    async with agent_with_tiers(tmp_path, streams_forever) as agent:
+        for asked, priority in expected.items():
+            assert (await running(agent, "all", "large", f"x-penstock-priority: {asked}")).priority == priority
+        for asked in ("x", "", "1.5", "+1", "1" * 20):
+            answer = await ask(agent, KEYS["all"], f"x-penstock-priority: {asked}", body=chat("large"))
+            assert (answer.status, code(answer.body)) == (400, "bad_request"), asked
+
+
+async def test_a_message_names_permitted_models_only(tmp_path: Path) -> None:
+    names = (*MODELS, "chat", "lora-a")
+    async with agent_with_tiers(tmp_path, streams_forever) as agent:
+        context = await running(agent, "some", "chat-1")
+        found = {name: agent.router.reauthorization.refuse_model(context, name, "eu-de") for name in names}
+    refused = {name: refusal.reason for name, refusal in found.items() if refusal is not None}
+    assert refused == dict.fromkeys(("small", "chat-2", "chat", "lora-a"), Reason.MODEL_NOT_FOUND)
+
+
+async def running(agent: Agent, key: str, model: str, *headers: str) -> RequestContext:
+    """The context of a new request, which then ends."""
+    client = await RawClient.connect(agent.traffic)
+    client.send(post(chat(model), KEYS[key], *headers))
+    await client.head()
+    (exchange,) = agent.proxy.active
+    client.close()
+    await until(lambda: not list(agent.proxy.active))
+    return exchange.context
