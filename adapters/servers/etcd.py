@@ -1,10 +1,12 @@
-"""An etcd member on loopback, tuned to start fast; its data persists across restarts."""
+"""An etcd member, tuned to start fast; its data persists across restarts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.servers.binaries import find_binary
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
@@ -12,17 +14,39 @@ from adapters.servers.readiness import http_ok
 from adapters.servers.starting import PORT_TRIES, start_server
 
 
+class EtcdAccess(NamedTuple):
+    """Access of other machines to a member: by TLS, with certificates of one authority on both sides."""
+
+    host: str
+    """Address to which the member binds, and which its certificate contains."""
+    identity_dir: Path
+    """Directory of the certificate of the member, its key, and the authority of the clients."""
+    health_port: int
+    """Loopback port of the member's health check, which needs no certificate."""
+
+    def options(self) -> list[str]:
+        """Return the options of the member."""
+        return [
+            "--client-cert-auth",
+            f"--trusted-ca-file={self.identity_dir / AUTHORITIES}",
+            f"--cert-file={self.identity_dir / CERTIFICATE}",
+            f"--key-file={self.identity_dir / PRIVATE_KEY}",
+            f"--listen-metrics-urls=http://{LOOPBACK}:{self.health_port}",
+        ]
+
+
 class EtcdServer(ServerProcess):
     """One etcd member, which stores its data and log in `directory`.
 
     Args:
         directory: created if it does not exist; an existing directory provides the keys.
-        client_port: loopback port for clients.
+        client_port: port for clients.
         peer_port: loopback port for other members.
         name: member name.
         peers: peer URL of every member by name, including this member; None for a cluster of one member.
         quota_bytes: maximum size of the database (bytes); 0 for the default of etcd.
         durable: whether confirmed writes survive a crash of the machine, and not only of the process.
+        access: where and how clients reach the member.
 
     Raises:
         MissingBinary: etcd is not installed.
@@ -38,10 +62,13 @@ class EtcdServer(ServerProcess):
         peers: Mapping[str, str] | None = None,
         quota_bytes: int = 0,
         durable: bool = False,
+        access: EtcdAccess | None = None,
     ) -> None:
         self.client_port = client_port
-        self.endpoint = f"{LOOPBACK}:{client_port}"
-        client_url, peer_url = f"http://{self.endpoint}", f"http://{LOOPBACK}:{peer_port}"
+        self.endpoint = f"{access.host if access is not None else LOOPBACK}:{client_port}"
+        scheme = "http" if access is None else "https"
+        client_url, peer_url = f"{scheme}://{self.endpoint}", f"http://{LOOPBACK}:{peer_port}"
+        health_url = client_url if access is None else f"http://{LOOPBACK}:{access.health_port}"
         data = directory / "data"
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         members = peers or {name: peer_url}
@@ -70,10 +97,11 @@ class EtcdServer(ServerProcess):
                 "--backend-batch-interval=1h",
                 "--backend-batch-limit=10",
                 f"--quota-backend-bytes={quota_bytes}",
+                *([] if access is None else access.options()),
                 "--log-level=warn",
             ],
             log_path=directory / "etcd.log",
-            ready=http_ok(client_url + "/health", containing=b'"health":"true"'),
+            ready=http_ok(health_url + "/health", containing=b'"health":"true"'),
             ports=(client_port, peer_port),
         )
 

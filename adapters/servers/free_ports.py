@@ -17,13 +17,13 @@ def free_ports(count: int) -> list[int]:
         return [held_socket.getsockname()[1] for held_socket in sockets]
 
 
-def is_free(port: int) -> bool:
-    """Whether a server can listen on a loopback TCP port."""
+def is_free(port: int, host: str = LOOPBACK) -> bool:
+    """Whether a server can listen on a TCP port of an address of this machine."""
     with socket.socket() as probe:
         # Servers set SO_REUSEADDR too, so that connections in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True

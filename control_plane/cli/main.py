@@ -21,6 +21,8 @@ COMMANDS = {
     "quickstart": f"{_COMMANDS}.quickstart_command:quickstart",
     "serve": f"{_COMMANDS}.serve_command:serve",
     "certs": f"{_COMMANDS}.certs_commands:app",
+    "invite": f"{_COMMANDS}.quickstart_command:invite",
+    "join": f"{_COMMANDS}.quickstart_command:join",
     "doctor": f"{_COMMANDS}.doctor_command:doctor",
     "status": f"{_COMMANDS}.status_command:status",
     "endpoints": f"{_COMMANDS}.endpoints_commands:endpoints",

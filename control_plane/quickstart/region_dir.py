@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from adapters.files.authority_files import create_authority, issue_identity, load_authority
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.servers.free_ports import LOOPBACK, free_ports, is_free
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
@@ -38,6 +39,7 @@ DEFAULT_PORTS = {
     "admin": 8082,
     "etcd": 2379,
     "etcd peers": 2380,
+    "etcd health": 2381,
     "redis": 6379,
 }
 """Ports of the processes; a port in use is replaced by a free one when the directory is written."""
@@ -60,6 +62,23 @@ class RegionDir(NamedTuple):
     path: Path
     region: str
     ports: Mapping[str, int]
+    host: str = LOOPBACK
+    """Address at which other machines reach the control plane, etcd and the agent; loopback for a single machine."""
+
+    @property
+    def has_control_plane(self) -> bool:
+        """Whether the control plane and etcd run here, and not at the region that this one joined."""
+        return self.control_plane_settings.exists()
+
+    @property
+    def authority(self) -> Path:
+        """Directory of the certificate authority."""
+        return self.path / "authority"
+
+    @property
+    def etcd_identity(self) -> Path:
+        """Directory of etcd's certificate; only for access from other machines."""
+        return self.path / "etcd-identity"
 
     @property
     def policy(self) -> Path:
@@ -99,7 +118,12 @@ class RegionDir(NamedTuple):
     @property
     def api_url(self) -> str:
         """URL of the control plane: the admin API and the page for operators."""
-        return f"http://{LOOPBACK}:{self.ports['api']}"
+        return f"{'http' if self.host == LOOPBACK else 'https'}://{self.host}:{self.ports['api']}"
+
+    @property
+    def etcd_endpoint(self) -> str:
+        """host:port of etcd."""
+        return f"{self.host}:{self.ports['etcd']}"
 
 
 def open_region_dir(path: Path) -> RegionDir | None:
@@ -115,20 +139,26 @@ def open_region_dir(path: Path) -> RegionDir | None:
         return None
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return RegionDir(path, str(content["region"]), {name: int(content[name]) for name in DEFAULT_PORTS})
+        ports = {name: int(content[name]) for name in DEFAULT_PORTS}
+        return RegionDir(path, str(content["region"]), ports, str(content["host"]))
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise UnusableDirectory(f"{file}: cannot be read ({error}); remove {path} to start anew") from None
 
 
-def write_region_dir(path: Path, region: str, place: Place, engines: Sequence[Engine]) -> RegionDir:
+def write_region_dir(
+    path: Path, region: str, place: Place, engines: Sequence[Engine], host: str = LOOPBACK
+) -> RegionDir:
     """Write the files of a region with one control plane and one agent.
+
+    Args:
+        host: IP address of this machine at which other machines reach it; loopback for a single machine.
 
     Raises:
         UnusableDirectory: the directory cannot be written.
         PolicyRefused: a name cannot be used in a policy; nothing was written.
     """
     path = path.absolute()
-    found = RegionDir(path, region, _choose_ports())
+    found = RegionDir(path, region, choose_ports(host), host)
     key = f"psk-{secrets.token_urlsafe(32)}"
     models = list(dict.fromkeys(model for engine in engines for model in engine.models))
     bundle = starter_bundle({region: place}, models, sha256(key.encode()).hexdigest())
@@ -141,11 +171,11 @@ def write_region_dir(path: Path, region: str, place: Place, engines: Sequence[En
         _write_identities(found)
         for name, text in bundle.items():
             (found.policy / name).write_text(text, encoding="utf-8")
-        _write_yaml(found.control_plane_settings, _control_plane_settings(found))
-        _write_yaml(found.agent_settings, _agent_settings(found))
+        write_yaml(found.control_plane_settings, _control_plane_settings(found))
+        write_yaml(found.agent_settings, agent_settings(found, found.etcd_endpoint, found.api_url))
         add_engines(found, engines)
         # Written last: a directory without this file is not complete.
-        _write_yaml(path / "ports.yaml", {"region": region, **found.ports})
+        write_ports(found)
     except OSError as error:
         raise UnusableDirectory(f"{path}: cannot be written: {error.strerror}; name another with --dir") from None
     return found
@@ -169,19 +199,25 @@ def add_engines(region_dir: RegionDir, engines: Sequence[Engine]) -> None:
             for engine in engines
             if engine.url not in urls
         ]
-        policy = read_folder(region_dir.policy)
-        known = compile_bundle(policy).models
-        lacking = list(dict.fromkeys(model for engine in engines for model in engine.models if model not in known))
-        if lacking:
-            name = next(name for number in count(2) if (name := f"models-{number}.yaml") not in policy)
-            compile_bundle({**policy, name: models_file(lacking)})
-            (region_dir.policy / name).write_text(models_file(lacking), encoding="utf-8")
+        # The policy of a region that joined is at the first region.
+        if region_dir.has_control_plane:
+            _add_models(region_dir, engines)
         if added:
             region_dir.endpoints.write_text(text + yaml.safe_dump(added, sort_keys=False), encoding="utf-8")
     except OSError as error:
         raise UnusableDirectory(f"{error.filename}: {error.strerror}; check owner and mode") from None
     except (yaml.YAMLError, AttributeError, TypeError):
         raise UnusableDirectory(f"{region_dir.endpoints}: is no list of endpoints; see docs/endpoints.md") from None
+
+
+def _add_models(region_dir: RegionDir, engines: Sequence[Engine]) -> None:
+    policy = read_folder(region_dir.policy)
+    known = compile_bundle(policy).models
+    lacking = list(dict.fromkeys(model for engine in engines for model in engine.models if model not in known))
+    if lacking:
+        name = next(name for number in count(2) if (name := f"models-{number}.yaml") not in policy)
+        compile_bundle({**policy, name: models_file(lacking)})
+        (region_dir.policy / name).write_text(models_file(lacking), encoding="utf-8")
 
 
 def first_model(region_dir: RegionDir) -> str:
@@ -196,52 +232,79 @@ def first_model(region_dir: RegionDir) -> str:
         raise UnusableDirectory(f"{region_dir.endpoints}: has no endpoint; name engines with --engine") from None
 
 
-def _choose_ports() -> dict[str, int]:
-    """Return the default ports, with a free port in place of each that is in use."""
+def choose_ports(host: str) -> dict[str, int]:
+    """Return the default ports, with a free port in place of each that is in use at loopback or `host`."""
     others = iter(free_ports(len(DEFAULT_PORTS)))
-    return {name: port if is_free(port) else next(others) for name, port in DEFAULT_PORTS.items()}
+    return {
+        name: port if is_free(port) and is_free(port, host) else next(others) for name, port in DEFAULT_PORTS.items()
+    }
+
+
+def write_ports(region_dir: RegionDir) -> None:
+    """Write the file without which a directory is not complete."""
+    content = {"region": region_dir.region, "host": region_dir.host, **region_dir.ports}
+    write_yaml(region_dir.path / "ports.yaml", content)
 
 
 def _write_identities(region_dir: RegionDir) -> None:
-    path, hosts = region_dir.path, (LOOPBACK, "localhost")
-    create_authority(path / "authority", FLEET)
-    authority = load_authority(path / "authority")
+    path, hosts = region_dir.path, hosts_of(region_dir.host)
+    create_authority(region_dir.authority, FLEET)
+    authority = load_authority(region_dir.authority)
     control_plane = SpiffeId(FLEET, ProcessRole.CONTROL_PLANE, CONTROL_PLANE)
     issue_identity(authority, control_plane, hosts, path / CONTROL_PLANE)
     agent = SpiffeId(FLEET, ProcessRole.AGENT, f"{region_dir.region}-1", region_dir.region)
     issue_identity(authority, agent, hosts, path / "agent")
+    if region_dir.host != LOOPBACK:
+        etcd = SpiffeId(FLEET, ProcessRole.SERVER, "etcd")
+        issue_identity(authority, etcd, hosts, region_dir.etcd_identity)
+
+
+def hosts_of(host: str) -> tuple[str, ...]:
+    """Return the names and addresses in the certificates of a machine."""
+    return tuple(dict.fromkeys((host, LOOPBACK, "localhost")))
 
 
 def _control_plane_settings(region_dir: RegionDir) -> dict[str, Any]:
-    path = region_dir.path
-    return {
+    identity = region_dir.path / CONTROL_PLANE
+    settings: dict[str, Any] = {
         "name": CONTROL_PLANE,
-        "listen": f"{LOOPBACK}:{region_dir.ports['api']}",
-        "etcd_endpoints": [f"{LOOPBACK}:{region_dir.ports['etcd']}"],
+        "listen": f"{region_dir.host}:{region_dir.ports['api']}",
+        "etcd_endpoints": [region_dir.etcd_endpoint],
         "policy_dir": str(region_dir.policy),
-        "identity_dir": str(path / CONTROL_PLANE),
+        "identity_dir": str(identity),
         "admin_token_file": str(region_dir.admin_token),
     }
+    if region_dir.host != LOOPBACK:
+        settings["tls_certificate_file"] = str(identity / CERTIFICATE)
+        settings["tls_key_file"] = str(identity / PRIVATE_KEY)
+        settings["etcd_ca_file"] = str(identity / AUTHORITIES)
+    return settings
 
 
-def _agent_settings(region_dir: RegionDir) -> dict[str, Any]:
+def agent_settings(region_dir: RegionDir, etcd_endpoint: str, control_plane_url: str) -> dict[str, Any]:
+    """Return the settings of the agent."""
     path, ports = region_dir.path, region_dir.ports
-    return {
+    identity = path / "agent"
+    settings: dict[str, Any] = {
         "region": region_dir.region,
         "name": f"{region_dir.region}-1",
         "traffic_listen": f"{LOOPBACK}:{ports['traffic']}",
-        "peer_listen": f"{LOOPBACK}:{ports['peers']}",
+        "peer_listen": f"{region_dir.host}:{ports['peers']}",
         "admin_listen": f"{LOOPBACK}:{ports['admin']}",
-        "etcd_endpoints": [f"{LOOPBACK}:{ports['etcd']}"],
-        "control_plane_urls": [region_dir.api_url],
+        "etcd_endpoints": [etcd_endpoint],
+        "control_plane_urls": [control_plane_url],
         "redis_url": f"redis://{LOOPBACK}:{ports['redis']}/0",
         "endpoints_file": str(region_dir.endpoints),
-        "identity_dir": str(path / "agent"),
+        "identity_dir": str(identity),
         "state_dir": str(path / "state"),
     }
+    if region_dir.host != LOOPBACK:
+        settings["etcd_ca_file"] = str(identity / AUTHORITIES)
+    return settings
 
 
-def _write_yaml(path: Path, content: Mapping[str, Any]) -> None:
+def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file of settings."""
     path.write_text(yaml.safe_dump(dict(content), sort_keys=False), encoding="utf-8")
 
 

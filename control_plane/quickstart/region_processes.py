@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 from adapters.servers.binaries import find_script
 from adapters.servers.errors import NotReady, ServerError
-from adapters.servers.etcd import EtcdServer
+from adapters.servers.etcd import EtcdAccess, EtcdServer
 from adapters.servers.free_ports import LOOPBACK
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
@@ -48,11 +48,13 @@ def running(region_dir: RegionDir, starting: Callable[[str], None]) -> Iterator[
 
 
 def wait_served(region_dir: RegionDir, model: str) -> None:
-    """Wait until the agent has the policy and lists a model.
+    """Wait until the agent has the policy and lists a model; a region that joined has no key to ask with.
 
     Raises:
         NotReady: the model is not listed within READY_S.
     """
+    if not region_dir.has_control_plane:
+        return
     key = region_dir.api_key.read_text(encoding="ascii").strip()
     until = time.monotonic() + READY_S
     while model not in _listed(region_dir.ports["traffic"], key):
@@ -76,15 +78,21 @@ def ended(servers: list[ServerProcess]) -> ServerError | None:
 def _servers(region_dir: RegionDir) -> Iterator[ServerProcess]:
     path, ports = region_dir.path, region_dir.ports
     logs = path / "logs"
-    yield EtcdServer(path / "etcd", client_port=ports["etcd"], peer_port=ports["etcd peers"], durable=True)
     yield RedisServer(path / "valkey", port=ports["redis"])
-    yield ServerProcess(
-        "control plane",
-        [find_script("penstock"), "serve", "--config", str(region_dir.control_plane_settings)],
-        log_path=logs / "control-plane.log",
-        ready=http_ok(f"{region_dir.api_url}/readyz"),
-        ports=(ports["api"],),
-    )
+    if region_dir.has_control_plane:
+        access = None
+        if region_dir.host != LOOPBACK:
+            access = EtcdAccess(region_dir.host, region_dir.etcd_identity, ports["etcd health"])
+        yield EtcdServer(
+            path / "etcd", client_port=ports["etcd"], peer_port=ports["etcd peers"], durable=True, access=access
+        )
+        yield ServerProcess(
+            "control plane",
+            [find_script("penstock"), "serve", "--config", str(region_dir.control_plane_settings)],
+            log_path=logs / "control-plane.log",
+            ready=http_ok(f"{region_dir.api_url}/readyz"),
+            ports=(ports["api"],),
+        )
     yield ServerProcess(
         "agent",
         [find_script("penstock-agent"), "--config", str(region_dir.agent_settings)],

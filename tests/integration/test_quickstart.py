@@ -5,40 +5,68 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from adapters.servers.binaries import find_script
 from tests.support.engines import running_engines
 
 
+@contextmanager
+def running(*arguments: str) -> Iterator[str]:
+    """Run a command until the block ends, from the line that names the base URL on; yields what it printed."""
+    argv = [find_script("penstock"), *arguments]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    shown = ""
+    try:
+        for line in process.stdout:
+            shown += line
+            if line.strip().startswith("files"):
+                break
+        assert "base URL" in shown, shown
+        yield shown
+    finally:
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=60.0)[0]
+    assert process.returncode == 0, rest
+
+
+def chat(shown: str, key: str) -> httpx.Response:
+    """Send a chat to the base URL that a command printed."""
+    base = re.search(r"base URL\s+([^\s,]+)", shown)
+    assert base is not None
+    body = {"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.post(f"{base[1]}/chat/completions", headers=headers, json=body, timeout=60.0)
+
+
+def key_in(shown: str) -> str:
+    found = re.search(r"API key\s+(\S+)", shown)
+    assert found is not None, shown
+    return found[1]
+
+
 def test_a_region_serves_after_one_command_and_stops_cleanly(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "gpu-1"}) as engines:
-        argv = [find_script("penstock"), "quickstart", "--engine", engines.urls["gpu-1"]]
-        argv += ["--dir", str(tmp_path / "region")]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert process.stdout is not None
-        shown = ""
-        try:
-            for line in process.stdout:
-                shown += line
-                if line.startswith("print("):
-                    break
-            key = re.search(r"API key\s+(\S+)", shown)
-            base = re.search(r"base URL\s+(\S+)", shown)
-            assert key is not None, shown
-            assert base is not None, shown
-            answer = httpx.post(
-                f"{base[1]}/chat/completions",
-                headers={"Authorization": f"Bearer {key[1]}"},
-                json={"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4},
-                timeout=60.0,
-            )
-            assert answer.status_code == 200, answer.text
-        finally:
-            process.send_signal(signal.SIGTERM)
-            rest = process.communicate(timeout=60.0)[0]
-        assert process.returncode == 0, rest
+        with running("quickstart", "--engine", engines.urls["gpu-1"], "--dir", str(tmp_path / "region")) as shown:
+            assert chat(shown, key_in(shown)).status_code == 200
         for name in ("agent.log", "control-plane.log"):
             assert "Traceback" not in (tmp_path / "region" / "logs" / name).read_text()
+
+
+@pytest.mark.long
+def test_a_second_region_joins_by_an_invitation(tmp_path: Path) -> None:
+    first, invitation = str(tmp_path / "first"), str(tmp_path / "eu-fr.invitation")
+    with running_engines(tmp_path, {"name": "gpu-1"}) as engines:
+        engine = ("--engine", engines.urls["gpu-1"])
+        with running("quickstart", *engine, "--region", "eu-de", "--dir", first, "--host", "127.0.0.2") as shown:
+            where = ("--host", "127.0.0.3", "--place", "FR", "--dir", first, "--file", invitation)
+            subprocess.run([find_script("penstock"), "invite", "eu-fr", *where], check=True)
+            with running("join", invitation, *engine, "--dir", str(tmp_path / "second")) as joined:
+                answer = chat(joined, key_in(shown))
+                assert (answer.status_code, answer.headers["x-penstock-region"]) == (200, "eu-fr")

@@ -1,10 +1,13 @@
-"""`penstock quickstart`: one region on this machine, in front of engines that run already."""
+"""`penstock quickstart`, `invite` and `join`: regions in front of engines that run already, without a configuration."""
 
 from __future__ import annotations
 
+import ipaddress
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,92 +22,179 @@ if TYPE_CHECKING:
 WATCH_S = 0.5
 """Interval (s) of the check that all processes run."""
 
+LOCAL = "127.0.0.1"
+
+EngineOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine",
+        help="URL of a model server, such as http://127.0.0.1:8000; repeatable. Default: the last run's.",
+    ),
+]
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="A model that every engine serves; may be repeated. Default: the engines are asked."),
+]
+PlaceOption = Annotated[
+    str,
+    typer.Option(
+        "--place", help="Country (DE) or time zone (Europe/Berlin) of the region. Default: that of the machine."
+    ),
+]
+DirOption = Annotated[Path, typer.Option("--dir", help="Directory of policy, settings, certificates and state.")]
+OnceOption = Annotated[bool, typer.Option("--once", hidden=True, help="Stop as soon as the region serves.")]
+
 
 def quickstart(
-    engine: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="URL of a model server, such as http://127.0.0.1:8000; may be repeated. Default: as in the last run."
-        ),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(help="Name of a model that every engine serves; may be repeated. Default: the engines are asked."),
-    ] = None,
+    engine: EngineOption = None,
+    model: ModelOption = None,
     region: Annotated[str, typer.Option(help="Name of the region.")] = "local",
-    place: Annotated[
-        str, typer.Option(help="Country (DE) or time zone (Europe/Berlin) of the region. Default: that of the machine.")
-    ] = "",
-    directory: Annotated[
-        Path, typer.Option("--dir", help="Directory of the region's policy, settings, certificates and state.")
-    ] = Path("penstock-quickstart"),
-    once: Annotated[bool, typer.Option(hidden=True, help="Stop as soon as the region serves.")] = False,
+    place: PlaceOption = "",
+    directory: DirOption = Path("penstock-quickstart"),
+    host: Annotated[
+        str, typer.Option(help="IP address of this machine, where other regions reach it (see `penstock invite`).")
+    ] = LOCAL,
+    once: OnceOption = False,
 ) -> None:
     """Run one region on this machine: etcd, Valkey, a control plane and an agent in front of your engines.
 
     The files in the directory are those of a production fleet; a later run continues with them.
     """
+    with exit_on_error("quickstart"), _usage_errors():
+        from control_plane.quickstart.region_dir import add_engines, open_region_dir, write_region_dir
+
+        engines = _engines(engine, model)
+        found = open_region_dir(directory)
+        if found is None:
+            _require(engines)
+            found = write_region_dir(directory, region, _place(place), engines, _address(host))
+        else:
+            add_engines(found, engines)
+        _run("quickstart", found, once=once)
+
+
+def invite(
+    region: Annotated[str, typer.Argument(help="Name of the new region.", show_default=False)],
+    host: Annotated[str, typer.Option(help="IP address of its machine, where this one reaches it.")],
+    place: Annotated[str, typer.Option(help="Country (FR) or time zone (Europe/Paris) of the new region.")],
+    directory: DirOption = Path("penstock-quickstart"),
+    file: Annotated[Path | None, typer.Option(help="The invitation. Default: REGION.invitation.")] = None,
+) -> None:
+    """Add a region to a fleet that `penstock quickstart --host` started, and write the invitation for its machine.
+
+    The invitation contains the key of the new region's agent: copy it over an encrypted connection, and delete it.
+    """
+    with exit_on_error("invite"), _usage_errors():
+        from control_plane.quickstart.invitation import invite as write_invitation
+        from control_plane.quickstart.region_dir import open_region_dir
+
+        found = open_region_dir(directory)
+        if found is None:
+            raise UsageFault(f"{directory} has no region; name that of `penstock quickstart` with --dir")
+        target = file or Path(f"{region}.invitation")
+        write_invitation(found, region, _place(place), _address(host), target)
+        typer.echo(f"wrote {target}; on {host}: penstock join {target.name} --engine http://127.0.0.1:8000")
+
+
+def join(
+    invitation: Annotated[Path, typer.Argument(help="The file that `penstock invite` wrote.", show_default=False)],
+    engine: EngineOption = None,
+    model: ModelOption = None,
+    directory: DirOption = Path("penstock-region"),
+    once: OnceOption = False,
+) -> None:
+    """Run an invited region on this machine: Valkey and an agent in front of your engines.
+
+    A later run with the same directory continues, also without the invitation.
+    """
+    with exit_on_error("join"), _usage_errors():
+        from control_plane.quickstart.invitation import join as write_region
+        from control_plane.quickstart.region_dir import add_engines, open_region_dir
+
+        engines = _engines(engine, model)
+        found = open_region_dir(directory)
+        if found is None:
+            _require(engines)
+            found = write_region(directory, invitation, engines)
+        else:
+            add_engines(found, engines)
+        _run("join", found, once=once)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Turn errors of input into usage errors."""
+    # Imported late, because the certificates and the HTTP client load slowly.
+    from adapters.files.plain_file import UnusableFile
+    from control_plane.policy.bundle_errors import PolicyRefused
+    from control_plane.quickstart.engine_models import UnusableEngine
+    from control_plane.quickstart.invitation import UnusableInvitation
+    from control_plane.quickstart.places import UnknownPlace
+    from control_plane.quickstart.region_dir import UnusableDirectory
+
+    try:
+        yield
+    except PolicyRefused as refused:
+        problems = "; ".join(map(str, refused.errors))
+        remedy = "an engine's --served-model-name or --alias gives a model another name"
+        raise UsageFault(f"the policy refuses: {problems}; {remedy}") from None
+    except (UnusableEngine, UnusableDirectory, UnusableInvitation, UnknownPlace, UnusableFile) as error:
+        raise UsageFault(str(error)) from None
+
+
+def _run(command: str, region_dir: RegionDir, *, once: bool) -> None:
+    """Run the processes of a region until SIGINT or SIGTERM, or until one of them ends."""
+    from adapters.servers.errors import ServerError
+    from control_plane.quickstart.region_dir import first_model
+    from control_plane.quickstart.region_processes import ended, running, wait_served
+
     began_at = time.monotonic()
-    with exit_on_error("quickstart"):
-        # Imported late, because the certificates and the HTTP client load slowly.
-        from adapters.files.plain_file import UnusableFile
-        from adapters.servers.errors import ServerError
-        from control_plane.policy.bundle_errors import PolicyRefused
-        from control_plane.quickstart.engine_models import UnusableEngine
-        from control_plane.quickstart.places import UnknownPlace
-        from control_plane.quickstart.region_dir import UnusableDirectory, first_model
-        from control_plane.quickstart.region_processes import ended, running, wait_served
-
-        stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-        try:
-            engines = _engines(engine or [], model or [])
-            region_dir = _region_dir(directory, region, place, engines)
-            served = first_model(region_dir)
-            with running(region_dir, lambda name: typer.echo(f"starting {name} ...", err=True)) as servers:
-                wait_served(region_dir, served)
-                typer.echo(_summary(region_dir, served, time.monotonic() - began_at))
-                while not once and not stop.wait(WATCH_S):
-                    error = ended(servers)
-                    if error is not None:
-                        raise error
-                typer.echo("stopping ...", err=True)
-        except (UnusableEngine, UnusableDirectory, UnknownPlace, UnusableFile) as error:
-            raise UsageFault(str(error)) from None
-        except PolicyRefused as refused:
-            problems = "; ".join(map(str, refused.errors))
-            remedy = "serve a model under another name with the engine's --served-model-name or --alias"
-            raise UsageFault(f"the policy refuses a name: {problems}; {remedy}") from None
-        except ServerError as error:
-            typer.echo(f"penstock quickstart: {error}", err=True)
-            raise typer.Exit(EXIT_FAILED) from None
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    model = first_model(region_dir)
+    summary: Callable[[RegionDir, str, float], str] = _summary if region_dir.has_control_plane else _joined
+    try:
+        with running(region_dir, lambda name: typer.echo(f"starting {name} ...", err=True)) as servers:
+            wait_served(region_dir, model)
+            typer.echo(summary(region_dir, model, time.monotonic() - began_at))
+            while not once and not stop.wait(WATCH_S):
+                error = ended(servers)
+                if error is not None:
+                    raise error
+            typer.echo("stopping ...", err=True)
+    except ServerError as error:
+        typer.echo(f"penstock {command}: {error}", err=True)
+        raise typer.Exit(EXIT_FAILED) from None
 
 
-def _engines(urls: list[str], models: list[str]) -> list[Engine]:
+def _engines(urls: list[str] | None, models: list[str] | None) -> list[Engine]:
     from control_plane.quickstart.engine_models import base_url, models_of
     from control_plane.quickstart.region_dir import Engine
 
-    bases = list(dict.fromkeys(base_url(url) for url in urls))
+    bases = list(dict.fromkeys(base_url(url) for url in urls or []))
     return [Engine(base, tuple(models or models_of(base))) for base in bases]
 
 
-def _region_dir(directory: Path, region: str, place: str, engines: list[Engine]) -> RegionDir:
-    from control_plane.quickstart.region_dir import add_engines, open_region_dir, write_region_dir
-
-    found = open_region_dir(directory)
-    if found is None:
-        if not engines:
-            raise UsageFault("name the engines of the new region: --engine http://127.0.0.1:8000")
-        return write_region_dir(directory, region, _place(place), engines)
-    add_engines(found, engines)
-    return found
+def _require(engines: list[Engine]) -> None:
+    if not engines:
+        raise UsageFault("name the engines of the new region: --engine http://127.0.0.1:8000")
 
 
 def _place(name: str) -> Place:
     from control_plane.quickstart.places import place_named, place_of_machine
 
     return place_named(name) if name else place_of_machine()
+
+
+def _address(text: str) -> str:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise UsageFault(f"--host: {text!r} is not an IP address; servers listen on addresses") from None
+    if address.version != 4 or address.is_unspecified:
+        raise UsageFault(f"--host: {text} cannot be used; name an IPv4 address of the machine")
+    return text
 
 
 def _summary(region_dir: RegionDir, model: str, took_s: float) -> str:
@@ -124,4 +214,13 @@ curl {base}/chat/completions -H 'Authorization: Bearer {key}' \\
 from openai import OpenAI
 client = OpenAI(base_url="{base}", api_key="{key}")
 print(client.chat.completions.create(model="{model}", messages=[{{"role": "user", "content": "Hello"}}]))
+"""
+
+
+def _joined(region_dir: RegionDir, model: str, took_s: float) -> str:
+    return f"""
+Region {region_dir.region} joined after {took_s:.1f} s and serves {model}. Ctrl-C stops it; run it again to continue.
+
+  base URL  {region_dir.base_url}, with the API key of the first region
+  files     {region_dir.path}
 """
