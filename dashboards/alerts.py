@@ -242,6 +242,22 @@ REGIONS = (
         summary="Agent {{ $labels.agent }} in {{ $labels.site }} dropped {{ $value | humanize }} access log lines",
         impact="Requests are served; their records are missing.",
     ),
+    Alert(
+        name="PenstockLedgerRecordsLost",
+        expr="sum by (site, agent) (increase(penstock_agent_ledger_records_lost_total[10m])) > 0",
+        for_s=0,
+        severity=PAGE,
+        summary="Agent {{ $labels.agent }} in {{ $labels.site }} lost {{ $value | humanize }} records of the ledger",
+        impact="Requests are served and will be missing in bills: the disk or ledger_spool_bytes is full.",
+    ),
+    Alert(
+        name="PenstockLedgerNotStored",
+        expr="max by (site, agent) (penstock_agent_ledger_oldest_segment_age_seconds) > 1800",
+        for_s=60,
+        severity=TICKET,
+        summary="Segments of agent {{ $labels.agent }} in {{ $labels.site }} wait {{ $value | humanizeDuration }}",
+        impact="None yet: the usage store cannot be reached, or no store covers the region; the spool fills up.",
+    ),
 )
 
 

@@ -137,7 +137,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     ) as runtime:
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
         tracer = _tracer(settings, exporter, rng)
-        recorder = OutcomeRecorder(settings.region, metrics, runtime.tally, access_log, tracer)
+        recorder = OutcomeRecorder(settings.region, metrics, runtime.tally, access_log, tracer, runtime.ledger)
         proxy = Proxy(runtime.router, pools, recorder, settings.limits, via=via, rng=rng)
         proxy.start()
         runtime.reloaded_files += [("identity", identity), ("admin_api_keys", access)]
@@ -203,6 +203,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
             await exporter.close()
         if access_log is not None:
             await asyncio.to_thread(access_log.close)
+        await asyncio.to_thread(runtime.ledger.close)
         log.info("stopped", cut=cut)
 
 

@@ -34,6 +34,7 @@ from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
+from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.credit_ledger import CreditLedger
@@ -125,6 +126,12 @@ class AgentRuntime:
             store, etcd_files = SignedStore(etcd, sessions, prefix=settings.etcd_prefix), etcd.files
         self._store: ConfigStore = store
 
+        self.ledger = RequestLedger(
+            agent,
+            settings.state_dir / "ledger",
+            settings.ledger_spool_bytes,
+            refuses_when_full=settings.ledger_when_full == "refuse",
+        )
         self.config = ActiveConfig(region, self._store, settings.state_dir, rng, self._on_policy)
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies, settings.location_header)
         chooser = EndpointChooser(rng)
@@ -208,7 +215,7 @@ class AgentRuntime:
         state = AgentState(
             self.config, self.endpoints, self.queue, self.peers, self.tally, file_problems=self.file_problems
         )
-        self.state_metrics = StateMetrics(metrics, state, self.shared_load)
+        self.state_metrics = StateMetrics(metrics, state, self.shared_load, self.ledger)
         self._reports = ReportBuilder(
             ReportSender(region, name, self._agent.epoch),
             state,
@@ -323,6 +330,7 @@ class AgentRuntime:
             **self.endpoints.sources.discovery.status(),
             "shared_load": self.shared_load.status(),
             "objects": self.objects.status(),
+            "ledger": self.ledger.status(),
             "pools": self._reports.pools(),
             "groups": self.endpoints.groups.report(),
             "waiting": {model: self.queue.waiting_here(model) for model in self.endpoints.pools},
@@ -337,6 +345,7 @@ class AgentRuntime:
     def _on_policy(self, policy: Policy) -> None:
         """Apply a policy that has come into force to the parts that depend on it."""
         self._metrics.use_policy(policy)
+        self.ledger.use(policy)
         self.tally.use_objectives(policy.models)
         self.endpoints.use_priors(policy)
         self.peers.use(policy)

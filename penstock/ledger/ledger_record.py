@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 
@@ -17,11 +18,22 @@ class RecordKind(IntEnum):
     LOST_ATTEMPT = 2
     """GPU time of an attempt that did not serve its request (a retry): overhead of the fleet."""
     UNKNOWN_END = 3
-    """A request that ran when its agent died: what it used since its start is not known."""
+    """A request of a client that ran when its agent died: its outcome and what it used are not known."""
+    UNKNOWN_SERVED = 4
+    """A request of another region that ran when the agent that served it died: its GPU time is not known."""
+    START = 100
+    """Written when a request is sent to a target; stands only in spool files."""
+
+
+UNKNOWN_OF_START: Final = {True: RecordKind.UNKNOWN_END, False: RecordKind.UNKNOWN_SERVED}
+"""The kind of the record for a start without an end, by whether the agent's region is the origin."""
 
 
 class LedgerRecord(msgspec.Struct, array_like=True, gc=False):
-    """One record. The order of the fields is part of the format of spool files: append, do not insert."""
+    """One record. The order of the fields is part of the format of spool files: append, do not insert.
+
+    A record of the kind START has the fields up to `agent` alone.
+    """
 
     kind: int
     """A value of `RecordKind`."""
@@ -35,30 +47,30 @@ class LedgerRecord(msgspec.Struct, array_like=True, gc=False):
     route: str
     origin: str
     """Region whose agent received the request."""
-    region: str
-    """Region that served the request; empty if none did."""
     agent: str
     """Name of the agent that writes the record."""
-    gpu_class: str
+    region: str = ""
+    """Region that served the request; empty if none did or it is not known."""
+    gpu_class: str = ""
     """Accelerator of the endpoint; empty if no endpoint of this agent served."""
-    outcome: str
-    """A value of `penstock.accounts.outcome_rules.Outcome`."""
-    status: int
-    input_tokens: int
+    outcome: str = ""
+    """A value of `penstock.accounts.outcome_rules.Outcome`; empty if the record describes no end of a request."""
+    status: int = 0
+    input_tokens: int = 0
     """Tokens of the prompt, those of a cache included."""
-    cached_tokens: int
-    output_tokens: int
-    gpu_s: float
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    gpu_s: float = 0.0
     """GPU seconds at endpoints of this agent: the held slot's share of the endpoint, times its number of GPUs."""
-    price: float
+    price: float = 0.0
     """What the tenant pays, by the price list in force; 0 without a price."""
-    gpu_cost: float
+    gpu_cost: float = 0.0
     """`gpu_s` by the region's price of a GPU hour."""
-    egress_bytes: int
+    egress_bytes: int = 0
     """Bytes of the response that crossed regions."""
-    is_estimated: bool
+    is_estimated: bool = False
     """Whether the agent counted a part of the tokens."""
-    is_overhead: bool
+    is_overhead: bool = False
     """Whether the fleet bears the tokens, and not the tenant."""
-    policy_digest: str
+    policy_digest: str = ""
     """First 12 characters of the digest of the policy whose prices apply."""

@@ -17,6 +17,35 @@ _TOKEN: Final = CostUnit.TOKEN
 """A module constant, since in Python 3.11 access to an enum member through its class is a function call."""
 
 
+class Rate:
+    """The price of one model, as it is computed for each request."""
+
+    __slots__ = ("cached_token", "input_token", "output_token", "request", "unit")
+
+    def __init__(self, price: ModelPrice) -> None:
+        self.input_token: float = price.per_million_input_tokens / 1e6
+        cached = price.per_million_cached_tokens
+        self.cached_token: float = self.input_token if cached is None else cached / 1e6
+        self.output_token: float = price.per_million_output_tokens / 1e6
+        self.request: float = price.per_request
+        self.unit: float = price.per_unit
+
+    def amount(self, input_tokens: float, cached_tokens: float, output_tokens: float, units: float = 0.0) -> float:
+        """Return what the tenant pays for a request.
+
+        Args:
+            input_tokens: tokens of the prompt, those of a cache included.
+            units: see `cost_units`.
+        """
+        return (
+            self.input_token * (input_tokens - cached_tokens)
+            + self.cached_token * cached_tokens
+            + self.output_token * output_tokens
+            + self.request
+            + self.unit * units
+        )
+
+
 class PriceList:
     """The prices that a policy has in force at one time, by the name of a model or adapter."""
 
@@ -28,15 +57,18 @@ class PriceList:
         self._prices = prices_at(policy, now)
         self.valid_until: float = min((each.valid_from for each in lists if each.valid_from > now), default=inf)
         """Unix time (s) from which the next list is in force."""
-        self._by_name: dict[str, ModelPrice | None] = {}
+        self._by_name: dict[str, Rate | None] = {}
 
-    def of(self, name: str) -> ModelPrice | None:
+    def of(self, name: str) -> Rate | None:
         """Return the price of a model or adapter; None if its requests cost nothing."""
         if name in self._by_name:
             return self._by_name[name]
-        found = None
+        found: Rate | None = None
         if self._prices is not None:
-            found = next((price for price in self._prices.models if matches(price.model, name)), None)
+            for price in self._prices.models:
+                if matches(price.model, name):
+                    found = Rate(price)
+                    break
         # Names of adapters come from clients.
         if len(self._by_name) < MAX_NAMES:
             self._by_name[name] = found
@@ -61,8 +93,8 @@ def price_of(policy: Policy, name: str, now: float, tokens: tuple[float, float, 
         tokens: of the prompt, of the prompt from a cache, and of the answer.
         units: see `cost_units`.
     """
-    price = PriceList(policy, now).of(name)
-    return 0.0 if price is None else price.amount(*tokens, units=units)
+    rate = PriceList(policy, now).of(name)
+    return 0.0 if rate is None else rate.amount(tokens[0], tokens[1], tokens[2], units)
 
 
 def cost_units(cost: Cost, decode_s: float) -> float:

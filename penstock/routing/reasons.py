@@ -28,6 +28,7 @@ class Reason(StrEnum):
     LOOP_DETECTED = "loop_detected"
     NO_POLICY = "no_policy"
     SHUTTING_DOWN = "shutting_down"
+    LEDGER_FULL = "ledger_full"
     # mask
     RESIDENCY_NOT_ALLOWED = "residency_not_allowed"
     RESIDENCY_DENIED = "residency_denied"

@@ -254,6 +254,13 @@ class AgentSettings(BaseModel):
     access_log_share: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     """Share (0-1) of successful requests that are logged; failed requests are always logged. Below 1 the log does not
     prove where requests were processed."""
+    ledger_spool_bytes: Annotated[int, Field(ge=32 * 1024 * 1024)] = 1024 * 1024 * 1024
+    """Maximum size (bytes) of the ledger's files in `state_dir`: records that the usage store of the policy does not
+    have yet. About 300 bytes a request before the minute ends, and a tenth of it in the store."""
+    ledger_when_full: Literal["serve", "refuse"] = "serve"
+    """What happens to requests while the ledger has no room for their records, because the disk or
+    `ledger_spool_bytes` is full: `serve` serves them and counts the lost records in a metric; `refuse` refuses them
+    with 503 `ledger_full`."""
     max_tenant_series: Annotated[int, Field(ge=0, le=10_000)] = 20
     """Maximum number of tenants with metric series of their own: the tenants with the highest `priority` in the policy,
     then by name. All further tenants are counted as `other`. Each tenant has several series for each model."""

@@ -145,7 +145,7 @@ class Exchange:
         """Try another target, if the request can be sent again and the retry budget permits it."""
         proxy, now = self._proxy, self._proxy.clock()
         self._target.drop()
-        proxy.recorder.attempt_lost(self._sink.current, now)
+        proxy.recorder.attempt_lost(self.context, self._sink.current, now)
         self._release_attempt(why.value, now)
         refusal = refuse_retry(proxy, self.context, why, now)
         if refusal is not None:
@@ -257,6 +257,7 @@ class Exchange:
         if isinstance(moved, Refusal):
             self._cut(moved)
         elif moved:
+            self._proxy.recorder.attempt_lost(self.context, self._sink.current, now)
             self._release_attempt(failure.reason.value, now)
             self.select(now)
         else:

@@ -12,6 +12,7 @@ from penstock.policy.residency import SHORTENED
 from penstock.routing.reasons import Refusal
 from penstock.routing.region_selection import NOTHING_TRIED
 from regional_agent.http.messages import Request
+from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.proxy.error_responses import STATUS
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
@@ -38,14 +39,17 @@ class OutcomeRecorder:
         tally: RequestTally,
         access_log: AccessLog | None,
         tracer: Tracer | None = None,
+        ledger: RequestLedger | None = None,
     ) -> None:
-        """Record for the agent's `region`; `access_log` None logs no requests, `tracer` None exports no spans."""
+        """Record for the agent's `region`; `access_log` None logs no requests, `tracer` None exports no spans, `ledger`
+        None keeps no records of use."""
         self.metrics = metrics
         self.wall_clock = time.time
         self._region = region
         self._tally = tally
         self._access_log = access_log
         self.tracer = tracer
+        self.ledger = ledger
 
     def record(self, context: RequestContext, attempt: Attempt | None, account: Account) -> None:
         """Record a finished request. A failure is logged and not raised: the request itself has succeeded or failed.
@@ -55,6 +59,8 @@ class OutcomeRecorder:
         """
         outcome, now = account.outcome, account.ended_at
         try:
+            if self.ledger is not None:
+                self.ledger.ended(context, attempt, account)
             server = NO_SERVER
             kind: str = _HOME if context.route_context is None else _FORWARDED
             if attempt is not None:
@@ -119,9 +125,11 @@ class OutcomeRecorder:
         except Exception:
             log.exception("recording a finished request failed", model=context.model, outcome=outcome)
 
-    def attempt_lost(self, attempt: Attempt, now: float) -> None:
+    def attempt_lost(self, context: RequestContext, attempt: Attempt, now: float) -> None:
         """Count an attempt that does not serve its request, at `now` (s): its GPU time is overhead of the fleet."""
         if isinstance(attempt, LocalAttempt):
+            if self.ledger is not None:
+                self.ledger.lost(context, attempt, now)
             self.metrics.usage.overhead(attempt.estimate, now - attempt.since, attempt.mean_streams())
 
     def record_rejected(self, request: Request, refusal: Refusal, request_id: str) -> None:
@@ -151,7 +159,9 @@ class OutcomeRecorder:
             )
 
     def flush(self) -> None:
-        """Hand buffered log lines to the writer. Called from time to time."""
+        """Hand buffered log lines to the writer, and use the next file of the ledger. Called ten times a second."""
+        if self.ledger is not None:
+            self.ledger.tick()
         if self._access_log is not None:
             self._access_log.flush()
             self.metrics.access_lines_dropped(self._access_log.dropped_lines)

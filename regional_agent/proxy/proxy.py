@@ -19,6 +19,7 @@ from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.policy_enforcer import ActiveExchange, PolicyEnforcer
 from regional_agent.proxy.responses.response_headers import ResponseHeaders
 from regional_agent.proxy.timer_wheel import SLOT_S, TimerWheel
+from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.upstream.upstream_pool import UpstreamPools
 
@@ -69,6 +70,8 @@ class Proxy:
         self.response_headers = ResponseHeaders(router.region)
         self.active: TimerWheel[ActiveExchange] = TimerWheel()
         """The exchanges in progress."""
+        if recorder.ledger is not None:
+            recorder.ledger.open_requests = self._open_requests
         self.until_measured = 1
         """Number of requests until the next measurement of a decision time; the first request is measured."""
         self._enforcer = PolicyEnforcer(router.reauthorization, self.active)
@@ -97,6 +100,9 @@ class Proxy:
                 log.exception("a request could not be ended", tenant=exchange.context.facts.tenant)
             ended += 1
         return ended
+
+    def _open_requests(self) -> list[RequestContext]:
+        return [exchange.context for exchange in self.active]
 
     def in_flight(self) -> Counter[str]:
         """Exchanges in progress, by model."""

@@ -41,6 +41,7 @@ class RequestContext:
         "extends_text",
         "facts",
         "failed_because",
+        "is_in_ledger",
         "max_wait_s",
         "may_fall_back",
         "model",
@@ -120,6 +121,8 @@ class RequestContext:
         """Whether the fallback of the model may serve the request."""
         self.counted = False
         """Whether the request counts towards its tenant's quota at this agent."""
+        self.is_in_ledger = False
+        """Whether the ledger has the start of the request and not its end."""
         self.object_location: ObjectLocation | None = None
         """Location of the object that the request is for, or of the earlier object that it names; None for none."""
         self.client_object = ""

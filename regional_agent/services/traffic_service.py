@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -21,6 +24,10 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.request_options import NO_OPTIONS, options_of
 from regional_agent.services.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
 from regional_agent.services.service import JSON, READS, RoutedService, answer_health
+
+_LEDGER_FULL: Final = Refusal(
+    Reason.LEDGER_FULL, "the ledger of this agent has no room for the record of the request", retry_after_s=MIN_RETRY_S
+)
 
 
 class TrafficService(RoutedService):
@@ -124,6 +131,9 @@ class TrafficService(RoutedService):
         policy = self._config.policy
         if policy is None:
             return NO_POLICY
+        ledger = self._proxy.recorder.ledger
+        if ledger is not None and ledger.refuses:
+            return _LEDGER_FULL
         options = NO_OPTIONS
         if not request.plain:
             asked = options_of(request)

@@ -22,6 +22,7 @@ from penstock.policy.service_objective import Measure
 from penstock.routing.reasons import Reason
 from regional_agent.telemetry.endpoint_metrics import EndpointMetrics
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
+from regional_agent.telemetry.ledger_metrics import LedgerMetrics
 from regional_agent.telemetry.metric_primitives import DurationHistograms, RequestCounter, Series
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
@@ -141,6 +142,7 @@ class AgentMetrics:
             "outcome",
         )
         self.endpoints = EndpointMetrics(self.registry)
+        self.ledger = LedgerMetrics(self.registry)
         self.loop_delay = LoopDelay(self.registry, "penstock_agent")
         self._peer_state = self._gauge(
             "peer_state",

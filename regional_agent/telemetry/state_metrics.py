@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import inf
 
 from penstock.health.outlier_ejection import EjectionState
+from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.agent_state import AgentState
@@ -14,11 +15,14 @@ from regional_agent.telemetry.agent_state import AgentState
 class StateMetrics:
     """Exports the agent's state as gauges."""
 
-    def __init__(self, metrics: AgentMetrics, state: AgentState, shared_load: SharedLoad) -> None:
+    def __init__(
+        self, metrics: AgentMetrics, state: AgentState, shared_load: SharedLoad, ledger: RequestLedger | None = None
+    ) -> None:
         """Create an exporter of `state`; the gauges are set by `update`."""
         self._metrics = metrics
         self._state = state
         self._shared_load = shared_load
+        self._ledger = ledger
         self._exported_endpoints: set[str] = set()
         self._exported_peers: set[str] = set()
 
@@ -37,6 +41,8 @@ class StateMetrics:
         for model in self._state.endpoints.pools:
             self._metrics.set_in_flight(model, in_flight.get(model, 0), self._state.queue.waiting_here(model))
         self._metrics.set_objectives(self._state.tally.objectives)
+        if self._ledger is not None:
+            self._metrics.ledger.update(self._ledger)
         self._update_endpoints()
         self._update_peers()
 

@@ -36,6 +36,7 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
+from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.shared_objects import SharedObjects
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
@@ -214,6 +215,7 @@ async def running_agent(
     pool: UpstreamPool | None = None,
     peer_pool: UpstreamPool | None = None,
     access_log: AccessLog | None = None,
+    ledger: RequestLedger | None = None,
     exporter: SpanExporter | None = None,
     trace_share: float = 1.0,
     trace_slow_s: float = 30.0,
@@ -274,7 +276,7 @@ async def running_agent(
     agent.proxy = Proxy(
         agent.router,
         UpstreamPools(connections, peer_pool),
-        OutcomeRecorder(region, metrics, agent.tally, access_log, tracer),
+        OutcomeRecorder(region, metrics, agent.tally, access_log, tracer, ledger),
         bounds,
         via=b"1.1 agent-1.%b.test" % region.encode(),
         rng=Random(1),
@@ -304,6 +306,8 @@ async def running_agent(
             listener.stop_accepting()
             await listener.drain(0.0)
         agent.proxy.stop()
+        if ledger is not None:
+            ledger.close()
         queue_here.close()
         if agent.exchange is not None:
             await agent.exchange.stop()

@@ -40,23 +40,6 @@ class ModelPrice(PolicyStruct, frozen=True):
     """Price of one unit of `cost.unit` of a model whose unit is not the token: a megapixel step, a second of speech, a
     tensor element, a request."""
 
-    def amount(self, input_tokens: float, cached_tokens: float, output_tokens: float, units: float = 0.0) -> float:
-        """Return the price of a request that the tenant pays.
-
-        Args:
-            input_tokens: tokens of the prompt, those of a cache included.
-            units: units of the cost of a model whose unit is not the token.
-        """
-        cached = self.per_million_cached_tokens
-        if cached is None:
-            cached = self.per_million_input_tokens
-        millionths = (
-            self.per_million_input_tokens * (input_tokens - cached_tokens)
-            + cached * cached_tokens
-            + self.per_million_output_tokens * output_tokens
-        )
-        return millionths / 1e6 + self.per_request + self.per_unit * units
-
 
 class Prices(PolicyStruct, frozen=True):
     """A price list. Of several, the one with the latest `valid_from` that has passed is in force. Models that it does

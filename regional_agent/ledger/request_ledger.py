@@ -1,0 +1,239 @@
+"""Writes the records of the ledger: a start when a request is sent to a target, and what it used at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from penstock.accounts.account import Account
+from penstock.ledger.ledger_record import RecordKind
+from penstock.ledger.prices import PriceList, cost_units
+from penstock.policy.policy import SECONDS_PER_HOUR, Policy
+from regional_agent.config.start_epoch import AgentInstance
+from regional_agent.ledger.spool import Spool
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.routing.attempt import Attempt, LocalAttempt
+
+DIGEST_CHARACTERS: Final = 12
+"""Characters of a policy's digest in records."""
+
+_REQUEST: Final = int(RecordKind.REQUEST)
+_SERVED: Final = int(RecordKind.SERVED)
+_LOST_ATTEMPT: Final = int(RecordKind.LOST_ATTEMPT)
+_START: Final = int(RecordKind.START)
+
+log = structlog.get_logger()
+
+
+class RequestLedger:
+    """The ledger of one agent. It is off while the policy has no usage store."""
+
+    def __init__(
+        self,
+        agent: AgentInstance,
+        folder: Path,
+        max_bytes: int,
+        *,
+        refuses_when_full: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Create a ledger that is off.
+
+        Args:
+            folder: of the spool.
+            max_bytes: maximum size of the spool.
+            refuses_when_full: whether requests are refused while the spool has no room for their records.
+        """
+        self._region = agent.region
+        self._agent = agent.name
+        self.spool = Spool(folder, agent, max_bytes, self._open_starts)
+        self._is_on = False
+        self._refuses_when_full = refuses_when_full
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._offset_s = wall_clock() - clock()
+        """Unix time (s) minus the time by `clock`."""
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._policy: Policy | None = None
+        self._prices: PriceList | None = None
+        self._digest = ""
+        self._gpus: Mapping[str, float] = {}
+        self._gpu_s_price = 0.0
+        self.open_requests: Callable[[], Iterable[RequestContext]] = _none
+        """Returns the requests in progress."""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether requests are refused because their records could not be kept."""
+        return self._refuses_when_full and self._is_on and (self.spool.is_full or not self.spool.is_open)
+
+    def use(self, policy: Policy) -> None:
+        """Use the prices of a newly accepted policy, and begin or end the ledger as it says. Blocks for milliseconds.
+
+        A spool that cannot be created is tried again by `tick`.
+        """
+        region = policy.regions.get(self._region)
+        self._policy = policy
+        self._digest = policy.digest()[:DIGEST_CHARACTERS]
+        self._gpus = {model.name: model.scaling.gpus_per_endpoint for model in policy.models.values()}
+        self._gpu_s_price = 0.0 if region is None else region.cost_per_gpu_hour / SECONDS_PER_HOUR
+        self._prices = PriceList(policy, self._wall_clock())
+        self._is_on = bool(policy.usage_stores)
+        if not self._is_on:
+            self.spool.close()
+        else:
+            self._open()
+
+    def _open(self) -> None:
+        try:
+            self.spool.open()
+            self.spool.problem = ""
+        except OSError as error:
+            problem = f"{error.strerror}: {error.filename}"
+            if self.spool.problem != problem:
+                log.error("the spool of the ledger cannot be created; records are lost", problem=problem)
+            self.spool.problem = problem
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the ledger for the status page."""
+        store = None if self._policy is None else self._policy.usage_store(self._region)
+        use, problem = self.spool.use, self.spool.problem
+        if self._is_on and store is None:
+            problem = problem or f"no usage store of the policy covers {self._region}: records stay in the spool"
+        return {
+            "on": self._is_on,
+            "store": None if store is None else store.url,
+            "spool_bytes": use.total_bytes,
+            "waiting_segments": use.sealed,
+            "oldest_segment_at": use.oldest_at,
+            "lost_records": self.spool.lost_records,
+            "problem": problem or None,
+        }
+
+    def tick(self) -> None:
+        """Follow the clock, the price lists and the age of the file. Called ten times a second."""
+        now, unix_s = self._clock(), self._wall_clock()
+        self._offset_s = unix_s - now
+        if self._policy is not None and self._prices is not None and unix_s >= self._prices.valid_until:
+            self._prices = PriceList(self._policy, unix_s)
+        if self._is_on and not self.spool.is_open:
+            self._open()
+        self.spool.tick(now)
+
+    def close(self) -> None:
+        """Seal the spool; blocks until the disk has all records."""
+        self._is_on = False
+        self.spool.close()
+
+    def started(self, context: RequestContext, now: float) -> None:
+        """Record that a request is sent to its first target, at `now` (by the clock, s)."""
+        if not self._is_on:
+            return
+        context.is_in_ledger = True
+        self.spool.append(self._start(context, now))
+
+    def ended(self, context: RequestContext, attempt: Attempt | None, account: Account) -> None:
+        """Record a finished request; of a forwarded request, its GPU time at an endpoint of this agent."""
+        if not self._is_on:
+            return
+        context.is_in_ledger = False
+        now, route_context, estimate = account.ended_at, context.route_context, context.estimate
+        region, gpu_class, gpu_s, egress_bytes, price = "", "", 0.0, 0, 0.0
+        route = context.request.route
+        if attempt is not None:
+            region = attempt.region
+            if isinstance(attempt, LocalAttempt):
+                gpu_class = attempt.endpoint.spec.accelerator
+                if route is None or route.occupies_slot:
+                    gpu_s = self._gpu_s(attempt, now)
+            else:
+                egress_bytes = account.sent_bytes
+        name = estimate.adapter or context.model
+        charges = account.charges_tenant
+        input_tokens = cached_tokens = output_tokens = 0
+        if route_context is None:
+            usage = account.usage
+            if usage is not None:
+                input_tokens, cached_tokens = usage.prompt_tokens, usage.cached_tokens
+                output_tokens = usage.answer_tokens
+            if charges and account.first_byte_at is not None and account.status < 400 and self._prices is not None:
+                rate = self._prices.of(name)
+                if rate is not None:
+                    units = cost_units(estimate.cost, estimate.work.decode_s) if rate.unit else 0.0
+                    price = rate.amount(input_tokens, cached_tokens, output_tokens, units)
+        self.spool.append(
+            self._encode(
+                # In the order of the fields of LedgerRecord.
+                (
+                    _REQUEST if route_context is None else _SERVED,
+                    int((now + self._offset_s) * 1000.0),
+                    context.request_id,
+                    context.facts.tenant,
+                    "",
+                    name,
+                    "" if route is None else route.name,
+                    self._region if route_context is None else route_context.origin,
+                    self._agent,
+                    region,
+                    gpu_class,
+                    # `value` of an enum is a function call in Python 3.11.
+                    account.outcome._value_,
+                    account.status,
+                    input_tokens,
+                    cached_tokens,
+                    output_tokens,
+                    gpu_s,
+                    price,
+                    gpu_s * self._gpu_s_price,
+                    egress_bytes,
+                    account.is_estimated,
+                    not charges,
+                    self._digest,
+                )
+            )
+        )
+
+    def lost(self, context: RequestContext, attempt: LocalAttempt, now: float) -> None:
+        """Record the GPU time of an attempt that does not serve its request, at `now` (by the clock, s)."""
+        if not self._is_on:
+            return
+        gpu_s = self._gpu_s(attempt, now)
+        start = self._common(context, now, _LOST_ATTEMPT)
+        rest = (self._region, attempt.endpoint.spec.accelerator, "", 0, 0, 0, 0, gpu_s, 0.0)
+        self.spool.append(self._encode((*start, *rest, gpu_s * self._gpu_s_price, 0, False, True, self._digest)))
+
+    def _gpu_s(self, attempt: LocalAttempt, now: float) -> float:
+        gpus = self._gpus.get(attempt.estimate.model, 0.0)
+        return gpus * (now - attempt.since) / attempt.mean_streams()
+
+    def _start(self, context: RequestContext, now: float) -> bytes:
+        return self._encode(self._common(context, now, _START))
+
+    def _common(
+        self, context: RequestContext, now: float, kind: int
+    ) -> tuple[int, int, str, str, str, str, str, str, str]:
+        route, route_context = context.request.route, context.route_context
+        return (
+            kind,
+            int((now + self._offset_s) * 1000.0),
+            context.request_id,
+            context.facts.tenant,
+            "",
+            context.estimate.adapter or context.model,
+            "" if route is None else route.name,
+            self._region if route_context is None else route_context.origin,
+            self._agent,
+        )
+
+    def _open_starts(self) -> list[bytes]:
+        return [self._start(context, context.received_at) for context in self.open_requests() if context.is_in_ledger]
+
+
+def _none() -> Iterable[RequestContext]:
+    return ()

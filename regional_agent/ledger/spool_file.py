@@ -1,0 +1,103 @@
+"""One file of the spool, mapped into memory. Its blocks are allocated when it is created, so that no write can fail."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from penstock.ledger.spool_format import CHECKPOINT_PLACES, HEADER_BYTES, Opening, checkpoint, header, with_length
+
+OPEN_SUFFIX: Final = ".open"
+"""Suffix of files that an agent writes, or wrote when it died; the agent holds a lock (flock(2)) on them."""
+
+SEALED_SUFFIX: Final = ".sealed"
+"""Suffix of complete files."""
+
+BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+"""See random(4)."""
+
+
+def boot_id() -> bytes:
+    """Return an identifier of the boot of this host; empty if the host has none, so that checkpoints are used."""
+    try:
+        return bytes.fromhex(BOOT_ID_FILE.read_text().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return b""
+
+
+class OpenSpoolFile:
+    """A file that this process writes. Created in a thread, and written by the event loop after that."""
+
+    def __init__(self, folder: Path, opening: Opening, size_bytes: int, boot: bytes) -> None:
+        """Create the file and allocate all of it. It has no record before `begin`.
+
+        Args:
+            opening: first record of the file.
+            boot: of `boot_id`.
+
+        Raises:
+            OSError: the file cannot be created or allocated.
+        """
+        self.path = folder / f"{opening.epoch}-{opening.number}{OPEN_SUFFIX}"
+        self.size_bytes = size_bytes
+        self._opening = with_length(msgspec.msgpack.encode(opening))
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            self.map = mmap.mmap(descriptor, size_bytes)
+        except BaseException:
+            self.path.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+        self.map[:HEADER_BYTES] = header(boot)
+        self._descriptor = descriptor
+        self.end = HEADER_BYTES + len(self._opening)
+        """Position of the end of the last record."""
+        self._checked_end = HEADER_BYTES
+        self._crc = 0
+        self._turn = 0
+
+    def begin(self) -> None:
+        """Write the first record. What was appended before, the starts of open requests, is valid from now on."""
+        length, content = self._opening[:2], self._opening[2:]
+        self.map[HEADER_BYTES + 2 : HEADER_BYTES + len(self._opening)] = content
+        self.map[HEADER_BYTES : HEADER_BYTES + 2] = length
+
+    def sync(self) -> None:
+        """Write a checkpoint, and wait until the disk has it and all records before it. Raises OSError."""
+        end = self.end
+        if end == self._checked_end:
+            return
+        with memoryview(self.map)[self._checked_end : end] as added:
+            self._crc = crc32(added, self._crc)
+        self._checked_end = end
+        encoded, place = checkpoint(end, self._crc), CHECKPOINT_PLACES[self._turn]
+        self.map[place : place + len(encoded)] = encoded
+        self._turn = 1 - self._turn
+        os.fdatasync(self._descriptor)
+
+    def seal(self) -> None:
+        """Shorten the file to its records and rename it; it is not written again. Raises OSError."""
+        self.sync()
+        self.map.close()
+        os.ftruncate(self._descriptor, self.end)
+        self.path.rename(self.path.with_suffix(SEALED_SUFFIX))
+        self.close()
+
+    def discard(self) -> None:
+        """Remove the file, which has no record."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file as it is, and release its lock. Called once."""
+        if not self.map.closed:
+            self.map.close()
+        os.close(self._descriptor)
