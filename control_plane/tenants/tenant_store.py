@@ -152,7 +152,7 @@ class TenantStore:
             except _UnreadableShard as error:
                 _log.error("shard of tenants not repaired", shard=number, reason=str(error))
                 continue
-            if self._lacks_nothing(shard, stored):
+            if shard == stored:
                 self._incomplete.discard(number)
                 continue
             counts = [{"tenants": len(each.tenants)} for each in (stored, shard)]
@@ -182,7 +182,7 @@ class TenantStore:
     ) -> bool:
         """Write a shard and the audit entry if the key still has `revision`; return whether they were written."""
         key = keys.tenant_shard(number)
-        shard = without_old_deletions(shard, self._clock())
+        shard = without_old_deletions(shard)
         try:
             value = encode(shard)
         except CodecError as error:
@@ -193,10 +193,6 @@ class TenantStore:
             return False
         self._learn(number, shard)
         return True
-
-    def _lacks_nothing(self, known: TenantShard, stored: TenantShard) -> bool:
-        now = self._clock()
-        return without_old_deletions(known, now) == without_old_deletions(stored, now)
 
     def _note(self, change: Changed) -> None:
         number = keys.tenant_shard_number(change.key)
@@ -212,15 +208,14 @@ class TenantStore:
             _log.error("shard of tenants not read", shard=number, reason=str(error))
             return
         self._learn(number, stored)
-        if self._lacks_nothing(self._shards[number], stored):
+        if self._shards[number] == stored:
             self._incomplete.discard(number)
         else:
             self._incomplete.add(number)
 
     def _learn(self, number: int, stored: TenantShard) -> None:
         known = self._shards.get(number, _EMPTY)
-        now = without_old_deletions(merged(known, stored), self._clock())
-        self._shards[number] = now
+        self._shards[number] = now = merged(known, stored)
         self._count += sum(1 for _ in _present(now)) - sum(1 for _ in _present(known))
 
 

@@ -22,26 +22,23 @@ MAX_DELETED: Final = 32
 
 def merged(known: TenantShard, read: TenantShard) -> TenantShard:
     """Return the combination of two states of one shard; `known` itself if it has all of `read`."""
-    if not known.tenants or known == read:
-        return read if not known.tenants else known
+    if known == read:
+        return known
     records = {record.name: record for record in known.tenants}
     for record in read.tenants:
         before = records.get(record.name)
         records[record.name] = record if before is None else _merged_record(before, record)
-    combined = TenantShard(tuple(records[name] for name in sorted(records)))
+    combined = without_old_deletions(TenantShard(tuple(records[name] for name in sorted(records))))
     return known if combined == known else combined
 
 
-def without_old_deletions(shard: TenantShard, now: float) -> TenantShard:
-    """Return a shard without the records of tenants that were deleted long ago.
-
-    Args:
-        now: Unix time, in seconds.
-    """
+def without_old_deletions(shard: TenantShard) -> TenantShard:
+    """Return a shard without the records of tenants that were deleted long before its last change."""
     deleted = sorted(record.deleted_at for record in shard.tenants if record.deleted_at is not None)
     if not deleted:
         return shard
-    kept_after = max(now - DELETED_KEPT_S, deleted[-MAX_DELETED - 1] if len(deleted) > MAX_DELETED else 0.0)
+    changed_at = max(record.changed_at for record in shard.tenants)
+    kept_after = max(changed_at - DELETED_KEPT_S, deleted[-MAX_DELETED - 1] if len(deleted) > MAX_DELETED else 0.0)
     kept = [record for record in shard.tenants if record.deleted_at is None or record.deleted_at > kept_after]
     return shard if len(kept) == len(shard.tenants) else TenantShard(tuple(kept))
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from penstock.policy.revoked_keys import ID_CHARS
+from penstock.tenancy.shard_merge import merged
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, shard_of
 from regional_agent.tenants.principal import Principal
 
@@ -71,17 +71,14 @@ class TenantIndex:
         return TenantShard() if encoded is None else _decoder.decode(encoded)
 
     def put(self, number: int, shard: TenantShard) -> TenantShard | None:
-        """Replace a shard. Returns the shard that is kept; None if nothing has changed.
-
-        A revoked key stays revoked: no change makes it valid again, so a shard in which it is valid is an older one.
-        """
-        before = {tenant.name: tenant for tenant in self.shard(number).tenants}
-        shard = TenantShard(tuple(_with_revocations(tenant, before.get(tenant.name)) for tenant in shard.tenants))
-        after = {tenant.name: tenant for tenant in shard.tenants}
-        changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
-        if not changed:
+        """Combine a shard with what is known of it. Returns the shard that is kept; None if nothing has changed."""
+        known = self.shard(number)
+        shard = merged(known, shard)
+        if shard is known:
             return None
-        self.version += 1
+        before, after = _by_name(known), _by_name(shard)
+        changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+        self.version += 1 if changed else 0
         for name in changed:
             self._changed[name] = self.version
             self._index(number, before.get(name), after.get(name))
@@ -89,10 +86,7 @@ class TenantIndex:
             self._changed.clear()
             self._floor = self.version
         self._tenants += len(after) - len(before)
-        if after:
-            self._shards[number] = msgspec.json.encode(shard)
-        else:
-            self._shards.pop(number, None)
+        self._shards[number] = msgspec.json.encode(shard)
         return shard
 
     def find_key(self, digest: bytes) -> FoundKey | None:
@@ -100,7 +94,7 @@ class TenantIndex:
         number = self._keys.get(int.from_bytes(digest[:ID_BYTES], "big"))
         for tenant in () if number is None else self.shard(number).tenants:
             for key in tenant.keys:
-                if key.digest == digest:
+                if key.digest == digest and tenant.deleted_at is None:
                     return FoundKey(tenant, key)
         return None
 
@@ -109,14 +103,13 @@ class TenantIndex:
         number = self._keys.get(_number_of(key_id))
         for tenant in () if number is None else self.shard(number).tenants:
             for key in tenant.keys:
-                if key.digest.hex().startswith(key_id):
+                if key.digest.hex().startswith(key_id) and tenant.deleted_at is None:
                     return FoundKey(tenant, key)
         return None
 
     def find_tenant(self, name: str) -> TenantRecord | None:
         """Return a tenant by its name."""
-        found = (tenant for tenant in self.shard(shard_of(name)).tenants if tenant.name == name)
-        return next(found, None)
+        return _by_name(self.shard(shard_of(name))).get(name)
 
     def is_withdrawn(self, key_id: str) -> bool:
         """Whether a key with this identifier was removed since the start."""
@@ -145,12 +138,9 @@ class TenantIndex:
             del self._withdrawn[next(iter(self._withdrawn))]
 
 
-def _with_revocations(tenant: TenantRecord, before: TenantRecord | None) -> TenantRecord:
-    revoked = {} if before is None else {key.digest: key for key in before.keys if key.revoked_at is not None}
-    if not any(key.revoked_at is None and key.digest in revoked for key in tenant.keys):
-        return tenant
-    keys = tuple(revoked.get(key.digest, key) if key.revoked_at is None else key for key in tenant.keys)
-    return replace(tenant, keys=keys)
+def _by_name(shard: TenantShard) -> dict[str, TenantRecord]:
+    """Return the tenants of a shard that are not deleted, by name."""
+    return {tenant.name: tenant for tenant in shard.tenants if tenant.deleted_at is None}
 
 
 def _key_number(key: TenantKey) -> int:

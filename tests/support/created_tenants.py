@@ -5,7 +5,10 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.policy.kinds.tenants import Tier
+from penstock.tenancy.tenant_changes import deleted
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, shard_of
 from regional_agent.tenants.tenant_index import TenantIndex
 
@@ -31,11 +34,13 @@ def created(name: str, *keys: TenantKey | str, tier: str = "gold", **fields: Any
 
 
 def put(index: TenantIndex, *tenants: TenantRecord) -> None:
-    """Replace the shard of each tenant by one that has only the tenant."""
+    """Put a shard that has only the tenant, for each tenant."""
     for tenant in tenants:
         index.put(shard_of(tenant.name), TenantShard((tenant,)))
 
 
-def remove(index: TenantIndex, name: str) -> None:
-    """Remove the tenants of a tenant's shard."""
-    index.put(shard_of(name), TenantShard())
+def remove(index: TenantIndex, name: str, at: float = 1.0) -> None:
+    """Delete a tenant at a Unix time (s)."""
+    record = index.find_tenant(name)
+    assert record is not None
+    index.put(shard_of(name), TenantShard((replace(deleted(record, at), changed_at=at),)))

@@ -34,7 +34,7 @@ def test_a_tenant_is_found_by_its_keys_and_by_its_name() -> None:
     assert index.find_tenant("nobody") is None
 
 
-def test_a_replaced_shard_removes_what_it_does_not_have() -> None:
+def test_a_changed_tenant_loses_what_its_record_does_not_have() -> None:
     index = TenantIndex()
     put(index, created("acme", "one", "two"))
     put(index, created("acme", "two", "three"))
@@ -46,7 +46,16 @@ def test_a_replaced_shard_removes_what_it_does_not_have() -> None:
     assert (index.tenants, index.keys) == (0, 0)
     assert index.is_withdrawn(key_id("three"))
     put(index, created("acme", "one"))
+    assert index.find_tenant("acme") is None, "an older record restores no deleted tenant"
+    put(index, created("acme", "one", changed_at=2.0))
     assert not index.is_withdrawn(key_id("one"))
+
+
+def test_a_shard_without_a_tenant_removes_none() -> None:
+    index = TenantIndex()
+    put(index, created("acme", "one"))
+    index.put(shard_of("acme"), TenantShard())
+    assert index.find_key(digest("one")) is not None
 
 
 def test_an_older_shard_makes_no_revoked_key_valid() -> None:
