@@ -7,6 +7,7 @@ caller, see `Keyring`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -70,23 +71,27 @@ class TenantIndex:
         encoded = self._shards.get(number)
         return TenantShard() if encoded is None else _decoder.decode(encoded)
 
-    def put(self, number: int, shard: TenantShard) -> TenantShard | None:
-        """Combine a shard with what is known of it. Returns the shard that is kept; None if nothing has changed."""
+    def put(self, number: int, read: TenantShard) -> TenantShard | None:
+        """Combine a shard that was read with the known one. Returns the shard that is kept; None if nothing changed."""
         known = self.shard(number)
-        shard = merged(known, shard)
-        if shard is known:
-            return None
-        before, after = _by_name(known), _by_name(shard)
+        shard = merged(known, read)
+        before = {tenant.name: tenant for tenant in known.tenants}
+        after = {tenant.name: tenant for tenant in shard.tenants}
         changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
-        self.version += 1 if changed else 0
+        if not changed:
+            return None
+        self.version += 1
         for name in changed:
             self._changed[name] = self.version
             self._index(number, before.get(name), after.get(name))
         if len(self._changed) > MAX_CHANGED:
             self._changed.clear()
             self._floor = self.version
-        self._tenants += len(after) - len(before)
-        self._shards[number] = msgspec.json.encode(shard)
+        self._tenants += _existing(after.values()) - _existing(before.values())
+        if after:
+            self._shards[number] = msgspec.json.encode(shard)
+        else:
+            self._shards.pop(number, None)
         return shard
 
     def find_key(self, digest: bytes) -> FoundKey | None:
@@ -94,7 +99,7 @@ class TenantIndex:
         number = self._keys.get(int.from_bytes(digest[:ID_BYTES], "big"))
         for tenant in () if number is None else self.shard(number).tenants:
             for key in tenant.keys:
-                if key.digest == digest and tenant.deleted_at is None:
+                if key.digest == digest:
                     return FoundKey(tenant, key)
         return None
 
@@ -103,13 +108,14 @@ class TenantIndex:
         number = self._keys.get(_number_of(key_id))
         for tenant in () if number is None else self.shard(number).tenants:
             for key in tenant.keys:
-                if key.digest.hex().startswith(key_id) and tenant.deleted_at is None:
+                if key.digest.hex().startswith(key_id):
                     return FoundKey(tenant, key)
         return None
 
     def find_tenant(self, name: str) -> TenantRecord | None:
-        """Return a tenant by its name."""
-        return _by_name(self.shard(shard_of(name))).get(name)
+        """Return a tenant by its name; None if there is none, or it was deleted."""
+        found = self.shard(shard_of(name)).find(name)
+        return None if found is None or found.deleted_at is not None else found
 
     def is_withdrawn(self, key_id: str) -> bool:
         """Whether a key with this identifier was removed since the start."""
@@ -138,9 +144,8 @@ class TenantIndex:
             del self._withdrawn[next(iter(self._withdrawn))]
 
 
-def _by_name(shard: TenantShard) -> dict[str, TenantRecord]:
-    """Return the tenants of a shard that are not deleted, by name."""
-    return {tenant.name: tenant for tenant in shard.tenants if tenant.deleted_at is None}
+def _existing(tenants: Iterable[TenantRecord]) -> int:
+    return sum(tenant.deleted_at is None for tenant in tenants)
 
 
 def _key_number(key: TenantKey) -> int:

@@ -8,9 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.policy.kinds.tenants import Tier
-from penstock.tenancy.tenant_changes import deleted
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, shard_of
 from regional_agent.tenants.tenant_index import TenantIndex
+
+NOW = 1000.0
 
 GOLD = Tier("gold", "open", priority=3)
 SILVER = Tier("silver", "personal", models=("small-*",))
@@ -34,13 +35,14 @@ def created(name: str, *keys: TenantKey | str, tier: str = "gold", **fields: Any
 
 
 def put(index: TenantIndex, *tenants: TenantRecord) -> None:
-    """Put a shard that has only the tenant, for each tenant."""
+    """Create tenants, or replace those of the same names."""
     for tenant in tenants:
         index.put(shard_of(tenant.name), TenantShard((tenant,)))
 
 
-def remove(index: TenantIndex, name: str, at: float = 1.0) -> None:
-    """Delete a tenant at a Unix time (s)."""
-    record = index.find_tenant(name)
-    assert record is not None
-    index.put(shard_of(name), TenantShard((replace(deleted(record, at), changed_at=at),)))
+def remove(index: TenantIndex, name: str) -> None:
+    """Delete a tenant as the API does: with its keys revoked."""
+    tenant = index.find_tenant(name)
+    assert tenant is not None
+    keys = tuple(replace(key, revoked_at=NOW) for key in tenant.keys)
+    put(index, replace(tenant, keys=keys, changed_at=NOW, deleted_at=NOW))
