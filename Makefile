@@ -15,7 +15,7 @@ NO_PIP  = { echo 'pip could not install everything, see above. It needs a packag
 	'behind a proxy set HTTPS_PROXY, for a mirror PIP_INDEX_URL; then run make again' >&2; exit 2; }
 
 # Tests wait more than they compute, so there are more workers than cores. In order of names the tests that wait most run first.
-TOGETHER = -n 6 --dist loadfile --no-loadscope-reorder
+TOGETHER = -n 6
 
 # The unpacked wheel, from which the benchmarks start agents; lab/bench/compiled.py has the same path.
 COMPILED = $(CURDIR)/$(VENV)/compiled

@@ -21,6 +21,8 @@ from tests.support.redis_server import start_redis
 from tests.support.reserved_ports import reserved_ports
 from tests.support.wait import PATIENCE_S
 
+pytest_plugins = ["tests.support.forked_workers"]
+
 # Collecting tests creates millions of objects that stay; without the garbage collector it takes a third less.
 gc.disable()
 
@@ -48,8 +50,7 @@ structlog.configure(
 
 
 MAX_ID_CHARS = 80
-"""Longest text that a parameter contributes to a test's id. Ids of megabytes made collection take twice as long, since
-pytest-xdist sends every id to and from every worker."""
+"""Longest text that a parameter contributes to a test's id. Ids of megabytes made collection take twice as long."""
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -63,7 +63,7 @@ def schema(server: ControlPlaneServer) -> BaseSchema:
     return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
 
 
-# One test for all operations: separate tests would have the same name, of which pytest-xdist runs the first only.
+# One test for all operations: separate tests would have the same name.
 @every_operation.parametrize()
 @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @pytest.mark.timeout(600)
