@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-DEMO = [str(Path(sys.executable).with_name("penstock-lab")), "demo"]
+from tests.support.paths import ROOT
+
+DEMO = [sys.executable, "-m", "tests.support.lab_by_fork", "demo"]
 
 
 def start(tmp_path: Path, *options: str) -> subprocess.Popen[str]:
@@ -18,6 +20,7 @@ def start(tmp_path: Path, *options: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        cwd=ROOT,
         env={**os.environ, "TMPDIR": str(state)},
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from adapters.servers.process import ServerProcess
 from lab.cli import main
-from lab.servers.process import ServerProcess
 from tests.support.fork_server import ForkServer
 
 if __name__ == "__main__":
