@@ -34,13 +34,10 @@ from penstock.wire.identity import PATH, BadIdentity, decode_certificate
 from tests.support.identities import control_plane_id, write_identity
 from tests.support.paths import PLANET
 from tests.support.reports import offered, packed, report
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S, found, pauses
 
 REGIONS = ("eu-de", "eu-es", "eu-gb", "jp-tok", "us-east")
 TOKEN = "a token that is only for tests".replace(" ", "-")
-POLL_S = 0.05
-"""Interval (s) between two status requests; a shorter interval would take CPU time from the control planes."""
-
 LEASE_S = 8
 """Lease (s) of the leader, because a busy machine may stop its processes for more than 2 s."""
 
@@ -121,9 +118,11 @@ def control_planes(
 def _wait_for_leader(server: ControlPlaneServer) -> None:
     deadline = time.monotonic() + PATIENCE_S
     with httpx.Client(headers=OPERATOR, timeout=PATIENCE_S, limits=UNKEPT) as http:
-        while http.get(f"{server.url}/v1/status").json()["leader"] is None:
+        for pause_s in pauses():
+            if http.get(f"{server.url}/v1/status").json()["leader"] is not None:
+                return
             assert time.monotonic() < deadline, f"{server.name} knows no leader:\n{server.log_path.read_text()[-2000:]}"
-            time.sleep(POLL_S)
+            time.sleep(pause_s)
 
 
 def is_in(status: Status, phase: Phase, number: int = 2) -> bool:
@@ -146,26 +145,30 @@ class Operator:
         self, server: ControlPlaneServer, holds: Callable[[Status], bool], within_s: float = PATIENCE_S
     ) -> Status:
         """Return the first status of `server` for which `holds` returns true."""
-        async with asyncio.timeout(within_s):
-            while True:
-                # A process that is killed or stopped breaks its connections.
-                with suppress(httpx.ReadError, httpx.RemoteProtocolError):
-                    status = await self.status(server)
-                    if holds(status):
-                        return status
-                await asyncio.sleep(POLL_S)
+
+        async def look() -> Status | None:
+            # A process that is killed or stopped breaks its connections.
+            with suppress(httpx.ReadError, httpx.RemoteProtocolError):
+                status = await self.status(server)
+                if holds(status):
+                    return status
+            return None
+
+        return await found(look, within_s)
 
     async def leader_among(
         self, servers: Sequence[ControlPlaneServer], besides: int = 0, within_s: float = PATIENCE_S
     ) -> tuple[ControlPlaneServer, int]:
         """Return the leader among `servers` and its epoch, which differs from `besides`."""
-        async with asyncio.timeout(within_s):
-            while True:
-                for server in servers:
-                    status = await self.status(server)
-                    if status.leading and status.epoch != besides:
-                        return server, status.epoch
-                await asyncio.sleep(POLL_S)
+
+        async def look() -> tuple[ControlPlaneServer, int] | None:
+            for server in servers:
+                status = await self.status(server)
+                if status.leading and status.epoch != besides:
+                    return server, status.epoch
+            return None
+
+        return await found(look, within_s)
 
     async def __aenter__(self) -> Self:
         return self

@@ -108,7 +108,7 @@ class Terminal:
 
     def until(self, command: str) -> None:
         """Wait until the command succeeds."""
-        self.run(f"until {command}; do sleep 0.05; done")
+        self.run(f"until {command}; do sleep 0.2; done")
 
     def until_ready(self, *ports: str) -> None:
         """Wait until `/readyz` responds with 200 at each port of a guide."""

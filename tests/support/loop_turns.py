@@ -16,12 +16,13 @@ import pytest
 from control_plane.api.serving import api_threads
 
 T = TypeVar("T")
+Select = Callable[[float | None], Any]
 
 
 class LoopTurns:
     """The longest turn of an event loop, and the longest step of the API's threads.
 
-    A turn is the CPU time of the loop's thread between two runs of a callback that is always due. A step is the CPU
+    A turn is the CPU time of the loop's thread between two waits for events. A step is the CPU
     time of another thread between two calls or returns of functions, such as a call into C that keeps the
     interpreter's lock: the loop waits at most for one step.
     """
@@ -37,19 +38,22 @@ class LoopTurns:
 
     async def longest(self) -> float:
         """Return the longest turn or step, in seconds, including the current turn."""
-        # The turn ends with the first pause, and the measurement runs before the second ends.
-        await asyncio.sleep(0)
+        # The turn ends with the pause.
         await asyncio.sleep(0)
         return self._longest_s
 
-    async def measure(self) -> None:
-        """Measure turns until the task is cancelled."""
+    def measured(self, select: Select) -> Select:
+        """Return the `select` of the loop's selector, with a measurement of what the loop does between two calls."""
         before = time.thread_time()
-        while True:
-            await asyncio.sleep(0)
-            now = time.thread_time()
-            self._longest_s = max(self._longest_s, now - before)
-            before = now
+
+        def measured_select(timeout: float | None = None) -> Any:
+            nonlocal before
+            self._longest_s = max(self._longest_s, time.thread_time() - before)
+            events = select(timeout)
+            before = time.thread_time()
+            return events
+
+        return measured_select
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Run work in a thread, as the executor of the API's threads, and measure its steps."""
@@ -78,9 +82,10 @@ async def measured_turns(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LoopT
     gc.collect()
     gc.disable()
     monkeypatch.setattr(api_threads, "_threads", turns)
-    task = asyncio.create_task(turns.measure())
+    selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
     try:
-        yield turns
+        with monkeypatch.context() as patched:
+            patched.setattr(selector, "select", turns.measured(selector.select))
+            yield turns
     finally:
-        task.cancel()
         gc.enable()
