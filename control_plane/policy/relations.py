@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from control_plane.policy.catalogue import Catalogue
 from control_plane.policy.references import References
 from control_plane.policy.time_zones import clock_errors
@@ -93,6 +95,13 @@ def _check_models(catalogue: Catalogue, references: References) -> None:
             problem = f"{model.name} falls back to itself" if step == model.name else f"leads into a cycle at {step}"
             references.errors.append(document.error(("fallback",), problem, "let the lightest have `fallback: null`"))
     _check_adapters(catalogue, references)
+    reserved = {model.name: model.only_tiers for _, model in catalogue.of(Model) if model.only_tiers is not UNSET}
+    for document, named in catalogue.of(ModelVersions):
+        for tier, served_by in (named.for_tiers or {}).items():
+            if tier not in reserved.get(served_by, (tier,)):
+                problem = f"{served_by} is reserved for other tiers"
+                remedy = f"add {tier} to the only_tiers of {served_by}, or choose another model"
+                references.errors.append(document.error(("for_tiers", tier), problem, remedy))
     for document, named in catalogue.of(ModelVersions):
         if named.name in lighter and named.name not in {version.model for version in named.versions}:
             problem = f"hides the model {named.name}, which clients could not request any more"

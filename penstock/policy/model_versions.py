@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from msgspec import UNSET
+
 from penstock.policy.kinds.models import ModelVersions
+from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 
 WHOLE_PERCENT = 100.0
@@ -17,6 +20,13 @@ WHOLE_PERCENT = 100.0
 def versions_of(policy: Policy, name: str) -> ModelVersions | None:
     """The versions that a name stands for; None for the name of a model."""
     return policy.versions.get(name)
+
+
+def model_of_tier(versions: ModelVersions, tenant: Tenant) -> str | None:
+    """The model that serves all requests of a tenant's tier for a name; None: the versions do."""
+    if versions.for_tiers is UNSET or tenant.tier is UNSET:
+        return None
+    return versions.for_tiers.get(tenant.tier)
 
 
 def models_for(policy: Policy, name: str) -> tuple[str, ...]:

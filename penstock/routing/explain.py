@@ -18,13 +18,14 @@ from penstock.planning.plan import NONE_CLOSED, Arc, ArcReason, RegionPlan
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.models import Version
 from penstock.policy.kinds.tenants import Tenant
-from penstock.policy.model_versions import models_for, versions_of
+from penstock.policy.model_versions import model_of_tier, models_for, versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, applies
 from penstock.routes.route_query import MatchedRoute, matched_route
 from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal, Rejection
 from penstock.routing.region_selection import RegionChoice, RegionOption, RegionRequest, RegionView
+from penstock.tenancy.permissions import permits_model, restrictions_of
 
 
 class ExplainQuery(msgspec.Struct, frozen=True):
@@ -166,10 +167,17 @@ def explain(
     if isinstance(tenant, Refusal):
         return _refused(policy, explanation, views, tenant)
     versions = versions_of(policy, query.model)
+    served_by = None if versions is None else model_of_tier(versions, tenant)
+    if served_by is not None:
+        versions, query = None, msgspec.structs.replace(query, model=served_by)
+        explanation = msgspec.structs.replace(explanation, query=query)
     if versions is not None and query.model not in policy.models:
         names = " or ".join(models_for(policy, query.model))
         several = Refusal(Reason.BAD_REQUEST, f"{query.model} stands for several models; explain {names}")
         return _refused(policy, explanation, views, several)
+    if query.model in policy.models and not permits_model(policy, restrictions_of(policy, tenant), query.model):
+        hidden = Refusal(Reason.MODEL_NOT_FOUND, f"tenant {tenant.name} may not use the model {query.model}")
+        return _refused(policy, explanation, views, hidden)
     facts = RequestFacts(tenant.name, tenant.data_class, query.location)
     explanation = msgspec.structs.replace(
         explanation,

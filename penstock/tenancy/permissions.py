@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from penstock.policy.adapter_patterns import matches
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.model_versions import model_of_tier
 from penstock.policy.policy import Policy
 
 Patterns = tuple[tuple[str, ...], ...]
 """Restrictions that all apply: a permitted name matches a pattern of each. Empty: all names are permitted."""
+
+
+def restrictions_of(policy: Policy, tenant: Tenant) -> Patterns:
+    """The restrictions of a tenant: the models of its tier, and those that are not reserved for other tiers.
+
+    A tier that may use a name may use the model that serves the name for the tier.
+    """
+    found: list[tuple[str, ...]] = []
+    own = tenant.models
+    if own is not None:
+        served = (model_of_tier(each, tenant) for each in policy.versions.values() if permits_name((own,), each.name))
+        found.append((*own, *(model for model in served if model is not None)))
+    if any(model.only_tiers is not UNSET for model in policy.models.values()):
+        usable = [model for model in policy.models.values() if _is_open_to(model, tenant)]
+        adapters = (pattern for model in usable for pattern in model.adapters)
+        found.append((*(model.name for model in usable), *adapters, *policy.versions))
+    return tuple(found)
+
+
+def _is_open_to(model: Model, tenant: Tenant) -> bool:
+    return model.only_tiers is UNSET or tenant.tier in model.only_tiers
 
 
 def permits_name(restrictions: Patterns, name: str) -> bool:

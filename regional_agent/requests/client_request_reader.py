@@ -9,7 +9,8 @@ from typing import Final
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.kinds.models import ModelVersions
-from penstock.policy.model_versions import WHOLE_PERCENT, session_position, version_at, versions_of
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.model_versions import WHOLE_PERCENT, model_of_tier, session_position, version_at, versions_of
 from penstock.policy.policy import Policy
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routes.timeouts import NO_TIMEOUTS, total_limit_s
@@ -110,7 +111,7 @@ class ClientRequestReader:
         if versions is not None:
             if not permits_name(principal.models, asked_for):
                 return model_not_found(asked_for)
-            fields = self._version(versions, facts.tenant, request, fields)
+            fields = self._version(versions, tenant, request, fields)
             if isinstance(fields, Refusal):
                 return fields
         mask = sender.masks.get(fields.model) or authorization.mask(policy, fields.model, principal, facts)
@@ -197,17 +198,26 @@ class ClientRequestReader:
         return True
 
     def _version(
-        self, versions: ModelVersions, tenant: str, request: Request, fields: RequestFields
+        self, versions: ModelVersions, tenant: Tenant, request: Request, fields: RequestFields
     ) -> RequestFields | Refusal:
         """Rewrite the request for the model version that serves it; a session always maps to the same version."""
+        version = model_of_tier(versions, tenant)
         if not can_replace_model(request):
-            if any(version.model == fields.model for version in versions.versions):
+            if version is not None:
+                if version == fields.model:
+                    return fields
+                return Refusal(Reason.BAD_REQUEST, f"{fields.model} is served by {version}; request it by that name")
+            if any(each.model == fields.model for each in versions.versions):
                 return fields
-            names = ", ".join(version.model for version in versions.versions)
+            names = ", ".join(each.model for each in versions.versions)
             return Refusal(Reason.BAD_REQUEST, f"{fields.model} has several versions; request one of them: {names}")
-        session = session_of(request, fields)
-        place = session_position(tenant, fields.model, session) if session else self._rng.random() * WHOLE_PERCENT
-        version = version_at(versions, place)
+        if version is None:
+            session = session_of(request, fields)
+            if session:
+                place = session_position(tenant.name, fields.model, session)
+            else:
+                place = self._rng.random() * WHOLE_PERCENT
+            version = version_at(versions, place)
         if version == fields.model:
             return fields
         return replace_model(request, version) or Refusal(

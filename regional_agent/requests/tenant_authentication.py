@@ -11,6 +11,7 @@ from math import inf
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import ID_CHARS
 from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.permissions import restrictions_of
 from penstock.tenancy.tenant_record import TenantRecord
 from regional_agent.http.messages import Request
 from regional_agent.tenants.principal import Principal
@@ -56,13 +57,13 @@ class Keyring:
         self._index = index
         self._clock = clock
         self._by_digest = {
-            bytes.fromhex(digest): Principal(tenant, digest[:KEY_ID_CHARS])
+            bytes.fromhex(digest): Principal(tenant, digest[:KEY_ID_CHARS], models=restrictions_of(policy, tenant))
             for tenant in policy.tenants.values()
             for digest in tenant.key_digests
         }
         self._cached: dict[bytes, Principal] = {}
         anonymous = policy.tenants.get(policy.anonymous_tenant) if policy.anonymous_tenant else None
-        self._anonymous = None if anonymous is None else Principal(anonymous)
+        self._anonymous = None if anonymous is None else Principal(anonymous, models=restrictions_of(policy, anonymous))
 
     def identify(self, authorization: bytes | None, *, started: bool = False) -> Principal | Refusal:
         """The principal of an `Authorization: Bearer` value; without one, that of the policy's anonymous tenant.
@@ -120,7 +121,8 @@ def principal_under(policy: Policy, record: TenantRecord) -> Principal | Refusal
     tier = policy.tier(record.tier)
     if tier is None:
         return Refusal(Reason.TIER_UNKNOWN, f"the policy in force has no tier {record.tier!r}, which the tenant has")
-    return Principal(record.under(tier))
+    tenant = record.under(tier)
+    return Principal(tenant, models=restrictions_of(policy, tenant))
 
 
 def credential_of(request: Request) -> bytes | Refusal | None:

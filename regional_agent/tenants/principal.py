@@ -20,18 +20,21 @@ class Principal:
         key: identifier of the key for logs and the ledger; empty without a key.
         expires_at: Unix time (s) from which requests are refused; inf: never.
         version: the version of the tenants' index (`TenantIndex`) at which the key was valid.
+        models: the models and adapters that the key may use, see `restrictions_of`.
     """
 
     __slots__ = ("_routes", "budgets", "expires_at", "key", "models", "routes", "tenant", "version")
 
-    def __init__(self, tenant: Tenant, key: str = "", expires_at: float = inf, version: int = 0) -> None:
+    def __init__(
+        self, tenant: Tenant, key: str = "", expires_at: float = inf, version: int = 0, models: Patterns = ()
+    ) -> None:
         self.tenant = tenant
         self.key = key
         self.expires_at = expires_at
         self.version = version
         self.budgets = _NO_BUDGETS
         """Limits of the key, besides those of its tenant."""
-        self.models: Patterns = () if tenant.models is None else (tenant.models,)
+        self.models = models
         """The models and adapters that the key may use: names that match a pattern of each tuple."""
         self.routes = tenant.routes
         """Patterns of the routes that the key may use; None: all."""

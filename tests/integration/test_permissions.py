@@ -145,3 +145,26 @@ async def running(agent: Agent, key: str, model: str, *headers: str) -> RequestC
     client.close()
     await until(lambda: not list(agent.proxy.active))
     return exchange.context
+
+
+async def test_the_tenants_of_a_tier_have_a_pool_of_their_own(tmp_path: Path) -> None:
+    pools = ("large", "large-bank")
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], models=pools) as agent:
+        models = {"large": Model("large"), "large-bank": Model("large-bank", only_tiers=("bank",))}
+        named = ModelVersions("chat", (Version("large", 100.0),), for_tiers={"bank": "large-bank"})
+        tiers = {name: Tier(name, "open") for name in ("bank", "free")}
+        agent.config.policy = replace(policy(), models=models, versions={"chat": named}, tiers=tiers)
+        put(agent.config.tenants, *(created(name, name, tier=name) for name in tiers))
+        expected = {
+            ("bank", "chat"): (200, "large-bank"),
+            ("free", "chat"): (200, "large"),
+            ("bank", "large-bank"): (200, "large-bank"),
+            ("free", "large-bank"): (404, ""),
+        }
+        for (name, model), (status, served_by) in expected.items():
+            answer = await ask(agent, f"Authorization: Bearer {name}", body=chat(model))
+            assert answer.status == status, (name, model)
+            if served_by:
+                assert json.loads(gpu.requests[-1].body)["model"] == served_by
+        listed = json.loads((await get(agent, "/v1/models", "Authorization: Bearer free")).body)["data"]
+        assert [model["id"] for model in listed] == ["large", "chat"]

@@ -16,6 +16,7 @@ from penstock.policy.fields import (
     ModelRef,
     NonEmpty,
     PolicyStruct,
+    TierRef,
     bounds,
 )
 from penstock.policy.service_objective import ServiceObjective
@@ -141,6 +142,9 @@ class Model(PolicyStruct, frozen=True):
     to be ready, requests wait for it."""
     queueing: Queueing = Queueing()
     """How long and how many of the model's requests wait in the admission queue, and in which order they leave it."""
+    only_tiers: NonEmpty[tuple[TierRef, ...]] | UnsetType = UNSET
+    """Tiers whose tenants alone may use the model: a pool of their own, with its own endpoints, plan and queue. To all
+    others the model does not exist. Without the field, every tenant may use it."""
 
     @property
     def default_max_wait_s(self) -> float:
@@ -180,6 +184,9 @@ class ModelVersions(PolicyStruct, frozen=True):
     """Name that clients use. If a model has the same name, that model must be one of the versions."""
     versions: NonEmpty[tuple[Version, ...]]
     """The versions. Keep their order when percentages change, so that sessions keep their versions."""
+    for_tiers: dict[TierRef, ModelRef] | UnsetType = UNSET
+    """Model by tier, which serves all requests of the tier's tenants for the name, in place of the versions: a pool of
+    their own, or a version that they try first."""
 
     def conflict(self) -> Conflict | None:
         if abs(sum(version.percent for version in self.versions) - 100.0) > 1e-6:
