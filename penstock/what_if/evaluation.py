@@ -21,7 +21,7 @@ from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
 from penstock.planning.linear_program.flow_planner import OFFLINE_LIMIT_S, FlowPlanner
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import TickInput
-from penstock.policy.model_versions import WHOLE_PERCENT, versions_of
+from penstock.policy.model_versions import WHOLE_PERCENT, model_of_tier, versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal
@@ -84,6 +84,10 @@ def _shares_of(policy: Policy, group: DemandGroup) -> dict[str, float]:
     versions = versions_of(policy, group.model)
     if versions is None:
         return {group.model: 1.0}
+    tenant = policy.tenants.get(group.tenant)
+    served_by = None if tenant is None else model_of_tier(versions, tenant)
+    if served_by is not None:
+        return {served_by: 1.0}
     return {version.model: version.percent / WHOLE_PERCENT for version in versions.versions}
 
 

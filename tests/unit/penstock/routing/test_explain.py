@@ -15,7 +15,7 @@ from penstock.planning.plan import ArcReason, Closed
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import ModelVersions, Version
 from penstock.policy.kinds.residency_rules import ResidencyRule
-from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.kinds.tenants import Tenant, Tier
 from penstock.routing.explain import (
     ApplicableRule,
     ConsideredRegion,
@@ -172,6 +172,23 @@ def test_a_version_with_the_common_name_is_explained_with_the_shares() -> None:
     explanation = explain(under, None, ExplainQuery("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
     assert explanation.chosen is not None
     assert explanation.versions == canary.versions
+
+
+def test_the_model_of_the_tenants_tier_is_explained_and_hidden_from_others() -> None:
+    models = policy().models | {
+        "own": msgspec.structs.replace(policy().models[MODEL], name="own", only_tiers=("bank",))
+    }
+    named = ModelVersions("llama", (Version(MODEL, 100.0),), for_tiers={"bank": "own"})
+    bank = Tenant("bank-1", "open", tier="bank").under(Tier("bank", "open"))
+    under = msgspec.structs.replace(
+        policy(), models=models, versions={"llama": named}, tenants=policy().tenants | {"bank-1": bank}
+    )
+    own = explain(under, None, ExplainQuery("eu-de", "llama", "bank-1"), healthy(*EVERYWHERE), Random(1))
+    assert own.query.model == "own"
+    assert own.chosen is not None
+    other = explain(under, None, ExplainQuery("eu-de", "own", "open"), healthy(*EVERYWHERE), Random(1))
+    assert other.refusal is not None
+    assert other.refusal.reason is Reason.MODEL_NOT_FOUND
 
 
 def test_an_origin_that_is_none() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from penstock.policy.kinds.models import ModelVersions, Scaling, Version
-from penstock.policy.kinds.tenants import Quota
+from penstock.policy.kinds.tenants import Quota, Tier
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet, sustainable_rate
@@ -122,6 +122,17 @@ class TestEvaluateDemand:
         stands_in = msgspec.structs.replace(under, models=under.models | {"llama-3.1-70b": lighter})
         (demand_outcome,) = evaluate_demand(stands_in, demand, fleet, frozenset({"eu-es"})).demand_outcomes
         assert demand_outcome.servers == pytest.approx({"eu-de": 1.0})
+
+    def test_a_name_is_served_by_the_model_of_the_tenants_tier(self) -> None:
+        shared = ModelVersions("llama", (Version(SMALL, 100.0),), for_tiers={"bank": "llama-3.1-70b"})
+        bank = msgspec.structs.replace(PLANET.tenants["open"], name="bank-1", tier="bank")
+        under = msgspec.structs.replace(
+            PLANET, versions={"llama": shared}, tenants=PLANET.tenants | {"bank-1": bank.under(Tier("bank", "open"))}
+        )
+        fleet = [Capacity("eu-de", SMALL, 100, 1.0), Capacity("eu-es", "llama-3.1-70b", 100, 1.0)]
+        demand = [DemandGroup("eu-de", name, "DE", "llama", 8.0) for name in ("open", "bank-1")]
+        of_open, of_bank = evaluate_demand(under, demand, fleet).demand_outcomes
+        assert (of_open.servers, of_bank.servers) == ({"eu-de": 1.0}, {"eu-es": 1.0})
 
     def test_costs_are_those_of_busy_slots_and_of_bytes_that_leave(self) -> None:
         both = [Capacity(name, SMALL, 100, 2.0) for name in ("eu-de", "jp-tok")]
