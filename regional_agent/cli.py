@@ -42,10 +42,11 @@ def run(
         from adapters.configuration.settings_loader import BadSettings, load_with_origins
         from adapters.files.plain_file import UnusableFile
         from adapters.logs import configure_logs
+        from adapters.parent_death import end_with_parent
         from regional_agent.config.config_check import config_problems
         from regional_agent.config.settings import PREFIX, AgentSettings
         from regional_agent.daemon import serve
-        from regional_agent.workers.supervisor import end_with_supervisor, supervise
+        from regional_agent.workers.supervisor import supervise
         from regional_agent.workers.worker_settings import worker_settings
     if version:
         print(version_line("penstock-agent"))
@@ -58,7 +59,7 @@ def run(
         if show_config(loaded, config_problems, check=check_config, listing=print_config):
             return
         if worker is not None and traffic_socket is not None:
-            end_with_supervisor()
+            end_with_parent()
             own = worker_settings(settings, worker)
             structlog.contextvars.bind_contextvars(agent=own.name)
             uvloop.run(serve(own, socket.socket(fileno=traffic_socket)))

@@ -203,7 +203,6 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
             await exporter.close()
         if access_log is not None:
             await asyncio.to_thread(access_log.close)
-        await asyncio.to_thread(runtime.ledger.close)
         log.info("stopped", cut=cut)
 
 

@@ -35,6 +35,7 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.ledger.request_ledger import RequestLedger
+from regional_agent.ledger.uploader_process import UploaderProcess
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.credit_ledger import CreditLedger
@@ -132,6 +133,7 @@ class AgentRuntime:
             settings.ledger_spool_bytes,
             refuses_when_full=settings.ledger_when_full == "refuse",
         )
+        self._uploader = UploaderProcess(settings.state_dir / "ledger", agent.epoch, self.ledger.store_url, rng)
         self.config = ActiveConfig(region, self._store, settings.state_dir, rng, self._on_policy)
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies, settings.location_header)
         chooser = EndpointChooser(rng)
@@ -240,6 +242,7 @@ class AgentRuntime:
         if self.locator.geoip.available:
             self._tasks.append(keep_running("geoip", self.locator.geoip.keep_reloading))
         self._tasks.append(keep_running("tokens of prompts", self.prompt_tokens.keep_asking))
+        self._tasks.append(keep_running("process that stores segments", self._uploader.run))
         self.exchanges.start()
         self._directory.start()
         self.config.start()
@@ -259,6 +262,8 @@ class AgentRuntime:
         self.queue.close()
         await self.exchanges.stop()
         await cancel(self._tasks)
+        await asyncio.to_thread(self.ledger.close)
+        await self._uploader.stop()
         await self.endpoints.stop()
         await self._store.close()
 
@@ -330,7 +335,7 @@ class AgentRuntime:
             **self.endpoints.sources.discovery.status(),
             "shared_load": self.shared_load.status(),
             "objects": self.objects.status(),
-            "ledger": self.ledger.status(),
+            "ledger": self.ledger.status() | self._uploader.status(),
             "pools": self._reports.pools(),
             "groups": self.endpoints.groups.report(),
             "waiting": {model: self.queue.waiting_here(model) for model in self.endpoints.pools},

@@ -100,15 +100,20 @@ class RequestLedger:
                 log.error("the spool of the ledger cannot be created; records are lost", problem=problem)
             self.spool.problem = problem
 
+    def store_url(self) -> str:
+        """Return the URL of the store that holds the records of the agent's region; empty if there is none."""
+        store = None if self._policy is None else self._policy.usage_store(self._region)
+        return "" if store is None else store.url
+
     def status(self) -> dict[str, Any]:
         """Return the state of the ledger for the status page."""
-        store = None if self._policy is None else self._policy.usage_store(self._region)
+        url = self.store_url()
         use, problem = self.spool.use, self.spool.problem
-        if self._is_on and store is None:
+        if self._is_on and not url:
             problem = problem or f"no usage store of the policy covers {self._region}: records stay in the spool"
         return {
             "on": self._is_on,
-            "store": None if store is None else store.url,
+            "store": url or None,
             "spool_bytes": use.total_bytes,
             "waiting_segments": use.sealed,
             "oldest_segment_at": use.oldest_at,

@@ -9,7 +9,6 @@ as a separate agent.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
@@ -40,9 +39,6 @@ STOP_ANNOUNCEMENT_S = 60.0
 EXIT_BAD_SETTINGS = 2
 
 _OF_SERVICE_MANAGER = frozenset(("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"))
-
-_PR_SET_PDEATHSIG = 1
-"""From Linux's prctl(2)."""
 
 _log = structlog.get_logger(__name__)
 
@@ -188,15 +184,6 @@ class Worker:
     def _on_stopping(self, within_s: object) -> None:
         if isinstance(within_s, float | int) and not self._stop_within.done():
             self._stop_within.set_result(within_s)
-
-
-def end_with_supervisor() -> None:
-    """Make the kernel send SIGTERM to this process when its supervisor ends for any reason. Linux only."""
-    supervisor = os.getppid()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != supervisor:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def _announce(

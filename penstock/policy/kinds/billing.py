@@ -69,11 +69,12 @@ class UsageStore(PolicyStruct, frozen=True):
         str,
         pattern(
             r"^(file:///[^?#\s]*[^?#/\s]|(s3|gs|az)://[^/?#@\s]+(/[^?#@\s]*[^?#@/\s])?)$",
-            "write file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix, without"
+            "write file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://account/container/prefix, without"
             " credentials, which processes read from files and their environment",
         ),
     ]
-    """Folder or bucket: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`."""
+    """Folder or bucket: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or
+    `az://account/container/prefix`."""
     regions: NonEmpty[tuple[RegionRef, ...]] = ()
     """Regions whose records the store holds."""
     jurisdictions: NonEmpty[tuple[PlaceRef, ...]] = ()

@@ -1,0 +1,1 @@
+"""Stores of the ledger's segments: a folder, or a bucket of an object store."""

@@ -1,0 +1,80 @@
+"""A store of segments in a bucket of S3, Google Cloud Storage or Azure, through obstore.
+
+obstore reads credentials and further configuration from the environment, such as AWS_ACCESS_KEY_ID, AWS_REGION and
+AWS_ENDPOINT_URL, and from the metadata service of the cloud.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Final
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import from_url
+
+from adapters.usage_store.segment_store import StoredSegment, StoreUnavailable
+
+TIMEOUT: Final = timedelta(seconds=20)
+"""Maximum time of one HTTP request."""
+
+MAX_RETRIES: Final = 2
+"""Retries of obstore itself; the callers try again later."""
+
+MAX_MESSAGE: Final = 300
+"""Maximum number of characters of a message of the store."""
+
+_SECRETS: Final = re.compile(r"(?i)((?:signature|credential|token|secret|key)[a-z_-]*[=: ]+)[^\s&,}]+")
+
+
+class BucketStore:
+    """Objects of a bucket, below the prefix of the URL."""
+
+    def __init__(self, url: str) -> None:
+        """Use the bucket of `url`; raises StoreUnavailable if the environment's configuration cannot be used."""
+        options: Any = {"timeout": TIMEOUT, "connect_timeout": timedelta(seconds=5)}
+        retries: Any = {"max_retries": MAX_RETRIES, "retry_timeout": TIMEOUT}
+        try:
+            self._store: Any = from_url(url, client_options=options, retry_config=retries)
+        except (BaseError, ValueError) as error:
+            raise _unavailable(error) from None
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write an object."""
+        try:
+            obstore.put(self._store, path, content)
+        except (BaseError, OSError) as error:
+            raise _unavailable(error) from None
+
+    def read(self, path: str) -> bytes:
+        """Return the content of an object."""
+        try:
+            return bytes(obstore.get(self._store, path).bytes())
+        except (BaseError, OSError) as error:
+            raise _unavailable(error) from None
+
+    def list(self, folder: str) -> Iterable[StoredSegment]:
+        """Return all objects below a folder."""
+        try:
+            for batch in obstore.list(self._store, prefix=folder or None):
+                for found in batch:
+                    yield StoredSegment(found["path"], found["size"])
+        except (BaseError, OSError) as error:
+            raise _unavailable(error) from None
+
+    def delete(self, path: str) -> None:
+        """Remove an object."""
+        try:
+            obstore.delete(self._store, path)
+        except FileNotFoundError:
+            return
+        except (BaseError, OSError) as error:
+            raise _unavailable(error) from None
+
+
+def _unavailable(error: Exception) -> StoreUnavailable:
+    """Return the error with the beginning of its message, without what could be a secret."""
+    message = " ".join(str(error).split())
+    return StoreUnavailable(_SECRETS.sub(r"\1...", message)[:MAX_MESSAGE])

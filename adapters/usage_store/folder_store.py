@@ -1,0 +1,75 @@
+"""A store of segments in a folder, such as of a network file system."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from adapters.usage_store.segment_store import StoredSegment, StoreUnavailable
+
+_TEMPORARY = ".new"
+
+
+class FolderStore:
+    """Objects as files. Readers see a whole object or none."""
+
+    def __init__(self, root: Path) -> None:
+        """Use the folder `root`, which the first `put` creates."""
+        self.root = root
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write a file beside the name, sync it, and rename it."""
+        target = self.root / path
+        temporary = target.with_name(f".{target.name}.{os.getpid()}{_TEMPORARY}")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(target)
+            finally:
+                temporary.unlink(missing_ok=True)
+            descriptor = os.open(target.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _unavailable(error, target) from None
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file."""
+        try:
+            return (self.root / path).read_bytes()
+        except OSError as error:
+            raise _unavailable(error, self.root / path) from None
+
+    def list(self, folder: str) -> Iterable[StoredSegment]:
+        """Return all files below a folder."""
+        start = self.root / folder
+        if not self.root.is_dir():
+            raise StoreUnavailable(f"{self.root} is not a folder")
+        found = []
+        for base, _, names in os.walk(start):
+            for name in names:
+                path = Path(base) / name
+                try:
+                    if not name.endswith(_TEMPORARY):
+                        found.append(StoredSegment(str(path.relative_to(self.root)), path.stat().st_size))
+                except FileNotFoundError:
+                    continue
+        return found
+
+    def delete(self, path: str) -> None:
+        """Remove a file."""
+        try:
+            (self.root / path).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unavailable(error, self.root / path) from None
+
+
+def _unavailable(error: OSError, path: Path) -> StoreUnavailable:
+    return StoreUnavailable(f"{error.filename or path}: {error.strerror}")
