@@ -45,6 +45,10 @@ ContextOption = Annotated[
 ReasonOption = Annotated[
     str, typer.Option("--reason", "-r", help="Reason of the change; recorded in the audit log.", show_default=False)
 ]
+OptionalReasonOption = Annotated[
+    str | None,
+    typer.Option("--reason", "-r", help="Reason of the change; recorded in the audit log.", show_default=False),
+]
 
 _REMEDY = "give --url or --context, or choose a context with `penstock context use`"
 

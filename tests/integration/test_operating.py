@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from tests.support.control_planes import PLANET, TOKEN, Agents, ControlPlaneServ
 from tests.support.identities import control_plane_sessions
 from tests.support.reports import MODEL, offered
 from tests.support.stores import put
+from tests.support.tiers import planet_with_tiers
 from tests.support.wait import PATIENCE_S
 
 HAMBURG = "198.18.1.7"
@@ -80,7 +82,7 @@ async def penstock(own_etcd: EtcdServer, tmp_path: Path) -> AsyncIterator[Shell]
     """A fleet with reports and plans, and a context for it."""
     geoip = tmp_path / "geo.mmdb"
     write_geoip(geoip)
-    settings = {"POLICY_DIR": str(PLANET), "GEOIP_FILE": str(geoip)}
+    settings = {"POLICY_DIR": str(planet_with_tiers(tmp_path / "policies")), "GEOIP_FILE": str(geoip)}
     with control_planes("a", tmp_path, own_etcd.endpoint, policy_settings=settings) as (server,):
         async with Agents([server.url]) as agents, Operator() as operator:
             agents.demand = {"eu-de": (offered(10.0, *EU),)}
@@ -89,6 +91,59 @@ async def penstock(own_etcd: EtcdServer, tmp_path: Path) -> AsyncIterator[Shell]
             added = await shell("context", "add", "tests", "--url", server.url, "--token-file", str(shell.token_file))
             assert added.code == 0, added.err
             yield shell
+
+
+async def test_tenants_and_keys_are_created_and_withdrawn(penstock: Shell) -> None:
+    budgets = ("--budget", "requests_per_minute=60@region", "--budget", "money_per_month=100")
+    for _ in range(2):
+        made = await penstock("tenant", "create", "acme", "--tier", "gold", *budgets, "--note", "a team")
+        assert made.code == 0, made.err
+    assert "requests_per_minute=60@region" in made.out
+    assert "tokens_per_minute=1000" in made.out
+    quiet = await penstock("tenant", "key", "create", "acme", "-q")
+    (key,) = quiet.out.split()
+    id = key[:16]
+    rotated = await penstock("tenant", "key", "rotate", "acme", id, "--overlap", "2h", "-o", "json")
+    second = json.loads(rotated.out)
+    assert second["replaced"]["id"] == id
+    revoked = await penstock("tenant", "key", "revoke", "acme", second["view"]["id"], "--reason", "leaked")
+    assert "revoked" in revoked.out
+    by_digest = await penstock(
+        "tenant", "revoke-key", "--digest", sha256(key.encode()).hexdigest(), "--reason", "leaked", "-o", "json"
+    )
+    assert json.loads(by_digest.out)["tenant"] == "acme"
+    states = json.loads((await penstock("tenant", "key", "list", "acme", "-o", "json")).out)
+    assert {each["state"] for each in states} == {"revoked"}
+    for verb in ("suspend", "resume"):
+        assert (await penstock("tenant", verb, "acme", "--reason", "unpaid")).code == 0
+    changed = await penstock("tenant", "change", "acme", "--tier", "free", "--no-budgets", "-o", "json")
+    assert json.loads(changed.out)["tier"] == "free", changed.err
+    shown = await penstock("tenant", "show", "acme")
+    assert key not in shown.out + changed.out + made.out
+    assert "a team" in shown.out
+    listed = await penstock("tenant", "list", "--source", "api", "-o", "json")
+    assert [tenant["name"] for tenant in json.loads(listed.out)] == ["acme"]
+    assert (await penstock("tenant", "delete", "acme", "--reason", "left")).out == "deleted acme\n"
+    assert "there is no tenant" in (await penstock("tenant", "show", "acme")).err
+
+
+BAD_TENANT_COMMANDS = [
+    (("create", "a/b", "--tier", "gold"), "use 1 to 63 lower-case letters, digits and hyphens"),
+    (("create", "acme", "--tier", "glod"), "did you mean gold?"),
+    (("create", "acme", "--tier", "gold", "--budget", "token_per_minute=1"), "did you mean tokens_per_minute?"),
+    (("create", "acme", "--tier", "gold", "--budget", "tokens_per_minute"), "write UNIT=LIMIT"),
+    (("create", "acme", "--tier", "gold", "--budget", "tokens_per_minute=x"), "is no number"),
+    (("create", "acme", "--tier", "gold", "--budget", "tokens_per_minute=-1"), "greater than 0"),
+    (("create", "acme", "--tier", "gold", "--budget", "tokens_per_minute=1@eu-de"), "write region or fleet"),
+    (("change", "acme", "--budget", "tokens_per_minute=1", "--no-budgets"), "cannot be used together"),
+    (("key", "create", "nobody"), "created no tenant nobody"),
+]
+
+
+async def test_bad_commands_for_tenants_are_refused(penstock: Shell) -> None:
+    for arguments, message in BAD_TENANT_COMMANDS:
+        done = await penstock("tenant", *arguments)
+        assert (done.code, message in done.err) == (2, True), done.err
 
 
 async def test_status_and_lists_of_a_fleet(penstock: Shell) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
@@ -14,21 +13,9 @@ from adapters.access.callers import Caller, Role
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from tests.support.api_app import OPERATOR as ADMIN
-from tests.support.api_app import PLANET, TOKEN, is_problem, leading_control_plane, served
+from tests.support.api_app import TOKEN, is_problem, leading_control_plane, served
+from tests.support.tiers import planet_with_tiers
 
-TIERS = """\
-apiVersion: penstock/v1
-kind: Tier
-name: gold
-data_class: eu-personal
-priority: 3
-budgets: [{unit: tokens_per_minute, limit: 1000}]
----
-apiVersion: penstock/v1
-kind: Tier
-name: free
-data_class: open
-"""
 CALLERS = {
     "duty": Caller("duty", Role.OPERATOR),
     "germany": Caller("germany", Role.OPERATOR, frozenset({"eu-de"})),
@@ -46,10 +33,7 @@ class SomeCallers(Access):
 
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("policies") / "planet"
-    shutil.copytree(PLANET, folder)
-    (folder / "tiers.yaml").write_text(TIERS)
-    return folder
+    return planet_with_tiers(tmp_path_factory.mktemp("policies") / "planet")
 
 
 @pytest.fixture

@@ -1,0 +1,134 @@
+"""`penstock tenant key`: create, rotate, revoke and list the API keys of tenants."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from control_plane.cli.api_client import ApiClient, ResponseLost
+from control_plane.cli.budget_arguments import BudgetOption, budget_bodies
+from control_plane.cli.command_options import FleetOptions, OptionalReasonOption, ReasonOption, with_fleet_options
+from control_plane.cli.commands.operating.overrides_commands import seconds_of
+from control_plane.cli.error_output import EXIT_FAILED, exit_on_error, fail
+from control_plane.cli.output import Output, OutputOption, print_as
+from control_plane.cli.tenant_view import keys_table, new_key_view
+from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyPage, TenantKeyView
+
+app = typer.Typer(no_args_is_help=True, help="Create, rotate and revoke the API keys of tenants.")
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the tenant.", show_default=False)]
+IdArgument = Annotated[
+    str, typer.Argument(help="Identifier of the key, as `tenant key list` prints it.", show_default=False)
+]
+ExpiresOption = Annotated[
+    str, typer.Option("--expires", help="Duration until the key expires, such as 90d; `none`: never.")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print the key alone.", show_default=False)]
+
+
+@app.command()
+@with_fleet_options
+def create(
+    fleet: FleetOptions,
+    name: NameArgument,
+    expires: ExpiresOption = "none",
+    budget: BudgetOption = None,
+    note: Annotated[str, typer.Option("--note", help="Free text for people, such as the user of the key.")] = "",
+    reason: OptionalReasonOption = None,
+    quiet: QuietOption = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Create a key, and print it. The key cannot be printed again."""
+    with exit_on_error("tenant key create"):
+        body = {
+            "note": note,
+            "expires_in_s": _seconds(expires, "--expires"),
+            "budgets": budget_bodies(budget or ()),
+            "reason": reason,
+        }
+        with fleet.connect() as api:
+            _print(_new_key(api, "create", name, f"{path_of(name)}/keys", body), output, quiet)
+
+
+@app.command()
+@with_fleet_options
+def rotate(
+    fleet: FleetOptions,
+    name: NameArgument,
+    id: IdArgument,
+    overlap: Annotated[str, typer.Option("--overlap", help="Duration until the old key expires; 0s: at once.")] = "24h",
+    expires: ExpiresOption = "none",
+    reason: OptionalReasonOption = None,
+    quiet: QuietOption = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Create the successor of a key, and print it. Both keys are valid during the overlap."""
+    with exit_on_error("tenant key rotate"):
+        body = {
+            "overlap_s": _seconds(overlap, "--overlap"),
+            "expires_in_s": _seconds(expires, "--expires"),
+            "reason": reason,
+        }
+        with fleet.connect() as api:
+            path = f"{path_of(name)}/keys/{quote(id, safe='')}/rotate"
+            _print(_new_key(api, "rotate", name, path, body), output, quiet)
+
+
+@app.command()
+@with_fleet_options
+def revoke(
+    fleet: FleetOptions,
+    name: NameArgument,
+    id: IdArgument,
+    reason: ReasonOption,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Revoke a key for good: agents refuse it within a second and end its open requests."""
+    with exit_on_error("tenant key revoke"), fleet.connect() as api:
+        path = f"{path_of(name)}/keys/{quote(id, safe='')}"
+        response = api.request("DELETE", path, params={"reason": reason}, changes=True)
+        revoked: TenantKeyView = response.decoded(TenantKeyView)
+    print_as(output, revoked, lambda: keys_table([revoked]))
+
+
+@app.command("list")
+@with_fleet_options
+def list_(fleet: FleetOptions, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
+    """List the keys of a tenant, revoked and expired ones included."""
+    with exit_on_error("tenant key list"), fleet.connect() as api:
+        keys = keys_of(api, name)
+    print_as(output, keys, lambda: keys_table(keys))
+
+
+def path_of(name: str) -> str:
+    """Return the path of a tenant."""
+    return f"/v1/tenants/{quote(name, safe='')}"
+
+
+def keys_of(api: ApiClient, name: str) -> list[TenantKeyView]:
+    """Return the keys of a tenant."""
+    pages: list[TenantKeyPage] = api.pages(f"{path_of(name)}/keys", TenantKeyPage)
+    return [key for page in pages for key in page.items]
+
+
+def _new_key(api: ApiClient, command: str, name: str, path: str, body: dict[str, Any]) -> NewTenantKey:
+    try:
+        made: NewTenantKey = api.request("POST", path, body=body, changes=True).decoded(NewTenantKey)
+    except ResponseLost as lost:
+        remedy = f"`penstock tenant key list {name}` shows whether a key was created; revoke it, and try again"
+        fail(f"tenant key {command}", f"{lost}\n{remedy}", EXIT_FAILED)
+    return made
+
+
+def _print(made: NewTenantKey, output: Output, quiet: bool) -> None:
+    if quiet and output is Output.TABLE:
+        print(made.key, flush=True)
+    else:
+        print_as(output, made, lambda: new_key_view(made))
+
+
+def _seconds(duration: str, option: str) -> float | None:
+    seconds = seconds_of(duration, option)
+    return None if isinstance(seconds, str) else seconds

@@ -1,0 +1,90 @@
+"""Tables of tenants and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from control_plane.cli.budget_arguments import budget_texts
+from control_plane.cli.output import table_of
+from control_plane.tenants.revoked_key_resource import RevokedKeyView
+from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyView, TenantView
+
+
+def tenants_table(tenants: Sequence[TenantView]) -> Table:
+    """Return the table of a list of tenants."""
+    table = table_of("name", "source", "tier", "data class", "keys", "state", "note", right=("keys",))
+    for tenant in tenants:
+        table.add_row(
+            tenant.name,
+            tenant.source.value,
+            tenant.tier or "-",
+            tenant.data_class or "-",
+            str(tenant.keys),
+            _state(tenant),
+            tenant.note,
+        )
+    return table
+
+
+def tenant_view(tenant: TenantView, keys: Sequence[TenantKeyView]) -> RenderableType:
+    """Return all that is known of one tenant."""
+    table = table_of("field", "value")
+    for name, value in (
+        ("name", tenant.name),
+        ("source", tenant.source.value),
+        ("tier", tenant.tier or "-"),
+        ("data class", tenant.data_class or "-"),
+        ("priority", str(tenant.priority)),
+        ("state", _state(tenant)),
+        ("budgets", "\n".join(budget_texts(tenant.budgets)) or "-"),
+        ("budgets of the tier", "\n".join(budget_texts(tenant.tier_budgets)) or "-"),
+        ("created", moment(tenant.created_at)),
+        ("note", tenant.note),
+    ):
+        table.add_row(name, value)
+    return Group(table, keys_table(keys)) if keys else table
+
+
+def keys_table(keys: Sequence[TenantKeyView]) -> Table:
+    """Return the table of keys."""
+    table = table_of("key", "tenant", "state", "created", "expires", "revoked", "budgets", "note")
+    for key in keys:
+        table.add_row(
+            key.id,
+            key.tenant,
+            key.state.value,
+            moment(key.created_at),
+            moment(key.expires_at),
+            moment(key.revoked_at),
+            "\n".join(budget_texts(key.budgets)) or "-",
+            key.note,
+        )
+    return table
+
+
+def new_key_view(made: NewTenantKey) -> RenderableType:
+    """Return a key that was created, with the key itself."""
+    shown = keys_table([made.view, *([made.replaced] if made.replaced is not None else [])])
+    return Group(f"{made.key}\n(the key is not shown again)", shown)
+
+
+def revoked_keys_table(revoked: Sequence[RevokedKeyView]) -> Table:
+    """Return the table of revoked keys."""
+    table = table_of("id", "tenant", "at", "author", "reason")
+    for key in revoked:
+        table.add_row(key.id, key.tenant or "-", moment(key.revoked_at), key.author, key.reason)
+    return table
+
+
+def moment(at: float | None) -> str:
+    """Return a Unix time (s) in UTC; `-` for none."""
+    return "-" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _state(tenant: TenantView) -> str:
+    state = "suspended" if tenant.suspended else "active"
+    return f"{state}; {tenant.problem}" if tenant.problem else state
