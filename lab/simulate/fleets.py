@@ -54,6 +54,8 @@ class ImageJob(msgspec.Struct, frozen=True):
     steps: int
     work_s: float
     """True service time (s) on an engine of speed 1. Routers can only estimate it."""
+    tenant: str = ""
+    """Tenant of the request; empty for one tenant."""
 
 
 Request = TypeVar("Request", TraceRequest, ImageJob)

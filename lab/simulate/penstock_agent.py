@@ -8,16 +8,17 @@ from random import Random
 from typing import Generic
 
 from lab.simulate.fleets import Request
-from lab.simulate.region import Region, Served
+from lab.simulate.region import ONE_SENDER, Region, Sender, Served
 from lab.simulate.shared_view import Published
-from penstock.admission.model_queue import ModelQueue, Pass, QueueHead
+from penstock.admission.model_queue import ModelQueue, Pass, QueueHead, remote_head
+from penstock.admission.region_work import RegionWork, WorkTotal, differences
 from penstock.admission.tenant_order import QueuedRequest, urgency_at
 from penstock.fleet.shared_counts import MIN_INTERVAL_S, weight_at_age, weighted_count
 from penstock.policy.kinds.models import Queueing
 from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import NO_LOAD, EndpointAccount, Load, PoolAccount
-from penstock.routing.endpoint_chooser import EndpointChooser
-from penstock.routing.endpoint_selection import EndpointView
+from penstock.routing.endpoint_chooser import EndpointChooser, is_long
+from penstock.routing.endpoint_selection import LONG_PREFILL_US, EndpointView
 from penstock.routing.reasons import Reason
 from regional_agent.routing.queue_dispatcher import YIELD_S
 from regional_agent.shared_load.published_load import PublishedLoad
@@ -37,6 +38,11 @@ PRIOR_SERVICE_S = 5.0
 EngineLoads = Mapping[str, tuple[int, int, int]]
 """By engine: requests, reserved prefill (µs), reserved decode (µs)."""
 
+MODEL = "model"
+"""Name of the only model of a simulated region."""
+
+NO_WORK: dict[str, list[WorkTotal]] = {}
+
 UNBOUNDED_S = 1e8
 """A maximum wait (s) that no request of a simulation reaches."""
 
@@ -51,7 +57,8 @@ class PenstockAgent(Generic[Request]):
             number: index of the agent, from 0.
             queueing: order of the agent's queue.
         """
-        self.queue: ModelQueue[Served[Request]] = ModelQueue(numbers_from=number << 32)
+        self._work = RegionWork()
+        self.queue: ModelQueue[Served[Request]] = ModelQueue(numbers_from=number << 32, counters=self._work.of(MODEL))
         self._region: Region[Request] = region
         self._number = number
         self._queueing = queueing
@@ -83,11 +90,14 @@ class PenstockAgent(Generic[Request]):
         """Receive a request of a client."""
         now = self._region.clock.now
         self._update(now)
-        if self.queue.must_queue(0, now, self._other_heads) or not self._place(served):
+        sender = self._sender(served.request)
+        if self.queue.must_queue(sender.priority, now, self._other_heads) or not self._place(served):
             work = self._estimate(served.request).work
-            give_up_at = now + UNBOUNDED_S
-            urgency = urgency_at(self._queueing, now, give_up_at, work.prefill_s + work.decode_s, PRIOR_SERVICE_S)
-            self.queue.join(QueuedRequest(served, "", 0, 0, now, urgency, give_up_at), now)
+            work_s, give_up_at = work.prefill_s + work.decode_s, now + UNBOUNDED_S
+            urgency = urgency_at(self._queueing, now, give_up_at, work_s, PRIOR_SERVICE_S)
+            waiting = QueuedRequest(served, sender.tenant, sender.priority, 0, now, urgency, give_up_at)
+            waiting.cost_s, waiting.weight = work_s, sender.weight
+            self.queue.join(waiting, now)
             self._changed()
             self._serve()
 
@@ -118,17 +128,17 @@ class PenstockAgent(Generic[Request]):
             before = self._remote.get(number)
             self._remote[number] = published
             self._apply_change(before.load.loads if before is not None else {}, published.load.loads)
+            past = before.load.work if before is not None else NO_WORK
+            self._work.started_elsewhere(differences(past, published.load.work), now)
             for engine, prefixes in published.prefixes.items():
                 self._chooser.affinity.receive(engine, prefixes, published.at)
         weight = weight_at_age(now - self._reader.read_at)
         if weight != self._remote_weight:
             self._remote_weight = weight
             self._apply_loads(self._pool.positions)
-        self._other_heads = (
-            [published.head for published in self._remote.values() if published.head is not None]
-            if weight > 0.0
-            else []
-        )
+        heads = [published.head for published in self._remote.values() if published.head is not None and weight > 0.0]
+        counters = self.queue.counters
+        self._other_heads = [remote_head(counters, each.behind, each.tenant, each.since, each.which) for each in heads]
         if now - self._recounted_at >= RECOUNT_S:
             self._recounted_at = now
             self._pool.recount()
@@ -175,7 +185,7 @@ class PenstockAgent(Generic[Request]):
         self._publishes, self._published_at = False, now
         every = [(endpoint.name, endpoint.local_load) for endpoint in self._pool.endpoints]
         loads = {name: (load.requests, load.prefill_us, load.decode_us) for name, load in every if load.requests}
-        load = PublishedLoad(f"agent-{self._number}", 1, 0, loads)
+        load = PublishedLoad(f"agent-{self._number}", 1, 0, loads, work=self._work.totals(now))
         prefixes: dict[str, list[int]] = {}
         if now - self._prefixes_at >= PREFIX_INTERVAL_S:
             self._prefixes_at = now
@@ -189,20 +199,28 @@ class PenstockAgent(Generic[Request]):
         clock, request = self._region.clock, served.request
         estimate = self._estimate(request)
         age_s = clock.now - self._reader.read_at
-        chosen = self._chooser.choose(self._pool, estimate, (), age_s, clock.now)
+        leaves_one = is_long(estimate) and self.queue.counters.is_shared(estimate.tenant, clock.now)
+        chosen = self._chooser.choose(self._pool, estimate, (), age_s, clock.now, leaves_one=leaves_one)
         if isinstance(chosen, Reason):
             return False
         endpoint, spared_s = chosen
         placement = Placement(endpoint, estimate, spared_s, clock.now)
         placement.take()
         placement.charged_s = estimate.work.prefill_s + estimate.work.decode_s - spared_s
-        placement.counter = self.queue.counters.start(0, estimate.tenant, 1.0, placement.charged_s)
+        sender = self._sender(request)
+        placement.counter = self.queue.counters.start(
+            sender.priority, sender.tenant, sender.weight, placement.charged_s, clock.now
+        )
         self._changed()
 
         def on_first() -> None:
             if placement.first_byte(clock.now):
+                is_long = placement.prefill_us >= LONG_PREFILL_US
                 placement.end_prefill()
                 self._changed()
+                if is_long and len(self.queue):
+                    self._update(clock.now)
+                    self._serve()
                 self._chooser.learn_first_byte(placement, clock.now)
 
         def on_end() -> None:
@@ -219,11 +237,17 @@ class PenstockAgent(Generic[Request]):
         self._region.send(self._pool.positions[endpoint.name], served, on_first, on_end)
         return True
 
+    def _group(self, served: Served[Request]) -> str:
+        return "long" if is_long(self._estimate(served.request)) else ""
+
+    def _sender(self, request: Request) -> Sender:
+        return self._region.senders.get(request.tenant, ONE_SENDER)
+
     def _estimate(self, request: Request) -> WorkEstimate:
-        fleet = self._region.fleet
+        fleet, tenant = self._region.fleet, self._sender(request).tenant
         ask = fleet.ask(request)
-        work = self._chooser.expectations.estimate(fleet.cost, "", "", ask)
-        estimate = WorkEstimate("", "", fleet.cost, ask, work, streaming=fleet.streaming)
+        work = self._chooser.expectations.estimate(fleet.cost, tenant, "", ask)
+        estimate = WorkEstimate(tenant, "", fleet.cost, ask, work, streaming=fleet.streaming)
         estimate.prefix = fleet.prefix_keys(request)
         return estimate
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Generic, Protocol
+from typing import Final, Generic, NamedTuple, Protocol
 
 import msgspec
 
@@ -23,6 +23,19 @@ class Served(msgspec.Struct, Generic[Request]):
     engine: int = -1
     first_s: float | None = None
     end_s: float | None = None
+    sent_at: float | None = None
+    """Time (s) at which an agent sent the request to an engine."""
+
+
+class Sender(NamedTuple):
+    """What policy says of the tenant of a request."""
+
+    tenant: str = ""
+    priority: int = 0
+    weight: float = 1.0
+
+
+ONE_SENDER: Final = Sender()
 
 
 class Agent(Protocol[Request]):
@@ -61,6 +74,8 @@ class Region(Generic[Request]):
         self.in_flight = [0] * len(self.fleet.kinds)
         """Requests in flight on each engine, of all agents."""
         self._latencies = [LatencyEstimate() for _ in self.fleet.kinds]
+        self.senders: Mapping[str, Sender] = {}
+        """By the tenant of a request; all other tenants count as one."""
         self.agents = agents
         self._agents: Sequence[Agent[Request]] = ()
         self._rng = Random(seed)
@@ -100,7 +115,7 @@ class Region(Generic[Request]):
     ) -> None:
         """Send a request to an engine; the callbacks report the first and the last byte of the response."""
         clock, began_at = self.clock, self.clock.now
-        served.engine = index
+        served.engine, served.sent_at = index, began_at
         at_start = self.in_flight[index]
         self.in_flight[index] += 1
 

@@ -22,6 +22,8 @@ class TraceRequest(msgspec.Struct, frozen=True):
     """One id per BLOCK_TOKENS of the prompt; equal leading ids mean an equal prefix. Empty if not recorded."""
     conversation: str = ""
     """Name of the conversation of the request; empty if it was not recorded."""
+    tenant: str = ""
+    """Tenant of the request; empty if it was not recorded."""
 
 
 class TraceError(Exception):

@@ -10,9 +10,10 @@ A request without a free slot waits in the agent, bound to no endpoint, and is s
 
 The agents of a region share the endpoints. The agent that frees a slot would always be the first to use it, so that an
 agent without running requests would never get one. Each agent therefore leaves free slots to the agent whose next
-request has waited longest, by the queue heads that the agents report to each other. The turn is bounded in time and is
-not a lock: an agent that does not use its turn is skipped for a while. In a simulation of eight agents with full
-engines this reduces the 99th percentile of the time to first token by 40 %.
+request is first in the same order, by the queue heads that the agents report to each other: of two requests of one
+tenant, the one that has waited longest. The turn is bounded in time and is not a lock: an agent that does not use its
+turn is skipped for a while. In a simulation of eight agents with full engines this reduces the 99th percentile of the
+time to first token by 40 %.
 
 The queue is bounded in requests and bytes. A full queue displaces a request of the lowest priority, and in it of the
 tenant that uses most of the exhausted resource. For a new request of the same priority it does so only if the tenant of
@@ -45,10 +46,19 @@ class QueueHead(NamedTuple):
 
     behind: int
     """Negated priority."""
+    received_s: float
+    """Work (s, for its weight) that the tenant has received, by the reader's counters."""
     since: float
     """Arrival time (s), by the reader's clock."""
     which: int
     """Number of the place, unique among the places of all queues in the region."""
+    tenant: str = ""
+
+
+def remote_head(counters: ModelCounters, behind: int, tenant: str, since: float, which: int) -> QueueHead:
+    """Return the head of another agent's queue, as this agent's counters order it."""
+    level = counters.priorities.get(-behind)
+    return QueueHead(behind, 0.0 if level is None else level.received_s(tenant), since, which, tenant)
 
 
 class NextReason(StrEnum):
@@ -57,7 +67,7 @@ class NextReason(StrEnum):
     PRIORITY = "its priority is the highest of the requests that can start"
     SHARE = "of the tenants of its priority, its tenant has received the least work for its weight"
     ONLY_TENANT = "no other tenant of its priority waits; the tenant's most urgent request is first"
-    OTHER_AGENT = "another agent of the region has a request that has waited longer"
+    OTHER_AGENT = "another agent of the region has a request that is before it"
     NO_ROOM = "no endpoint of the region has room"
     NO_TARGET = "no waiting request has a target"
 
@@ -128,9 +138,9 @@ class ModelQueue(Generic[Item]):
         if request.waits:
             self._remove(request)
 
-    def start(self, request: QueuedRequest[Item]) -> TenantCounter:
+    def start(self, request: QueuedRequest[Item], now: float = 0.0) -> TenantCounter:
         """Remove a request that has a target, and count its work; `TenantCounter.end` has to follow."""
-        counter = self.counters.start(request.priority, request.tenant, request.weight, request.cost_s)
+        counter = self.counters.start(request.priority, request.tenant, request.weight, request.cost_s, now)
         self._remove(request)
         return counter
 
@@ -165,8 +175,8 @@ class ModelQueue(Generic[Item]):
         if not self._levels:
             return None
         priority = max(self._levels)
-        arrived_at, number = min(own.turn() for own in self._levels[priority].tenants.values())[1]
-        return QueueHead(-priority, arrived_at, self._numbers_from + number)
+        first = min(self._levels[priority].tenants.values(), key=TenantQueue.turn)
+        return self._head(priority, first, first.places[0])
 
     def must_queue(self, priority: int, arrived_at: float, others: Sequence[QueueHead]) -> bool:
         """Whether a waiting request, at this agent or at another one, precedes a request that is not in the queue.
@@ -193,8 +203,13 @@ class ModelQueue(Generic[Item]):
         """Return the head of the other agent whose turn it is; None if it is the turn of `own`."""
         if self._passed_over:
             self._passed_over = {which: until for which, until in self._passed_over.items() if until > now}
-        first = min((head for head in others if head.which not in self._passed_over), default=own)
-        return first if first < own else None
+        first = own
+        for head in others:
+            if head.which not in self._passed_over:
+                # An agent of an earlier release does not report the tenant: its turn is by arrival.
+                comparable = head if head.tenant else head._replace(received_s=own.received_s)
+                first = min(first, comparable)
+        return first if first is not own else None
 
     def pass_over(self, head: QueueHead, now: float) -> None:
         """Skip the head of an agent that did not use its turn, for PASSED_OVER_S."""
@@ -202,8 +217,12 @@ class ModelQueue(Generic[Item]):
 
     def head_of(self, request: QueuedRequest[Item]) -> QueueHead:
         """Return the place of a waiting request in the form of a head."""
-        arrived_at, number = self._levels[request.priority].tenants[request.tenant].place_of(request)
-        return QueueHead(-request.priority, arrived_at, self._numbers_from + number)
+        own = self._levels[request.priority].tenants[request.tenant]
+        return self._head(request.priority, own, own.place_of(request))
+
+    def _head(self, priority: int, own: TenantQueue[Item], place: tuple[float, int]) -> QueueHead:
+        arrived_at, number = place
+        return QueueHead(-priority, own.counter.received_s, arrived_at, self._numbers_from + number, own.tenant)
 
     def why_first(self, request: QueuedRequest[Item]) -> NextReason:
         """Return what puts a waiting request before the others."""

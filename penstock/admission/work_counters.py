@@ -6,18 +6,21 @@ Models", OSDI 2024; start-time fair queueing with several servers: Jin et al., S
 seconds on the reference accelerator, divided by the weight of the tenant.
 
 A tenant that is idle saves up nothing: its counter is raised to the virtual time, the counter of the tenant that was
-served last. That tenant may hold many slots, so half of the work that it runs is not counted as received here: the
-newcomer is first until it holds as much.
+served last.
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 MAX_TENANTS: Final = 1024
 """Maximum number of tenants without running and waiting requests whose counters are kept, for each priority of a
 model. Of more tenants, those that received the least are forgotten: they are raised to the virtual time when they
 return."""
+
+SHARED_S: Final = 10.0
+"""Time (s) after a request of a tenant for which the model counts as shared with it."""
 
 MIN_SWEEP: Final = 64
 """Number of tenants from which on counters that no longer matter are removed."""
@@ -31,7 +34,6 @@ class TenantCounter:
         "has_changed",
         "received_s",
         "running",
-        "running_s",
         "tenant",
         "total_s",
         "waits",
@@ -46,8 +48,6 @@ class TenantCounter:
         """Work received (s, for the weight), on the scale of the virtual time."""
         self.running = 0
         """Requests of this agent that run."""
-        self.running_s = 0.0
-        """Their work (s, for the weight), by the estimates."""
         self.total_s = 0.0
         """Work received (s, for the weight) at this agent since the counter was last published for the first time."""
         self.waits = False
@@ -57,27 +57,26 @@ class TenantCounter:
 
     def end(self, charged_s: float, used_s: float) -> None:
         """Replace the estimate of a request that ended, which `start` has counted, by the work (s) that it used."""
-        counters, weight = self.counters, self.weight
-        counters.running -= 1
+        self.counters.running -= 1
         self.running -= 1
-        self.running_s = self.running_s - charged_s / weight if self.running else 0.0
-        more_s = (used_s - charged_s) / weight
-        if more_s:
-            self.add(more_s)
+        self.add((used_s - charged_s) / self.weight)
 
     def add(self, work_s: float) -> None:
         """Count work (s, for the weight) that the tenant received at this agent; negative for a correction."""
+        counters = self.counters
         self.received_s += work_s
         self.total_s += work_s
+        if self.received_s > counters.highest_s:
+            counters.highest_s = self.received_s
         if not self.has_changed:
             self.has_changed = True
-            self.counters.changed.append(self)
+            counters.changed.append(self)
 
 
 class WorkCounters:
     """The counters of the tenants of one priority of a model, and their virtual time."""
 
-    __slots__ = ("_highest_s", "_last", "_sweep_at", "changed", "running", "tenants", "virtual_s", "waiting")
+    __slots__ = ("_sweep_at", "changed", "highest_s", "running", "tenants", "virtual_s", "waiting")
 
     def __init__(self) -> None:
         """Create counters without tenants."""
@@ -90,9 +89,7 @@ class WorkCounters:
         """Requests of this agent that run."""
         self.waiting = 0
         """Tenants with waiting requests at this agent."""
-        self._last: TenantCounter | None = None
-        """The tenant served last, which determines the virtual time."""
-        self._highest_s = 0.0
+        self.highest_s = 0.0
         """A bound of what any tenant has received."""
         self._sweep_at = MIN_SWEEP
 
@@ -103,48 +100,40 @@ class WorkCounters:
         if not counter.waits:
             if not self.running and not self.waiting:
                 # Nobody waited for what was used before, so it counts against no tenant.
-                self.virtual_s = self._highest_s
-                self._last = None
-            self._raise(counter)
-        self._advance(counter)
-        work_s = work_s / weight
-        counter.add(work_s)
-        if counter.received_s > self._highest_s:
-            self._highest_s = counter.received_s
+                self.virtual_s = self.highest_s
+            if counter.received_s < self.virtual_s:
+                counter.received_s = self.virtual_s
+        if counter.received_s > self.virtual_s:
+            self.virtual_s = counter.received_s
+        counter.add(work_s / weight)
         self.running += 1
         counter.running += 1
-        counter.running_s += work_s
         return counter
 
     def started_elsewhere(self, tenant: str, work_s: float) -> None:
         """Count work (s, for the weight) that a tenant received at another agent; negative for a correction."""
         counter = self.tenants.get(tenant) or self._create(tenant, 1.0)
-        if not counter.waits and not counter.running:
-            self._raise(counter)
-        if work_s > 0.0:
-            self._advance(counter)
+        if not counter.waits and not counter.running and counter.received_s < self.virtual_s:
+            counter.received_s = self.virtual_s
+        if work_s > 0.0 and counter.received_s > self.virtual_s:
+            self.virtual_s = counter.received_s
         counter.received_s += work_s
-        if counter.received_s > self._highest_s:
-            self._highest_s = counter.received_s
-
-    def floor_s(self) -> float:
-        """Return the lowest counter (s) that a tenant has when its first request joins or starts."""
-        last = self._last
-        return self.virtual_s if last is None else self.virtual_s - last.running_s / 2.0
+        if counter.received_s > self.highest_s:
+            self.highest_s = counter.received_s
 
     def received_s(self, tenant: str) -> float:
         """Return the counter (s) that a tenant has, or would have if a request of it joined."""
-        counter, floor_s = self.tenants.get(tenant), self.floor_s()
-        return (
-            floor_s if counter is None or (counter.received_s < floor_s and not counter.waits) else counter.received_s
-        )
+        counter = self.tenants.get(tenant)
+        if counter is None:
+            return self.virtual_s
+        return counter.received_s if counter.waits else max(counter.received_s, self.virtual_s)
 
     def join(self, tenant: str, weight: float) -> TenantCounter:
         """Return the counter of a tenant whose first request joins the queue; `leave` has to follow."""
         counter = self.tenants.get(tenant) or self._create(tenant, weight)
         if not counter.waits:
             counter.weight = weight
-            self._raise(counter)
+            counter.received_s = max(counter.received_s, self.virtual_s)
             counter.waits = True
             self.waiting += 1
         return counter
@@ -155,37 +144,21 @@ class WorkCounters:
             counter.waits = False
             self.waiting -= 1
 
-    def _advance(self, counter: TenantCounter) -> None:
-        """Advance the virtual time to the counter of a tenant that is served."""
-        if counter.received_s >= self.virtual_s:
-            self.virtual_s = counter.received_s
-            self._last = counter
-
-    def _raise(self, counter: TenantCounter) -> None:
-        """Raise the counter of a tenant without waiting requests, so that its idle time has saved up nothing."""
-        last, floor_s = self._last, self.virtual_s
-        if last is not None and last is not counter:
-            floor_s -= last.running_s / 2.0
-        if counter.received_s < floor_s:
-            counter.received_s = floor_s
-
     def _create(self, tenant: str, weight: float) -> TenantCounter:
         if len(self.tenants) >= self._sweep_at:
             self._sweep()
-        counter = self.tenants[tenant] = TenantCounter(self, tenant, weight, self.floor_s())
+        counter = self.tenants[tenant] = TenantCounter(self, tenant, weight, self.virtual_s)
         return counter
 
     def _sweep(self) -> None:
-        """Remove counters of tenants without requests: those that equal the floor, and if need be the lowest."""
-        floor_s = self.floor_s()
+        """Remove counters of tenants without requests: those at the virtual time, and if need be the lowest."""
         idle = [each for each in self.tenants.values() if not each.running and not each.waits]
         idle.sort(key=_received)
         surplus = len(self.tenants) - MAX_TENANTS
         for number, each in enumerate(idle):
-            if each.received_s > floor_s and number >= surplus:
+            if each.received_s > self.virtual_s and number >= surplus:
                 break
-            if each is not self._last:
-                del self.tenants[each.tenant]
+            del self.tenants[each.tenant]
         self.changed = [each for each in self.changed if self.tenants.get(each.tenant) is each]
         self._sweep_at = max(2 * len(self.tenants), MIN_SWEEP)
 
@@ -193,10 +166,15 @@ class WorkCounters:
 class ModelCounters:
     """The counters of one model's tenants, by priority."""
 
-    __slots__ = ("priorities",)
+    __slots__ = ("_newest", "_newest_at", "_other_at", "priorities")
 
     def __init__(self) -> None:
         self.priorities: dict[int, WorkCounters] = {}
+        self._newest = ""
+        """The tenant whose request started last, and when (s)."""
+        self._newest_at = -inf
+        self._other_at = -inf
+        """When a request of another tenant started last (s)."""
 
     def of(self, priority: int) -> WorkCounters:
         """Return the counters of a priority."""
@@ -205,12 +183,28 @@ class ModelCounters:
             counters = self.priorities[priority] = WorkCounters()
         return counters
 
-    def start(self, priority: int, tenant: str, weight: float, work_s: float) -> TenantCounter:
-        """As `WorkCounters.start`, for one of the priorities."""
+    def start(self, priority: int, tenant: str, weight: float, work_s: float, now: float) -> TenantCounter:
+        """As `WorkCounters.start`, for one of the priorities. `now` is monotonic, in seconds."""
+        self._note(tenant, now)
         counters = self.priorities.get(priority)
         if counters is None:
             counters = self.of(priority)
         return counters.start(tenant, weight, work_s)
+
+    def started_elsewhere(self, priority: int, tenant: str, work_s: float, now: float) -> None:
+        """As `WorkCounters.started_elsewhere`, for one of the priorities."""
+        self._note(tenant, now)
+        self.of(priority).started_elsewhere(tenant, work_s)
+
+    def is_shared(self, tenant: str, now: float) -> bool:
+        """Whether tenants besides one had requests in the last SHARED_S."""
+        return now - (self._other_at if tenant == self._newest else self._newest_at) < SHARED_S
+
+    def _note(self, tenant: str, now: float) -> None:
+        if tenant != self._newest:
+            self._other_at = self._newest_at
+            self._newest = tenant
+        self._newest_at = now
 
 
 def _received(counter: TenantCounter) -> float:

@@ -6,7 +6,7 @@ of each endpoint, the lengths of answers, and the speed of each endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -25,7 +25,16 @@ from penstock.routing.affinity import (
     AffinityIndex,
     session_key,
 )
-from penstock.routing.endpoint_selection import NOTHING_HELD, HeldParts, choose_endpoint, consider, is_stale
+from penstock.routing.endpoint_selection import (
+    LONG_PREFILL_S,
+    LONG_PREFILL_US,
+    NOTHING_HELD,
+    EndpointView,
+    HeldParts,
+    choose_endpoint,
+    consider,
+    is_stale,
+)
 from penstock.routing.reasons import ConsideredEndpoint, Reason
 
 _TOKEN: Final = CostUnit.TOKEN
@@ -42,7 +51,14 @@ class EndpointChooser:
         self._rng = rng
 
     def choose(
-        self, pool: PoolAccount[Member], estimate: WorkEstimate, tried: Container[str], view_age_s: float, now: float
+        self,
+        pool: PoolAccount[Member],
+        estimate: WorkEstimate,
+        tried: Container[str],
+        view_age_s: float,
+        now: float,
+        *,
+        leaves_one: bool = False,
     ) -> tuple[Member, float] | Reason:
         """The endpoint of a request and the prefill (s, reference) that its cache spares; a reason if none is chosen.
 
@@ -50,11 +66,17 @@ class EndpointChooser:
             tried: names of endpoints that did not start this request.
             view_age_s: age of the oldest count in the pool, in seconds.
             now: monotonic, in seconds.
+            leaves_one: a long prompt leaves one endpoint of several without long prompts, for other tenants.
         """
         remembers = pool.shares_endpoints or estimate.session is not None or len(estimate.prefix) > 0
         held = NOTHING_HELD
         if remembers:
             held = self._held(pool, estimate, self.affinity.held(estimate.prefix, estimate.session, now), now)
+        prefilling: frozenset[str] = frozenset()
+        if is_long(estimate):
+            prefilling = _prefilling(pool.views, estimate.work.prefill_s, held.spared_s, leaves_one=leaves_one)
+            if prefilling:
+                tried = prefilling.union([view.name for view in pool.views if view.name in tried])
         choice = choose_endpoint(
             pool.candidates,
             self._rng,
@@ -66,7 +88,7 @@ class EndpointChooser:
         index = choice.index
         if index is None:
             full = any(rejection.reason is Reason.ENDPOINT_FULL for rejection in choice.rejected)
-            return Reason.SATURATED if full else Reason.MODEL_NOT_READY
+            return Reason.SATURATED if full or prefilling else Reason.MODEL_NOT_READY
         endpoint = pool.endpoints[index]
         if remembers:
             self.affinity.sent(endpoint.name, estimate.prefix, estimate.session, estimate.model, now)
@@ -136,3 +158,33 @@ class EndpointChooser:
         indexes = [index for name in running if (index := pool.positions.get(name)) is not None]
         spared_s = {index: 0.0 for index in indexes if pool.views[index].pressure < EVICTION_PRESSURE}
         return HeldParts(spared_s, MODEL_GAP_S)
+
+
+def is_long(estimate: WorkEstimate) -> bool:
+    """Whether the prompt of a request is long.
+
+    An endpoint prefills one long prompt at a time: engines process prompts in order of arrival, so that a short prompt
+    would wait for all of them. Further long prompts wait in the admission queue, where short prompts pass them. While
+    several tenants use a model, one endpoint of several has no long prompts.
+    """
+    return estimate.work.prefill_s >= LONG_PREFILL_S
+
+
+def _prefilling(
+    views: Sequence[EndpointView], prefill_s: float, spared_s: Mapping[int, float], *, leaves_one: bool
+) -> frozenset[str]:
+    """The endpoints that take no further long prompt now.
+
+    Args:
+        prefill_s: prefill (s, reference) of the request.
+        spared_s: prefill (s, reference) that the caches of endpoints spare it, by index.
+        leaves_one: whether one ready endpoint of several stays without long prompts.
+    """
+    busy = [view.name for view in views if view.prefill_us >= LONG_PREFILL_US]
+    if leaves_one:
+        ready = [view.name for view in views if view.ready and not view.draining]
+        idle = [name for name in ready if name not in busy]
+        if len(ready) > 1 and len(idle) <= 1:
+            busy += idle
+    cached = [views[index].name for index, spared in spared_s.items() if prefill_s - spared < LONG_PREFILL_S]
+    return frozenset([name for name in busy if name not in cached])

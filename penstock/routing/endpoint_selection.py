@@ -58,6 +58,13 @@ class HeldParts(NamedTuple):
 
 NOTHING_HELD: Final = HeldParts({})
 
+LONG_PREFILL_S: Final = 1.0
+"""Prefill (s) from which on a prompt is long. Engines process prompts in order, in time that grows faster than their
+length, and meanwhile all their streams are slow; the prefill of long prompts therefore counts twice in an endpoint's
+score. An endpoint does not receive two long prompts at once either (`EndpointChooser`)."""
+
+LONG_PREFILL_US: Final = int(LONG_PREFILL_S * MICROSECONDS)
+
 NO_SCORE: Final = float("inf")
 """The score of an endpoint that does not accept the request."""
 
@@ -141,6 +148,8 @@ class EndpointView:
         # better than without it.
         left_us = self.decode_us * self.in_flight / (2.0 * self.slots * self.slots)
         ahead_s = speed.start_s + (self.prefill_us + left_us) / MICROSECONDS
+        if self.prefill_us >= LONG_PREFILL_US:
+            ahead_s += self.prefill_us / MICROSECONDS
         if self.pressure > 0.0:
             ahead_s += self.pressure * self.service_s
         if streams > self.slots:

@@ -20,6 +20,7 @@ from penstock.health.progress import Stall
 from penstock.health.region_health import RegionState
 from penstock.pools.placement import Placement, WorkEstimate
 from penstock.routing.endpoint_chooser import EndpointChooser
+from penstock.routing.endpoint_selection import LONG_PREFILL_US
 from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
@@ -168,7 +169,7 @@ class LocalAttempt(Placement[Endpoint]):
         if self.first_byte(now):
             if self.outcome is None:
                 self.endpoint.progress.began(now - self.since, streaming=True)
-            self._services.shared_load.prefilled(self)
+            self._prefilled()
             try:
                 self._services.chooser.learn_first_byte(self, now)
             except Exception:
@@ -190,10 +191,17 @@ class LocalAttempt(Placement[Endpoint]):
         Releases the prefill of a response that is not streamed once the prefill should have ended.
         """
         if self.prefill_is_due(now):
-            self._services.shared_load.prefilled(self)
+            self._prefilled()
         if self._is_evidence():
             streaming = self.estimate.streaming
             self.endpoint.progress.waits(self.since, self.expected_first_byte_s(), now, streaming=streaming)
+
+    def _prefilled(self) -> None:
+        """Release the prefill. After that of a long prompt, the endpoint may take another one."""
+        services, is_long = self._services, self.prefill_us >= LONG_PREFILL_US
+        services.shared_load.prefilled(self)
+        if is_long:
+            services.on_release()
 
     def waits_for_chunk(self, since: float, now: float) -> None:
         """Record that no further byte of the response has arrived since `since` (s). Called a few times a second."""

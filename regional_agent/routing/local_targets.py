@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import Model
+from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.object_placement import ObjectRequest, why_not_at_endpoint
 from penstock.routing.reasons import ConsideredEndpoint, Reason
 from penstock.routing.region_selection import RegionView
@@ -110,7 +111,9 @@ class LocalTargets:
         """Reserve the engine of this region that would finish soonest; return the reason if there is none."""
         pool = self.endpoints.pool(context.model)
         excluded = excluded_endpoints(pool, context)
-        chosen = self.chooser.choose(pool, context.estimate, excluded, self._services.shared_load.age_s(), now)
+        estimate, age_s = context.estimate, self._services.shared_load.age_s()
+        leaves_one = is_long(estimate) and self.queue.is_shared(context, now)
+        chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
         if isinstance(chosen, Reason):
             if occupies_slot(context):
                 return Reason.SATURATED if context.busy_endpoints else chosen
@@ -136,7 +139,7 @@ class LocalTargets:
             work = context.estimate.work
             charged_s = work.prefill_s + work.decode_s - spared_s
             attempt.charged_s = charged_s
-            attempt.counter = self.queue.count_start(context, charged_s)
+            attempt.counter = self.queue.count_start(context, charged_s, attempt.since)
             return self._services.shared_load.reserve(attempt)
         attempt.released = True
         return attempt

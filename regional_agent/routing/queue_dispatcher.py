@@ -12,13 +12,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.admission.model_queue import ModelQueue, Pass, QueueHead
+from penstock.admission.model_queue import ModelQueue, Pass, QueueHead, remote_head
 from penstock.admission.queue_explanation import QueueExplanation, explain_queue
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.admission.tenant_order import QueuedRequest, urgency_at
-from penstock.admission.work_counters import ModelCounters, TenantCounter
+from penstock.admission.work_counters import TenantCounter
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
+from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
 from regional_agent.telemetry.label_values import QueueOutcome
@@ -83,8 +84,7 @@ class QueueDispatcher:
         self._clock = clock
         self._on_waited = on_waited
         self._queues: dict[str, ModelQueue[Waiter]] = {}
-        self._counters: dict[str, ModelCounters] = {}
-        """The work that tenants received, by model."""
+        self._work = shared_load.work
         self._timer: asyncio.TimerHandle | None = None
         self._yielding: dict[str, asyncio.TimerHandle] = {}
         self._pass_scheduled = False
@@ -106,16 +106,18 @@ class QueueDispatcher:
         queue = self._queues.get(model)
         return len(queue) if queue is not None else 0
 
-    def count_start(self, context: RequestContext, work_s: float) -> TenantCounter:
-        """Count the estimated work (s) of a request that starts in this region for its tenant.
+    def is_shared(self, context: RequestContext, now: float) -> bool:
+        """Whether tenants besides that of a request use its model at `now` (s)."""
+        return self._work.of(context.model).is_shared(context.estimate.tenant, now)
+
+    def count_start(self, context: RequestContext, work_s: float, now: float) -> TenantCounter:
+        """Count the estimated work (s) of a request that starts in this region at `now` (s) for its tenant.
 
         Returns:
             The counter of the tenant, whose `end` has to follow.
         """
-        counters = self._counters.get(context.model)
-        if counters is None:
-            counters = self._counters_of(context.model)
-        return counters.start(context.priority, context.estimate.tenant, context.weight, work_s)
+        counters = self._work.of(context.model)
+        return counters.start(context.priority, context.estimate.tenant, context.weight, work_s, now)
 
     def wait_s(self, model: str) -> float:
         """Time (s) that one more request for a model would wait."""
@@ -213,7 +215,7 @@ class QueueDispatcher:
             head = queue.head()
             if head is not None:
                 waited_ms = min(MAX_WAITED_MS, max(0, int((now - head.since) * 1000)))
-                waiting[model] = QueueSummary(len(queue), head.behind, waited_ms, head.which)
+                waiting[model] = QueueSummary(len(queue), head.behind, waited_ms, head.which, head.tenant)
         return waiting
 
     def explain(self, model: str) -> QueueExplanation | None:
@@ -230,21 +232,19 @@ class QueueDispatcher:
         if not remote:
             return ()
         reported_at = now - self._shared_load.age_s()
-        return [QueueHead(queue.behind, reported_at - queue.waited_ms / 1000, queue.which) for queue in remote]
+        counters = self._work.of(model)
+        return [
+            remote_head(counters, each.behind, each.tenant, reported_at - each.waited_ms / 1000, each.which)
+            for each in remote
+        ]
 
     def _queue(self, model: str) -> ModelQueue[Waiter]:
         queue = self._queues.get(model)
         if queue is None:
             queue = self._queues[model] = ModelQueue(
-                numbers_from=self._numbers_from, group_of=_residency_class, counters=self._counters_of(model)
+                numbers_from=self._numbers_from, group_of=_group, counters=self._work.of(model)
             )
         return queue
-
-    def _counters_of(self, model: str) -> ModelCounters:
-        counters = self._counters.get(model)
-        if counters is None:
-            counters = self._counters[model] = ModelCounters()
-        return counters
 
     def _dispatch_all(self) -> None:
         elsewhere, self._elsewhere = self._elsewhere, False
@@ -277,7 +277,7 @@ class QueueDispatcher:
             else:
                 if target.from_peer:
                     # The serving region measures the work; here, the tenant has had its turn.
-                    queue.start(entry).end(entry.cost_s, entry.cost_s)
+                    queue.start(entry, now).end(entry.cost_s, entry.cost_s)
                 else:
                     queue.leave(entry)
                 self._left(entry, now, QueueOutcome.DISPATCHED)
@@ -348,9 +348,14 @@ def _entry(waiter: Waiter, size_bytes: int, max_wait_s: float) -> QueueEntry:
     )
 
 
-def _residency_class(waiter: Waiter) -> str:
-    """The group of a request: requests of one residency class may use the same endpoints and regions."""
-    return waiter.context.residency.permitted.name
+def _group(waiter: Waiter) -> str:
+    """The group of a request: requests of one residency class may use the same endpoints and regions.
+
+    Long prompts are groups of their own, since an endpoint with room may take a short prompt and no long one.
+    """
+    context = waiter.context
+    name = context.residency.permitted.name
+    return f"{name}, long prompts" if is_long(context.estimate) else name
 
 
 def _refusal(detail: str, wait_s: float) -> Refusal:

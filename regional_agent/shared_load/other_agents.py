@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock.admission.region_work import Difference, differences
 from penstock.fleet.shared_counts import LEASE_S, weight_at_age, weighted_count
 from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.shared_load.published_load import PublishedLoad, QueueSummary
@@ -41,6 +42,8 @@ class OtherAgents:
         """
         self._is_known = is_known
         self._live: dict[AgentStart, _Received] = {}
+        self._work: list[Difference] = []
+        """Work that tenants received at the other agents since `take_work`."""
         self._numbers: dict[AgentStart, int] = {}
         """Last sequence number of each start, least recently received first."""
 
@@ -61,7 +64,14 @@ class OtherAgents:
         if before is None or counts is not counted:
             return counts
         past = before.load
+        if counts and (load.work or past.work):
+            self._work += differences(past.work, load.work)
         return counts and (load.loads != past.loads or load.waiting != past.waiting)
+
+    def take_work(self) -> list[Difference]:
+        """Return the work that tenants received at the other agents since the last call."""
+        work, self._work = self._work, []
+        return work
 
     def is_live(self, load: PublishedLoad) -> bool:
         """Whether the agent that published a load still publishes."""

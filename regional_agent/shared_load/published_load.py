@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from penstock.admission.region_work import MAX_PUBLISHED, MAX_WORK_US, WorkTotal
 from penstock.wire.region_key import RegionKey
 
 MAX_REQUESTS = 1_000_000
@@ -18,12 +19,18 @@ MAX_US = 10**13
 MAX_WAITED_MS = 3_600_000
 """Maximum published waiting time (ms) of a request; a longer time is published as this time."""
 
+MAX_RANK = 10_000
+"""Maximum absolute value of a published priority."""
+
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 _Requests = Annotated[int, msgspec.Meta(ge=0, le=MAX_REQUESTS)]
 _Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=MAX_WAITED_MS)]
 _Work = Annotated[int, msgspec.Meta(ge=0, le=MAX_US)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 _EndpointLoad = tuple[_Requests, _Work, _Work]
+_Total = Annotated[int, msgspec.Meta(ge=-MAX_WORK_US, le=MAX_WORK_US)]
+_Priority = Annotated[int, msgspec.Meta(ge=-MAX_RANK, le=MAX_RANK)]
+_Totals = Annotated[list[tuple[_Priority, _Name, _Total]], msgspec.Meta(max_length=MAX_PUBLISHED)]
 
 
 class QueueSummary(msgspec.Struct, array_like=True, frozen=True):
@@ -36,6 +43,8 @@ class QueueSummary(msgspec.Struct, array_like=True, frozen=True):
     """Time (ms) that the request at the head had waited when the summary was published."""
     which: int
     """Number of the request at the head, unique in the region."""
+    tenant: _Name = ""
+    """Tenant of the request at the head; empty from an agent of an earlier release."""
 
 
 class PublishedLoad(msgspec.Struct, frozen=True):
@@ -50,6 +59,8 @@ class PublishedLoad(msgspec.Struct, frozen=True):
     """Loads by endpoint: requests, reserved prefill (µs), reserved decode (µs); see `pool_accounting.Load`."""
     waiting: dict[str, QueueSummary] = {}
     """Admission queues by model."""
+    work: dict[str, _Totals] = {}
+    """Work that tenants received at this agent, by model; see `region_work`."""
 
     @property
     def field(self) -> str:
@@ -65,11 +76,13 @@ class _UncheckedLoad(msgspec.Struct, frozen=True):
     number: _Number
     loads: dict[str, msgspec.Raw] = {}
     waiting: dict[str, msgspec.Raw] = {}
+    work: dict[str, msgspec.Raw] = {}
 
 
 _decoder = msgspec.json.Decoder(PublishedLoad)
 _unchecked_decoder = msgspec.json.Decoder(_UncheckedLoad)
 _load_decoder = msgspec.json.Decoder(_EndpointLoad)
+_totals_decoder = msgspec.json.Decoder(_Totals)
 _queue_decoder = msgspec.json.Decoder(QueueSummary)
 
 
@@ -102,4 +115,8 @@ def _valid_part(encoded: bytes) -> PublishedLoad:
     for model, queue in unchecked.waiting.items():
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             queues[model] = _queue_decoder.decode(queue)
-    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues)
+    work: dict[str, list[WorkTotal]] = {}
+    for model, totals in unchecked.work.items():
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            work[model] = _totals_decoder.decode(totals)
+    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues, work)

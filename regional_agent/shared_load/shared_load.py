@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, TypeVar
 
+from penstock.admission.region_work import RegionWork, WorkTotal
 from penstock.pools.placement import Reservation
 from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -47,6 +48,8 @@ class SharedLoad:
         """Whether the last exchange with Redis succeeded."""
         self.rejected = 0
         """Number of entries in Redis that were rejected: not published by an agent of the region, or invalid."""
+        self.work = RegionWork()
+        """The work that tenants receive, at this agent and at the others."""
         self.changed = asyncio.Event()
         """Set when this agent's load or its queues have changed since `begin_publishing`."""
         self._has_changed = False
@@ -102,6 +105,10 @@ class SharedLoad:
                 )
         return loads
 
+    def work_totals(self) -> dict[str, list[WorkTotal]]:
+        """Return the work of tenants at this agent to publish, by model."""
+        return self.work.totals(self._clock())
+
     def receive(self, published: Iterable[PublishedLoad], read_at: float) -> bool:
         """Process the loads that the other agents published; returns whether their load or queues have changed.
 
@@ -113,6 +120,10 @@ class SharedLoad:
         may_differ = self._is_faded
         for load in published:
             may_differ |= self._others.receive(load, read_at)
+        work = self._others.take_work()
+        if work:
+            self.work.started_elsewhere(work, read_at)
+            may_differ = True
         return may_differ and self.fade()
 
     def fade(self) -> bool:

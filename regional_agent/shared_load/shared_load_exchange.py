@@ -118,7 +118,8 @@ class SharedLoadExchange:
     async def _exchange(self, loads: dict[str, tuple[int, int, int]], queues: Mapping[str, QueueSummary]) -> None:
         began_at = time.monotonic()
         self._number += 1
-        load = PublishedLoad(self._agent.name, self._agent.epoch, self._number, loads, dict(queues))
+        work = self._load.work_totals()
+        load = PublishedLoad(self._agent.name, self._agent.epoch, self._number, loads, dict(queues), work)
         sealed = seal_load(load, self._region_key)
         if len(sealed) > MAX_LOAD_BYTES:
             log.warning("the load of this agent is too large for the other agents", size_bytes=len(sealed))

@@ -89,8 +89,8 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
                 client.close()
                 await until(lambda: agent.held() == 0 and not list(agent.proxy.active))
                 assert agent.quotas.running("open") == 0
-                counters = agent.proxy.router.queue._counters.values()
-                assert [level.running for model in counters for level in model.priorities.values()] == [0]
+                counters = agent.proxy.router.queue._work.of(MODEL)
+                assert [level.running for level in counters.priorities.values()] == [0]
     access_log.close()
 
 

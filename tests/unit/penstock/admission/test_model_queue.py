@@ -225,12 +225,12 @@ def test_the_requests_of_a_tenant_are_in_the_order_of_their_deadlines(
         assert deadlines == sorted(deadlines)
 
 
-OWN = QueueHead(0, 5.0, 1)
+OWN = QueueHead(0, 0.0, 5.0, 1)
 
 
 def test_the_agent_whose_head_has_waited_longest_takes_the_slot() -> None:
     queue: ModelQueue[str] = ModelQueue()
-    older, younger, urgent = QueueHead(0, 4.0, 2), QueueHead(0, 6.0, 3), QueueHead(-3, 9.0, 4)
+    older, younger, urgent = QueueHead(0, 0.0, 4.0, 2), QueueHead(0, 0.0, 6.0, 3), QueueHead(-3, 0.0, 9.0, 4)
     assert queue.first_of_agents(OWN, [], 0.0) is None
     assert queue.first_of_agents(OWN, [younger], 0.0) is None
     assert queue.first_of_agents(OWN, [younger, older], 0.0) == older
@@ -239,7 +239,7 @@ def test_the_agent_whose_head_has_waited_longest_takes_the_slot() -> None:
 
 def test_a_head_that_does_not_use_its_turn_is_skipped_for_a_while() -> None:
     queue: ModelQueue[str] = ModelQueue()
-    dead, live = QueueHead(0, 3.0, 2), QueueHead(0, 4.0, 3)
+    dead, live = QueueHead(0, 0.0, 3.0, 2), QueueHead(0, 0.0, 4.0, 3)
     queue.pass_over(dead, 10.0)
     assert queue.first_of_agents(OWN, [dead], 10.0) is None
     assert queue.first_of_agents(OWN, [dead._replace(since=3.2)], 10.1) is None, "a new report of the same one"
@@ -300,7 +300,7 @@ def test_a_pass_ends_after_a_bounded_number_of_requests_without_target() -> None
 
 
 def test_a_slot_is_left_to_an_older_head_elsewhere_until_its_turn_is_over() -> None:
-    older = QueueHead(0, -1.0, 99)
+    older = QueueHead(0, 0.0, -1.0, 99)
     waiting, slots = queue_of("a1"), Slots(1, older)
     assert slots.serve(waiting) == (NextReason.OTHER_AGENT, older)
     waiting.pass_over(older, 5.0)
@@ -330,7 +330,7 @@ def test_a_pass_states_why_a_request_is_next() -> None:
 
 
 def test_a_new_request_queues_behind_those_that_precede_it_at_any_agent() -> None:
-    elsewhere = [QueueHead(-1, 0.0, 7)]
+    elsewhere = [QueueHead(-1, 0.0, 0.0, 7)]
     assert queue_of().must_queue(1, 50.0, elsewhere)
     assert not queue_of().must_queue(2, 50.0, elsewhere)
     assert queue_of("a1").must_queue(0, 0.0, ())

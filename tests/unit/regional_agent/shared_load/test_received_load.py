@@ -53,9 +53,10 @@ def load(agent: str, number: int, requests: int, epoch: int = 1) -> PublishedLoa
 def test_only_the_invalid_entry_of_a_load_is_dropped(invalid: str) -> None:
     queues = '{"bad":[-1,0,0,1],"m":[3,-1,250,7]}'
     loads = f'{{"gpu-0":{invalid},"gpu-1":[3,0,0]}}'
-    encoded = f'{{"agent":"a","epoch":1,"number":2,"loads":{loads},"waiting":{queues}}}'
+    work = f'{{"bad":{invalid},"m":[[0,"t",5]]}}'
+    encoded = f'{{"agent":"a","epoch":1,"number":2,"loads":{loads},"waiting":{queues},"work":{work}}}'
     assert open_load(KEY.seal(encoded.encode()), KEY) == PublishedLoad(
-        "a", 1, 2, {"gpu-1": (3, 0, 0)}, {"m": QueueSummary(3, -1, 250, 7)}
+        "a", 1, 2, {"gpu-1": (3, 0, 0)}, {"m": QueueSummary(3, -1, 250, 7)}, {"m": [(0, "t", 5)]}
     )
 
 
@@ -105,6 +106,25 @@ def test_an_agent_without_registration_counts_as_long_as_it_publishes(view: View
     view.load.fade()
     view.read(load("a", 10, 3))
     assert view.in_flight() == [0, 0]
+
+
+def work_of(agent: str, number: int, **totals_us: int) -> PublishedLoad:
+    return PublishedLoad(agent, 1, number, work={"m": [(0, tenant, total) for tenant, total in totals_us.items()]})
+
+
+def test_the_work_of_tenants_at_the_other_agents_counts_here(view: View) -> None:
+    counters = view.load.work.of("m").of(0)
+    counters.join("waits", 1.0)
+    view.read(work_of("a", 1, x=900_000_000), work_of("b", 1), work_of("stranger", 1))
+    assert counters.received_s("x") == 0.0, "of what happened before this agent first read the load, nothing counts"
+    view.read(work_of("a", 2, x=902_000_000), work_of("b", 2, x=1_000_000), work_of("stranger", 2, x=5_000_000))
+    assert counters.received_s("x") == 3.0
+    view.read(work_of("a", 3, x=901_000_000), work_of("a", 2, x=0))
+    assert counters.received_s("x") == 2.0, "a correction counts, and an old load does not"
+    view.now += LEASE_S
+    view.load.fade()
+    view.read(work_of("a", 4, x=990_000_000))
+    assert counters.received_s("x") == 2.0, "nothing is known of the time in which the agent was silent"
 
 
 def test_an_entry_that_is_written_again_counts_for_nothing(view: View) -> None:

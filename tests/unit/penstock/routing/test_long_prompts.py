@@ -1,0 +1,82 @@
+"""An endpoint prefills one long prompt at a time, and short prompts pass the long ones that wait."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.cost.work import CostInputs, Work
+from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.pools.placement import Placement, WorkEstimate
+from penstock.pools.pool_accounting import EndpointAccount, PoolAccount
+from penstock.routing.endpoint_chooser import EndpointChooser, is_long
+from penstock.routing.endpoint_selection import EndpointView
+from penstock.routing.reasons import Reason
+
+TOKENS = Cost(CostUnit.TOKEN, 0.001, 0.01)
+
+
+def estimate(prefill_s: float) -> WorkEstimate:
+    return WorkEstimate("t", "m", TOKENS, CostInputs(0), Work(prefill_s, 1.0), streaming=True)
+
+
+LONG, SHORT = estimate(4.0), estimate(0.01)
+
+
+class Pool:
+    def __init__(self, endpoints: int) -> None:
+        self.chooser = EndpointChooser(Random(1))
+        self.pool: PoolAccount[EndpointAccount] = PoolAccount()
+        views = [EndpointView(f"gpu-{n}", slots=8, limit=8, ready=True, completions=100) for n in range(endpoints)]
+        self.pool.set_endpoints([EndpointAccount(view, "h100") for view in views])
+        for endpoint in self.pool.endpoints:
+            endpoint.pools = (self.pool,)
+        self.pool.recount()
+        self.pool.update_speeds()
+
+    def start(self, request: WorkEstimate, *, leaves_one: bool = False) -> Placement[EndpointAccount] | Reason:
+        chosen = self.chooser.choose(self.pool, request, (), 0.0, 0.0, leaves_one=leaves_one)
+        if isinstance(chosen, Reason):
+            return chosen
+        placement = Placement(chosen[0], request, chosen[1], 0.0)
+        placement.take()
+        return placement
+
+
+@pytest.mark.parametrize(("leaves_one", "endpoints", "at_once"), [(False, 3, 3), (True, 3, 2), (True, 1, 1)])
+def test_long_prompts_wait_until_the_prefill_before_them_has_ended(
+    leaves_one: bool, endpoints: int, at_once: int
+) -> None:
+    pool = Pool(endpoints)
+    running = [pool.start(LONG, leaves_one=leaves_one) for _ in range(at_once)]
+    assert len({placement.endpoint.name for placement in running if isinstance(placement, Placement)}) == at_once
+    assert pool.start(LONG, leaves_one=leaves_one) is Reason.SATURATED
+    short = pool.start(SHORT)
+    assert isinstance(short, Placement)
+    first = running[0]
+    assert isinstance(first, Placement)
+    first.end_prefill()
+    assert isinstance(pool.start(LONG, leaves_one=leaves_one), Placement)
+
+
+def test_a_short_prompt_avoids_an_endpoint_with_a_long_one() -> None:
+    pool = Pool(2)
+    first = pool.start(LONG)
+    assert isinstance(first, Placement)
+    for _ in range(6):
+        short = pool.start(SHORT)
+        assert isinstance(short, Placement)
+        assert short.endpoint is not first.endpoint
+
+
+def test_a_prompt_whose_prefix_is_cached_is_not_long() -> None:
+    pool = Pool(1)
+    request = estimate(4.0)
+    request.session = 7
+    assert is_long(request)
+    pool.chooser.affinity.sent("gpu-0", list(range(64)), 7, "m", 0.0)
+    request.prefix = list(range(64))
+    request.cost = Cost(CostUnit.TOKEN, 4.0, 0.01)
+    assert isinstance(pool.start(LONG), Placement)
+    assert isinstance(pool.start(request), Placement)
