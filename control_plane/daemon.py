@@ -27,6 +27,7 @@ from control_plane.api.app import create_app
 from control_plane.api.leader_forwarding import ControlPlanePeers
 from control_plane.api.routes import (
     audit_routes,
+    budget_leases_routes,
     capacity_routes,
     drills_routes,
     events_routes,
@@ -79,11 +80,17 @@ from control_plane.status.fleet_view import FleetView
 from control_plane.status.status_feed import StatusFeed
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
+from control_plane.tenants import budget_leader
+from control_plane.tenants.budget_leader import BudgetLeader
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
+from control_plane.tenants.money_checkpoint import MoneyCheckpoint
 from control_plane.tenants.tenant_store import TenantStore
 from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 from control_plane.ui.session_revocations import SessionRevocations
+from penstock.policy.kinds.budgets import Budget
+from penstock.tenancy.budget_lease import BudgetKey
+from penstock.tenancy.budget_limits import budget_of
 from penstock.wire.session import Sessions
 
 REGISTRATION_TTL_S = 5
@@ -144,7 +151,7 @@ class ControlPlane:
             lease_ttl_s=leader_lease_s,
             clock=clock,
             # Wakes the planning loop, so that a change of leadership takes effect at once and not at the next tick.
-            on_change=lambda _: self._planning_rounds.wake(),
+            on_change=lambda _: self._leadership_changed(),
         )
         self._mirrors = StoreMirrors(store, rng, on_audit=lambda: self._event_rounds.wake())
         self.overrides = OverrideStore(store, self.audit, member.name, rng=rng, clock=clock)
@@ -170,6 +177,13 @@ class ControlPlane:
         self._intake = ReportIntake(
             sessions, fleet, policy=lambda: self.view.policy, leading=self._receipt, metrics=self.metrics, clock=clock
         )
+        self._budgets = BudgetLeader(
+            lambda: self.elector.epoch,
+            lambda: {name: member.region for name, member in self._mirrors.agents.values.items()},
+            self._budget_of,
+            MoneyCheckpoint(store),
+            clock,
+        )
         self._revocations = SessionRevocations(store, self.audit, rng=rng)
         self._evaluator = Evaluator()
         self.events = EventLog(clock)
@@ -186,6 +200,7 @@ class ControlPlane:
         self._event_rounds = PeriodicJob(self._detect_changes, DETECTION_INTERVAL_S)
         self._drill_rounds = PeriodicJob(self._drills.tick, drill_runner.TICK_S)
         self._repair_rounds = PeriodicJob(self._repair_revocations, REPAIR_S)
+        self._budget_rounds = PeriodicJob(self._budgets.tick, budget_leader.TICK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -249,6 +264,7 @@ class ControlPlane:
             open_routers=(
                 health_routes.routes(reporter, self.policies),
                 reports_routes.routes(self._intake, self._sessions, self.metrics.internal),
+                budget_leases_routes.routes(self._budgets, self._intake),
                 webhook_routes.routes(PolicyWebhook(webhook_secret, self._polling.wake, self.metrics)),
                 *((sign_in_routes.routes(sign_in, browsers),) if sign_in is not None else ()),
                 ui_routes.public_routes(sign_in.name if sign_in is not None else ""),
@@ -287,7 +303,16 @@ class ControlPlane:
 
     @property
     def _rounds(self) -> tuple[PeriodicJob, ...]:
-        return (self._planning_rounds, self._polling, self._event_rounds, self._drill_rounds, self._repair_rounds)
+        of_leader = (self._planning_rounds, self._drill_rounds, self._repair_rounds, self._budget_rounds)
+        return (*of_leader, self._polling, self._event_rounds)
+
+    def _leadership_changed(self) -> None:
+        self._planning_rounds.wake()
+        self._budget_rounds.wake()
+
+    def _budget_of(self, key: BudgetKey) -> Budget | None:
+        policy = self.view.policy
+        return None if policy is None else budget_of(key, policy, self._tenants.find(key.tenant))
 
     async def _repair_revocations(self) -> None:
         epoch = self.elector.epoch

@@ -49,6 +49,9 @@ AUDIT_HEAD = ROOT + "audit-head"
 JOURNAL = ROOT + "journal/"
 """Recent events, written by the leaders."""
 
+MONEY_TOTALS = ROOT + "money-totals/"
+"""What tenants have used of budgets of money, in shards, written by the leader."""
+
 REVOKED_SESSIONS = ROOT + "revoked-sessions/"
 """Revoked sessions of browsers, by a digest of the caller's name; each has a lease."""
 
@@ -81,7 +84,7 @@ _REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, REVOKED_KEYS, ROLLOUT, 
 
 def is_replaceable(key: str) -> bool:
     """Whether control planes overwrite the key, so that an attacker could replay one of its earlier values."""
-    return key in _REPLACEABLE or key.startswith((PLANS, TENANTS, REVOKED_SESSIONS))
+    return key in _REPLACEABLE or key.startswith((PLANS, TENANTS, MONEY_TOTALS, REVOKED_SESSIONS))
 
 
 def control_plane(name: str) -> str:
@@ -138,6 +141,11 @@ def revision(number: int) -> str:
 def journal_entry(number: int) -> str:
     """Returns the key of a journal entry, which is immutable; keys are in the order of the entries."""
     return f"{JOURNAL}{number:012d}"
+
+
+def money_totals(shard: int) -> str:
+    """Returns the key of a shard of the totals of money."""
+    return f"{MONEY_TOTALS}{shard:02d}"
 
 
 def revoked_sessions(caller: str) -> str:

@@ -18,7 +18,7 @@ from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import ReportVerdict
 from penstock.policy.policy import Policy
 from penstock.wire.identity import BadIdentity, ProcessRole, SpiffeId
-from penstock.wire.session import BadSignature, Sessions
+from penstock.wire.session import BadSignature, Purpose, Sessions
 from penstock.wire.signed_report import ReportHead, authenticate_head
 
 MAX_REPORT_BYTES = 256 * 1024
@@ -84,16 +84,17 @@ class ReportIntake:
         self._metrics = metrics
         self._clock = clock
 
-    def authenticate(self, headers: Mapping[str, str]) -> ReportHead:
+    def authenticate(self, headers: Mapping[str, str], purpose: Purpose = Purpose.REPORT) -> ReportHead:
         """Return the head of a report whose body is not read yet.
 
         Args:
             headers: headers of the request, with names in lower case.
+            purpose: the kind of message, if it is no report.
 
         Raises:
             BadIdentity, BadSignature: an agent of the fleet did not sign the report for this control plane.
         """
-        return authenticate_head(self._sessions, headers, self._clock())
+        return authenticate_head(self._sessions, headers, self._clock(), purpose)
 
     def admit(self, headers: Mapping[str, str]) -> ReportHead:
         """Return the head of a report, as `authenticate`, and count a report that is rejected.

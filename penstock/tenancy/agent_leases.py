@@ -82,12 +82,11 @@ class AgentLeases:
         self._wake()
         return BudgetLease(key, 0, amount, amount, full_rate(budget) / place.agents, LEASE_S)
 
-    def request(self, uses: Iterable[BudgetUse], now: float, *, may_wait: bool) -> ExchangeRequest:
+    def request(self, uses: Iterable[BudgetUse], now: float) -> ExchangeRequest:
         """Return the next request: the counters that have changed, or need more.
 
         Args:
             now: monotonic clock (s).
-            may_wait: whether the leader may delay an answer without news.
         """
         agent, region, epoch = self._name
         if now >= self._ends_at:
@@ -95,7 +94,7 @@ class AgentLeases:
         self._in_flight = [use for use in uses if self._is_news(use)][:MAX_USES]
         self._number += 1
         self._sent_at = now
-        is_waiting = may_wait and not self._in_flight
+        is_waiting = self._may_open and not self._in_flight
         return ExchangeRequest(
             agent,
             region,

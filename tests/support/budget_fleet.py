@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import exp
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit, OnLoss
@@ -85,6 +85,35 @@ class Meter:
         self.at = now
 
 
+class Meters:
+    """The counters of an agent; implements `MeteredBudgets`."""
+
+    def __init__(self, leases: AgentLeases, epoch: int) -> None:
+        self._leases = leases
+        self._epoch = epoch
+        self.of: dict[BudgetKey, Meter] = {}
+
+    def take(self, key: BudgetKey, budget: Budget, now: float, amount: float = 1.0) -> bool:
+        """Admit a request of `amount`, or refuse it."""
+        meter = self.of.get(key)
+        if meter is None:
+            meter = self.of[key] = Meter(key, budget, self._leases.opening(key, budget, now), now)
+        return meter.take(self._leases, now, amount)
+
+    def uses(self, now: float) -> list[BudgetUse]:
+        """Return the state of each counter."""
+        return [meter.use(self._epoch, self._leases, now) for meter in self.of.values()]
+
+    def apply(self, leases: Iterable[BudgetLease], now: float) -> None:
+        """Apply the leases of an answer."""
+        for lease in leases:
+            if lease.key in self.of:
+                self.of[lease.key].apply(lease, now)
+
+    def answered(self, uses: list[BudgetUse]) -> None:
+        """Do nothing: these counters stay."""
+
+
 class Agent:
     """An agent with counters."""
 
@@ -93,28 +122,20 @@ class Agent:
         self.wants_exchange = False
         self.exchanged_at = now - 10.0
         self.leases = AgentLeases(name, region, epoch, now, self._want)
-        self.meters: dict[BudgetKey, Meter] = {}
+        self._all = Meters(self.leases, epoch)
+        self.meters = self._all.of
+        self.take = self._all.take
 
-    def take(self, key: BudgetKey, budget: Budget, now: float, amount: float = 1.0) -> bool:
-        """Admit a request of `amount`, or refuse it."""
-        meter = self.meters.get(key)
-        if meter is None:
-            meter = self.meters[key] = Meter(key, budget, self.leases.opening(key, budget, now), now)
-        return meter.take(self.leases, now, amount)
-
-    def request(self, now: float, *, may_wait: bool = False) -> ExchangeRequest:
+    def request(self, now: float) -> ExchangeRequest:
         """Return the next request to the leader."""
         self.wants_exchange, self.exchanged_at = False, now
-        uses = [meter.use(self.epoch, self.leases, now) for meter in self.meters.values()]
-        return self.leases.request(uses, now, may_wait=may_wait)
+        return self.leases.request(self._all.uses(now), now)
 
     def accept(self, answer: ExchangeAnswer, now: float) -> None:
         """Apply an answer."""
         if self.leases.accept(answer) is None:
             return
-        for lease in answer.leases:
-            if lease.key in self.meters:
-                self.meters[lease.key].apply(lease, now)
+        self._all.apply(answer.leases, now)
 
     def _want(self) -> None:
         self.wants_exchange = True

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from tests.support.loopback_server import LoopbackServer
 
 Headers = list[tuple[bytes, bytes]]
-Answer = Callable[[bytes, bytes, Headers, bytes], tuple[int, bytes]]
-"""(method, target, headers, body) -> (status, body)"""
+Answer = Callable[[bytes, bytes, Headers, bytes], tuple[int, bytes] | Awaitable[tuple[int, bytes]]]
+"""(method, target, headers, body) -> (status, body), at once or later"""
 
 
 class SmallHttp(LoopbackServer):
@@ -44,7 +44,8 @@ class SmallHttp(LoopbackServer):
         self.asked.set()
         if self.silent:
             return
-        status, content = self.answer(method, target, headers, body)
+        answer = self.answer(method, target, headers, body)
+        status, content = await answer if isinstance(answer, Awaitable) else answer
         await self.answering.wait()
         writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(content), content))
         await writer.drain()

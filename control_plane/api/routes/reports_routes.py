@@ -48,7 +48,7 @@ def routes(intake: ReportIntake, sessions: Sessions, metrics: InternalMetrics) -
         """
         with metrics.receiving_report():
             try:
-                receipt = intake.receive(intake.admit(request.headers), await _read_body(request))
+                receipt = intake.receive(intake.admit(request.headers), await read_signed_body(request))
             except ReportRefused as refused:
                 raise Problem(refused.status, str(refused)) from None
             return json_response(receipt, 202)
@@ -61,15 +61,15 @@ def routes(intake: ReportIntake, sessions: Sessions, metrics: InternalMetrics) -
     return router
 
 
-async def _read_body(request: Request) -> bytes:
+async def read_signed_body(request: Request, max_bytes: int = MAX_REPORT_BYTES) -> bytes:
     """Return the body; raises 413 and 408 if it is larger or slower than the limits."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > MAX_REPORT_BYTES:
-                    raise Problem(413, f"the report is larger than {MAX_REPORT_BYTES} bytes")
+                if len(body) > max_bytes:
+                    raise Problem(413, f"the body is larger than {max_bytes} bytes")
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {BODY_TIMEOUT_S} s") from None
     return bytes(body)

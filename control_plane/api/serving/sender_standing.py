@@ -24,12 +24,15 @@ from control_plane.leadership.forwarded_caller import ForgedCaller, ForwardedCal
 from control_plane.planning.report_intake import ReportIntake
 from penstock.admission.client_network import client_network
 from penstock.admission.connection_places import Standing
-from penstock.wire import identity, signed_report
+from penstock.wire import budget_exchange, identity, signed_report
 from penstock.wire.identity import BadIdentity
-from penstock.wire.session import BadSignature
+from penstock.wire.session import BadSignature, Purpose
 
 RETRY_S = 2
 """Retry-After (s) of a caller with too many connections."""
+
+_OF_AGENTS = {signed_report.PATH: Purpose.REPORT, budget_exchange.PATH: Purpose.BUDGET_USES}
+"""Kinds of messages of agents, by path."""
 
 
 class Sender(NamedTuple):
@@ -82,8 +85,9 @@ class SenderStanding:
     async def _authenticated(self, scope: Scope) -> Sender | None:
         headers = Headers(scope=scope)
         try:
-            if (scope["method"], scope["path"]) == ("POST", signed_report.PATH):
-                return Sender(Standing.PROCESS, str(self._intake.authenticate(headers).sender))
+            purpose = _OF_AGENTS.get(scope["path"]) if scope["method"] == "POST" else None
+            if purpose is not None:
+                return Sender(Standing.PROCESS, str(self._intake.authenticate(headers, purpose).sender))
             if (token := headers.get(forwarded_caller.HEADER)) is not None:
                 forwarder, _ = self._callers.verify(token, headers.get(identity.HEADER, ""))
                 return Sender(Standing.PROCESS, str(forwarder))

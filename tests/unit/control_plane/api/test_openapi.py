@@ -13,7 +13,7 @@ from control_plane.api import responses
 from control_plane.api.openapi import TAGS, DuplicateSchema, install_description, returns
 from tests.support.api_app import OPERATOR
 
-OPEN = {"/livez", "/readyz", "/v1/reports", "/v1/policies/webhook", "/penstock/v1/identity"}
+OPEN = {"/livez", "/readyz", "/v1/reports", "/v1/budget-leases", "/v1/policies/webhook", "/penstock/v1/identity"}
 """Paths that ask for no caller."""
 
 

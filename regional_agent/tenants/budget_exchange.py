@@ -1,0 +1,120 @@
+"""Exchanges of budgets with the leader: about each second, sooner when an amount is nearly used.
+
+An agent without demand leaves its request open at the leader, which answers as soon as another agent uses a budget:
+then the parts of agents that do not use it change. No request of a client waits for an exchange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from penstock.tenancy.agent_leases import AgentLeases
+from penstock.tenancy.budget_lease import MeteredBudgets
+from penstock.wire import budget_exchange
+from penstock.wire.budget_exchange import ExchangeAnswer, ExchangeRequest, open_answer
+from penstock.wire.session import BadSignature, Purpose
+from penstock.wire.signed_report import content_digest
+from regional_agent.background_tasks import cancel, keep_running, wait_for_event
+from regional_agent.telemetry.leader_link import LeaderLink, Message, NotDelivered
+from regional_agent.upstream.address import Address
+
+INTERVAL_S = 1.0
+"""Time (s) between two exchanges of an agent with active budgets."""
+
+APART_S = 0.1
+"""Minimum time (s) between two exchanges."""
+
+TIMEOUT_S = 1.0
+"""Timeout (s) of an exchange, besides the time for which the leader may delay the answer."""
+
+log = structlog.get_logger()
+
+
+class BudgetExchange:
+    """Exchanges the counts of an agent's budgets for leases.
+
+    Args:
+        link: the way to the leader.
+        sender: name of the agent, its region and its epoch.
+        clock: monotonic clock (s).
+    """
+
+    def __init__(
+        self, link: LeaderLink, sender: tuple[str, str, int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._link = link
+        self._clock = clock
+        self._wanted = asyncio.Event()
+        self.leases = AgentLeases(*sender, clock(), self._wanted.set)
+        """The state of the exchanges, for the counters."""
+        self._meters: MeteredBudgets | None = None
+        self._is_answered = True
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, meters: MeteredBudgets) -> None:
+        """Start to exchange the counts of these counters."""
+        self._meters = meters
+        self._task = keep_running("exchange of budgets", self._keep_exchanging)
+
+    async def stop(self) -> None:
+        """Stop exchanging."""
+        if self._task is not None:
+            await cancel([self._task])
+
+    async def _keep_exchanging(self) -> None:
+        while True:
+            self._wanted.clear()
+            has_waited = await self._exchange()
+            await wait_for_event(self._wanted, at_least_s=APART_S, at_most_s=APART_S if has_waited else INTERVAL_S)
+
+    async def _exchange(self) -> bool:
+        """Exchange once. Returns whether the leader could delay the answer: then the next request follows at once."""
+        target, meters = self._link.leader, self._meters
+        if target is None or meters is None:
+            return False
+        request = self.leases.request(meters.uses(self._clock()), self._clock())
+        try:
+            answer = await self._ask(target, request)
+        except (NotDelivered, BadSignature) as failure:
+            if self._is_answered:
+                log.warning("budgets not exchanged", control_plane=str(target), reason=str(failure))
+            self._is_answered = False
+            return False
+        if answer is None:
+            return True
+        if not self._is_answered:
+            log.info("budgets are exchanged again", control_plane=str(target))
+        self._is_answered = True
+        uses = self.leases.accept(answer)
+        if uses is not None:
+            meters.apply(list(answer.leases), self._clock())
+            meters.answered(uses)
+        return request.wait_s > 0.0
+
+    async def _ask(self, target: Address, request: ExchangeRequest) -> ExchangeAnswer | None:
+        """Return the answer to a request; None if an agent's counter wanted the next exchange before.
+
+        Raises:
+            NotDelivered, BadSignature: the leader did not answer.
+        """
+        body = msgspec.msgpack.encode(request)
+        message = Message(budget_exchange.PATH, Purpose.BUDGET_USES, body)
+        sending = asyncio.ensure_future(self._link.send(target, message, TIMEOUT_S + request.wait_s))
+        try:
+            if request.wait_s:
+                wanted = asyncio.ensure_future(self._wanted.wait())
+                try:
+                    await asyncio.wait((sending, wanted), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    wanted.cancel()
+                if not sending.done():
+                    return None
+            answer = await sending
+        finally:
+            sending.cancel()
+        return open_answer(answer.body, content_digest(body), answer.session)
