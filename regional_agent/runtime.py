@@ -46,7 +46,6 @@ from regional_agent.requests.authorization import Authorization
 from regional_agent.requests.client_location import Locator
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
-from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.routing.attempt import LocalServices
 from regional_agent.routing.explain_service import ExplainService
 from regional_agent.routing.local_targets import LocalTargets
@@ -64,6 +63,8 @@ from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
 from regional_agent.telemetry.reporter import Reporter
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.state_metrics import StateMetrics
+from regional_agent.tenants.equal_parts import EqualParts
+from regional_agent.tenants.tenant_budgets import TenantBudgets
 from regional_agent.upstream.upstream_pool import UpstreamPools
 
 ADDRESS_RETRY_S = 0.5
@@ -186,8 +187,9 @@ class AgentRuntime:
         )
         self.readiness = Readiness(self.config, self.endpoints, self.peers.serve_any)
         self.responder = ProbeResponder(agent, sessions, self.config, self.endpoints, self.queue, credits)
-        quotas = Quotas(lambda: len(self._agents_here()))
-        authorization = Authorization(region, self.config, self.locator, quotas)
+        parts = EqualParts(lambda: len(self._agents_here()))
+        self.budgets = TenantBudgets(region, agent.epoch, parts, lambda: len(self._agents_here()))
+        authorization = Authorization(region, self.config, self.locator, self.budgets)
         expectations = chooser.expectations
         self.client_requests = ClientRequestReader(authorization, expectations, self.objects, self.demand, rng)
         self.forwarded_requests = ForwardedRequestReader(

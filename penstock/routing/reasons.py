@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from penstock.tenancy.exceeded_budget import ExceededBudget
+
 
 class Reason(StrEnum):
     """A stable code. Clients, metrics and audits rely on the values, so they are never renamed after a release."""
@@ -116,4 +118,6 @@ class Refusal(msgspec.Struct, frozen=True):
     allow: tuple[str, ...] = ()
     """The methods of the path, if the request has another method; else empty."""
     tenant: str = ""
-    """The tenant whose quota is used up, for the access log; empty for other refusals."""
+    """The tenant whose budget is used up, for the access log; empty for other refusals."""
+    exceeded: ExceededBudget | None = None
+    """The budget that is used up; None for other refusals."""

@@ -13,6 +13,7 @@ from regional_agent.http.headers.header_rules import REQUEST_ID_HEADER, SPECIAL_
 if TYPE_CHECKING:
     from penstock.routes.route import Route
     from penstock.routes.route_reader import RouteReader
+    from penstock.tenancy.sender_budgets import BudgetReservation
 
 _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
@@ -40,13 +41,13 @@ class BodyCheck(Protocol):
 class AcceptedHead:
     """The state of a request with a large body whose head was accepted, before the body is complete."""
 
-    __slots__ = ("holds_quota", "tenant")
+    __slots__ = ("reservation", "tenant")
 
-    def __init__(self, tenant: str, *, holds_quota: bool = False) -> None:
+    def __init__(self, tenant: str, reservation: BudgetReservation | None = None) -> None:
         self.tenant = tenant
         """The tenant that the memory of the body counts for."""
-        self.holds_quota = holds_quota
-        """Whether the request counts towards its tenant's quota. Cleared when the request context takes over."""
+        self.reservation = reservation
+        """What the request reserved of budgets. Cleared when the request context takes over."""
 
 
 class Request:

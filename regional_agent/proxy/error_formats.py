@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.policy.kinds.budgets import BudgetUnit
 from penstock.routes.route import ErrorFormat
+from penstock.tenancy.exceeded_budget import ExceededBudget
 
 OPENAI_TYPES: Final = {
     400: "invalid_request_error",
@@ -39,6 +41,15 @@ ANTHROPIC_TYPES: Final = {
 }
 """Other statuses below 500 are `invalid_request_error`, other statuses from 500 on `api_error`."""
 
+LIMIT_TYPES: Final = {
+    BudgetUnit.REQUESTS: "requests",
+    BudgetUnit.CONCURRENT_REQUESTS: "requests",
+    BudgetUnit.TOKENS: "tokens",
+    BudgetUnit.INPUT_TOKENS: "tokens",
+    BudgetUnit.OUTPUT_TOKENS: "tokens",
+}
+"""OpenAI's `error.type` of used-up budgets; of others `rate_limit_error`."""
+
 NDJSON_TYPES: Final = frozenset({b"application/x-ndjson", b"application/ndjson", b"application/jsonl"})
 EVENT_STREAM_TYPE: Final = b"text/event-stream"
 
@@ -58,9 +69,25 @@ def error_body(
         request_id: identifies the request; empty if it has no identifier yet.
     """
     if error_format is ErrorFormat.OPENAI:
-        content: Any = {"message": message, "type": openai_type(status), "param": param, "code": code}
-        return msgspec.json.encode({"error": content})
+        return openai_error(openai_type(status), code, message, param)
     return msgspec.json.encode(_OBJECTS[error_format](status, code, message, request_id))
+
+
+def openai_error(error_type: str, code: str, message: str, param: str | None = None) -> bytes:
+    """The body of an error response in OpenAI's format."""
+    content: Any = {"message": message, "type": error_type, "param": param, "code": code}
+    return msgspec.json.encode({"error": content})
+
+
+def openai_limit(exceeded: ExceededBudget, *, is_spent: bool) -> tuple[str, str]:
+    """OpenAI's `error.type` and `error.code` of a used-up budget; its SDKs and others know these words.
+
+    Args:
+        is_spent: whether the budget is of money, and a retry soon is useless.
+    """
+    if is_spent:
+        return "insufficient_quota", "insufficient_quota"
+    return LIMIT_TYPES.get(exceeded.unit, "rate_limit_error"), "rate_limit_exceeded"
 
 
 def content_type(error_format: ErrorFormat) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from random import Random
 from typing import Final
 
@@ -10,7 +11,15 @@ from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER
 from regional_agent.http.messages import Request
-from regional_agent.proxy.error_formats import anthropic_type, content_type, error_body, openai_type
+from regional_agent.proxy.error_formats import (
+    anthropic_type,
+    content_type,
+    error_body,
+    openai_error,
+    openai_limit,
+    openai_type,
+)
+from regional_agent.proxy.rate_limit_headers import lines_of_states
 
 REGIONS_HEADER = b"x-penstock-regions"
 """Response header with the entry regions to use instead, best first."""
@@ -113,7 +122,7 @@ MEANING: dict[Reason, str] = {
     Reason.BODY_TOO_LARGE: "The request body exceeds the size limit.",
     Reason.MISDIRECTED: "This region may not process the request; `x-penstock-regions` lists entry regions that may.",
     Reason.SATURATED: "All permitted endpoints are full. Retry after `retry-after` seconds.",
-    Reason.QUOTA_EXCEEDED: "The tenant's quota in this region is used up. Retry after `retry-after` seconds.",
+    Reason.QUOTA_EXCEEDED: "A budget of the tenant or key is used up. Retry after `retry-after` seconds.",
     Reason.TOO_MANY_CONNECTIONS: "Too many connections, from this address or in total. Use fewer, or retry later.",
     Reason.HEAD_TOO_LARGE: "The request line and headers exceed the limit for size or number.",
     Reason.LOCATION_UNKNOWN: "The policy depends on the client's location, which is unknown.",
@@ -149,11 +158,12 @@ def refusal_response(
         request_id: identifies the request; empty if the bytes received were not a valid request.
     """
     status = STATUS[refusal.reason]
-    code = refusal.reason.value
+    code, exceeded = refusal.reason.value, refusal.exceeded
+    is_spent = exceeded is not None and exceeded.is_money and exceeded.retry_after_s > MAX_SDK_WAIT_S
     lines = [
         b"content-type: %b\r\n" % content_type(error_format),
         b"%b: %b\r\n" % (REFUSAL_HEADER, refusal.reason.encode()),
-        _SHOULD_RETRY[RETRIES[refusal.reason]],
+        _SHOULD_RETRY[RETRIES[refusal.reason] and not is_spent],
     ]
     if status == 401:
         lines.append(b"www-authenticate: Bearer\r\n")
@@ -164,7 +174,10 @@ def refusal_response(
     if refusal.retry_after_s is not None:
         after_s = spread_retry_after_s(refusal.retry_after_s, rng)
         lines.append(b"retry-after: %d\r\n" % after_s)
-        if after_s > MAX_SDK_WAIT_S:
+        if exceeded is not None and refusal.retry_after_s <= MAX_SDK_WAIT_S:
+            # An exact time, since the budget admits the next request then; spread as above.
+            lines.append(b"retry-after-ms: %d\r\n" % ceil(refusal.retry_after_s * 1000 * (1 + rng.random() / 2)))
+        elif after_s > MAX_SDK_WAIT_S and not is_spent:
             lines.append(b"retry-after-ms: %d\r\n" % rng.randint(MAX_SDK_WAIT_S * 500, MAX_SDK_WAIT_S * 1000))
     if refusal.try_regions:
         lines.append(b"%b: %b\r\n" % (REGIONS_HEADER, ",".join(refusal.try_regions).encode()))
@@ -172,6 +185,10 @@ def refusal_response(
         lines.append(b"x-request-id: %b\r\n" % request_id.encode())
         if error_format is ErrorFormat.ANTHROPIC:
             lines.append(b"request-id: %b\r\n" % request_id.encode())
+    if exceeded is not None:
+        lines.append(lines_of_states(exceeded.states, error_format))
+    if exceeded is not None and error_format is ErrorFormat.OPENAI:
+        return status, lines, openai_error(*openai_limit(exceeded, is_spent=is_spent), refusal.detail)
     return status, lines, error_body(error_format, status, code, refusal.detail, request_id=request_id)
 
 

@@ -30,6 +30,7 @@ from regional_agent.proxy.exchange_state import (
 )
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.rate_limit_headers import rate_limit_lines
 from regional_agent.proxy.retries import refuse_retry
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection
@@ -38,6 +39,7 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.routing.queue_dispatcher import QueueEntry
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
+from regional_agent.tenants.settlement import settle
 
 _SELECTION, _QUEUE, _SENT = SpanEvent.SELECTION, SpanEvent.QUEUE, SpanEvent.SENT
 _OK, _REVOKED, _SATURATED = Outcome.OK, Outcome.REVOKED, Reason.SATURATED
@@ -288,6 +290,8 @@ class Exchange:
             return
         error_format = error_format_of(context.request)
         status, lines, body = refusal_response(refusal, proxy.rng, error_format, context.request_id)
+        if context.reservation is not None:
+            lines.append(rate_limit_lines(context.reservation.budgets, error_format))
         if outcome is None:
             outcome = outcome_of_refusal(refusal.reason, own_deadline=context.own_deadline)
         self._settle(outcome, refusal.reason.value, status, len(body))
@@ -326,8 +330,8 @@ class Exchange:
                 if sink.attempt is not None:
                     sink.attempt.settle(now, service_s, account.measured_usage if outcome is _OK else None)
             finally:
-                if context.counted:
-                    proxy.router.requests.authorization.release_quota(context.facts.tenant)
+                if context.reservation is not None:
+                    settle(proxy.router.requests.authorization.budgets, context, sink.attempt, account)
         proxy.recorder.record(context, sink.attempt, account)
         if outcome is _OK and sink.lacking is not None and sink.lacking is not sink.attempt:
             sink.lacking.charge_missing_model()

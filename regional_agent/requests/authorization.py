@@ -1,4 +1,4 @@
-"""Steps 1, 3, 4 and 5 of the request path: tenant, location of the client, residency mask and quota.
+"""Steps 1, 3, 4 and 5 of the request path: tenant, location of the client, residency mask and budgets.
 
 Under one policy the first three depend only on the client's key and location, so the results are cached by key and
 address: the next request of the same client needs one look-up.
@@ -16,18 +16,20 @@ from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
+from penstock.pools.placement import WorkEstimate
 from penstock.routing.decision import mask_at_origin
 from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.permissions import Patterns, permits_model, permits_name
+from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 from penstock.wire.route_context import RouteContext
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.requests.client_location import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.requests.tenant_authentication import EXPIRED, Keyring, credential_of
-from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.requests.withdrawn import Withdrawn
 from regional_agent.tenants.forwarded_principal import ForwardedPrincipals
 from regional_agent.tenants.principal import Principal
+from regional_agent.tenants.tenant_budgets import TenantBudgets
 
 MAX_CACHED_LOCATIONS: Final = 4096
 """Maximum number of cached (tenant, location) pairs."""
@@ -50,7 +52,7 @@ SenderKey = tuple[bytes | None, bytes | None, bytes | None, str]
 class Sender:
     """The principal and location of a client, under one policy."""
 
-    __slots__ = ("facts", "masks", "principal", "tenant")
+    __slots__ = ("budgets", "facts", "masks", "principal", "tenant")
 
     def __init__(self, principal: Principal, facts: RequestFacts, masks: Masks) -> None:
         """`masks` is shared by all senders of one tenant, location and list of permitted models."""
@@ -58,6 +60,8 @@ class Sender:
         self.tenant = principal.tenant
         self.facts = facts
         self.masks = masks
+        self.budgets: SenderBudgets | None = None
+        """The budgets that limit the sender; None if there are none."""
 
 
 class Authorization:
@@ -68,7 +72,7 @@ class Authorization:
         region: str,
         config: ActiveConfig,
         locator: Locator,
-        quotas: Quotas,
+        budgets: TenantBudgets,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Create the authorization of requests that reach an agent of `region`.
@@ -77,7 +81,7 @@ class Authorization:
             region: the region of this agent.
             config: the policy in force.
             locator: finds the client's location.
-            quotas: limits tenants to their quotas.
+            budgets: limits tenants and keys to their budgets.
             wall_clock: Unix time (s), by which API keys expire.
         """
         self._region = region
@@ -85,7 +89,8 @@ class Authorization:
         self._tenants = config.tenants
         self._config = config
         self._locator = locator
-        self._quotas = quotas
+        self.budgets = budgets
+        """Limits tenants and keys to their budgets."""
         self._location_header = self._locator.header
         self._policy: Policy | None = None
         """The policy under which all cached entries were computed."""
@@ -210,9 +215,9 @@ class Authorization:
         return verdict
 
     def accept_head(self, request: Request, now: float) -> AcceptedHead | Refusal:
-        """Accept a request with a large body by its head. It counts towards its tenant's quota from here on.
+        """Accept a request with a large body by its head. It counts as a request of its sender from here on.
 
-        `start_quota` takes the quota over; if the request ends before that, `release_head` releases it.
+        `reserve` takes the reservation over; if the request ends before that, `release_head` gives it back.
         """
         principal = self.principal_of(request)
         if isinstance(principal, Refusal):
@@ -222,28 +227,28 @@ class Authorization:
             if refusal is not None:
                 return refusal
         tenant = principal.tenant
-        started = self._quotas.start(tenant, now)
-        if isinstance(started, Refusal):
-            return started
-        return AcceptedHead(tenant.name, holds_quota=started)
+        budgets = self.budgets.of(tenant, principal.key, principal.budgets)
+        if budgets is None:
+            return AcceptedHead(tenant.name)
+        reserved = self.budgets.reserve_early(budgets, now)
+        return reserved if isinstance(reserved, Refusal) else AcceptedHead(tenant.name, reserved)
 
-    def release_head(self, head: AcceptedHead) -> None:
-        """Release the quota that an accepted head still holds. A second call does nothing."""
-        if head.holds_quota:
-            head.holds_quota = False
-            self._quotas.end(head.tenant)
+    def release_head(self, head: AcceptedHead, now: float) -> None:
+        """Give back what an accepted head still holds. A second call does nothing."""
+        reservation, head.reservation = head.reservation, None
+        if reservation is not None:
+            reservation.give_back(now)
 
-    def start_quota(self, tenant: Tenant, request: Request, now: float) -> bool | Refusal:
-        """Count a request towards the quota of its tenant, once; True if `release_quota` must release it."""
+    def reserve(
+        self, budgets: SenderBudgets, policy: Policy, estimate: WorkEstimate, request: Request, now: float
+    ) -> BudgetReservation | Refusal:
+        """Reserve what a request needs from the budgets of its sender, instead of what its head reserved."""
         head = request.accepted_head
-        if head is not None and head.holds_quota and head.tenant == tenant.name:
-            head.holds_quota = False
-            return True
-        return self._quotas.start(tenant, now)
-
-    def release_quota(self, tenant: str) -> None:
-        """Release the tenant's concurrency quota. Called exactly once per request that counts towards it."""
-        self._quotas.end(tenant)
+        held = None if head is None else head.reservation
+        reserved = self.budgets.reserve(budgets, policy, estimate, now, held)
+        if head is not None and isinstance(reserved, BudgetReservation):
+            head.reservation = None
+        return reserved
 
     def forwarded_principal(self, policy: Policy, context: RouteContext) -> Principal | Refusal:
         """Return the principal of a request that another region forwarded, or the refusal of its key or tenant."""
@@ -271,6 +276,7 @@ class Authorization:
             return principal
         facts = self._facts(principal.tenant, request, peer_ip)
         sender = Sender(principal, facts, self._masks_of(principal, facts))
+        sender.budgets = self.budgets.of(principal.tenant, principal.key, principal.budgets)
         if not request.repeats and len(forwarded_for or b"") + len(location_header or b"") <= MAX_CACHED_CHAIN_BYTES:
             if len(self._senders) >= MAX_SENDERS:
                 del self._senders[next(iter(self._senders))]

@@ -16,6 +16,7 @@ from penstock.routes.object_locations import ObjectLocation
 from penstock.routes.timeouts import NO_TIMEOUTS, total_limit_s
 from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.permissions import permits_name
+from penstock.tenancy.sender_budgets import BudgetReservation
 from penstock.wire import trace_context
 from regional_agent.http.messages import Request, valid_request_id
 from regional_agent.objects.known_objects import KnownObjects
@@ -129,16 +130,16 @@ class ClientRequestReader:
             return mask
         if location is not None and location.region not in mask.permitted.regions:
             return Refusal(Reason.NO_PERMITTED_REGION, f"residency forbids {location.region}, which has the object")
-        counted = False
-        if tenant.quota is not None:
-            started = authorization.start_quota(tenant, request, now)
-            if isinstance(started, Refusal):
-                return started
-            counted = started
+        model, route = policy.models[fields.model], request.route
+        estimate = work_estimate_of(request, fields, facts.tenant, model.cost, self._expectations)
+        estimate.adapter = adapter
+        reservation: BudgetReservation | None = None
+        if sender.budgets is not None:
+            reserved = authorization.reserve(sender.budgets, policy, estimate, request, now)
+            if isinstance(reserved, Refusal):
+                return reserved
+            reservation = reserved
         try:
-            model, route = policy.models[fields.model], request.route
-            estimate = work_estimate_of(request, fields, facts.tenant, model.cost, self._expectations)
-            estimate.adapter = adapter
             context = RequestContext(request, estimate, facts, mask, policy, now)
             headers = request.by_name or request.index()
             trace_id = next(self._trace_ids)
@@ -155,7 +156,7 @@ class ClientRequestReader:
             context.priority = tenant.priority
             context.weight = tenant.weight
             context.max_wait_s = model.max_wait_s
-            context.counted = counted
+            context.reservation = reservation
             context.asked_for = asked_for
             if location is not None:
                 context.object_location = location
@@ -163,8 +164,8 @@ class ClientRequestReader:
                 prefer_object(self.objects, context, now)
             self._demand.offered(fields.model, mask.permitted, facts.location.country)
         except BaseException:
-            if counted:
-                authorization.release_quota(tenant.name)
+            if reservation is not None:
+                reservation.give_back(now)
             raise
         return context
 

@@ -16,6 +16,7 @@ from penstock.wire.route_context import RouteContext
 from regional_agent.tenants.principal import UNIDENTIFIED, Principal
 
 if TYPE_CHECKING:
+    from penstock.tenancy.sender_budgets import BudgetReservation
     from regional_agent.http.messages import Request
     from regional_agent.telemetry.tracing.request_trace import RequestTrace
 
@@ -35,7 +36,6 @@ class RequestContext:
         "busy_endpoints",
         "client_object",
         "continuations",
-        "counted",
         "deadline_at",
         "estimate",
         "extends_text",
@@ -57,6 +57,7 @@ class RequestContext:
         "reported_error",
         "request",
         "request_id",
+        "reservation",
         "residency",
         "rests_until",
         "route_context",
@@ -119,10 +120,10 @@ class RequestContext:
         """The tenant's share among the tenants of its priority."""
         self.may_fall_back = True
         """Whether the fallback of the model may serve the request."""
-        self.counted = False
-        """Whether the request counts towards its tenant's quota at this agent."""
         self.is_in_ledger = False
         """Whether the ledger has the start of the request and not its end."""
+        self.reservation: BudgetReservation | None = None
+        """What the request reserved of budgets at this agent; None if nothing limits its sender."""
         self.object_location: ObjectLocation | None = None
         """Location of the object that the request is for, or of the earlier object that it names; None for none."""
         self.client_object = ""

@@ -109,15 +109,15 @@ class TrafficService(RoutedService):
         return lines is not None
 
     def accept_head(self, request: Request) -> AcceptedHead | Refusal:
-        """Reject a request of an unknown tenant, or of a tenant at its quota, before its large body is read."""
+        """Reject a request of an unknown tenant, or of a tenant whose budget is used up, before its body is read."""
         refusal = self.refuse_route(request)
         if refusal is not None:
             return refusal
         return self._authorization.accept_head(request, self._proxy.clock())
 
     def release_head(self, head: AcceptedHead) -> None:
-        """Release the quota of a request that ended before it had a context."""
-        self._authorization.release_head(head)
+        """Give back what a request reserved that ended before it had a context."""
+        self._authorization.release_head(head, self._proxy.clock())
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
         """Reject a request whose API key was revoked, or whose residency forbids this region."""

@@ -216,15 +216,15 @@ async def test_an_upload_counts_towards_its_quota_from_its_head_on(tmp_path: Pat
     quotas = {"a": Quota(requests_per_s=None, burst_requests=1, concurrent=2)}
     async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], quotas) as agent:
         first, second = [await unfinished(agent, "a") for _ in range(2)]
-        assert agent.quotas.running("a") == 2
+        assert agent.budgets.running("a") == 2
         third = await RawClient.connect(agent.traffic)
         third.send(large("a")[0])
-        assert code((await third.answer()).body) == "quota_exceeded", "before any of its body"
+        assert code((await third.answer()).body) == "rate_limit_exceeded", "before any of its body"
         first.close()
-        await until(lambda: agent.quotas.running("a") == 1)
+        await until(lambda: agent.budgets.running("a") == 1)
         second.send(b"}")
         assert (await second.answer()).status == 200
-        await until(lambda: agent.quotas.running("a") == 0)
+        await until(lambda: agent.budgets.running("a") == 0)
         assert len(gpu.requests) == 1
         await released(agent)
 
@@ -246,7 +246,7 @@ async def test_a_quota_held_since_the_head_is_released_when_the_request_is_refus
             client = await RawClient.connect(agent.traffic)
             client.send(upload_head(len(body), "Authorization: Bearer a", path=CHAT) + body)
             assert (await client.answer()).status == status
-            assert agent.quotas.running("a") == 0
+            assert agent.budgets.running("a") == 0
             client.close()
         await released(agent)
 
@@ -258,10 +258,10 @@ async def test_a_quota_held_since_the_head_is_released_when_the_body_is_bad(tmp_
     async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], quotas, limits=limits) as agent:
         client = await RawClient.connect(agent.traffic)
         client.send(upload_head(None, "Authorization: Bearer a", path=CHAT) + b"20000\r\n" + b"x" * 0x20000 + b"\r\n")
-        await until(lambda: agent.quotas.running("a") == 1)
+        await until(lambda: agent.budgets.running("a") == 1)
         client.send(rest)
         assert (await client.answer()).status in (400, 413)
-        assert agent.quotas.running("a") == 0
+        assert agent.budgets.running("a") == 0
         await released(agent)
 
 
@@ -275,7 +275,7 @@ async def test_a_quota_goes_to_the_tenant_that_a_new_policy_gives_the_key(tmp_pa
         agent.config.policy = msgspec.structs.replace(agent.config.policy, tenants=swapped)
         client.send(b"}")
         assert (await client.answer()).status == 200
-        assert (agent.quotas.running("a"), agent.quotas.running("b")) == (0, 0)
+        assert (agent.budgets.running("a"), agent.budgets.running("b")) == (0, 0)
         await released(agent)
 
 
@@ -286,14 +286,14 @@ async def test_an_audio_upload_that_was_started_holds_the_quota_of_its_tenant(tm
         head = upload_head(300_000, "Authorization: Bearer a", "Content-Type: audio/wav", f"X-Model: {MODEL}")
         client.send(head + b"x" * 200_000)
         await until(lambda: bool(gpu.head))
-        assert agent.quotas.running("a") == 1
+        assert agent.budgets.running("a") == 1
         second = await RawClient.connect(agent.traffic)
         second.send(head)
-        assert code((await second.answer()).body) == "quota_exceeded"
+        assert code((await second.answer()).body) == "rate_limit_exceeded"
         gpu.read_on.set()
         client.send(b"x" * 100_000)
         assert (await client.answer()).status == 200
-        assert agent.quotas.running("a") == 0
+        assert agent.budgets.running("a") == 0
         await released(agent)
 
 

@@ -168,7 +168,10 @@ async def test_a_tenant_over_its_rate_is_refused_with_retry_after(tmp_path: Path
         under_quota(agent, Quota(requests_per_s=0.01, burst_requests=2, concurrent=None))
         assert [(await ask(agent))[0] for _ in range(2)] == [200, 200]
         status, headers, body = await ask(agent)
-        assert (status, json.loads(body)["error"]["code"]) == (429, "quota_exceeded")
+        assert (status, headers["x-penstock-refusal"]) == (429, "quota_exceeded")
+        error = json.loads(body)["error"]
+        assert (error["code"], error["type"]) == ("rate_limit_exceeded", "requests")
+        assert "0.6 requests per minute in this region" in error["message"]
         assert 90 <= int(headers["retry-after"]) <= 150
         assert 30_000 <= int(headers["retry-after-ms"]) <= 60_000, "SDKs ignore more than 60 s"
         assert len(agent.offered) == 2, "what a quota refuses is no demand to plan for"
@@ -191,14 +194,14 @@ async def test_every_end_of_a_request_releases_its_concurrency(tmp_path: Path) -
         stays, leaves = await RawClient.connect(agent.traffic), await RawClient.connect(agent.traffic)
         for client in (stays, leaves):
             client.send(post(BODY))
-        await until(lambda: agent.quotas.running("open") == 2)
+        await until(lambda: agent.budgets.running("open") == 2)
         assert (await ask(agent))[0] == 429
         leaves.close()
-        await until(lambda: agent.quotas.running("open") == 1)
+        await until(lambda: agent.budgets.running("open") == 1)
         go_on.set()
         assert (await stays.answer())[0] == 200
         assert (await ask(agent))[0] == 200
-        await until(lambda: agent.quotas.running("open") == 0)
+        await until(lambda: agent.budgets.running("open") == 0)
         stays.close()
 
 

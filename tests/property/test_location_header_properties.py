@@ -32,9 +32,9 @@ from regional_agent.requests.authorization import Authorization
 from regional_agent.requests.client_location import Locator
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.tenants.tenant_index import TenantIndex
+from tests.support.budgets import equal_budgets
 
 POLICY = Policy(
     {"de-1": Region("de-1", "DE", 50.0, 8.0)},
@@ -87,7 +87,7 @@ def test_only_a_trusted_proxy_sets_the_location(
     locator: Locator, asked: list[tuple[str, list[tuple[bytes, bytes]]]]
 ) -> None:
     config = cast(ActiveConfig, SimpleNamespace(policy=POLICY, tenants=TenantIndex()))
-    authorization = Authorization("de-1", config, locator, Quotas(lambda: 1))
+    authorization = Authorization("de-1", config, locator, equal_budgets("de-1"))
     demand = DemandMeter(lambda: 0.0)
     reader = ClientRequestReader(authorization, CostEstimator(), KnownObjects(), demand, Random(1))
     for peer_ip, headers in asked:

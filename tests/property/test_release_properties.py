@@ -88,7 +88,7 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
                     assert await client.chunk() == b"", "the client gets all of the answer"
                 client.close()
                 await until(lambda: agent.held() == 0 and not list(agent.proxy.active))
-                assert agent.quotas.running("open") == 0
+                assert agent.budgets.running("open") == 0
                 counters = agent.proxy.router.queue._work.of(MODEL)
                 assert [level.running for level in counters.priorities.values()] == [0]
     access_log.close()

@@ -46,7 +46,6 @@ from regional_agent.requests.authorization import Authorization
 from regional_agent.requests.client_location import Locator
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.forwarded_request_reader import ForwardedRequestReader
-from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.routing.attempt import LocalServices
 from regional_agent.routing.explain_service import ExplainService
 from regional_agent.routing.local_targets import LocalTargets
@@ -68,6 +67,7 @@ from regional_agent.tenants.tenant_index import TenantIndex
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
+from tests.support.budgets import equal_budgets
 from tests.support.identities import region_sessions, session_between
 from tests.support.planet import MODEL, policy
 from tests.support.shared_loads import region_keys
@@ -124,7 +124,7 @@ class Agent:
         self.config, self.endpoints, self.shared_load, self.queue = config, endpoints, shared_load, queue
         self.peers, self.metrics = peers, metrics
         self.agents_here = 1
-        self.quotas = Quotas(lambda: self.agents_here)
+        self.budgets = equal_budgets(agents=lambda: self.agents_here)
         self.location: Location = NOWHERE
         self.locator: Any = locator or SimpleNamespace(
             header=b"", generation=0, locate_client=lambda ip, forwarded_for, reported: self.location
@@ -336,7 +336,7 @@ def admin_service(
 def _router(agent: Agent, region: str) -> Router:
     rng, peers = Random(1), cast(Any, agent.peers)
     chooser = EndpointChooser(rng)
-    authorization = Authorization(region, agent.config, agent.locator, agent.quotas)
+    authorization = Authorization(region, agent.config, agent.locator, agent.budgets)
     requests = ClientRequestReader(authorization, chooser.expectations, agent.objects, cast(Any, agent.demand), rng)
     services = LocalServices(region, agent.endpoints, agent.shared_load, chooser, agent.queue.room_appeared)
     forwarding = PeerTargets(region, agent.config, peers, time.monotonic)

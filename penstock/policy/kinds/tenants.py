@@ -42,10 +42,8 @@ class DataClass(PolicyStruct, frozen=True):
 
 
 class Quota(PolicyStruct, frozen=True):
-    """Limits of a tenant in each region in which its clients enter.
-
-    Each agent of a region enforces an equal part: where clients are spread over agents unevenly, some requests are
-    refused before the whole quota is used.
+    """Limits of a tenant in each region in which its clients enter: the short form of two budgets with the scope
+    `region`, of requests per minute and of concurrent requests.
     """
 
     requests_per_s: Annotated[float, bounds(gt=0, le=1e6)] | None

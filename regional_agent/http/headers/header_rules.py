@@ -152,10 +152,10 @@ class HeaderFilter(dict[bytes, bytes]):
     The map is a cache that is filled on demand; few names occur.
     """
 
-    def __init__(self, removed: frozenset[bytes], *, own_pass: bool = False) -> None:
-        """Remove the headers `removed` and all hop-by-hop headers; `own_pass` lets Penstock's own headers pass."""
+    def __init__(self, removed: frozenset[bytes], prefixes: tuple[bytes, ...] = (OWN_PREFIX,)) -> None:
+        """Remove the headers `removed`, those with one of `prefixes`, and all hop-by-hop headers."""
         self._removed = removed | HOP_BY_HOP
-        self._own_pass = own_pass
+        self._prefixes = prefixes
 
     def lines(self, headers: list[Header]) -> list[bytes]:
         """Return the header lines that pass."""
@@ -167,7 +167,7 @@ class HeaderFilter(dict[bytes, bytes]):
         `_` counts as `-`, since CGI and WSGI servers do not distinguish them.
         """
         canonical = name.replace(b"_", b"-")
-        passes = canonical not in self._removed and (self._own_pass or not canonical.startswith(OWN_PREFIX))
+        passes = canonical not in self._removed and not canonical.startswith(self._prefixes)
         if name != canonical and decides(canonical):
             passes = False
         start = name + b": " if passes else b""
@@ -197,8 +197,13 @@ ONLY_FROM_THIS_AGENT: Final = frozenset(
 """Response headers that do not pass. The policy decides on cross-origin requests; `alt-svc` and `via` have addresses of
 servers."""
 
-_FROM_ENGINE: Final = HeaderFilter(ONLY_FROM_THIS_AGENT | {orca.HEADER, preemption.HEADER})
-_FROM_PEER: Final = HeaderFilter(ONLY_FROM_THIS_AGENT, own_pass=True)
+LIMIT_PREFIXES: Final = (b"x-ratelimit-", b"anthropic-ratelimit-")
+"""Response headers about what is left of budgets. The agent writes them; those of engines are about other limits."""
+
+_FROM_ENGINE: Final = HeaderFilter(
+    ONLY_FROM_THIS_AGENT | {orca.HEADER, preemption.HEADER}, (OWN_PREFIX, *LIMIT_PREFIXES)
+)
+_FROM_PEER: Final = HeaderFilter(ONLY_FROM_THIS_AGENT, LIMIT_PREFIXES)
 
 
 def response_lines_to_client(headers: list[Header], by_name: Container[bytes], *, from_peer: bool) -> list[bytes]:

@@ -7,6 +7,8 @@ from typing import Final
 from regional_agent.http.headers.header_rules import Header, response_lines_to_client
 from regional_agent.http.headers.link_headers import without_server_address
 from regional_agent.http.messages import Request, response_head
+from regional_agent.proxy.error_responses import error_format_of
+from regional_agent.proxy.rate_limit_headers import rate_limit_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.websocket.websocket_offer import selected_line
@@ -15,7 +17,7 @@ MAX_CACHED_ENDPOINTS: Final = 4096
 
 
 class ResponseHeaders:
-    """Writes the request's ID, the region and endpoint that serve it, and a substituted model."""
+    """Writes the request's ID, the region and endpoint that serve it, a substituted model, and the rest of budgets."""
 
     __slots__ = ("_by_endpoint", "_region")
 
@@ -31,6 +33,8 @@ class ResponseHeaders:
             lines += self._by_endpoint.get(endpoint) or self._endpoint_lines(endpoint)
         if context.model != context.asked_for:
             lines += b"x-penstock-model: %b\r\n" % context.model.encode()
+        if context.reservation is not None:
+            lines += rate_limit_lines(context.reservation.budgets, error_format_of(context.request))
         return lines
 
     def _endpoint_lines(self, endpoint: str) -> bytes:

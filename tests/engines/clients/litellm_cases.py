@@ -100,7 +100,7 @@ def retries() -> None:
     try:
         litellm.completion(**limited, max_retries=0)
     except litellm.RateLimitError as error:
-        expect("quota_exceeded" in str(error) or "quota" in str(error), error)
+        expect("has used up the budget" in str(error), error)
     else:
         raise Failed("no RateLimitError")
     time.sleep(ASKED["retry_after_s"] + 0.5)

@@ -150,7 +150,7 @@ def rate_limit() -> None:
     try:
         sdk.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=1, **EXACT)
     except openai.RateLimitError as error:
-        expect(error.code == "quota_exceeded", error)
+        expect(error.code == "rate_limit_exceeded", error)
         expect(float(error.response.headers["retry-after"]) >= 1, error.response.headers)
     else:
         expect(False, "no RateLimitError")

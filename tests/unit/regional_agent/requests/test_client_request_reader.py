@@ -29,9 +29,9 @@ from regional_agent.requests.authorization import Authorization
 from regional_agent.requests.client_location import MAX_CACHED_CHAIN_BYTES, Locator
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.requests.tenant_quotas import Quotas
 from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.tenants.tenant_index import TenantIndex
+from tests.support.budgets import equal_budgets
 
 PROXY = "127.0.0.9"
 TOLD = {b"DE": Location("DE"), b"FR": Location("FR"), b"FR,DE": Location("BE")}
@@ -52,7 +52,7 @@ class Here:
             header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate, generation=0
         )
         config, locator = cast(ActiveConfig, self.active_config), cast(Locator, self.locator)
-        self.authorization = Authorization("de-1", config, locator, Quotas(lambda: 1))
+        self.authorization = Authorization("de-1", config, locator, equal_budgets("de-1"))
         demand = DemandMeter(lambda: 0.0)
         self.reader = ClientRequestReader(self.authorization, CostEstimator(), KnownObjects(), demand, Random(1))
 

@@ -1,0 +1,412 @@
+"""The use of one budget at one agent: reserved at admission by an estimate, settled by what a request used.
+
+An agent spends only what it was granted (`unspent`). While the leader answers, its leases add amounts. Without a
+leader, the agent adds amounts itself, at a rate: that of the last lease for `hold_s`, then as `on_loss` says. Times are
+monotonic (s) but for the periods of money, which are days and months of the wall clock.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf
+from typing import Final
+
+from penstock.policy.kinds.budgets import Budget, BudgetUnit, OnLoss
+from penstock.policy.kinds.tenants import DEFAULT_HOLD_S
+from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, BudgetUse, period_end, period_of
+from penstock.tenancy.without_leader import full_rate, rate_without_leader
+
+MAX_EXCESS_MINUTES: Final = 10.0
+"""Maximum amount by which a request exceeds its estimate, as a time of the whole budget: a wrong report of an engine
+must not lock a tenant out for longer."""
+
+EXCHANGE_S: Final = 1.0
+"""Time (s) after which a refused request can expect a lease, if the fleet has some of the budget left."""
+
+USUAL_REQUESTS: Final = 8.0
+"""Number of requests whose mean is the usual amount."""
+
+DEMAND_S: Final = 2.0
+"""Time constant (s) of the mean of what clients ask for."""
+
+MONEY_BURST_S: Final = 3600.0
+"""Without a leader, money that was not spent for this time (s) may be spent at once."""
+
+_REQUESTS, _CONCURRENT = BudgetUnit.REQUESTS, BudgetUnit.CONCURRENT_REQUESTS
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
+
+ONE: Final = 0
+INPUT: Final = 1
+OUTPUT: Final = 2
+BOTH: Final = 3
+GPU: Final = 4
+MONETARY: Final = 5
+"""What a budget counts: requests, input tokens, output tokens, tokens, GPU seconds, money."""
+
+_COUNTS: Final = {
+    BudgetUnit.REQUESTS: ONE,
+    BudgetUnit.INPUT_TOKENS: INPUT,
+    BudgetUnit.OUTPUT_TOKENS: OUTPUT,
+    BudgetUnit.TOKENS: BOTH,
+    BudgetUnit.GPU_SECONDS: GPU,
+    BudgetUnit.CONCURRENT_REQUESTS: ONE,
+    BudgetUnit.MONEY_PER_DAY: MONETARY,
+    BudgetUnit.MONEY_PER_MONTH: MONETARY,
+}
+
+
+def counted_by(unit: BudgetUnit) -> int:
+    """Return what a budget of a unit counts, one of the numbers above."""
+    return _COUNTS[unit]
+
+
+class Amounts:
+    """What a request needs by its estimate, or used."""
+
+    __slots__ = ("cached_tokens", "gpu_s", "input_tokens", "money", "output_tokens", "requests")
+
+    def __init__(self, requests: float = 1.0) -> None:
+        """Be the amounts of a request without tokens, GPU time and cost; 0 `requests` for one that did not start."""
+        self.requests = requests
+        self.input_tokens = 0.0
+        """Tokens of the prompt, those of a cache included."""
+        self.cached_tokens = 0.0
+        self.output_tokens = 0.0
+        self.gpu_s = 0.0
+        self.money = 0.0
+
+
+class BudgetMeter:
+    """What one agent uses of one budget."""
+
+    __slots__ = (
+        "_agents",
+        "_asked",
+        "_at",
+        "_burst",
+        "_cached_weight",
+        "_demand",
+        "_ended_at",
+        "_enough",
+        "_full",
+        "_left_period",
+        "_left_spent",
+        "_max_excess",
+        "_most",
+        "_open",
+        "_peak",
+        "_per_s",
+        "_refill_per_s",
+        "_reported_at",
+        "_rest",
+        "_rest_at",
+        "_rule_at",
+        "_shown",
+        "_shown_at",
+        "_usual",
+        "budget",
+        "counts",
+        "held",
+        "hold_s",
+        "is_closed",
+        "is_concurrency",
+        "is_money",
+        "keep",
+        "key",
+        "lost",
+        "low",
+        "on_loss",
+        "period",
+        "period_end",
+        "rate_per_s",
+        "spent",
+        "unspent",
+        "used_at",
+    )
+
+    def __init__(self, key: BudgetKey, budget: Budget, opening: BudgetLease, now: float, wall: float) -> None:
+        """Start a counter.
+
+        Args:
+            opening: the lease with which the counter starts.
+            wall: Unix time (s), for budgets of money.
+        """
+        self.key = key
+        self.counts = _COUNTS[key.unit]
+        """What the budget counts: one of the numbers above."""
+        self.is_money = key.unit in MONEY
+        self.is_concurrency = key.unit == _CONCURRENT
+        self.unspent = opening.amount
+        """Amount that may be used without a further lease; negative: a debt."""
+        self.spent = 0.0
+        """Amount that settled requests used since the counter began; of money, in the period."""
+        self.held = 0.0
+        """Amount that running requests reserved."""
+        self.keep = opening.keep
+        """Largest `unspent` that the agent keeps."""
+        self.rate_per_s = opening.rate_per_s
+        """Rate of the last lease, for the time after its end."""
+        self.low = opening.keep / 4.0
+        """Below this amount, another lease is due."""
+        self.is_closed = False
+        """Whether the counter ends with the next exchange."""
+        self.period = max(period_of(key.unit, wall), opening.period)
+        """Number of the day or month of money; else 0."""
+        self.period_end = period_end(key.unit, self.period) if self.is_money else inf
+        """Unix time (s) of the end of the period; inf for other units."""
+        self.used_at = now
+        """Time (s) of the last request."""
+        self._left_period, self._left_spent = self.period, 0.0
+        self._open = 0
+        self._at = self._reported_at = now
+        self.lost = False
+        """Whether no leader answers, so that the agent adds to `unspent` itself."""
+        self._refill_per_s = 0.0
+        """Rate (units per second) at which it does so."""
+        self._most = 0.0
+        """Largest `unspent` that it adds up to."""
+        self._agents = 1
+        """Agents that the budget covers, as last known."""
+        self._ended_at = 0.0
+        """Time (s) at which the leases ended."""
+        self._rule_at = inf
+        """Time (s) at which `on_loss` replaces the last rate."""
+        self.hold_s = DEFAULT_HOLD_S
+        """Time (s) for which the last rates continue without a leader."""
+        self.on_loss = OnLoss.SHARE
+        """The rates afterwards."""
+        self._asked = 0.0
+        """Amount that requests asked for since the last report; of concurrent requests, the refused ones."""
+        self._usual = 1.0
+        """Amount of a usual request."""
+        self._peak = self._demand = 0.0
+        self.use_budget(budget, now)
+
+    def use_budget(self, budget: Budget, now: float) -> None:
+        """Use a limit, from the next lease on. What was used stays used."""
+        self.budget = budget
+        per_minute = not (self.is_money or self.is_concurrency)
+        burst = self._burst = budget.largest_burst if per_minute else budget.limit
+        self._per_s = budget.per_s if per_minute else 0.0
+        self._max_excess = inf if self.is_money else MAX_EXCESS_MINUTES * budget.limit
+        # A larger request waits for half of the burst and owes the rest, since an agent seldom has all of the burst.
+        self._cached_weight = budget.cached_weight
+        self._enough = (
+            inf if self.is_money or self.is_concurrency else burst if self.key.unit == _REQUESTS else burst / 2.0
+        )
+        self._full = self._enough
+        """With this amount unspent, a request of any size is admitted."""
+        self._rest, self._rest_at = burst, now
+        self._shown, self._shown_at = burst, now
+
+    @property
+    def used(self) -> float:
+        """Amount used since the counter began, estimates of running requests included."""
+        return self.spent + self.held
+
+    def amount_of(self, amounts: Amounts) -> float:
+        """Return what a request needs or used of this budget."""
+        counts = self.counts
+        if counts == ONE:
+            return amounts.requests
+        if counts == OUTPUT:
+            return amounts.output_tokens
+        if counts == GPU:
+            return amounts.gpu_s
+        if counts == MONETARY:
+            return amounts.money
+        tokens = amounts.input_tokens - amounts.cached_tokens * (1.0 - self._cached_weight)
+        return tokens if counts == INPUT else tokens + amounts.output_tokens
+
+    def lacks(self, amount: float, now: float) -> bool:
+        """Whether a request that needs `amount` has to be refused."""
+        if self.lost:
+            self._refill(now)
+        return self.unspent < amount and self.unspent < self._full
+
+    def take(self, amount: float, now: float) -> None:
+        """Reserve `amount`; only after `lacks` returned False for it."""
+        self.unspent -= amount
+        self.held += amount
+        self._open += 1
+        self.used_at = now
+        if self.is_concurrency:
+            self._peak = max(self._peak, self.held)
+        else:
+            self._asked += amount
+            self._usual += (amount - self._usual) / USUAL_REQUESTS
+            self._rest = self.rest(now) - amount
+            self._rest_at = now
+
+    def refuse(self, amount: float, now: float) -> None:
+        """Count a request that was refused because of this budget: it is demand."""
+        self._asked += amount
+        self._usual += (amount - self._usual) / USUAL_REQUESTS
+        self.used_at = now
+
+    def settle(self, reserved: float, actual: float, now: float) -> None:
+        """Replace a reservation by the amount that was used; 0 gives it back. Called once per `take`."""
+        self._open -= 1
+        # Exactly zero without running requests, whatever the sums of fractions came to.
+        self.held = self.held - reserved if self._open else 0.0
+        if self.is_concurrency:
+            self.unspent += reserved
+            return
+        actual = min(actual, reserved + self._max_excess)
+        self.spent += actual
+        self.unspent += reserved - actual
+        self._rest += reserved - actual
+
+    def retry_after_s(self, amount: float, now: float, wall: float) -> float:
+        """Return the time (s) after which a refused request of `amount` can be admitted, if no other one is."""
+        needed = min(amount, self._full)
+        if self.is_concurrency:
+            return EXCHANGE_S
+        if self.lost:
+            rate = self._refill_per_s
+            return (needed - self.unspent) / rate if rate else EXCHANGE_S
+        missing = needed - self.rest(now)
+        if missing <= 0.0:
+            return EXCHANGE_S
+        return max(EXCHANGE_S, self.period_end - wall if self.is_money else missing / self._per_s)
+
+    # what is left, for clients
+
+    def rest(self, now: float) -> float:
+        """Return what is left of the whole budget, as far as this agent knows."""
+        return min(self._burst, self._rest + (now - self._rest_at) * self._per_s)
+
+    def remaining(self, now: float) -> float:
+        """Return what is left of a budget per minute, as clients read it.
+
+        It rises only with time, at the rate of the budget: what a reservation had too much comes back at that rate.
+        Without a leader, it is what is left of this agent's part.
+        """
+        shown = min(self._shown + (now - self._shown_at) * self._per_s, self.unspent if self.lost else self.rest(now))
+        self._shown, self._shown_at = shown, now
+        return max(0.0, shown)
+
+    def show_none(self, now: float) -> None:
+        """Let clients read that nothing is left, since a request was refused."""
+        self.remaining(now)
+        self._shown = min(0.0, self._shown)
+
+    def reset_s(self, now: float) -> float:
+        """Return the time (s) after which `remaining` is the whole burst, or the agent's part, without requests."""
+        self.remaining(now)
+        if not self.lost:
+            return (self._burst - self._shown) / self._per_s
+        missing = self._most - self.unspent
+        return missing / self._refill_per_s if missing > 0.0 and self._refill_per_s else 0.0
+
+    # the exchange with the leader
+
+    def use(self, epoch: int, now: float) -> BudgetUse:
+        """Return the report of this counter. Drops what the agent may not keep.
+
+        Args:
+            epoch: number of the counter, see `BudgetUse`.
+        """
+        if self.lost:
+            self._refill(now)
+        elif self.unspent > self.keep:
+            self.unspent = self.keep
+        elapsed_s = max(1e-3, now - self._reported_at)
+        if self.is_concurrency:
+            asked, self._peak = self._peak + self._asked, self.held
+        else:
+            asked = self._asked / elapsed_s
+        old = exp(-elapsed_s / DEMAND_S)
+        self._demand = self._demand * old + asked * (1.0 - old)
+        self._asked, self._reported_at = 0.0, now
+        if self.is_closed:
+            return BudgetUse(self.key, epoch, self.used, 0.0, 0.0, period=self.period, closed=True)
+        return BudgetUse(
+            self.key, epoch, self.used, self.unspent, self._demand, self.rate_per_s, self.period, self._usual
+        )
+
+    def apply(self, lease: BudgetLease, now: float) -> None:
+        """Add the amount of a lease, which is applied once."""
+        if self.is_money and lease.period != self.period:
+            self.enter(lease.period)
+        self.unspent += lease.amount
+        self.keep, self.rate_per_s = lease.keep, lease.rate_per_s
+        self.low = lease.keep / 4.0
+
+    def enter(self, period: int) -> None:
+        """Begin another day or month of money, in which running requests will be charged.
+
+        A period to which the clock returns has the amount that was spent in it: no jump gives it its budget twice.
+        """
+        left, spent = self._left_period, self._left_spent
+        self._left_period, self._left_spent = self.period, self.spent
+        if period == left:
+            self.spent = spent
+        elif period > self.period:
+            self.spent = 0.0
+        self.period, self.period_end = period, period_end(self.key.unit, period)
+        self._rest = self._burst - self.held
+        if not self.lost:
+            self.unspent = -self.held
+
+    def close(self) -> None:
+        """End the counter, which the next report closes. Only while no request runs."""
+        self.is_closed = True
+        self.unspent = 0.0
+
+    def reopen(self, opening: BudgetLease, now: float) -> None:
+        """Continue a closed counter that the leader has not forgotten yet."""
+        self.is_closed = False
+        self.keep, self.rate_per_s, self.used_at = opening.keep, opening.rate_per_s, now
+        self.unspent += opening.amount
+
+    def is_idle(self, since: float) -> bool:
+        """Whether no request runs or came after `since` (s), and nothing is owed."""
+        return (
+            self.used_at < since
+            and not self._open
+            and (self.unspent >= self._most if self.lost else self.unspent >= 0.0)
+        )
+
+    # without a leader
+
+    def lose(self, ended_at: float, agents: int, now: float) -> None:
+        """Continue without a leader. What is left of leases is dropped, since the leader grants it to others.
+
+        Args:
+            ended_at: time (s) at which the leases ended.
+            agents: number of agents that the budget covers, as last known.
+        """
+        if not self.lost:
+            self.unspent = min(self.unspent, 0.0)
+        self.add_at_rate(ended_at, agents, now)
+
+    def add_at_rate(self, ended_at: float, agents: int, now: float) -> None:
+        """As `lose`, and keep what the counter started with."""
+        if not self.lost:
+            self._at = now
+        self.lost, self._agents, self._ended_at = True, agents, ended_at
+        self._use_rate(now)
+
+    def regain(self) -> None:
+        """Spend only leases again."""
+        self.lost, self._full = False, self._enough
+
+    def _refill(self, now: float) -> None:
+        if now >= self._rule_at:
+            self._use_rate(now)
+        if self.unspent < self._most:
+            self.unspent = min(self._most, self.unspent + (now - self._at) * self._refill_per_s)
+        self._at = now
+
+    def _use_rate(self, now: float) -> None:
+        budget, ended_s, loss = self.budget, now - self._ended_at, (self.hold_s, self.on_loss)
+        rate = rate_without_leader(budget, self.rate_per_s, self._agents, ended_s, loss)
+        self._rule_at = inf if ended_s >= self.hold_s else self._ended_at + self.hold_s
+        if self.is_concurrency:
+            self.unspent = rate - self.held
+            return
+        self._refill_per_s = rate
+        share = rate / full_rate(budget)
+        burst = full_rate(budget) * MONEY_BURST_S if self.is_money else self._burst
+        self._most = max(burst * share, min(1.0, burst)) if rate else 0.0
+        self._full = min(self._enough, self._most) if rate else inf

@@ -1,0 +1,129 @@
+"""The budgets that limit the requests of one sender, and what one request reserves of them.
+
+A request reserves from all of its budgets or from none. A reservation is settled once, by what the request used.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.policy.kinds.budgets import Budget
+from penstock.policy.kinds.tenants import Tenant
+from penstock.tenancy.budget_lease import BudgetKey
+from penstock.tenancy.budget_meter import GPU, MONETARY, ONE, Amounts, BudgetMeter, counted_by
+
+NO_AMOUNTS: Final = Amounts(0.0)
+"""The amounts of a request that gives back everything."""
+
+
+class SenderBudgets:
+    """The meters of a tenant and of one of its keys."""
+
+    __slots__ = (
+        "_early",
+        "generation",
+        "header_cache",
+        "is_stale",
+        "key_budgets",
+        "limits",
+        "meters",
+        "needs_estimate",
+        "needs_gpu",
+        "needs_money",
+        "tenant",
+    )
+
+    def __init__(self, tenant: Tenant, key_budgets: tuple[Budget, ...], limits: dict[BudgetKey, Budget]) -> None:
+        """Name the budgets; the agent sets their meters."""
+        self.tenant = tenant
+        self.key_budgets = key_budgets
+        # Those of which the need is known from the head of a request come first.
+        self.limits = sorted(limits.items(), key=lambda item: counted_by(item[0].unit) != ONE)
+        """The budgets by name."""
+        counts = [counted_by(key.unit) for key in limits]
+        self._early = counts.count(ONE)
+        self.needs_estimate = self._early < len(counts)
+        """Whether the tokens, the GPU time or the cost of requests are limited."""
+        self.needs_gpu = GPU in counts
+        self.needs_money = MONETARY in counts
+        self.meters: list[BudgetMeter] = []
+        """The meters of `limits`, in the same order."""
+        self.generation = -1
+        """The generation of the agent's meters in which `meters` were found; later, some may have been forgotten."""
+        self.header_cache: object = None
+        """What the writer of response headers keeps."""
+
+    def reserve(self, amounts: Amounts, now: float, held: BudgetReservation | None = None) -> Reserved:
+        """Reserve what a request needs from all budgets; or return the first budget that lacks it, and reserve nothing.
+
+        Args:
+            held: the reservation by the head of the request, which becomes the result; None if there is none.
+        """
+        first = 0 if held is None else self._early
+        return self._reserve(amounts, now, first, len(self.meters), held)
+
+    def reserve_early(self, now: float) -> Reserved:
+        """Reserve what is known from the head of a request: one request, and one place."""
+        return self._reserve(Amounts(), now, 0, self._early, None)
+
+    def _reserve(self, amounts: Amounts, now: float, first: int, end: int, held: BudgetReservation | None) -> Reserved:
+        meters = self.meters
+        for index in range(first, end):
+            meter = meters[index]
+            amount = meter.amount_of(amounts)
+            if meter.lacks(amount, now):
+                meter.refuse(amount, now)
+                return meter
+        for index in range(first, end):
+            meter = meters[index]
+            meter.take(meter.amount_of(amounts), now)
+        if held is None:
+            return BudgetReservation(self, amounts, end)
+        held.extend(amounts, end)
+        return held
+
+
+class BudgetReservation:
+    """What one request reserved."""
+
+    __slots__ = ("_amounts", "_count", "_is_settled", "_meters", "budgets")
+
+    def __init__(self, budgets: SenderBudgets, amounts: Amounts, count: int) -> None:
+        """Hold `amounts` of the first `count` meters, which were taken."""
+        self.budgets = budgets
+        self._meters = budgets.meters
+        self._amounts = amounts
+        self._count = count
+        self._is_settled = False
+
+    def extend(self, amounts: Amounts, count: int) -> None:
+        """Hold `amounts` of the first `count` meters, of which the further ones were taken."""
+        self._amounts, self._count, self._meters = amounts, count, self.budgets.meters
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the reservation holds nothing any more."""
+        return self._is_settled
+
+    @property
+    def amounts(self) -> Amounts:
+        """What the request reserved."""
+        return self._amounts
+
+    def settle(self, actual: Amounts, now: float) -> None:
+        """Replace the reservation by what the request used. A further call does nothing."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        reserved, meters = self._amounts, self._meters
+        for index in range(self._count):
+            meter = meters[index]
+            meter.settle(meter.amount_of(reserved), meter.amount_of(actual), now)
+
+    def give_back(self, now: float) -> None:
+        """Give everything back, since the request did not start. A further call does nothing."""
+        self.settle(NO_AMOUNTS, now)
+
+
+Reserved = BudgetReservation | BudgetMeter
+"""A reservation; or the meter of the budget that lacks what a request needs."""

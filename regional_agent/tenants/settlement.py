@@ -1,0 +1,54 @@
+"""Settles what a request reserved of budgets, by its account."""
+
+from __future__ import annotations
+
+import structlog
+
+from penstock.accounts.account import Account
+from penstock.tenancy.budget_meter import Amounts
+from penstock.tenancy.request_amounts import used_amounts
+from penstock.tenancy.sender_budgets import BudgetReservation
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.tenants.tenant_budgets import TenantBudgets
+
+log = structlog.get_logger()
+
+
+def settle(budgets: TenantBudgets, context: RequestContext, attempt: Attempt | None, account: Account) -> None:
+    """Replace the reservation of a request that ended by what it used. A second call does nothing.
+
+    Args:
+        attempt: the last attempt, whose slot has been released; None if no target has the request.
+    """
+    reservation = context.reservation
+    if reservation is None:
+        return
+    started = attempt is not None or account.first_byte_at is not None
+    amounts = Amounts(1.0 if started else 0.0)
+    if reservation.budgets.needs_estimate:
+        try:
+            amounts = _used(budgets, reservation, context, attempt, account)
+        except Exception:
+            # What a request holds is released whatever else fails.
+            log.exception("the use of budgets is not known", model=context.model)
+    reservation.settle(amounts, account.ended_at)
+
+
+def _used(
+    budgets: TenantBudgets,
+    reservation: BudgetReservation,
+    context: RequestContext,
+    attempt: Attempt | None,
+    account: Account,
+) -> Amounts:
+    estimate, route = context.estimate, context.request.route
+    model = context.policy.models.get(estimate.model)
+    gpus = 1.0 if model is None else model.scaling.gpus_per_endpoint
+    gpu_s = None
+    if reservation.budgets.needs_gpu and isinstance(attempt, LocalAttempt):
+        occupies = route is None or route.occupies_slot
+        gpu_s = gpus * (account.ended_at - attempt.since) / attempt.mean_streams() if occupies else 0.0
+    price = budgets.price_of(context.policy, estimate) if reservation.budgets.needs_money else None
+    started = attempt is not None or account.first_byte_at is not None
+    return used_amounts(account, estimate, gpu_s, gpus, price, started=started)

@@ -1,0 +1,261 @@
+"""The meters of budgets at this agent: created on first use, and forgotten when idle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from penstock.ledger.prices import PriceList, Rate
+from penstock.policy.kinds.budgets import Budget
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
+from penstock.pools.placement import WorkEstimate
+from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.budget_lease import (
+    MAX_USES,
+    BudgetKey,
+    BudgetLease,
+    BudgetLeases,
+    BudgetUse,
+    keyed_budgets,
+    period_of,
+)
+from penstock.tenancy.budget_meter import Amounts, BudgetMeter
+from penstock.tenancy.exceeded_budget import exceeded
+from penstock.tenancy.request_amounts import estimated_amounts
+from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
+
+MAX_SENDERS: Final = 65_536
+"""Maximum number of senders (a tenant, and one of its keys) whose budgets are cached; the oldest is evicted first."""
+
+IDLE_S: Final = 60.0
+"""Time (s) without requests after which a meter is closed."""
+
+CHECK_S: Final = 1.0
+"""Time (s) between two checks whether a leader answers."""
+
+
+class TenantBudgets:
+    """Limits the tenants and keys to their budgets, at the agent that receives their requests."""
+
+    def __init__(
+        self,
+        region: str,
+        epoch: int,
+        leases: BudgetLeases,
+        agents_here: Callable[[], int],
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Create no meters.
+
+        Args:
+            region: region of the agent.
+            epoch: number of this start of the agent.
+            leases: the state of the agent's exchanges with the leader.
+            agents_here: returns the number of this region's agents.
+            wall_clock: returns the Unix time (s), for days and months.
+        """
+        self._region = region
+        self._epoch = epoch
+        self._leases = leases
+        self._agents_here = agents_here
+        self.wall_clock = wall_clock
+        self._meters: dict[BudgetKey, BudgetMeter] = {}
+        self._senders: dict[tuple[str, str], SenderBudgets] = {}
+        self._generation = 0
+        """Number of times that meters were closed or forgotten."""
+        self._check_at = 0.0
+        self._ended_at = 0.0
+        """Without a leader: the time (s) at which the leases ended."""
+        self._lost: tuple[int, int] | None = None
+        """Without a leader: the numbers of agents of the region and the fleet by which the meters continue."""
+        self._prices: PriceList | None = None
+        self._priced_by: Policy | None = None
+        self._woken = False
+
+    def of(self, tenant: Tenant, key_id: str = "", key_budgets: tuple[Budget, ...] = ()) -> SenderBudgets | None:
+        """Return the budgets that limit a tenant's requests with a key; None if there are none.
+
+        Args:
+            key_id: identifier of the key; empty without one.
+        """
+        if not key_budgets:
+            key_id = ""
+        known = self._senders.get((tenant.name, key_id))
+        if known is not None and known.tenant == tenant and known.key_budgets == key_budgets:
+            return known
+        keyed = keyed_budgets(tenant.name, "", tenant.budgets, self._region)
+        if key_budgets:
+            keyed |= keyed_budgets(tenant.name, key_id, key_budgets, self._region)
+        if not keyed:
+            return None
+        budgets = SenderBudgets(tenant, key_budgets, keyed)
+        if len(self._senders) >= MAX_SENDERS:
+            del self._senders[next(iter(self._senders))]
+        self._senders[tenant.name, key_id] = budgets
+        return budgets
+
+    def reserve(
+        self,
+        budgets: SenderBudgets,
+        policy: Policy,
+        estimate: WorkEstimate,
+        now: float,
+        held: BudgetReservation | None = None,
+    ) -> BudgetReservation | Refusal:
+        """Reserve what a request needs from all of its sender's budgets, or nothing, and refuse it.
+
+        Args:
+            policy: the policy in force.
+            estimate: the estimated work of the request.
+            now: monotonic (s).
+            held: what the head of the request reserved, which the result replaces; None for nothing.
+        """
+        self._prepare(budgets, now)
+        if budgets.needs_estimate:
+            model = policy.models[estimate.model]
+            price = self.price_of(policy, estimate) if budgets.needs_money else None
+            amounts = estimated_amounts(estimate, model.scaling.gpus_per_endpoint, price)
+        else:
+            amounts = Amounts()
+        if held is not None and held.budgets is not budgets:
+            held.give_back(now)
+            held = None
+        reserved = budgets.reserve(amounts, now, held)
+        if isinstance(reserved, BudgetMeter):
+            return self._refuse(budgets, reserved, amounts, now)
+        self._wake_if_low(budgets)
+        return reserved
+
+    def reserve_early(self, budgets: SenderBudgets, now: float) -> BudgetReservation | Refusal:
+        """Reserve one request and one place for a request with a large body, by its head."""
+        self._prepare(budgets, now)
+        reserved = budgets.reserve_early(now)
+        if isinstance(reserved, BudgetMeter):
+            return self._refuse(budgets, reserved, Amounts(), now)
+        return reserved
+
+    def running(self, tenant: str) -> int:
+        """Return the running requests of a tenant that count towards a budget of concurrent requests."""
+        counts = [meter.held for meter in self._meters.values() if meter.is_concurrency and meter.key.tenant == tenant]
+        return round(max(counts, default=0.0))
+
+    def price_of(self, policy: Policy, estimate: WorkEstimate) -> Rate | None:
+        """Return the price of a request's model or adapter; None if its requests cost nothing."""
+        wall = self.wall_clock()
+        if self._prices is None or policy is not self._priced_by or wall >= self._prices.valid_until:
+            self._prices, self._priced_by = PriceList(policy, wall), policy
+        return self._prices.of(estimate.adapter or estimate.model)
+
+    # the exchange with the leader
+
+    def uses(self, now: float) -> list[BudgetUse]:
+        """Return the state of the counters, at most MAX_USES in turn; counters of idle tenants are closed."""
+        meters = self._meters
+        if len(meters) <= MAX_USES:
+            reported = list(meters.values())
+        else:
+            reported = list(islice(meters.values(), MAX_USES))
+            for meter in reported:
+                # To the end, so that the others are next.
+                del meters[meter.key]
+                meters[meter.key] = meter
+        idle_since = now - IDLE_S
+        for meter in reported:
+            if not meter.is_closed and meter.is_idle(idle_since):
+                meter.close()
+                self._generation += 1
+        self._woken = False
+        return [meter.use(self._epoch, now) for meter in reported]
+
+    def apply(self, leases: list[BudgetLease], now: float) -> None:
+        """Apply the leases of an answer; a lease of an unknown counter is ignored (its amount is returned thereby)."""
+        for lease in leases:
+            meter = self._meters.get(lease.key)
+            if meter is not None and not meter.is_closed:
+                meter.apply(lease, now)
+
+    def answered(self, uses: list[BudgetUse]) -> None:
+        """Forget the counters that these uses closed: the leader has them."""
+        for use in uses:
+            meter = self._meters.get(use.key) if use.closed else None
+            if meter is not None and meter.is_closed:
+                del self._meters[use.key]
+                self._generation += 1
+
+    # inside
+
+    def _prepare(self, budgets: SenderBudgets, now: float) -> None:
+        """Make the meters of a sender ready for a request."""
+        if now >= self._check_at:
+            self._check_at = now + CHECK_S
+            self._check_leader(now)
+        if budgets.generation != self._generation:
+            self._find_meters(budgets, now)
+        if budgets.needs_money:
+            wall = self.wall_clock()
+            for meter in budgets.meters:
+                if wall >= meter.period_end:
+                    meter.enter(period_of(meter.key.unit, wall))
+                    if not meter.lost:
+                        meter.unspent += self._leases.opening(meter.key, meter.budget, now).amount
+
+    def _find_meters(self, budgets: SenderBudgets, now: float) -> None:
+        rules = budgets.tenant.rules
+        meters = []
+        for key, budget in budgets.limits:
+            meter = self._meters.get(key)
+            if meter is None:
+                opening = self._leases.opening(key, budget, now)
+                meter = self._meters[key] = BudgetMeter(key, budget, opening, now, self.wall_clock())
+            elif meter.is_closed:
+                meter.reopen(self._leases.opening(key, budget, now), now)
+            if meter.budget != budget:
+                meter.use_budget(budget, now)
+            if rules:
+                meter.hold_s, meter.on_loss = rules.hold_s, rules.on_loss
+            if self._lost is not None and not meter.lost:
+                meter.add_at_rate(self._ended_at, self._agents_of(key), now)
+            meters.append(meter)
+        budgets.meters, budgets.generation = meters, self._generation
+
+    def _check_leader(self, now: float) -> None:
+        """Continue without a leader where none answers, and spend leases again where one does."""
+        ended_s = self._leases.ended_s(now)
+        if ended_s is None:
+            if self._lost is not None:
+                self._lost = None
+                for meter in self._meters.values():
+                    meter.regain()
+            return
+        agents = (max(1, self._agents_here()), max(1, self._leases.agents))
+        if agents != self._lost:
+            self._lost, self._ended_at = agents, now - ended_s
+            for meter in self._meters.values():
+                meter.lose(self._ended_at, self._agents_of(meter.key), now)
+
+    def _agents_of(self, key: BudgetKey) -> int:
+        here, everywhere = self._lost or (1, 1)
+        return here if key.region else everywhere
+
+    def _wake_if_low(self, budgets: SenderBudgets) -> None:
+        if self._woken:
+            return
+        for meter in budgets.meters:
+            if meter.unspent < meter.low:
+                self._woken = True
+                self._leases.wake()
+                return
+
+    def _refuse(self, budgets: SenderBudgets, meter: BudgetMeter, amounts: Amounts, now: float) -> Refusal:
+        self._wake_if_low(budgets)
+        found = exceeded(budgets, meter, meter.amount_of(amounts), now, self.wall_clock())
+        return Refusal(
+            Reason.QUOTA_EXCEEDED,
+            found.describe(),
+            retry_after_s=found.retry_after_s,
+            tenant=budgets.tenant.name,
+            exceeded=found,
+        )

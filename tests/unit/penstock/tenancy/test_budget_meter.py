@@ -1,0 +1,321 @@
+"""The meter of one budget: what it admits, and that reservations come back."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, OnLoss
+from penstock.policy.kinds.tenants import Tenant
+from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, keyed_budgets, period_of
+from penstock.tenancy.budget_meter import Amounts, BudgetMeter
+from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
+
+DAY_S = 86_400.0
+NOON = 1_000 * DAY_S + DAY_S / 2
+"""Unix time (s)."""
+
+
+def key_of(unit: BudgetUnit) -> BudgetKey:
+    return BudgetKey("acme", "", unit, "")
+
+
+def lease(unit: BudgetUnit, amount: float, keep: float = inf, rate_per_s: float = 0.0, period: int = 0) -> BudgetLease:
+    return BudgetLease(key_of(unit), 1, amount, keep, rate_per_s, 1.0, period)
+
+
+def meter(
+    unit: BudgetUnit = BudgetUnit.REQUESTS,
+    limit: float = 60.0,
+    amount: float = 10.0,
+    rate_per_s: float = 1.0,
+    burst: float | None = None,
+) -> BudgetMeter:
+    opening = lease(unit, amount, amount, rate_per_s)
+    return BudgetMeter(key_of(unit), Budget(unit, limit, burst=burst), opening, 0.0, NOON)
+
+
+def admitted(of: BudgetMeter, amount: float, now: float) -> bool:
+    if of.lacks(amount, now):
+        of.refuse(amount, now)
+        return False
+    of.take(amount, now)
+    return True
+
+
+class TestWithLeader:
+    def test_only_what_the_leader_granted_is_admitted_whatever_the_time(self) -> None:
+        of = meter(amount=3.0)
+        assert [admitted(of, 1.0, now) for now in (0.0, 1.0, 100.0, 1000.0)] == [True, True, True, False]
+        of.apply(lease(of.key.unit, 2.0), 1000.0)
+        assert [admitted(of, 1.0, 1000.0) for _ in range(3)] == [True, True, False]
+        assert of.use(7, 1000.0).used == 5.0
+
+    def test_a_debt_is_repaid_by_leases_before_the_next_request(self) -> None:
+        of = meter(BudgetUnit.TOKENS, amount=100.0, limit=1000.0)
+        assert admitted(of, 60.0, 0.0)
+        of.settle(60.0, 250.0, 1.0)
+        assert of.unspent == -150.0
+        of.apply(lease(of.key.unit, 150.0), 1.0)
+        assert not admitted(of, 1.0, 1.0)
+        of.apply(lease(of.key.unit, 10.0), 1.0)
+        assert admitted(of, 10.0, 1.0)
+
+    def test_a_wrong_report_of_an_engine_costs_minutes_and_not_days(self) -> None:
+        of = meter(BudgetUnit.TOKENS, amount=100.0, limit=1000.0)
+        of.take(50.0, 0.0)
+        of.settle(50.0, 1e9, 1.0)
+        assert of.unspent == 50.0 - 10_000.0
+        assert of.used == 10_050.0, "the leader charges what the agent owes"
+
+    def test_a_request_above_half_of_the_burst_needs_half_of_it_and_owes_the_rest(self) -> None:
+        of = meter(BudgetUnit.TOKENS, limit=1000.0, amount=499.0)
+        assert of.lacks(5000.0, 0.0)
+        of.apply(lease(of.key.unit, 1.0), 0.0)
+        assert not of.lacks(5000.0, 0.0)
+        assert not meter(limit=10.0, amount=10.0).lacks(1.0, 0.0)
+        assert meter(limit=10.0, amount=0.9).lacks(1.0, 0.0), "requests are whole"
+        assert not meter(limit=0.5, amount=0.5).lacks(1.0, 0.0), "one request in two minutes"
+
+    def test_what_the_agent_may_not_keep_is_dropped_with_the_report(self) -> None:
+        of = meter(amount=10.0)
+        of.apply(BudgetLease(of.key, 2, 0.0, 4.0, 0.1, 1.0), 0.0)
+        assert of.unspent == 10.0
+        assert of.use(1, 0.0).unspent == 4.0
+
+    def test_places_of_concurrent_requests_come_back(self) -> None:
+        of = meter(BudgetUnit.CONCURRENT_REQUESTS, amount=2.0)
+        assert [admitted(of, 1.0, 0.0) for _ in range(3)] == [True, True, False]
+        of.settle(1.0, 1.0, 5.0)
+        assert [admitted(of, 1.0, 5.0) for _ in range(2)] == [True, False]
+        assert of.use(1, 5.0).used == 2.0
+
+    def test_demand_contains_what_was_refused_and_fades(self) -> None:
+        of = meter(amount=1.0)
+        for _ in range(50):
+            admitted(of, 1.0, 0.0)
+        first = of.use(1, 1.0).demand_per_s
+        assert 15.0 < first < 50.0
+        assert of.use(1, 21.0).demand_per_s < 0.01
+
+
+class TestWithoutLeader:
+    def test_the_last_rate_continues_then_an_equal_part(self) -> None:
+        of = meter(limit=600.0, amount=100.0, rate_per_s=5.0)
+        of.lose(0.0, 4, 0.0)
+        assert of.lacks(1.0, 0.0), "the rest of the lease belongs to others"
+        assert admitted(of, 1.0, 0.2)
+        assert admitted(of, 4.0, 1.0)
+        assert not of.lacks(10.0, 299.0)
+        of.unspent = 0.0
+        of.lacks(1.0, 300.0)
+        of.unspent = 0.0
+        assert of.lacks(2.6, 301.0)
+        assert not of.lacks(2.5, 301.0), "10 a second by 4 agents"
+
+    @pytest.mark.parametrize(("rule", "refused"), [(OnLoss.KEEP, False), (OnLoss.REFUSE, True)])
+    def test_the_rule_of_the_tier_applies(self, rule: OnLoss, refused: bool) -> None:
+        of = meter(rate_per_s=5.0)
+        of.on_loss = rule
+        of.lose(0.0, 4, 0.0)
+        of.lacks(1.0, 301.0)
+        assert of.lacks(1.0, 400.0) is refused
+
+    def test_a_leader_that_returns_ends_the_rate(self) -> None:
+        of = meter(rate_per_s=5.0)
+        of.lose(0.0, 1, 0.0)
+        of.regain()
+        of.apply(lease(of.key.unit, 1.0), 1.0)
+        assert [admitted(of, 1.0, 100.0) for _ in range(2)] == [True, False]
+
+    @given(
+        st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(1, 40)), max_size=80),
+        st.floats(6.0, 6000.0),
+        st.floats(1.0, 50.0),
+        st.integers(1, 5),
+    )
+    def test_no_span_admits_more_than_the_rate_the_burst_and_one_request(
+        self, steps: list[tuple[float, int]], limit: float, burst: float, agents: int
+    ) -> None:
+        of = meter(BudgetUnit.TOKENS, limit=limit, amount=burst / agents, burst=burst)
+        of.hold_s = 0.0
+        of.add_at_rate(0.0, agents, 0.0)
+        now, taken = 0.0, []
+        for pause, amount in steps:
+            now += pause
+            if admitted(of, float(amount), now):
+                taken.append((now, float(amount)))
+            else:
+                wait_s = of.retry_after_s(float(amount), now, NOON)
+                assert not of.lacks(float(amount), now + wait_s + 1e-6), "a promise"
+                now += wait_s + 1e-6
+        for first in range(len(taken)):
+            for last in range(first, len(taken)):
+                span_s = taken[last][0] - taken[first][0]
+                total = sum(amount for _, amount in taken[first : last + 1])
+                per_s = limit / 60.0 / agents
+                assert total <= span_s * per_s + max(1.0, burst / agents) + taken[last][1] + 1e-3
+
+
+class TestMoney:
+    def of(self, amount: float = 10.0) -> BudgetMeter:
+        return meter(BudgetUnit.MONEY_PER_DAY, limit=100.0, amount=amount, rate_per_s=0.0)
+
+    def test_a_new_day_starts_at_zero_and_waits_for_leases(self) -> None:
+        of = self.of()
+        assert admitted(of, 8.0, 0.0)
+        assert not admitted(of, 3.0, 0.0)
+        assert of.retry_after_s(3.0, 0.0, NOON) == 1.0, "the fleet has some left"
+        of.settle(8.0, 7.0, 1.0)
+        of.enter(of.period + 1)
+        assert (of.used, of.unspent) == (0.0, 0.0)
+        of.apply(lease(of.key.unit, 2.0, period=of.period), 2.0)
+        assert admitted(of, 2.0, 2.0)
+
+    def test_a_request_that_runs_at_midnight_is_charged_to_the_new_day(self) -> None:
+        of = self.of()
+        of.take(8.0, 0.0)
+        of.enter(of.period + 1)
+        of.apply(lease(of.key.unit, 5.0, period=of.period), 2.0)
+        assert (of.used, of.unspent) == (8.0, -3.0)
+        of.settle(8.0, 4.0, 3.0)
+        assert (of.used, of.unspent) == (4.0, 1.0)
+
+    def test_a_clock_that_jumps_over_midnight_and_back_gives_nothing_twice(self) -> None:
+        of = self.of()
+        today = of.period
+        of.take(8.0, 0.0)
+        of.settle(8.0, 8.0, 0.0)
+        of.enter(today + 1)
+        of.take(3.0, 0.0)
+        of.settle(3.0, 3.0, 0.0)
+        of.enter(today)
+        assert of.used == 8.0
+        of.enter(today + 1)
+        assert of.used == 3.0
+
+    def test_money_that_the_whole_fleet_has_spent_comes_back_with_the_next_day(self) -> None:
+        of = self.of(100.0)
+        of.take(100.0, 0.0)
+        assert of.lacks(1.0, 0.0)
+        assert of.retry_after_s(1.0, 0.0, NOON) == DAY_S / 2
+        assert period_of(of.key.unit, NOON) == of.period
+
+
+class TestRemaining:
+    def test_it_falls_with_each_request_and_rises_only_with_time(self) -> None:
+        of = meter(BudgetUnit.TOKENS, limit=6000.0, amount=6000.0)
+        shown = []
+        for _ in range(5):
+            of.take(500.0, 0.0)
+            shown.append(of.remaining(0.0))
+            of.settle(500.0, 100.0, 0.0)
+        assert shown == [5500.0, 5400.0, 5300.0, 5200.0, 5100.0]
+        assert shown == sorted(shown, reverse=True)
+        assert of.remaining(1.0) == 5200.0, "100 a second"
+        assert of.reset_s(1.0) == 8.0
+        assert of.remaining(9.0) == 6000.0
+
+    @given(st.lists(st.tuples(st.floats(0.0, 2.0), st.floats(1.0, 500.0), st.floats(0.0, 500.0)), max_size=40))
+    def test_reset_is_true_and_no_rise_is_unexplained(self, steps: list[tuple[float, float, float]]) -> None:
+        of = meter(BudgetUnit.TOKENS, limit=600.0, amount=1e9)
+        now, before = 0.0, of.remaining(0.0)
+        for pause_s, reserved, actual in steps:
+            now += pause_s
+            of.take(reserved, now)
+            of.settle(reserved, actual, now)
+            left = of.remaining(now)
+            assert 0.0 <= left <= before + pause_s * 10.0 + 1e-6
+            before = left
+        reset_s = of.reset_s(now)
+        assert of.remaining(now + reset_s) == pytest.approx(600.0)
+
+
+@given(
+    st.sampled_from(list(BudgetUnit)),
+    st.lists(st.tuples(st.floats(0.0, 1e4), st.floats(0.0, 1e4), st.integers(0, 5)), min_size=1, max_size=30),
+)
+def test_reservations_return_to_zero_in_any_order(unit: BudgetUnit, requests: list[tuple[float, float, int]]) -> None:
+    of = meter(unit, limit=1e6, amount=1e6)
+    waiting: list[tuple[float, float]] = []
+    for amount, actual, turn in requests:
+        of.take(amount, 0.0)
+        waiting.append((amount, actual))
+        if turn < len(waiting):
+            of.settle(*waiting.pop(turn), 0.0)
+    while waiting:
+        of.settle(*waiting.pop(), 0.0)
+    assert of.held == 0.0
+    spent = 0.0 if unit is BudgetUnit.CONCURRENT_REQUESTS else sum(actual for _, actual, _ in requests)
+    assert of.used == pytest.approx(spent)
+    assert of.unspent == pytest.approx(1e6 - spent)
+
+
+def sender(*budgets: Budget, amount: float = 1e9) -> SenderBudgets:
+    found = SenderBudgets(Tenant("acme", "open"), (), keyed_budgets("acme", "", budgets, "de-1"))
+    found.meters = [
+        BudgetMeter(key, limit, BudgetLease(key, 0, min(amount, limit.limit), amount, 0.0, 1.0), 0.0, NOON)
+        for key, limit in found.limits
+    ]
+    return found
+
+
+def needing(tokens: float) -> Amounts:
+    amounts = Amounts()
+    amounts.input_tokens, amounts.output_tokens = tokens, tokens / 2
+    return amounts
+
+
+class TestSender:
+    BUDGETS = (
+        Budget(BudgetUnit.TOKENS, 3000.0),
+        Budget(BudgetUnit.REQUESTS, 10.0),
+        Budget(BudgetUnit.CONCURRENT_REQUESTS, 5.0, BudgetScope.REGION),
+    )
+
+    def state(self, of: SenderBudgets) -> list[tuple[float, float]]:
+        return [(meter.unspent, meter.held) for meter in of.meters]
+
+    def test_a_request_reserves_all_or_nothing(self) -> None:
+        of = sender(*self.BUDGETS)
+        before = self.state(of)
+        first = of.reserve(needing(1100.0), 0.0)
+        assert isinstance(first, BudgetReservation)
+        between = self.state(of)
+        refused = of.reserve(needing(1500.0), 0.0)
+        assert isinstance(refused, BudgetMeter)
+        assert refused.key.unit is BudgetUnit.TOKENS
+        assert self.state(of) == between
+        first.give_back(1.0)
+        first.give_back(1.0)
+        assert self.state(of) == before
+
+    def test_the_head_reserves_the_request_and_the_rest_follows(self) -> None:
+        of = sender(*self.BUDGETS)
+        before = self.state(of)
+        head = of.reserve_early(0.0)
+        assert isinstance(head, BudgetReservation)
+        assert [meter.held for meter in of.meters] == [1.0, 1.0, 0.0]
+        assert isinstance(of.reserve(needing(9000.0), 0.0, head), BudgetReservation)
+        assert [meter.held for meter in of.meters] == [1.0, 1.0, 13500.0]
+        head.give_back(0.0)
+        assert self.state(of) == before
+
+    def test_a_burst_admits_the_budget(self) -> None:
+        of = sender(Budget(BudgetUnit.REQUESTS, 10.0))
+        admitted = [of.reserve(Amounts(), 0.0) for _ in range(1000)]
+        assert sum(isinstance(each, BudgetReservation) for each in admitted) == 10
+
+    def test_cached_tokens_have_their_weight(self) -> None:
+        of = sender(Budget(BudgetUnit.INPUT_TOKENS, 3000.0, cached_weight=0.25))
+        used = needing(1000.0)
+        used.cached_tokens = 800.0
+        assert of.meters[0].amount_of(used) == 400.0
+
+    def test_money_is_a_unit_of_its_own(self) -> None:
+        assert not sender(*self.BUDGETS).needs_money
+        assert sender(Budget(BudgetUnit.MONEY_PER_MONTH, 1.0)).needs_money
+        assert BudgetUnit.MONEY_PER_MONTH in MONEY
