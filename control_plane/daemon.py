@@ -82,6 +82,8 @@ from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
 from control_plane.tenants import budget_leader
 from control_plane.tenants.budget_leader import BudgetLeader
+from control_plane.tenants.issuer_key_publisher import TICK_S as ISSUER_TICK_S
+from control_plane.tenants.issuer_key_publisher import IssuerKeyPublisher
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
 from control_plane.tenants.money_checkpoint import MoneyCheckpoint
 from control_plane.tenants.tenant_store import TenantStore
@@ -201,6 +203,10 @@ class ControlPlane:
         self._drill_rounds = PeriodicJob(self._drills.tick, drill_runner.TICK_S)
         self._repair_rounds = PeriodicJob(self._repair_revocations, REPAIR_S)
         self._budget_rounds = PeriodicJob(self._budgets.tick, budget_leader.TICK_S)
+        self._issuer_keys = IssuerKeyPublisher(
+            store, lambda: (self.view.policy, self.view.staged_policy), lambda: self.elector.epoch, rng
+        )
+        self._issuer_rounds = PeriodicJob(self._issuer_keys.tick, ISSUER_TICK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -226,6 +232,7 @@ class ControlPlane:
         for rounds in self._rounds:
             await rounds.stop()
         await stop_scheduler(self._scheduler)
+        await self._issuer_keys.close()
         await self.elector.stop()
         await self._registration.stop()
         for informer in self._informers:
@@ -299,12 +306,13 @@ class ControlPlane:
     def _informers(self) -> tuple[Informer, ...]:
         revocations = (self._revocations.informer, self._key_revocations.informer)
         tenants, journal = self._tenants.informer, self._journal.informer
-        return (*self._mirrors.informers, self.overrides.mirror.informer, journal, *revocations, tenants)
+        issuers = self._issuer_keys.informer
+        return (*self._mirrors.informers, self.overrides.mirror.informer, journal, *revocations, tenants, issuers)
 
     @property
     def _rounds(self) -> tuple[PeriodicJob, ...]:
         of_leader = (self._planning_rounds, self._drill_rounds, self._repair_rounds, self._budget_rounds)
-        return (*of_leader, self._polling, self._event_rounds)
+        return (*of_leader, self._issuer_rounds, self._polling, self._event_rounds)
 
     def _leadership_changed(self) -> None:
         self._planning_rounds.wake()

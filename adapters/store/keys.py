@@ -33,6 +33,9 @@ makes no API key valid."""
 TENANTS = ROOT + "tenants/"
 """The tenants that the API creates, with digests of their keys, in shards (`penstock/tenancy/tenant_record.py`)."""
 
+ISSUERS = ROOT + "issuers/"
+"""The public keys of identity providers, by the name of the issuer."""
+
 ROLLOUT = ROOT + "newest-rollout"
 """The newest rollout of a policy, in progress or ended."""
 
@@ -84,7 +87,7 @@ _REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, REVOKED_KEYS, ROLLOUT, 
 
 def is_replaceable(key: str) -> bool:
     """Whether control planes overwrite the key, so that an attacker could replay one of its earlier values."""
-    return key in _REPLACEABLE or key.startswith((PLANS, TENANTS, MONEY_TOTALS, REVOKED_SESSIONS))
+    return key in _REPLACEABLE or key.startswith((PLANS, TENANTS, ISSUERS, MONEY_TOTALS, REVOKED_SESSIONS))
 
 
 def control_plane(name: str) -> str:
@@ -121,6 +124,11 @@ def tenant_shard_number(key: str) -> int | None:
     """Returns the number of the shard with this key; None if no shard has the key."""
     digits = key.removeprefix(TENANTS)
     return int(digits) if re.fullmatch(r"[0-9]{4}", digits) else None
+
+
+def issuer(name: str) -> str:
+    """Returns the key of the public keys of an issuer."""
+    return ISSUERS + name
 
 
 def ended_rollout(number: int) -> str:

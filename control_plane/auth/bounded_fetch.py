@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import httpx
 
 FETCH_TIMEOUT_S = 3.0
 MAX_RESPONSE_BYTES = 256 * 1024
+MAX_ETAG_CHARS = 256
+
+_ACCEPT = {"accept": "application/json"}
 
 
 async def fetch(
@@ -23,9 +27,46 @@ async def fetch(
         ValueError: the response did not arrive in time or is too large, or the request failed; the message has the
             reason, and nothing of the form.
     """
+    fetched = await _fetch(http, url, _ACCEPT, form, auth)
+    return fetched.status, fetched.body
+
+
+class Fetched(NamedTuple):
+    """A response."""
+
+    status: int
+    body: bytes
+    etag: str
+    """Value of the ETag header; empty without one."""
+
+
+async def fetch_changed(http: httpx.AsyncClient, url: str, etag: str) -> Fetched:
+    """Return a response to GET; with the status 304 if the resource still has `etag` (RFC 9110, section 13.1.2).
+
+    Args:
+        etag: that of the last response; empty for none.
+
+    Raises:
+        ValueError: the response did not arrive in time or is too large, or the request failed.
+    """
+    return await _fetch(http, url, {**_ACCEPT, "if-none-match": etag} if etag else _ACCEPT)
+
+
+async def _fetch(
+    http: httpx.AsyncClient,
+    url: str,
+    headers: Mapping[str, str],
+    form: Mapping[str, str] | None = None,
+    auth: httpx.Auth | None = None,
+) -> Fetched:
+    """Send a request.
+
+    Raises:
+        ValueError: the response did not arrive in time or is too large, or the request failed; the message has the
+            reason, and nothing of the form.
+    """
     body = bytearray()
     method = "GET" if form is None else "POST"
-    headers = {"accept": "application/json"}
     try:
         async with (
             asyncio.timeout(FETCH_TIMEOUT_S),
@@ -35,7 +76,7 @@ async def fetch(
                 body += chunk
                 if len(body) > MAX_RESPONSE_BYTES:
                     raise ValueError(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
-            return response.status_code, bytes(body)
+            return Fetched(response.status_code, bytes(body), response.headers.get("etag", "")[:MAX_ETAG_CHARS])
     except TimeoutError:
         raise ValueError(f"no response within {FETCH_TIMEOUT_S:.0f} s") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable
 
 import httpx
-import msgspec
 import structlog
-from jwt import PyJWK, PyJWTError
 
 from control_plane.auth.bounded_fetch import fetch
+from penstock.tenancy.issuer_keys import PublicKey, read_keys
 
 FRESH_S = 600.0
 """Age (s) at which keys are fetched again before they are used."""
@@ -24,31 +21,7 @@ STALE_S = 24 * 3600.0
 MIN_INTERVAL_S = 10.0
 """Minimum time (s) between two fetches."""
 
-MAX_KEYS = 100
-MIN_RSA_BITS = 2048
-"""Minimum size (bits) of an RSA key (RFC 7518, 3.3)."""
-
-ALGORITHMS: Mapping[tuple[str, str | None], frozenset[str]] = MappingProxyType(
-    {
-        ("RSA", None): frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
-        ("EC", "P-256"): frozenset({"ES256"}),
-        ("EC", "P-384"): frozenset({"ES384"}),
-        ("EC", "P-521"): frozenset({"ES512"}),
-        ("OKP", "Ed25519"): frozenset({"EdDSA"}),
-    }
-)
-"""Signature algorithms by key type and curve. Symmetric algorithms are excluded."""
-
 _log = structlog.get_logger(__name__)
-
-
-class PublicKey(msgspec.Struct, frozen=True):
-    """A public key of the issuer."""
-
-    key: Any
-    """A public key of `cryptography`."""
-    algorithms: frozenset[str]
-    """Algorithms that the key may verify."""
 
 
 class Jwks:
@@ -99,41 +72,3 @@ class Jwks:
             if keys.keys() != self._keys.keys():
                 _log.info("OIDC keys fetched", url=self._url, kids=sorted(keys))
             self._keys, self._fetched_at = keys, self._clock()
-
-
-def read_keys(body: bytes) -> dict[str, PublicKey]:
-    """Return the usable keys of a JSON Web Key Set, by id; other key types and uses are left out.
-
-    Raises:
-        ValueError: `body` is not a key set, or has no usable key.
-    """
-    try:
-        found = msgspec.json.decode(body, type=dict[str, Any])["keys"]
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, RecursionError):
-        raise ValueError("the response is not a JSON Web Key Set") from None
-    if not isinstance(found, list) or len(found) > MAX_KEYS:
-        raise ValueError(f"the response is not a JSON Web Key Set of at most {MAX_KEYS} keys")
-    keys = {}
-    for jwk in found:
-        key = _usable_key(jwk) if isinstance(jwk, dict) else None
-        if key is not None:
-            keys[str(jwk.get("kid", ""))] = key
-    if not keys:
-        raise ValueError("the key set has no key for signatures")
-    return keys
-
-
-def _usable_key(jwk: dict[str, Any]) -> PublicKey | None:
-    curve = jwk.get("crv")
-    algorithms = ALGORITHMS.get((str(jwk.get("kty")), curve if isinstance(curve, str) else None), frozenset())
-    if jwk.get("alg") is not None:
-        algorithms &= {str(jwk["alg"])}
-    if not algorithms or jwk.get("use", "sig") != "sig" or "d" in jwk:
-        return None
-    try:
-        key = PyJWK.from_dict(jwk, algorithm=min(algorithms)).key
-    except PyJWTError:
-        return None
-    if getattr(key, "key_size", MIN_RSA_BITS) < MIN_RSA_BITS and jwk["kty"] == "RSA":
-        return None
-    return PublicKey(key, algorithms)

@@ -28,6 +28,7 @@ from control_plane.policy.route_compiler import compile_routes
 from control_plane.policy.time_zones import moment_of, time_zone
 from penstock.policy.fields import PLACE
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import (
     DrillSchedule,
@@ -217,6 +218,7 @@ def _policy(
         models=_by_name(_model(model) for _, model in catalogue.of(Model)),
         tenants=_by_name(_tenant(tenant, tiers) for _, tenant in catalogue.of(Tenant)),
         tiers=tiers or UNSET,
+        issuers=_by_name(issuer for _, issuer in catalogue.of(Issuer)) or UNSET,
         prices=tuple(prices) or UNSET,
         usage_stores=_sorted(stores) or UNSET,
         residency=_sorted(rules),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from penstock.policy.fields import PolicyStruct
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import DrillSchedule, GuardRails, MaintenanceWindow, Objective, RolloutRules
 from penstock.policy.kinds.regions import Bloc, EntryMapDocument, GeoRouting, Region
@@ -36,6 +37,7 @@ KINDS = {
     "DataClass": Kind(DataClass, 1, 1_000),
     "Tier": Kind(Tier, 0, 1_000),
     "Tenant": Kind(Tenant, 1, 10_000),
+    "Issuer": Kind(Issuer, 0, 100),
     "Prices": Kind(Prices, 0, 100),
     "UsageStore": Kind(UsageStore, 0, 100),
     "AnonymousAccess": Kind(AnonymousAccess, 0, 1),

@@ -9,6 +9,7 @@ from control_plane.policy.references import References
 from control_plane.policy.time_zones import clock_errors
 from penstock.policy.adapter_patterns import matches, overlap
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import DrillSchedule, MaintenanceWindow
 from penstock.policy.kinds.regions import Region
@@ -29,10 +30,21 @@ def check_relations(catalogue: Catalogue, references: References) -> None:
     _check_models(catalogue, references)
     _check_removals(catalogue, references)
     _check_billing(catalogue, references)
+    _check_issuers(catalogue, references)
     for document, window in catalogue.of(MaintenanceWindow):
         references.errors += clock_errors(document, window.starts_at, window.time_zone)
     for document, drill in catalogue.of(DrillSchedule):
         references.errors += clock_errors(document, drill.starts_at, drill.time_zone)
+
+
+def _check_issuers(catalogue: Catalogue, references: References) -> None:
+    """Check that no two identity providers issue tokens with one value of `iss`."""
+    owners: dict[str, str] = {}
+    for document, issuer in catalogue.of(Issuer):
+        owner = owners.setdefault(issuer.issuer, issuer.name)
+        if owner != issuer.name:
+            problem = f"is also that of the issuer {owner}"
+            references.errors.append(document.error(("issuer",), problem, "write one document for each provider"))
 
 
 def _check_billing(catalogue: Catalogue, references: References) -> None:

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.policy.geography import estimated_rtt_ms, great_circle_km, lifted_ms
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import DrillSchedule, GuardRails, MaintenanceWindow, Objective, RolloutRules
 from penstock.policy.kinds.regions import EntryMap, Region
@@ -42,6 +43,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     failover: Failover = Failover()
     tiers: dict[str, Tier] | UnsetType = UNSET
     """Tiers by name; absent without tiers, so that such policies keep their digest, and earlier releases read them."""
+    issuers: dict[str, Issuer] | UnsetType = UNSET
+    """Identity providers whose tokens identify tenants, by name; absent without such documents."""
     prices: tuple[Prices, ...] | UnsetType = UNSET
     """Price lists by `valid_from`. Like the following field, absent from stored policies without documents of it."""
     usage_stores: tuple[UsageStore, ...] | UnsetType = UNSET
@@ -66,6 +69,11 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     def tier(self, name: str) -> Tier | None:
         """Return the tier with a name, if the policy has it."""
         return None if self.tiers is UNSET else self.tiers.get(name)
+
+    @cached_property
+    def issuers_by_url(self) -> dict[str, Issuer]:
+        """The identity providers by the value of `iss` in their tokens."""
+        return {issuer.issuer: issuer for issuer in (self.issuers or {}).values()}
 
     def usage_store(self, region: str) -> UsageStore | None:
         """Return the store that holds the ledger records of a region, if one does."""

@@ -19,6 +19,7 @@ _KIND_OF = {
     "models": "Model",
     "tenants": "Tenant",
     "tiers": "Tier",
+    "issuers": "Issuer",
     "prices": "Prices",
     "usage_stores": "UsageStore",
     "residency": "ResidencyRule",

@@ -22,13 +22,18 @@ def restrictions_of(policy: Policy, tenant: Tenant) -> Patterns:
     found: list[tuple[str, ...]] = []
     own = tenant.models
     if own is not None:
-        served = (model_of_tier(each, tenant) for each in policy.versions.values() if permits_name((own,), each.name))
-        found.append((*own, *(model for model in served if model is not None)))
+        found.append(with_models_of_tier(policy, tenant, own))
     if any(model.only_tiers is not UNSET for model in policy.models.values()):
         usable = [model for model in policy.models.values() if _is_open_to(model, tenant)]
         adapters = (pattern for model in usable for pattern in model.adapters)
         found.append((*(model.name for model in usable), *adapters, *policy.versions))
     return tuple(found)
+
+
+def with_models_of_tier(policy: Policy, tenant: Tenant, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns of names, with the models that serve permitted names for the tier of a tenant."""
+    served = (model_of_tier(each, tenant) for each in policy.versions.values() if permits_name((patterns,), each.name))
+    return (*patterns, *(model for model in served if model is not None))
 
 
 def _is_open_to(model: Model, tenant: Tenant) -> bool:

@@ -28,6 +28,7 @@ from penstock.routing.weighted_sampler import WeightedSampler, samplers_of
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.key_revocations import KeyRevocations
 from regional_agent.config.state_file import StateFile
+from regional_agent.tenants.issuer_registry import IssuerRegistry
 from regional_agent.tenants.tenant_registry import TenantRegistry
 
 FETCH_RETRY_S = 0.5
@@ -92,6 +93,7 @@ class ActiveConfig:
         self.registry = TenantRegistry(store, state_dir, rng)
         """Follows the tenants that the API creates."""
         self.tenants = self.registry.index
+        self.issuers = IssuerRegistry(store, state_dir, self.tenants, rng)
         self._accepted: Policy | None = None
         """The policy as it was published."""
         self._file = StateFile(state_dir / "in-force", InForce)
@@ -105,6 +107,7 @@ class ActiveConfig:
         """Load the stored configuration and start to follow the store."""
         self.revocations.start()
         self.registry.start()
+        self.issuers.start()
         stored = self._file.load()
         if stored is not None and stored.plan.region == self._region:
             try:
@@ -120,6 +123,7 @@ class ActiveConfig:
         """Stop following the store; the configuration stays in force."""
         await self.revocations.stop()
         await self.registry.stop()
+        await self.issuers.stop()
         await self._informer.stop()
         await cancel([task for task in (self._task, self._saving) if task is not None])
         self._task = self._saving = None
@@ -139,6 +143,7 @@ class ActiveConfig:
             "refused_plan": self.refused,
             "revoked_keys": self.revocations.status(),
             "tenants": self.registry.status(),
+            "issuers": self.issuers.status(),
         }
 
     def no_policy_reason(self) -> str:
@@ -163,6 +168,7 @@ class ActiveConfig:
         if self._accepted is None:
             await self.revocations.wait_read()
             await self.registry.wait_read()
+            await self.issuers.wait_read()
         while True:
             await self._has_update.wait()
             self._has_update.clear()

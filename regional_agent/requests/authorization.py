@@ -30,12 +30,16 @@ from regional_agent.requests.withdrawn import Withdrawn
 from regional_agent.tenants.forwarded_principal import ForwardedPrincipals
 from regional_agent.tenants.principal import Principal
 from regional_agent.tenants.tenant_budgets import TenantBudgets
+from regional_agent.tenants.token_verifier import TokenVerifier
 
 MAX_CACHED_LOCATIONS: Final = 4096
 """Maximum number of cached (tenant, location) pairs."""
 
 MAX_SENDERS: Final = 16_384
 """Maximum number of cached (key, address) pairs; the oldest entry is evicted first."""
+
+MAX_SENDER_BYTES: Final = 16 * 1024 * 1024
+"""Maximum size of the Authorization headers of the cached senders: tokens have up to 8 KiB."""
 
 NO_POLICY: Final = Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=MIN_RETRY_S)
 
@@ -98,6 +102,8 @@ class Authorization:
         """The generation of the GeoIP database that located the cached senders."""
         self._keyring: Keyring
         self._senders: dict[SenderKey, Sender] = {}
+        self._sender_bytes = 0
+        self._issuers = config.issuers
         self._masks: dict[tuple[Place, Patterns], Masks] = {}
         self._residency: dict[Place, Mask | Refusal] = {}
         """The residency masks by tenant and location, for any model."""
@@ -115,7 +121,7 @@ class Authorization:
             self._switch_policy(policy)
         if self._locator.generation != self._located_by:
             self._located_by = self._locator.generation
-            self._senders.clear()
+            self._forget_senders()
         headers = request.by_name or request.index()
         location_header = headers.get(self._location_header)
         # A location header from an untrusted peer has no effect, so it is not part of the cache key.
@@ -133,7 +139,7 @@ class Authorization:
             return self._identify(request, key)
         principal, tenants = sender.principal, self._tenants
         if principal.version != tenants.version and not tenants.confirms(principal):
-            del self._senders[key]
+            self._evict(key)
             return self._identify(request, key)
         if principal.expires_at != inf and principal.expires_at <= self._wall_clock():
             return EXPIRED
@@ -197,6 +203,21 @@ class Authorization:
         if name in policy.versions or (name not in policy.models and base_model_of(policy, name) is not None):
             return self.adapter_mask(policy, name, principal, facts)
         return self.mask(policy, name, principal, facts)
+
+    def refuse_wider(self, policy: Policy, principal: Principal, facts: RequestFacts) -> Refusal | None:
+        """Return the refusal of a token whose data class permits a region that the tenant's own class forbids."""
+        own = principal.widest_data_class
+        if not own or own == facts.data_class:
+            return None
+        widest = self.residency(policy, RequestFacts(facts.tenant, own, facts.location))
+        narrow = self.residency(policy, facts)
+        if isinstance(widest, Refusal) or isinstance(narrow, Refusal):
+            return widest if isinstance(widest, Refusal) else None
+        if narrow.permitted.regions <= widest.permitted.regions:
+            return None
+        return Refusal(
+            Reason.RESIDENCY_DENIED, "the data class of the token permits regions that the one of its tenant forbids"
+        )
 
     def residency(self, policy: Policy, facts: RequestFacts) -> Mask | Refusal:
         """Return the residency mask of a request for any model. Cached while the policy is in force.
@@ -262,9 +283,11 @@ class Authorization:
 
     def _switch_policy(self, policy: Policy) -> None:
         """Switch to another policy and clear all caches."""
-        self._policy, self._keyring = policy, Keyring(policy, self._tenants, self._wall_clock)
+        clock, index = self._wall_clock, self._tenants
+        tokens = TokenVerifier(policy, index, self._issuers, clock) if policy.issuers else None
+        self._policy, self._keyring = policy, Keyring(policy, index, clock, tokens)
         self._withdrawn.use(policy)
-        self._senders.clear()
+        self._forget_senders()
         self._masks.clear()
         self._residency.clear()
 
@@ -275,13 +298,31 @@ class Authorization:
         if isinstance(principal, Refusal):
             return principal
         facts = self._facts(principal.tenant, request, peer_ip)
+        policy = self._policy
+        assert policy is not None
+        wider = self.refuse_wider(policy, principal, facts)
+        if wider is not None:
+            return wider
         sender = Sender(principal, facts, self._masks_of(principal, facts))
         sender.budgets = self.budgets.of(principal.tenant, principal.key, principal.budgets)
         if not request.repeats and len(forwarded_for or b"") + len(location_header or b"") <= MAX_CACHED_CHAIN_BYTES:
-            if len(self._senders) >= MAX_SENDERS:
-                del self._senders[next(iter(self._senders))]
+            size_bytes = len(authorization or b"")
+            while self._senders and (
+                len(self._senders) >= MAX_SENDERS or self._sender_bytes + size_bytes > MAX_SENDER_BYTES
+            ):
+                self._evict(next(iter(self._senders)))
+            if key not in self._senders:
+                self._sender_bytes += size_bytes
             self._senders[key] = sender
         return sender
+
+    def _evict(self, key: SenderKey) -> None:
+        del self._senders[key]
+        self._sender_bytes -= len(key[0] or b"")
+
+    def _forget_senders(self) -> None:
+        self._senders.clear()
+        self._sender_bytes = 0
 
     def _facts(self, tenant: Tenant, request: Request, peer_ip: str) -> RequestFacts:
         """Locate the client of a request."""

@@ -103,6 +103,9 @@ class Reauthorization:
             return REVOKED
         if tenant.data_class != facts.data_class:
             facts = context.facts = RequestFacts(facts.tenant, tenant.data_class, facts.location)
+        wider = self._authorization.refuse_wider(policy, principal, facts)
+        if wider is not None:
+            return wider
         route = context.request.route
         if not server and route is not None and not policy.route_table.has(route):
             return Refusal(Reason.NOT_FOUND, f"the policy in force does not offer the route {route.name}")

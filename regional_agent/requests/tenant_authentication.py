@@ -1,4 +1,4 @@
-"""Step 1 of the request path: identifies the tenant by the API key."""
+"""Step 1 of the request path: identifies the tenant by the API key, or by a token of an identity provider."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import ID_CHARS
 from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.permissions import restrictions_of
-from penstock.tenancy.tenant_record import TenantRecord
 from regional_agent.http.messages import Request
-from regional_agent.tenants.principal import Principal
+from regional_agent.tenants.principal import Principal, principal_under
 from regional_agent.tenants.tenant_index import TenantIndex
+from regional_agent.tenants.token_verifier import TokenVerifier, is_token
 from regional_agent.websocket.websocket_offer import offered_keys
 
 MAX_KEY_BYTES = 512
@@ -26,8 +26,9 @@ KEY_ID_CHARS = ID_CHARS
 MAX_CACHED_HEADERS = 16_384
 """Maximum number of Authorization headers whose principal is cached; the oldest is evicted first."""
 
-EXPIRED = Refusal(Reason.INVALID_API_KEY, "the API key has expired")
+EXPIRED = Refusal(Reason.INVALID_API_KEY, "the API key or token has expired: get a new one")
 REVOKED = Refusal(Reason.INVALID_API_KEY, "the API key was revoked")
+_MALFORMED = Refusal(Reason.INVALID_API_KEY, "the Authorization header is not `Bearer <key>`")
 _INVALID = Refusal(Reason.INVALID_API_KEY, "the API key is invalid")
 
 
@@ -44,15 +45,23 @@ class Keyring:
     A tenant of the policy wins over one that the API created with the same name.
     """
 
-    __slots__ = ("_anonymous", "_by_digest", "_cached", "_clock", "_index", "_policy")
+    __slots__ = ("_anonymous", "_by_digest", "_cached", "_clock", "_index", "_policy", "_tokens")
 
-    def __init__(self, policy: Policy, index: TenantIndex, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        index: TenantIndex,
+        clock: Callable[[], float] = time.time,
+        tokens: TokenVerifier | None = None,
+    ) -> None:
         """Index every tenant's key digests.
 
         Args:
             index: the tenants that the API created.
             clock: Unix time (s), by which keys expire.
+            tokens: verifies tokens; None if the policy has no issuer of tokens.
         """
+        self._tokens = tokens
         self._policy = policy
         self._index = index
         self._clock = clock
@@ -76,9 +85,11 @@ class Keyring:
                 return Refusal(Reason.INVALID_API_KEY, "send an API key as `Authorization: Bearer <key>`")
             self._anonymous.version = self._index.version
             return self._anonymous
-        principal = self._cached.get(authorization)
+        # Tokens are long: their digest takes less memory.
+        cached_as = authorization if len(authorization) <= MAX_KEY_BYTES else sha256(authorization).digest()
+        principal = self._cached.get(cached_as)
         if principal is None or (principal.version != self._index.version and not self._index.confirms(principal)):
-            self._cached.pop(authorization, None)
+            self._cached.pop(cached_as, None)
             found = self._look_up(authorization)
             if isinstance(found, Refusal):
                 return found
@@ -86,17 +97,23 @@ class Keyring:
             principal.version = self._index.version
             if len(self._cached) >= MAX_CACHED_HEADERS:
                 del self._cached[next(iter(self._cached))]
-            self._cached[authorization] = principal
+            self._cached[cached_as] = principal
         if principal.expires_at <= self._clock() and not started:
             return EXPIRED
         return principal
 
     def _look_up(self, authorization: bytes) -> Principal | Refusal:
         scheme, _, key = authorization.partition(b" ")
-        if scheme.lower() != b"bearer" or not key or len(key) > MAX_KEY_BYTES:
-            return Refusal(Reason.INVALID_API_KEY, "the Authorization header is not `Bearer <key>`")
-        digest = sha256(key.strip()).digest()
-        return self._by_digest.get(digest) or self._created(digest)
+        key = key.strip()
+        if scheme.lower() != b"bearer" or not key:
+            return _MALFORMED
+        found: Principal | Refusal = _MALFORMED
+        if len(key) <= MAX_KEY_BYTES:
+            digest = sha256(key).digest()
+            found = self._by_digest.get(digest) or self._created(digest)
+        if self._tokens is not None and (found is _MALFORMED or found is _INVALID) and is_token(key):
+            return self._tokens.identify(key)
+        return found
 
     def _created(self, digest: bytes) -> Principal | Refusal:
         """The principal of a key that the API created."""
@@ -112,17 +129,6 @@ class Keyring:
         principal.key, principal.budgets = key.id, key.budgets
         principal.expires_at = inf if key.expires_at is None else key.expires_at
         return principal
-
-
-def principal_under(policy: Policy, record: TenantRecord) -> Principal | Refusal:
-    """The principal of a tenant that the API created, by the rules of its tier, or the refusal of its requests."""
-    if record.is_suspended:
-        return Refusal(Reason.TENANT_SUSPENDED, f"tenant {record.name} is suspended")
-    tier = policy.tier(record.tier)
-    if tier is None:
-        return Refusal(Reason.TIER_UNKNOWN, f"the policy in force has no tier {record.tier!r}, which the tenant has")
-    tenant = record.under(tier)
-    return Principal(tenant, models=restrictions_of(policy, tenant))
 
 
 def credential_of(request: Request) -> bytes | Refusal | None:

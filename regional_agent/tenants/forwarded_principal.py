@@ -11,9 +11,10 @@ from typing import Final
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.permissions import restrictions_of
 from penstock.wire.route_context import RouteContext
-from regional_agent.requests.tenant_authentication import REVOKED, principal_under
-from regional_agent.tenants.principal import Principal
+from regional_agent.requests.tenant_authentication import REVOKED
+from regional_agent.tenants.principal import Principal, principal_under
 from regional_agent.tenants.tenant_index import TenantIndex
 
 MAX_CACHED: Final = 4096
@@ -51,7 +52,7 @@ class ForwardedPrincipals:
         index, name = self._index, context.tenant
         tenant = policy.tenants.get(name)
         if tenant is not None:
-            return Principal(tenant, context.key_id)
+            return Principal(tenant, context.key_id, models=restrictions_of(policy, tenant))
         found = index.find_id(context.key_id)
         if index.is_withdrawn(context.key_id) or (found is not None and found.key.revoked_at is not None):
             return REVOKED

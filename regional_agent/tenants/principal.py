@@ -7,7 +7,10 @@ from typing import Final
 
 from penstock.policy.kinds.budgets import Budget
 from penstock.policy.kinds.tenants import Tenant
-from penstock.tenancy.permissions import Patterns, permits_name
+from penstock.policy.policy import Policy
+from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.permissions import Patterns, permits_name, restrictions_of
+from penstock.tenancy.tenant_record import TenantRecord
 
 _NO_BUDGETS: Final[tuple[Budget, ...]] = ()
 
@@ -23,7 +26,18 @@ class Principal:
         models: the models and adapters that the key may use, see `restrictions_of`.
     """
 
-    __slots__ = ("_routes", "budgets", "expires_at", "key", "models", "routes", "tenant", "version")
+    __slots__ = (
+        "_routes",
+        "budgets",
+        "expires_at",
+        "key",
+        "models",
+        "routes",
+        "source",
+        "tenant",
+        "version",
+        "widest_data_class",
+    )
 
     def __init__(
         self, tenant: Tenant, key: str = "", expires_at: float = inf, version: int = 0, models: Patterns = ()
@@ -38,6 +52,10 @@ class Principal:
         """The models and adapters that the key may use: names that match a pattern of each tuple."""
         self.routes = tenant.routes
         """Patterns of the routes that the key may use; None: all."""
+        self.source = ""
+        """Name in the tenants' index of the issuer's key that has signed the token; empty for an API key."""
+        self.widest_data_class = ""
+        """Data class of the tenant, if a token may have restricted it; empty otherwise."""
         self._routes: dict[str, bool] = {}
 
     def permits_route(self, name: str) -> bool:
@@ -46,6 +64,17 @@ class Principal:
         if found is None:
             found = self._routes[name] = self.routes is None or permits_name((self.routes,), name)
         return found
+
+
+def principal_under(policy: Policy, record: TenantRecord) -> Principal | Refusal:
+    """The principal of a tenant that the API created, by the rules of its tier, or the refusal of its requests."""
+    if record.is_suspended:
+        return Refusal(Reason.TENANT_SUSPENDED, f"tenant {record.name} is suspended")
+    tier = policy.tier(record.tier)
+    if tier is None:
+        return Refusal(Reason.TIER_UNKNOWN, f"the policy in force has no tier {record.tier!r}, which the tenant has")
+    tenant = record.under(tier)
+    return Principal(tenant, models=restrictions_of(policy, tenant))
 
 
 UNIDENTIFIED: Final = Principal(Tenant("", ""))

@@ -80,13 +80,9 @@ class TenantIndex:
         changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
         if not changed:
             return None
-        self.version += 1
+        self._note_changes(changed)
         for name in changed:
-            self._changed[name] = self.version
             self._index(number, before.get(name), after.get(name))
-        if len(self._changed) > MAX_CHANGED:
-            self._changed.clear()
-            self._floor = self.version
         self._tenants += _existing(after.values()) - _existing(before.values())
         if after:
             self._shards[number] = msgspec.json.encode(shard)
@@ -121,13 +117,27 @@ class TenantIndex:
         """Whether a key with this identifier was removed since the start."""
         return _number_of(key_id) in self._withdrawn
 
+    def note_change(self, name: str) -> None:
+        """Note a change of what identifies principals beside their tenant (`Principal.source`)."""
+        self._note_changes([name])
+
     def confirms(self, principal: Principal) -> bool:
-        """Whether the tenant of a principal has not changed since the principal was looked up or last confirmed."""
+        """Whether the tenant of a principal, and the key of its token, are as when it was last confirmed."""
         known = principal.version
-        if known < self._floor or self._changed.get(principal.tenant.name, 0) > known:
+        changed = self._changed
+        if known < self._floor or changed.get(principal.tenant.name, 0) > known:
+            return False
+        if principal.source and changed.get(principal.source, 0) > known:
             return False
         principal.version = self.version
         return True
+
+    def _note_changes(self, names: list[str]) -> None:
+        self.version += 1
+        self._changed.update(dict.fromkeys(names, self.version))
+        if len(self._changed) > MAX_CHANGED:
+            self._changed.clear()
+            self._floor = self.version
 
     def _index(self, number: int, before: TenantRecord | None, after: TenantRecord | None) -> None:
         """Index the keys of a tenant that has changed."""

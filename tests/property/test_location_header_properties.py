@@ -86,7 +86,7 @@ ASKED = st.lists(st.tuples(st.sampled_from([PROXY, *PLACES]), HEADERS), min_size
 def test_only_a_trusted_proxy_sets_the_location(
     locator: Locator, asked: list[tuple[str, list[tuple[bytes, bytes]]]]
 ) -> None:
-    config = cast(ActiveConfig, SimpleNamespace(policy=POLICY, tenants=TenantIndex()))
+    config = cast(ActiveConfig, SimpleNamespace(policy=POLICY, tenants=TenantIndex(), issuers=None))
     authorization = Authorization("de-1", config, locator, equal_budgets("de-1"))
     demand = DemandMeter(lambda: 0.0)
     reader = ClientRequestReader(authorization, CostEstimator(), KnownObjects(), demand, Random(1))

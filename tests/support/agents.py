@@ -249,7 +249,7 @@ async def running_agent(
     metrics.use_names(in_force.models, in_force.regions)
     samplers = samplers_of(plan) if plan is not None else {}
     fixed = SimpleNamespace(policy=in_force, plan=plan, policy_digest="digest", samplers=samplers)
-    fixed.tenants = TenantIndex()
+    fixed.tenants, fixed.issuers = TenantIndex(), None
     shared_load = SharedLoad(endpoints, shared=redis_url is not None)
     queue_here = QueueDispatcher(endpoints, shared_load, time.monotonic, metrics.waited)
     others = FixedPeers(region, peers or {}, credits or {})

@@ -46,7 +46,7 @@ def policy(*rules: ResidencyRule, keys: tuple[str, ...] = ("red", "blue")) -> Po
 
 class Here:
     def __init__(self, first: Policy) -> None:
-        self.active_config = SimpleNamespace(policy=first, tenants=TenantIndex())
+        self.active_config = SimpleNamespace(policy=first, tenants=TenantIndex(), issuers=None)
         self.located: list[bytes] = []
         self.locator = SimpleNamespace(
             header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate, generation=0

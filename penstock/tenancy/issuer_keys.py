@@ -1,0 +1,117 @@
+"""Public keys of identity providers: read from a JSON Web Key Set (RFC 7517), and published to agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+MAX_KEYS: Final = 100
+MIN_RSA_BITS: Final = 2048
+"""Minimum size (bits) of an RSA key (RFC 7518, 3.3)."""
+
+ALGORITHMS: Final[Mapping[tuple[str, str | None], frozenset[str]]] = MappingProxyType(
+    {
+        ("RSA", None): frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
+        ("EC", "P-256"): frozenset({"ES256"}),
+        ("EC", "P-384"): frozenset({"ES384"}),
+        ("EC", "P-521"): frozenset({"ES512"}),
+        ("OKP", "Ed25519"): frozenset({"EdDSA"}),
+    }
+)
+"""Signature algorithms by key type and curve. Symmetric algorithms are excluded."""
+
+_PUBLIC_MEMBERS: Final = ("kty", "kid", "alg", "use", "crv", "n", "e", "x", "y")
+
+
+class PublicKey(msgspec.Struct, frozen=True):
+    """A public key of the issuer."""
+
+    key: Any
+    """A public key of `cryptography`."""
+    algorithms: frozenset[str]
+    """Algorithms that the key may verify."""
+
+
+class IssuerKeySet(msgspec.Struct, frozen=True):
+    """The usable keys of one issuer, as the control plane publishes them."""
+
+    issuer: str
+    """Name of the issuer in the policy."""
+    jwks_url: str
+    """URL from which the keys were fetched: those of another URL are not used."""
+    keys: tuple[dict[str, str], ...]
+    """Public members of each JSON Web Key."""
+    changed_at: float
+    """Unix time (s) at which the keys were published."""
+
+
+def read_keys(body: bytes) -> dict[str, PublicKey]:
+    """Return the usable keys of a JSON Web Key Set, by id; other key types and uses are left out.
+
+    Raises:
+        ValueError: `body` is not a key set, or has no usable key.
+    """
+    return usable_keys(_members(body))
+
+
+def usable_keys(listed: list[Any]) -> dict[str, PublicKey]:
+    """Return the usable keys among JSON Web Keys, by id.
+
+    Raises:
+        ValueError: no key is usable.
+    """
+    keys = {}
+    for jwk in listed:
+        key = _usable_key(jwk) if isinstance(jwk, dict) else None
+        if key is not None:
+            keys[str(jwk.get("kid", ""))] = key
+    if not keys:
+        raise ValueError("the key set has no key for signatures")
+    return keys
+
+
+def publishable_keys(body: bytes) -> tuple[dict[str, str], ...]:
+    """Return the public members of the usable keys of a JSON Web Key Set, by id.
+
+    Raises:
+        ValueError: `body` is not a key set, or has no usable key.
+    """
+    listed = _members(body)
+    usable = usable_keys(listed)
+    found = {str(jwk.get("kid", "")): jwk for jwk in listed if isinstance(jwk, dict) and _usable_key(jwk) is not None}
+    return tuple(
+        {name: str(found[kid][name]) for name in _PUBLIC_MEMBERS if found[kid].get(name) is not None}
+        for kid in sorted(usable)
+    )
+
+
+def _members(body: bytes) -> list[Any]:
+    try:
+        found = msgspec.json.decode(body, type=dict[str, Any])["keys"]
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, RecursionError):
+        raise ValueError("the response is not a JSON Web Key Set") from None
+    if not isinstance(found, list) or len(found) > MAX_KEYS:
+        raise ValueError(f"the response is not a JSON Web Key Set of at most {MAX_KEYS} keys")
+    return found
+
+
+def _usable_key(jwk: dict[str, Any]) -> PublicKey | None:
+    # Imported here, since agents whose policy has no issuer do not need the library.
+    from jwt import PyJWK, PyJWTError
+
+    curve = jwk.get("crv")
+    algorithms = ALGORITHMS.get((str(jwk.get("kty")), curve if isinstance(curve, str) else None), frozenset())
+    if jwk.get("alg") is not None:
+        algorithms &= {str(jwk["alg"])}
+    if not algorithms or jwk.get("use", "sig") != "sig" or "d" in jwk:
+        return None
+    try:
+        key = PyJWK.from_dict(jwk, algorithm=min(algorithms)).key
+    except PyJWTError:
+        return None
+    if getattr(key, "key_size", MIN_RSA_BITS) < MIN_RSA_BITS and jwk["kty"] == "RSA":
+        return None
+    return PublicKey(key, algorithms)

@@ -1,0 +1,120 @@
+"""Follows the public keys of identity providers: watched in the store, and kept on disk for starts without the store.
+
+What was read stays in force: keys that were removed from the store, or are not authentic, change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import structlog
+
+from adapters.store import keys
+from adapters.store.codec import CodecError, decode
+from adapters.store.config_store import Changed, ConfigStore
+from adapters.store.informer import Informer
+from penstock.policy.kinds.issuers import Issuer
+from penstock.tenancy.issuer_keys import IssuerKeySet, PublicKey, usable_keys
+from regional_agent.background_tasks import cancel
+from regional_agent.config.state_file import StateFile
+from regional_agent.tenants.tenant_index import TenantIndex
+
+log = structlog.get_logger()
+
+
+class IssuerKeySets(msgspec.Struct, frozen=True):
+    """The keys of all issuers, as stored on disk."""
+
+    sets: tuple[IssuerKeySet, ...] = ()
+
+
+class IssuerRegistry:
+    """The keys of identity providers, as last published. A removed key is noted in the index as a change."""
+
+    def __init__(self, store: ConfigStore, state_dir: Path, index: TenantIndex, rng: Random) -> None:
+        """Create an empty registry; `start` loads it.
+
+        Args:
+            state_dir: directory in which the registry keeps its file.
+            index: invalidates what was identified by a key that changes.
+            rng: adds jitter to reconnects.
+        """
+        self._index = index
+        self._file = StateFile(state_dir / "issuer-keys", IssuerKeySets)
+        self._informer = Informer(store, keys.ISSUERS, self._on_published, rng=rng)
+        self._sets: dict[str, IssuerKeySet] = {}
+        self._keys: dict[str, dict[str, PublicKey]] = {}
+        self._saving: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Load the stored keys and start to follow the store."""
+        stored = self._file.load()
+        for key_set in () if stored is None else stored.sets:
+            self._use(key_set)
+        self._informer.start()
+
+    async def wait_read(self) -> None:
+        """Return once the store was read."""
+        await self._informer.wait_synced()
+
+    async def stop(self) -> None:
+        """Stop following the store; the keys stay in force."""
+        await self._informer.stop()
+        await cancel([self._saving] if self._saving is not None else [])
+        self._saving = None
+
+    def find(self, issuer: Issuer, kid: str | None) -> PublicKey | None:
+        """Return the key of an issuer with an identifier. A token without one selects the only key of the set."""
+        key_set = self._sets.get(issuer.name)
+        if key_set is None or key_set.jwks_url != issuer.jwks_url:
+            return None
+        found = self._keys[issuer.name]
+        if kid is None:
+            return next(iter(found.values())) if len(found) == 1 else None
+        return found.get(kid)
+
+    def status(self) -> dict[str, Any]:
+        """Return the number of keys of each issuer, when they changed (Unix time, s), and the age (s) of all."""
+        age_s = self._informer.age_s
+        sets = {name: {"keys": len(each.keys), "changed_at": each.changed_at} for name, each in self._sets.items()}
+        return {"age_s": round(age_s, 3) if age_s < math.inf else None, "issuers": sets}
+
+    def _on_published(self, change: Changed) -> None:
+        name = change.key.removeprefix(keys.ISSUERS)
+        if change.now is None:
+            log.warning("keys of an issuer were removed from the store; they stay in force", issuer=name)
+            return
+        try:
+            published = decode(change.now.value, IssuerKeySet)
+        except CodecError as error:
+            log.error("keys of an issuer not read; the known ones stay in force", issuer=name, reason=str(error))
+            return
+        if published.issuer == name and self._use(published):
+            # A task, since a disk that stalls must not delay later changes.
+            self._saving = asyncio.create_task(self._file.save(IssuerKeySets(tuple(self._sets.values()))))
+
+    def _use(self, key_set: IssuerKeySet) -> bool:
+        """Use the keys of one issuer; returns whether they have changed."""
+        name, before = key_set.issuer, self._sets.get(key_set.issuer)
+        if key_set == before:
+            return False
+        try:
+            usable = usable_keys(list(key_set.keys))
+        except ValueError as error:
+            log.error("keys of an issuer are not used", issuer=name, reason=str(error))
+            return False
+        self._sets[name], self._keys[name] = key_set, usable
+        for jwk in () if before is None else before.keys:
+            if jwk not in key_set.keys or (before is not None and before.jwks_url != key_set.jwks_url):
+                self._index.note_change(key_source(name, jwk.get("kid", "")))
+        return True
+
+
+def key_source(issuer: str, kid: str) -> str:
+    """The name by which the index knows a key of an issuer; no tenant has such a name."""
+    return f"{issuer}/{kid}"

@@ -1,0 +1,250 @@
+"""Tokens of an identity provider at an agent: who they identify, which are refused, and how keys are rotated."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from msgspec.structs import replace
+
+from adapters.store import keys
+from adapters.store.config_store import Put
+from adapters.store.memory_store import MemoryStore
+from control_plane.auth import bounded_fetch
+from control_plane.tenants.issuer_key_publisher import IssuerKeyPublisher
+from penstock.policy.kinds import issuers
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.tenants import Tier
+from penstock.policy.policy import Policy
+from regional_agent.requests import tenant_authentication
+from regional_agent.tenants.issuer_registry import IssuerRegistry
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import BODY, answers, ask, code, streams_forever
+from tests.support.created_tenants import created, put
+from tests.support.issuer import AUDIENCE, Issuer, jwk, rsa_key
+from tests.support.planet import EU_ONLY, MODEL, policy
+from tests.support.sockets import RawClient, Script, engine, post
+from tests.support.wait import PATIENCE_S, until
+
+RSA = rsa_key()
+OTHER = rsa_key()
+ED = ed25519.Ed25519PrivateKey.generate()
+TIERS = {"silver": Tier("silver", "open", priority=2), "eu": Tier("eu", "personal", models=("llama-*",))}
+
+
+class Fleet:
+    """An identity provider, the control plane's part that publishes its keys, and an agent."""
+
+    def __init__(self, issuer: Issuer, agent: Agent, publisher: IssuerKeyPublisher, now: list[float]) -> None:
+        self.issuer, self.agent, self.publisher, self._now = issuer, agent, publisher, now
+
+    async def publish(self) -> None:
+        """Fetch the provider's keys, as the leader does every few seconds."""
+        self._now[0] += 60.0
+        await self.publisher.tick()
+
+    async def rotate(self, **private: Any) -> None:
+        self.issuer.private |= private
+        self.issuer.keys = [jwk(kid, key) for kid, key in private.items()]
+        before = self.agent.config.issuers._sets.get("idp")
+        await self.publish()
+        await until(lambda: self.agent.config.issuers._sets.get("idp") is not before)
+
+    async def status(self, token: str) -> tuple[int, str]:
+        answer = await ask(self.agent, f"Authorization: Bearer {token}")
+        return answer.status, "" if answer.status == 200 else json.loads(answer.body)["error"]["message"]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_fetch, "FETCH_TIMEOUT_S", PATIENCE_S)
+
+
+@asynccontextmanager
+async def fleet(directory: Path, script: Script = answers, **fields: Any) -> AsyncIterator[Fleet]:
+    now, store, issuer = [0.0], MemoryStore(), Issuer(one=RSA)
+    async with issuer.http, engine(script) as gpu, running_agent(directory, [gpu.address], anonymous=None) as agent:
+        await store.commit((), (Put(keys.LEADER, b"x"),))
+        leader = await store.get(keys.LEADER)
+        assert leader is not None
+        document = issuers.Issuer("idp", issuer.url, issuer.jwks_url, (AUDIENCE,), **({"tier": "silver"} | fields))
+        in_force: Policy = replace(policy(), tiers=TIERS, issuers={"idp": document})
+        agent.config.issuers = IssuerRegistry(store, directory, agent.config.tenants, Random(1))
+        agent.router.requests.authorization._issuers = agent.config.issuers
+        agent.config.issuers.start()
+        publisher = IssuerKeyPublisher(
+            store, lambda: (in_force, None), lambda: leader.create_revision, Random(1), lambda: now[0]
+        )
+        publisher.informer.start()
+        await publisher.informer.wait_synced()
+        agent.config.policy = in_force
+        running = Fleet(issuer, agent, publisher, now)
+        try:
+            await running.rotate(one=RSA)
+            yield running
+        finally:
+            await publisher.informer.stop()
+            await publisher.close()
+            await agent.config.issuers.stop()
+
+
+async def test_a_token_identifies_a_tenant_of_the_issuer(tmp_path: Path) -> None:
+    async with fleet(tmp_path, streams_forever) as running:
+        client = await RawClient.connect(running.agent.traffic)
+        client.send(post(BODY, f"Authorization: Bearer {running.issuer.token('one')}"))
+        await client.head()
+        (exchange,) = running.agent.proxy.active
+        context = exchange.context
+        assert (context.facts.tenant, context.facts.data_class, context.priority) == ("idp:ada", "open", 2)
+        assert context.principal.key == f"jwt-idp-{sha256(b'ada').hexdigest()[:12]}"
+        # The tenant can be suspended as any other.
+        put(running.agent.config.tenants, created("idp:ada", tier="silver", is_suspended=True))
+        assert await client.chunk() == b"data: 1\n\n"
+        assert code((await client.chunk()).removeprefix(b"data: ")) == "tenant_suspended"
+
+
+async def test_tokens_that_must_be_refused(tmp_path: Path) -> None:
+    public = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    async with fleet(tmp_path) as running:
+        issuer, now = running.issuer, time.time()
+        good = issuer.token("one")
+        head, payload, signature = good.split(".")
+        refused = {
+            "none": unsigned(payload, {"alg": "none", "kid": "one"}),
+            "none with a signature": f"{part({'alg': 'none', 'kid': 'one'})}.{payload}.{signature}",
+            "HMAC by the public key": confused(payload, public),
+            "another algorithm": issuer.token("one", "PS256"),
+            "another key": issuer.token("one", key=OTHER),
+            "an unknown kid": issuer.token("one", header={"kid": "two"}),
+            "a kid that is no text": f"{part({'alg': 'RS256', 'kid': 7})}.{payload}.{signature}",
+            "another issuer": issuer.token("one", iss="https://elsewhere.example"),
+            "another audience": issuer.token("one", aud="elsewhere"),
+            "no audience": issuer.token("one", aud=None),
+            "expired": issuer.token("one", iat=now - 600, exp=now - 60),
+            "of the future": issuer.token("one", iat=now + 3600, exp=now + 4000),
+            "not yet valid": issuer.token("one", nbf=now + 3600),
+            "too long": issuer.token("one", exp=now + 90_000),
+            "no expiry": issuer.token("one", exp=None),
+            "critical extensions": issuer.token("one", header={"kid": "one", "crit": ["x"], "x": 1}),
+            "a changed claim": f"{head}.{part(claims_of(good) | {'sub': 'eve'})}.{signature}",
+            "a name of another tenant": issuer.token("one", sub="../open"),
+            "too large": issuer.token("one", padding="x" * 9000),
+            "no JSON": f"{head}.{base64.urlsafe_b64encode(b'no').decode()}.{signature}",
+            "deep JSON": f"{head}.{base64.urlsafe_b64encode(b'[' * 3000).decode()}.{signature}",
+        }
+        for name, token in refused.items():
+            status, message = await running.status(token)
+            assert status == 401, name
+            assert "ada" not in message
+        assert await running.status(good) == (200, "")
+
+
+async def test_keys_are_rotated_within_seconds_and_open_requests_end(tmp_path: Path) -> None:
+    async with fleet(tmp_path, streams_forever) as running:
+        first = running.issuer.token("one")
+        client = await RawClient.connect(running.agent.traffic)
+        client.send(post(BODY, f"Authorization: Bearer {first}"))
+        await client.head()
+        await client.chunk()
+        await running.rotate(one=RSA, two=ED)
+        assert running.agent.held() == 1, "a further key ends nothing"
+        running.issuer.keys = []
+        await running.publish()
+        running.issuer.answer = (503, b"")
+        await running.publish()
+        assert "503" in running.publisher.status()["idp"]["problem"]
+        assert running.agent.held() == 1, "the last keys stay while the provider has none"
+        running.issuer.answer = None
+        await running.rotate(two=ED)
+        assert code((await client.chunk()).removeprefix(b"data: ")) == "invalid_api_key"
+        assert (await running.status(first))[0] == 401
+        second = await RawClient.connect(running.agent.traffic)
+        second.send(post(BODY, f"Authorization: Bearer {running.issuer.token('two', 'EdDSA')}"))
+        assert (await second.head())[0] == 200
+        second.close()
+
+
+async def test_a_token_expires_for_new_requests_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fleet(tmp_path, streams_forever) as running:
+        authorization, token = running.agent.router.requests.authorization, running.issuer.token("one")
+        client = await RawClient.connect(running.agent.traffic)
+        client.send(post(BODY, f"Authorization: Bearer {token}"))
+        await client.head()
+        monkeypatch.setattr(authorization, "_wall_clock", lambda: time.time() + 310)
+        assert authorization._keyring.identify(f"Bearer {token}".encode()) is not tenant_authentication.EXPIRED
+        monkeypatch.setattr(authorization._keyring, "_clock", lambda: time.time() + 331)
+        monkeypatch.setattr(authorization, "_wall_clock", lambda: time.time() + 331)
+        assert "expired" in (await running.status(token))[1]
+        put(running.agent.config.tenants, created("idp:ada", tier="silver"))
+        await until(lambda: all(each.context.principal.version for each in running.agent.proxy.active))
+        assert running.agent.held() == 1
+        client.close()
+
+
+async def test_a_data_class_can_only_restrict_and_models_too(tmp_path: Path) -> None:
+    fields = {"tenants": ("personal", "open", "made"), "data_class_claim": "data", "models_claim": "models"}
+    async with fleet(tmp_path, **fields, tier=None) as running:
+        agent, issuer = running.agent, running.issuer
+        agent.config.policy = replace(agent.config.policy, models={MODEL: Model(MODEL), "large": Model("large")})
+        put(agent.config.tenants, created("made", tier="eu"))
+        expected = {
+            ("open", None, None): 200,
+            ("open", "personal", None): 200,
+            ("personal", "personal", None): 200,
+            ("personal", "open", None): 451,
+            ("made", "open", None): 451,
+            ("made", None, None): 200,
+            ("other", None, None): 401,
+            ("open", None, "large"): 404,
+            ("open", None, ("llama-*",)): 200,
+            ("made", None, "*"): 200,
+        }
+        for (tenant, data_class, models), status in expected.items():
+            token = issuer.token("one", sub=tenant, data=data_class, models=models)
+            assert (await running.status(token))[0] == status, (tenant, data_class, models)
+        assert EU_ONLY in agent.config.policy.residency
+
+
+async def test_the_keys_are_known_after_a_restart_and_bound_to_their_url(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as running:
+        registry = running.agent.config.issuers
+        await until(lambda: registry._file.load() is not None)
+        again = IssuerRegistry(MemoryStore(), tmp_path, running.agent.config.tenants, Random(1))
+        again.start()
+        await again.stop()
+        document = running.agent.config.policy.issuers["idp"]
+        assert again.find(document, "one") is not None
+        assert again.find(replace(document, jwks_url="https://elsewhere.example/keys"), "one") is None
+        assert again.find(document, None) is not None
+        assert again.status()["issuers"]["idp"]["keys"] == 1
+
+
+def part(content: dict[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=").decode()
+
+
+def unsigned(payload: str, header: dict[str, Any]) -> str:
+    return f"{part(header)}.{payload}."
+
+
+def confused(payload: str, public_key: bytes) -> str:
+    signed = f"{part({'alg': 'HS256', 'kid': 'one'})}.{payload}"
+    signature = hmac.digest(public_key, signed.encode(), "sha256")
+    return f"{signed}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    payload = token.split(".")[1]
+    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return found
