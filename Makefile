@@ -82,7 +82,7 @@ test-engines: $(VENV)/.test  ## real engines on the CPU and real clients, in env
 
 test-long: $(VENV)/.test  ## long simulations, and property tests with all their examples
 	@$(BIN)/pytest -n 2 -m long tests
-	@PENSTOCK_TEST_EXAMPLES=1 $(BIN)/pytest -n 2 tests/property
+	@PENSTOCK_TEST_EXAMPLES=1 $(BIN)/pytest -n 2 tests/property tests/integration/test_api_schemathesis.py
 
 test-mutations: $(MUTATION)/.ready  ## break rules and constants of the decision core: the tests must notice (ARGS='routing --sample 0', --help)
 	@$(MUTATION)/bin/python -m tests.mutation $(ARGS)
