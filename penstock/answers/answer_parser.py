@@ -46,7 +46,9 @@ _ENDING_TYPES: Final = frozenset(
     {b'"message_stop"', b'"response.completed"', b'"response.incomplete"', b'"response.failed"'}
 )
 _TRUE: Final = b"true"
-_LF_END, _CRLF_END, _LINE_END = b"\n\n", b"\r\n\r\n", b"\n"
+_LF_END: Final = b"\n\n"
+_CRLF_END: Final = b"\r\n\r\n"
+_LINE_END: Final = b"\n"
 _CR_END: Final = b"\r\r"
 _DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
 _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
@@ -163,14 +165,17 @@ class AnswerParser:
             return self._usage
         return self._reported.usage if self._reported is not None else None
 
-    def skim_chunk(self, chunk: bytes) -> bool:
+    def skim_chunk(self, chunk: bytes, begin: int) -> bool:
         """Count a chunk, framing included, that consists of whole records with nothing to parse; False for any other.
 
         `feed` must receive the body of any other chunk.
+
+        Args:
+            begin: offset of the body.
         """
         if self._decoder is not None or not self._may_skim():
             return False
-        count = self._plain.count_chunk(chunk)
+        count = self._plain.count_chunk(chunk, begin)
         if count < 0:
             return False
         self.delivered += count
@@ -248,8 +253,8 @@ class AnswerParser:
             self._note_error(named_error(data))
         if not (self._id_records or self._must_parse(data)):
             # The first event of a chat only has its role.
-            adds = not (first and any(mark in data for mark in _BEGINNING_MARKS))
-            self.delivered += adds and (not self._format.delta_mark or self._format.delta_mark in data)
+            adds = not (first and any(data.find(mark) >= 0 for mark in _BEGINNING_MARKS))
+            self.delivered += adds and (not self._format.delta_mark or data.find(self._format.delta_mark) >= 0)
             self._last = event
             return False
         if self._id_records:
@@ -257,11 +262,11 @@ class AnswerParser:
         return self._read_record(data, counts=True)
 
     def _must_parse(self, data: bytes) -> bool:
-        if ERROR_MARK in data:
+        if data.find(ERROR_MARK) >= 0:
             return True
-        if any(mark in data for mark in self._format.end_marks):
+        if any(data.find(mark) >= 0 for mark in self._format.end_marks):
             return True
-        return any(mark in data and not is_null(data, mark) for mark in self._format.usage_marks)
+        return any(data.find(mark) >= 0 and not is_null(data, mark) for mark in self._format.usage_marks)
 
     def _read_record(self, data: bytes, *, counts: bool) -> bool:
         """Read the JSON text of a record; returns whether it only reports usage that the client did not ask for."""

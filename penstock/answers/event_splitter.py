@@ -40,7 +40,7 @@ class EventSplitter:
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the events that `chunk` completes, each with the empty line that ends the event."""
         end = self._end
-        if not self.rest and chunk.endswith(end) and chunk.find(end) == len(chunk) - len(end) and _CR not in chunk:
+        if not self.rest and chunk.endswith(end) and chunk.find(end) == len(chunk) - len(end) and chunk.find(_CR) < 0:
             # Most engines send one event at a time, so the search below is rarely needed.
             return [chunk]
         searched = max(0, len(self.rest) - _MAX_BOUNDARY_BYTES)

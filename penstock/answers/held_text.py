@@ -16,14 +16,15 @@ _OVERLAP_BYTES: Final = len(ERROR_MARK) - 1
 class HeldText:
     """The parts of one JSON text so far."""
 
-    __slots__ = ("_held", "_tail", "first", "may_be_error", "size_bytes")
+    __slots__ = ("_held", "_searched", "first", "may_be_error", "size_bytes")
 
     def __init__(self) -> None:
         self.first = b""
         """The first part, until the text is taken."""
         self._held: bytearray | None = None
         """The text, if it has arrived in several parts."""
-        self._tail = b""
+        self._searched = b""
+        """The last part, and the end of the part before it, in which no mark of an error was found."""
         self.size_bytes = 0
         self.may_be_error = False
         """Whether the text contains the mark of an error."""
@@ -31,9 +32,9 @@ class HeldText:
     def add(self, part: bytes, wanted: Wanted) -> JsonReducer | None:
         """Add a part; returns the reducer of the text, which has its `wanted` members, once the text is too long."""
         if not self.may_be_error:
-            searched = self._tail + part if self._tail else part
-            self.may_be_error = ERROR_MARK in searched
-            self._tail = searched[-_OVERLAP_BYTES:]
+            before = self._searched
+            searched = self._searched = before[-_OVERLAP_BYTES:] + part if before else part
+            self.may_be_error = searched.find(ERROR_MARK) >= 0
         if not self.size_bytes:
             self.first = part
         elif self._held is None:
@@ -52,5 +53,5 @@ class HeldText:
     def take(self) -> bytes:
         """Return the text, and hold it no longer."""
         text = self.first if self._held is None else bytes(self._held)
-        self.first, self._held, self.size_bytes = b"", None, 0
+        self.first, self._held, self.size_bytes, self._searched = b"", None, 0, b""
         return text

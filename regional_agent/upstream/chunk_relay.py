@@ -19,20 +19,27 @@ MAX_BODY_BYTES: Final = 4096
 _END: Final = b"\r\n"
 
 
-def _size_lines() -> dict[int, bytes]:
-    """Return the first line of a chunk, by the length of the whole chunk."""
+def _size_lines() -> list[bytes]:
+    """Return the first line of a chunk, by the length of the whole chunk; empty where no chunk has that length."""
     lines = [(b"%x\r\n" % size_bytes, size_bytes) for size_bytes in range(1, MAX_BODY_BYTES + 1)]
-    return {len(line) + size_bytes + len(_END): line for line, size_bytes in lines}
+    by_length = {len(line) + size_bytes + len(_END): line for line, size_bytes in lines}
+    return [by_length.get(length, b"") for length in range(max(by_length) + 1)]
 
 
 _SIZE_LINES: Final = _size_lines()
-_NO_LINE: Final = ()
-"""With no alternatives, `startswith` returns False."""
+_MAX_CHUNK_BYTES: Final = len(_SIZE_LINES) - 1
 
 
-def is_whole_chunk(data: bytes) -> bool:
-    """Whether `data` is exactly one chunk with a body; the last chunk of a response has none."""
-    return data.startswith(_SIZE_LINES.get(len(data), _NO_LINE)) and data.endswith(_END)
+def body_of_whole_chunk(data: bytes) -> int:
+    """Return the offset of the body if `data` is exactly one chunk with a body, else 0.
+
+    The last chunk of a response has no body.
+    """
+    length = len(data)
+    if length > _MAX_CHUNK_BYTES:
+        return 0
+    line = _SIZE_LINES[length]
+    return len(line) if data.startswith(line) and data.endswith(_END) else 0
 
 
 class ChunkRelay:
@@ -65,11 +72,10 @@ class ChunkRelay:
         self.last = b""
         """The last chunk since the owner last reset `sent_bytes`."""
 
-    def forward(self, chunk: bytes) -> None:
-        """Send a chunk, framing included, to the client."""
+    def forward(self, chunk: bytes, begin: int) -> None:
+        """Send a chunk, framing included, to the client; `begin` is the offset of its body."""
         parser = self._parser
-        if parser is not None and not parser.skim_chunk(chunk):
-            begin = chunk.find(_END) + len(_END)
+        if parser is not None and not parser.skim_chunk(chunk, begin):
             body = chunk[begin : -len(_END)]
             forwarded = parser.feed(body)
             if forwarded is not body:

@@ -15,7 +15,7 @@ from regional_agent.http.headers.head_cache import MAX_MISSES, raw_head
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
 from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.upstream.address import Address
-from regional_agent.upstream.chunk_relay import ChunkRelay, is_whole_chunk
+from regional_agent.upstream.chunk_relay import ChunkRelay, body_of_whole_chunk
 from regional_agent.upstream.response_head import (
     ResponseHead,
     ResponseHeadCache,
@@ -171,8 +171,8 @@ class UpstreamConnection(UpstreamTransport):
 
     def data_received(self, data: bytes) -> None:
         """Parse a read. Malformed data, and data outside a response, close the connection."""
-        if self._relay_ready is not None and is_whole_chunk(data):
-            self._relay_ready.forward(data)
+        if self._relay_ready is not None and (body_at := body_of_whole_chunk(data)):
+            self._relay_ready.forward(data, body_at)
             return
         if self._tunnel is not None:
             self._tunnel.on_bytes(data)

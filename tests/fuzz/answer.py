@@ -71,7 +71,8 @@ def _relayed_facts(answer_format: AnswerFormat, data: bytes) -> tuple[Usage | No
     parser = AnswerParser(answer_format, EVENTS, b"", False)
     *events, rest = data.split(b"\n\n")
     for body in (*(event + b"\n\n" for event in events), rest):
-        if not parser.skim_chunk(b"%x\r\n%b\r\n" % (len(body), body)):
+        size_line = b"%x\r\n" % len(body)
+        if not parser.skim_chunk(size_line + body + b"\r\n", len(size_line)):
             parser.feed(body)
     parser.finish(complete=True)
     return parser.usage, parser.error is not None, parser.ended, parser.object_id

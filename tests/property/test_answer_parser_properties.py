@@ -99,7 +99,8 @@ def test_chunks_that_are_relayed_are_read_like_others(
         answer = {"choices": [{"delta": {"content": text}, "finish_reason": None}], **tail}
         end = "\r\n\r\n" if crlf else "\n\n"
         body = f"data: {json.dumps(answer, separators=separators, ensure_ascii=False)}{end}".encode()
-        if not relayed.skim_chunk(b"%x\r\n%b\r\n" % (len(body), body)):
+        size_line = b"%x\r\n" % len(body)
+        if not relayed.skim_chunk(size_line + body + b"\r\n", len(size_line)):
             assert relayed.feed(body) == body
         fed.feed(body)
     for parser in (relayed, fed):

@@ -114,9 +114,10 @@ def intake_of(
         stated = _kind_of(content_type)
     if stated == _UNREAD:
         return None
-    coding = by_name.get(b"content-encoding", b"").strip().lower()
-    if b"identity" in coding:
-        coding = b",".join([each for token in coding.split(b",") if (each := token.strip()) != b"identity"])
+    coding = by_name.get(b"content-encoding", b"")
+    if coding:
+        codings = [token.strip() for token in coding.lower().split(b",")]
+        coding = b",".join([token for token in codings if token != b"identity"])
     kind, answer_format = stated, formats.of(route)
     has_events = streaming and (route is None or route.stream is _SSE_KIND)
     if stated == _UNSTATED:

@@ -395,7 +395,7 @@ def test_a_relayed_chunk_is_counted_by_its_framing() -> None:
     reader.feed(event(delta("")))
     body = event(delta("a"))
     chunk = b"%x\r\n%b\r\n" % (len(body), body)
-    assert reader.skim_chunk(chunk)
+    assert reader.skim_chunk(chunk, chunk.find(b"\n") + 1)
     assert reader.delivered == 1
     for other in (
         b": ping\n\n",
@@ -406,7 +406,8 @@ def test_a_relayed_chunk_is_counted_by_its_framing() -> None:
         event({"choices": [], "usage": USAGE}),
         event({"error": {}}),
     ):
-        assert not reader.skim_chunk(b"%x\r\n%b\r\n" % (len(other), other))
+        size_line = b"%x\r\n" % len(other)
+        assert not reader.skim_chunk(size_line + other + b"\r\n", len(size_line))
 
 
 @pytest.mark.parametrize("size", [1, 9, 100_000])
@@ -498,7 +499,7 @@ def test_an_encoded_chunk_that_looks_like_an_event_is_decoded() -> None:
     middle = len(data) - 8
     one.feed(data[:middle])
     assert one.begun
-    assert not one.skim_chunk(b"2\r\n\n\n\r\n")
+    assert not one.skim_chunk(b"2\r\n\n\n\r\n", 3)
 
 
 def test_a_gzip_answer_of_several_members() -> None:
