@@ -203,10 +203,10 @@ class AttemptSink:
         response, owner = self.response, self.owner
         if self._is_begun and response is not None and owner is not None:
             end = response.on_end(upstream)
-            if isinstance(end, Refusal):
-                owner.fail(end)
-            else:
+            if isinstance(end, Outcome):
                 owner.complete(end, keep_alive=response.keep_alive)
+            else:
+                owner.fail(end)
 
     def on_broken(self, error: UpstreamError) -> None:
         """Process a failure to connect, or a connection that closed before the response was complete."""

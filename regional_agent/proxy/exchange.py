@@ -11,7 +11,6 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_refusal
 from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
-from penstock.admission.tenant_order import QueuedRequest
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.attempt_sink import AttemptSink
@@ -36,7 +35,7 @@ from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.proxy.target_selection import reads_while_queued, select_target
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
 from regional_agent.routing.queue_dispatcher import QueueEntry
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 from regional_agent.tenants.settlement import settle
@@ -88,17 +87,17 @@ class Exchange:
                 sink.usage = StreamUsage()
             sink.usage.ask(proxy, context, now)
         target = select_target(proxy, context, self._on_turn, now)
-        if isinstance(target, Refusal):
+        if isinstance(target, (LocalAttempt, ForwardedAttempt)):
+            self._go_to(target, now)
+        elif isinstance(target, Refusal):
             self._refuse(target)
-        elif isinstance(target, QueuedRequest):
+        else:
             self.enter(QUEUED)
             if trace is not None:
                 trace.note(_QUEUE, proxy.clock())
             self._queue_entry = target
             if not context.request.whole and reads_while_queued(proxy, context):
                 self._client.resume_reading()
-        else:
-            self._go_to(target, now)
 
     def _on_turn(self, target: Attempt | Refusal) -> None:
         """Process the target or the refusal that the admission queue returned."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
 from regional_agent.routing.queue_dispatcher import QueueEntry
 
 _SATURATED, _NONE_READY, _ENGINE_FAILED = Reason.SATURATED, Reason.NONE_READY, Reason.ENGINE_FAILED
@@ -25,16 +25,17 @@ def select_target(
     """
     router, request = proxy.router, context.request
     while True:
-        target: Attempt | QueueEntry | Refusal = router.next_target(context, now)
-        if not isinstance(target, Refusal):
+        target = router.next_target(context, now)
+        if isinstance(target, (LocalAttempt, ForwardedAttempt)):
             return target
         if target.reason is _NONE_READY and router.requests.fall_back(context, request, target):
             now = proxy.clock()
             continue
         if target.reason is _SATURATED or (target.reason is _NONE_READY and router.awaits_endpoint(context)):
-            target = _queue(proxy, context, on_turn, target)
-            if not isinstance(target, Refusal):
-                return target
+            entry = _queue(proxy, context, on_turn, target)
+            if not isinstance(entry, Refusal):
+                return entry
+            target = entry
         if not router.requests.fall_back(context, request, target):
             if target.reason is _NONE_READY and context.reported_error:
                 return Refusal(_ENGINE_FAILED, f"the engine reported an error: {context.reported_error}")

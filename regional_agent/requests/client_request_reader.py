@@ -12,6 +12,7 @@ from penstock.policy.kinds.models import ModelVersions
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.model_versions import WHOLE_PERCENT, model_of_tier, session_position, version_at, versions_of
 from penstock.policy.policy import Policy
+from penstock.policy.residency import Mask
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routes.timeouts import NO_TIMEOUTS, total_limit_s
 from penstock.routing.reasons import Reason, Refusal
@@ -20,7 +21,7 @@ from penstock.tenancy.sender_budgets import BudgetReservation
 from penstock.wire import trace_context
 from regional_agent.http.messages import Request, valid_request_id
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.requests.authorization import Authorization, model_not_found, refuse_route
+from regional_agent.requests.authorization import Authorization, Sender, model_not_found, refuse_route
 from regional_agent.requests.classify import RequestFields
 from regional_agent.requests.model_name import can_replace_model, replace_model, request_fields
 from regional_agent.requests.request_context import RequestContext
@@ -86,7 +87,7 @@ class ClientRequestReader:
         """
         authorization = self.authorization
         sender = authorization.sender_of(policy, request, peer_ip)
-        if isinstance(sender, Refusal):
+        if not isinstance(sender, Sender):
             return sender
         tenant, facts, reader = sender.tenant, sender.facts, request.reader
         principal = sender.principal
@@ -104,7 +105,7 @@ class ClientRequestReader:
             fields = RequestFields(location.model)
         else:
             fields = request_fields(request)
-        if isinstance(fields, Refusal):
+        if not isinstance(fields, RequestFields):
             return fields
         asked_for = fields.model
         if policy.versions and location is None:
@@ -113,11 +114,11 @@ class ClientRequestReader:
             if not permits_name(principal.models, asked_for):
                 return model_not_found(asked_for)
             fields = self._version(versions, tenant, request, fields)
-            if isinstance(fields, Refusal):
+            if not isinstance(fields, RequestFields):
                 return fields
         mask = sender.masks.get(fields.model) or authorization.mask(policy, fields.model, principal, facts)
         adapter = ""
-        if isinstance(mask, Refusal) and mask.reason is _MODEL_NOT_FOUND:
+        if not isinstance(mask, Mask) and mask.reason is _MODEL_NOT_FOUND:
             if location is not None and location.model in policy.models:
                 # The tenant has created the object, so a list of models that became shorter does not hide it.
                 mask = authorization.residency(policy, facts)
@@ -126,7 +127,7 @@ class ClientRequestReader:
                 if base is not None:
                     adapter, fields.model, asked_for = fields.model, base, base
                     mask = authorization.adapter_mask(policy, adapter, principal, facts)
-        if isinstance(mask, Refusal):
+        if not isinstance(mask, Mask):
             return mask
         if location is not None and location.region not in mask.permitted.regions:
             return Refusal(Reason.NO_PERMITTED_REGION, f"residency forbids {location.region}, which has the object")

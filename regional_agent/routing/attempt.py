@@ -93,14 +93,13 @@ class LocalAttempt(Placement[Endpoint]):
         "base_path",
         "broken_before",
         "endpoint_name",
+        "from_peer",
         "kind",
         "outcome",
         "region",
         "rewrite",
         "target_lines",
     )
-
-    from_peer: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -120,6 +119,8 @@ class LocalAttempt(Placement[Endpoint]):
         """
         super().__init__(endpoint, estimate, spared_s, now)
         self._services = services
+        self.from_peer = False
+        """Whether the target is a peer region."""
         self.address = endpoint.address
         self.region = services.region
         self.kind = kind
@@ -351,12 +352,9 @@ class LocalAttempt(Placement[Endpoint]):
 class ForwardedAttempt:
     """An attempt in another region, whose agent chooses the endpoint."""
 
-    __slots__ = ("_peers", "address", "kind", "region", "target_lines")
+    __slots__ = ("_peers", "address", "base_path", "endpoint_name", "from_peer", "kind", "region", "target_lines")
 
-    from_peer: ClassVar[bool] = True
     retry_reason: ClassVar[RetryReason] = RetryReason.PEER_REFUSED
-    endpoint_name: ClassVar[str] = ""
-    base_path: ClassVar[bytes] = b""
 
     def __init__(self, region: str, address: Address, kind: str, route_header: bytes, peers: PeerProber) -> None:
         """Create an attempt.
@@ -367,9 +365,12 @@ class ForwardedAttempt:
             kind: why that region serves the request.
             route_header: the signed route context.
         """
+        self.from_peer = True
         self.region = region
         self.address = address
         self.kind = kind
+        self.endpoint_name = ""
+        self.base_path = b""
         self.target_lines = b"x-penstock-route: %b\r\n" % route_header
         self._peers = peers
 

@@ -114,7 +114,7 @@ class LocalTargets:
         estimate, age_s = context.estimate, self._services.shared_load.age_s()
         leaves_one = is_long(estimate) and self.queue.is_shared(context, now)
         chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
-        if isinstance(chosen, Reason):
+        if not isinstance(chosen, tuple):
             if occupies_slot(context):
                 return Reason.SATURATED if context.busy_endpoints else chosen
             ready = [each for each in pool.endpoints if each.view.ready and each.name not in excluded]

@@ -28,7 +28,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.reauthorization import Reauthorization
 from regional_agent.requests.request_context import NO_NAMES, RequestContext
-from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
 from regional_agent.routing.local_targets import LocalTargets, occupies_slot
 from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_dispatcher import OnTarget, QueueEntry
@@ -97,7 +97,7 @@ class Router:
         at_object: Attempt | Reason = _NOT_FOUND
         if location is not None:
             at_object = self._object_target(context, location, now, in_turn=in_turn)
-        if not isinstance(at_object, Reason):
+        if isinstance(at_object, (LocalAttempt, ForwardedAttempt)):
             target: Attempt | Refusal = at_object
         elif location is not None and context.is_for_object:
             target = refuse_object(location, at_object, self.queue.wait_s(context.model))
@@ -105,7 +105,7 @@ class Router:
             target = self._target_from_origin(context, now, in_turn=in_turn)
         else:
             target = self._target_for_peer(context, now, in_turn=in_turn)
-        if not isinstance(target, Refusal):
+        if isinstance(target, (LocalAttempt, ForwardedAttempt)):
             context.attempts += 1
         return target
 
@@ -208,7 +208,7 @@ class Router:
                 target: Attempt | Reason = self.local.place(context, planned.why, now)
             else:
                 target = self._peers.forward(context, planned)
-            if not isinstance(target, Reason):
+            if isinstance(target, (LocalAttempt, ForwardedAttempt)):
                 return target
             context.tried(planned.region, target)
         while True:
@@ -224,7 +224,7 @@ class Router:
                 target = self.local.place_in_turn(context, where.why, now, in_turn=in_turn)
             else:
                 target = self._peers.forward(context, where)
-            if not isinstance(target, Reason):
+            if isinstance(target, (LocalAttempt, ForwardedAttempt)):
                 return target
             context.tried(where.region, target)
 
