@@ -17,7 +17,7 @@ from lab.simulate.simulated_engine import SimulatedEngine
 from lab.traces.trace import BLOCK_TOKENS, TraceRequest
 from penstock.answers.token_counts import Usage
 from penstock.cost.cost_estimate import OVERHEAD_BYTES
-from penstock.cost.work import CostInputs
+from penstock.cost.request_properties import CostInputs
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routing.affinity import BLOCK_BYTES, MAX_BLOCKS
 

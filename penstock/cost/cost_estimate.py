@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from penstock.answers.token_counts import MAX_TOKENS, Usage
-from penstock.cost.work import CostInputs, Work
+from penstock.cost.request_properties import CostInputs
+from penstock.cost.work import Work
 from penstock.media.media_parts import MediaParts
 from penstock.media.media_tokens import MediaTokens
 from penstock.policy.kinds.models import Cost, CostUnit

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from penstock.answers.token_counts import MAX_TOKENS
-from penstock.cost.work import CostInputs
+from penstock.cost.request_properties import CostInputs
 from penstock.policy.kinds.models import CostUnit
 from penstock.routes.body_fields import BodyFields
 from penstock.routes.body_values import first_value, number_value, text_value
@@ -41,6 +41,9 @@ MAX_SHAPE_BYTES: Final = 256
 """Maximum length (bytes) of a shape in JSON; a longer shape is ignored."""
 
 _SHAPES: Final = BodyFields([f"/{index}/shape" for index in range(MAX_ARRAY_INDEX + 1)])
+_TOKEN: Final = CostUnit.TOKEN
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+
 _shape: Final = msgspec.json.Decoder(list[int])
 
 
@@ -58,7 +61,7 @@ def cost_inputs(cost: CostFields, values: dict[str, Raw], unit: CostUnit, body_b
         count = _whole(cost.count, values, MAX_AT_ONCE) or 1
     if cost.batches:
         count = min(MAX_AT_ONCE, count * (_whole(cost.batches, values, MAX_AT_ONCE) or 1))
-    if unit is CostUnit.TOKEN:
+    if unit is _TOKEN:
         return CostInputs(body_bytes, cost.generates, _whole(cost.max_tokens, values, MAX_TOKENS), count)
     if unit is CostUnit.MEGAPIXEL_STEP:
         return CostInputs(

@@ -7,29 +7,31 @@ needs no history. The hot path increments a counter per request.
 from __future__ import annotations
 
 from math import exp
+from typing import Final
 
-import msgspec
-
-TIME_CONSTANT_S = 3.0
+TIME_CONSTANT_S: Final = 3.0
 """Time constant (s) of the rate, after which the rate has followed 63 % of a step in demand. With a shorter time, the
 rate is mostly noise at a few requests per second."""
 
-FORGET_BELOW_PER_S = 0.01
+FORGET_BELOW_PER_S: Final = 0.01
 """Rate (1/s) below which a decayed rate is dropped."""
 
-MAX_CLASSES = 1024
+MAX_CLASSES: Final = 1024
 """Maximum number of traffic classes tracked at once. The policy bounds models and classes; this limit bounds the cost
 of a mistake in the policy."""
 
 
-class ArrivalRate(msgspec.Struct):
+class ArrivalRate:
     """Arrival rate of one traffic class. The owner increments `arrived`; `settle` converts the count into a rate."""
 
-    regions: tuple[str, ...]
-    """Members of the residency class."""
-    arrived: int = 0
-    """Requests since the last call of `settle`."""
-    per_s: float = 0.0
+    __slots__ = ("arrived", "per_s", "regions")
+
+    def __init__(self, regions: tuple[str, ...]) -> None:
+        """`regions` are the members of the residency class."""
+        self.regions = regions
+        self.arrived = 0
+        """Requests since the last call of `settle`."""
+        self.per_s = 0.0
 
     def settle(self, elapsed_s: float, watched_s: float) -> None:
         """Updates the rate with the requests that arrived in the last `elapsed_s` seconds.

@@ -10,7 +10,8 @@ from typing import Final, Generic, TypeVar
 from penstock.admission.work_counters import TenantCounter
 from penstock.answers.token_counts import Usage
 from penstock.cost.cost_estimate import actual_work
-from penstock.cost.work import CostInputs, Work
+from penstock.cost.request_properties import CostInputs
+from penstock.cost.work import Work
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.pool_accounting import EndpointAccount
 from penstock.pools.speed_learning import MICROSECONDS, microseconds

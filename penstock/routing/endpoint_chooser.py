@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.answers.token_counts import Usage
 from penstock.cost.cost_estimate import CostEstimator, actual_work
-from penstock.cost.work import CostInputs
+from penstock.cost.request_properties import CostInputs
 from penstock.policy.kinds.models import CostUnit, Model
 from penstock.pools.placement import Member, Placement, WorkEstimate
 from penstock.pools.pool_accounting import PoolAccount

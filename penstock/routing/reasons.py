@@ -106,7 +106,11 @@ class ConsideredEndpoint(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The refusal of a request, with the rejections of all regions or endpoints that were considered."""
+    """The refusal of a request, with the rejections of all regions or endpoints that were considered.
+
+    The path of a request tests for the type that it expects otherwise: `isinstance(x, Refusal)` of anything else asks
+    the metaclass of msgspec, which takes a tenth of a microsecond.
+    """
 
     reason: Reason
     detail: str

@@ -132,6 +132,8 @@ class ClientRequestReader:
         if location is not None and location.region not in mask.permitted.regions:
             return Refusal(Reason.NO_PERMITTED_REGION, f"residency forbids {location.region}, which has the object")
         model, route = policy.models[fields.model], request.route
+        # One object for all requests: look-ups compare it by identity, and its hash is computed once.
+        fields.model = model.name
         estimate = work_estimate_of(request, fields, facts.tenant, model.cost, self._expectations)
         estimate.adapter = adapter
         reservation: BudgetReservation | None = None

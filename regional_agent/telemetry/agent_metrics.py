@@ -23,7 +23,7 @@ from penstock.routing.reasons import Reason
 from regional_agent.telemetry.endpoint_metrics import EndpointMetrics
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
 from regional_agent.telemetry.ledger_metrics import LedgerMetrics
-from regional_agent.telemetry.metric_primitives import DurationHistograms, RequestCounter, Series
+from regional_agent.telemetry.metric_primitives import DurationHistograms, EndedRequests, RequestCounter, Series
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
 from regional_agent.telemetry.usage_counters import usage_counters
@@ -93,8 +93,8 @@ class AgentMetrics:
         self._max_tenant_series = max_tenant_series
         self._models: frozenset[str] = frozenset()
         self._regions: frozenset[str] = frozenset()
-        self._done: dict[tuple[str, str, str, str], Series] = {}
-        """Series by model, server, kind and outcome; only combinations whose number the policy bounds."""
+        self.ended = EndedRequests(self._series)
+        """Counts requests that ended."""
 
         self._requests = RequestCounter(
             "penstock_agent_requests",
@@ -245,7 +245,7 @@ class AgentMetrics:
     def use_names(self, models: Collection[str], regions: Collection[str]) -> None:
         """Use the names of a newly accepted policy as labels, and drop the series of removed names."""
         self._models, self._regions = frozenset(models), frozenset(regions)
-        self._done.clear()
+        self.ended.known.clear()
         kept_models, kept_servers = self._models | {OTHER}, self._regions | {OTHER, NO_SERVER}
         self._requests.keep("model", kept_models)
         self._requests.keep("server", kept_servers)
@@ -285,38 +285,6 @@ class AgentMetrics:
     def decided(self, seconds: float) -> None:
         """Record the time in seconds of one routing decision."""
         self._decision.observe(seconds)
-
-    def request_done(
-        self,
-        model: str,
-        server: str,
-        kind: str,
-        outcome: str,
-        ttft_s: float | None,
-        total_s: float,
-    ) -> None:
-        """Count one request that ended.
-
-        Args:
-            model: the requested model; counted as `other` if the policy has no such model.
-            server: name of the region that served the request, or NO_SERVER.
-            kind: a RequestKind or ArcReason.
-            outcome: a Outcome.
-            ttft_s: time to the first byte of the body, in seconds; None if no byte was sent.
-            total_s: time to the end, in seconds. Counted in `request_duration_seconds` only for `ok` and `timed_out` of
-                clients' requests, since cancelled and failed requests would distort the response time.
-
-        Raises:
-            ValueError: `kind` or `outcome` is not a member of its enumeration.
-        """
-        series = self._done.get((model, server, kind, outcome))
-        if series is None:
-            series = self._series(model, server, kind, outcome)
-        series.count += 1
-        if ttft_s is not None and series.ttft is not None:
-            series.ttft.observe(ttft_s)
-        if series.total is not None:
-            series.total.observe(total_s)
 
     def waited(self, model: str, waited_s: float, outcome: QueueOutcome) -> None:
         """Record the time in seconds that one request spent in the admission queue; called once per wait."""
@@ -427,7 +395,7 @@ class AgentMetrics:
                 self._ttft.of(label) if from_client else None, self._request_duration.of(label) if measured else None
             )
         if label == model and server_label == server:
-            self._done[model, server, kind, outcome] = series
+            self.ended.known[model, server, kind, outcome] = series
         return series
 
     def _model_label(self, model: str) -> str:

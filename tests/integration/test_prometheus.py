@@ -34,7 +34,8 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Counts, Outcome
 from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.token_counts import Usage
-from penstock.cost.work import CostInputs, Work
+from penstock.cost.request_properties import CostInputs
+from penstock.cost.work import Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
@@ -400,9 +401,9 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
 
 def work(metrics: AgentMetrics) -> None:
     """Count a little of every kind of work, as between two scrapes."""
-    metrics.request_done("m", "eu-de", RequestKind.HOME, Outcome.OK, 0.05, 2.0)
-    metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, Outcome.OK, 0.08, 3.0)
-    metrics.request_done("m", "eu-es", RequestKind.SPILLOVER, Outcome.ENGINE_ERROR, None, 1.0)
+    metrics.ended.count("m", "eu-de", RequestKind.HOME, Outcome.OK, 0.05, 2.0)
+    metrics.ended.count("m", "eu-es", RequestKind.SPILLOVER, Outcome.OK, 0.08, 3.0)
+    metrics.ended.count("m", "eu-es", RequestKind.SPILLOVER, Outcome.ENGINE_ERROR, None, 1.0)
     metrics.refused(Reason.SATURATED)
     metrics.retried(RetryReason.PEER_REFUSED)
     metrics.endpoints.ejected(AttemptOutcome.UNREACHABLE)

@@ -20,7 +20,7 @@ from penstock.pools.speed_learning import SpeedLearner
 from penstock.routing.endpoint_chooser import EndpointChooser
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.telemetry.access_log import AccessLog
-from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.telemetry.metric_primitives import EndedRequests
 from regional_agent.telemetry.request_tally import RequestTally
 from tests.support.agents import running_agent
 from tests.support.chats import JSON_ANSWER, SSE_HEAD, chunk
@@ -38,7 +38,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (Endpoint, "completed"),
     (Endpoint, "ended"),
     (RequestTally, "ended"),
-    (AgentMetrics, "request_done"),
+    (EndedRequests, "count"),
     (AccessLog, "samples"),
     (AccessLog, "add"),
 )

@@ -23,7 +23,8 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.token_counts import Usage
-from penstock.cost.work import CostInputs, Work
+from penstock.cost.request_properties import CostInputs
+from penstock.cost.work import Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
@@ -151,7 +152,7 @@ def done(metrics: AgentMetrics, **changes: object) -> None:
         "ttft_s": 0.03,
         "total_s": 3.0,
     }
-    metrics.request_done(**(facts | changes))  # type: ignore[arg-type]
+    metrics.ended.count(**(facts | changes))  # type: ignore[arg-type]
 
 
 class Certificates(CertificateExpiry):
@@ -325,7 +326,7 @@ def test_names_invented_by_clients_become_no_labels(agent: AgentMetrics) -> None
     assert "made-up" not in text
     assert "nowhere" not in text
     assert value(agent, "requests_total", HOME_OK | {"model": "other", "server": "other", "outcome": "refused"}) == 100
-    assert len(agent._done) == 0
+    assert len(agent.ended.known) == 0
 
 
 def test_a_request_refused_before_region_selection_has_no_region_label(agent: AgentMetrics) -> None:
@@ -419,7 +420,7 @@ def test_labels_are_looked_up_once_for_each_series(agent: AgentMetrics) -> None:
         before = sys.getprofile()
         sys.setprofile(count)
         try:
-            agent.request_done("llama", "eu-de", ArcReason.HOME, Outcome.OK, 0.03, 3.0)
+            agent.ended.count("llama", "eu-de", ArcReason.HOME, Outcome.OK, 0.03, 3.0)
         finally:
             sys.setprofile(before)
     assert len(calls) < 12

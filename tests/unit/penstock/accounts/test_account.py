@@ -7,7 +7,8 @@ import pytest
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.token_counts import Usage
-from penstock.cost.work import CostInputs, Work
+from penstock.cost.request_properties import CostInputs
+from penstock.cost.work import Work
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
 

@@ -17,7 +17,7 @@ from penstock.cost.cost_estimate import (
     _magnitude,
     actual_work,
 )
-from penstock.cost.work import CostInputs
+from penstock.cost.request_properties import CostInputs
 from penstock.policy.kinds.models import Cost, CostUnit
 
 CHAT = Cost(CostUnit.TOKEN, 0.001, 0.01)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.answers.token_counts import MAX_TOKENS
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.cost.cost_inputs import MAX_AT_ONCE, MAX_AUDIO_S, MAX_ELEMENTS, MAX_PIXELS, MAX_STEPS, cost_inputs
-from penstock.cost.work import CostInputs
+from penstock.cost.request_properties import CostInputs
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.preset_registry import PRESETS, preset_routes
 from penstock.routes.route import CostFields, Route

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.answers.token_counts import MAX_TOKENS, Usage
 from penstock.cost.cost_estimate import OVERHEAD_BYTES, CostEstimator
-from penstock.cost.work import CostInputs
+from penstock.cost.request_properties import CostInputs
 from penstock.media.media_parts import MediaParts
 from penstock.media.media_tokens import FEATURES, MediaTokens
 from penstock.policy.kinds.models import Cost, CostUnit

@@ -4,7 +4,8 @@ import pytest
 
 from penstock.admission.work_counters import WorkCounters
 from penstock.answers.token_counts import Usage
-from penstock.cost.work import CostInputs, Work
+from penstock.cost.request_properties import CostInputs
+from penstock.cost.work import Work
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import EndpointAccount

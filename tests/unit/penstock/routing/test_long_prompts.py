@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from penstock.cost.work import CostInputs, Work
+from penstock.cost.request_properties import CostInputs
+from penstock.cost.work import Work
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import EndpointAccount, PoolAccount

@@ -201,7 +201,10 @@ def test_new_accelerator_resets_the_learned_speed() -> None:
     endpoint.resize(msgspec.structs.replace(spec, slots=8))
     assert endpoint.learner is learner
     endpoint.resize(msgspec.structs.replace(spec, accelerator="h100"))
-    assert endpoint.learner.prior == prior("h100")
+    learned, expected = endpoint.learner.prior, prior("h100")
+    assert learned is not None
+    assert expected is not None
+    assert (learned.prefill, learned.decode) == (expected.prefill, expected.decode)
 
 
 def test_a_change_of_slots_changes_all_totals_at_once(clock: Clock) -> None:

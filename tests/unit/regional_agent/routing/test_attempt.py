@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from penstock.answers.token_counts import Usage
-from penstock.cost.work import CostInputs, Work
+from penstock.cost.request_properties import CostInputs
+from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_signals import Signal
 from penstock.policy.kinds.models import Cost, CostUnit
