@@ -24,10 +24,7 @@ STALE_S: Final = 1.0
 """Time (s) after a request was sent within which the close of a reused connection is attributed to the server, which
 was already closing it."""
 
-_HEAD: Final = b"%b %b HTTP/1.1\r\n%bx-request-id: %b\r\ntraceparent: %b\r\nx-request-timeout-ms: %d\r\nvia: %b\r\n%b"
-_COUNTED: Final = _HEAD + b"content-length: %d\r\n\r\n%b"
-_CHUNKED: Final = _HEAD + b"transfer-encoding: chunked\r\n\r\n"
-_UPGRADING: Final = _HEAD + b"connection: upgrade\r\nupgrade: %b\r\n%b\r\n"
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n\r\n"
 
 
 class TargetSink(TunnelSink, Protocol):
@@ -106,23 +103,35 @@ class TargetConnection:
         host_line = self._pool(attempt).host_line(attempt.address)
         request = attempt.request_for_target(self._request)
         via, left_ms = self._proxy.via, int((context.deadline_at - now) * 1000)
-        head = (
+        # Joined, since `%` takes four times as long.
+        parts: list[bytes | bytearray] = [
             request.method,
+            b" ",
             request.target,
+            b" HTTP/1.1\r\n",
             host_line,
+            b"x-request-id: ",
             context.request_id.encode(),
+            b"\r\ntraceparent: ",
             context.traceparent.encode(),
-            left_ms if left_ms > 1 else 1,
+            b"\r\nx-request-timeout-ms: ",
+            str(left_ms if left_ms > 1 else 1).encode(),
             # Responses have no Via header (RFC 9110, section 7.6.3): they name the region.
+            b"\r\nvia: ",
             via if request.plain else b", ".join([*request.every(b"via"), via]),
-            (request.upstream_lines or client_lines(request, context, self._client)) + attempt.target_lines,
-        )
+            b"\r\n",
+            request.upstream_lines or client_lines(request, context, self._client),
+            attempt.target_lines,
+        ]
         if request.length is None:
-            data = _CHUNKED % head
+            parts.append(_CHUNKED)
         elif request.upgrade:
-            data = _UPGRADING % (*head, request.upgrade, handshake_lines(request))
+            parts += [b"connection: upgrade\r\nupgrade: ", request.upgrade, b"\r\n", handshake_lines(request), b"\r\n"]
         else:
-            data = _COUNTED % (*head, request.length, request.body if request.whole else b"")
+            parts += [b"content-length: ", str(request.length).encode(), b"\r\n\r\n"]
+            if request.whole:
+                parts.append(request.body)
+        data = b"".join(parts)
         if request.method == b"HEAD":
             connection.expect_head_only()
         if request.upgrade:

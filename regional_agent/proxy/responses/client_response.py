@@ -74,7 +74,7 @@ class ClientResponse:
         delimited, framing = True, b""
         if length is not None:
             if head.status != 204:
-                framing = b"content-length: %b\r\n" % length
+                framing = b"content-length: " + length + b"\r\n"
         elif head.status not in NO_BODY_STATUSES and request.method != b"HEAD":
             if request.http_1_0:
                 delimited, self._head = False, head
@@ -87,14 +87,10 @@ class ClientResponse:
                     self._relay = ChunkRelay(batcher, transport, self.gaps, parser)
                     upstream.relay_to(self._relay)
         self.keep_alive = delimited and self.client.may_keep_alive(request)
-        self._unsent.append(
-            b"%b%b%b\r\n"
-            % (
-                lines,
-                framing,
-                (KEEP_ALIVE_1_0 if request.http_1_0 else b"") if self.keep_alive else b"connection: close\r\n",
-            )
-        )
+        connection = b"connection: close\r\n"
+        if self.keep_alive:
+            connection = KEEP_ALIVE_1_0 if request.http_1_0 else b""
+        self._unsent += [lines, framing, connection, b"\r\n"]
 
     def add(self, chunk: bytes) -> None:
         """Add a part of the body."""

@@ -28,7 +28,7 @@ class ResponseHeaders:
 
     def lines(self, context: RequestContext, endpoint: str) -> bytes:
         """The header lines of one response; `endpoint` is empty for a peer's response, which has its own lines."""
-        lines = b"x-request-id: %b\r\n" % context.request_id.encode()
+        lines = b"x-request-id: " + context.request_id.encode() + b"\r\n"
         if endpoint:
             lines += self._by_endpoint.get(endpoint) or self._endpoint_lines(endpoint)
         if context.model != context.asked_for:
