@@ -50,7 +50,7 @@ MEMORY_REQUESTS: Final = 50
 LIKE_ENOUGH: Final = 2
 """Minimum number of answers to requests with a similar limit for their mean to be used."""
 
-NEAREST_LIMITS = (0, -1, 1, -2, 2)
+NEAREST_LIMITS: Final = (0, -1, 1, -2, 2)
 """Offsets of the size classes that are searched for similar limits, in steps of half a doubling. Requests with half or
 twice the limit are similar enough; requests with the largest limits, which cost most, are too rare for two in each
 class."""

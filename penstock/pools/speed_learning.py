@@ -44,7 +44,8 @@ MIN_OF_PRIOR: Final = 0.05
 """Lower bound of a fitted slope as a share of its prior, since more work takes more time. The slope of a line through
 the origin may be lower."""
 
-FRESH_S, FADED_S = 30.0, 180.0
+FRESH_S: Final = 30.0
+FADED_S: Final = 180.0
 """Observations of an endpoint have full weight while the observations of its siblings are newer by at most the first
 time (s), and no weight from the second time (s) on, so that an endpoint that was slow for a while is tried again. While
 no endpoint has new observations, weights do not change. Within a line, observations lose weight in the same way, by

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.routes.route import Timeouts
 
-NO_TIMEOUTS = Timeouts()
+NO_TIMEOUTS: Final = Timeouts()
 """Timeouts without a limit: the next more general limits apply."""
 
 

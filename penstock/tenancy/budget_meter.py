@@ -31,7 +31,8 @@ DEMAND_S: Final = 2.0
 MONEY_BURST_S: Final = 3600.0
 """Without a leader, money that was not spent for this time (s) may be spent at once."""
 
-_REQUESTS, _CONCURRENT = BudgetUnit.REQUESTS, BudgetUnit.CONCURRENT_REQUESTS
+_REQUESTS: Final = BudgetUnit.REQUESTS
+_CONCURRENT: Final = BudgetUnit.CONCURRENT_REQUESTS
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 ONE: Final = 0

@@ -7,9 +7,10 @@ exist.
 from __future__ import annotations
 
 import re
+from typing import Final
 
-_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
-_LENGTH = 55
+_TRACEPARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+_LENGTH: Final = 55
 """Length of a traceparent of version 00; later versions may append fields."""
 
 

@@ -63,8 +63,10 @@ class OutlierDetection(NamedTuple):
 
 
 _NOT_ANSWERED: Final = (ProbeOutcome.SLOW, ProbeOutcome.UNREACHABLE)
-_NONE, _SERVED, _INCONCLUSIVE = EjectionState.NONE, AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
-_SUSPECT = EjectionState.SUSPECT
+_NONE: Final = EjectionState.NONE
+_SERVED: Final = AttemptOutcome.SERVED
+_INCONCLUSIVE: Final = AttemptOutcome.INCONCLUSIVE
+_SUSPECT: Final = EjectionState.SUSPECT
 _NOT_READY: Final = Reason.ENDPOINT_NOT_READY
 _UNREADY: Final = {EjectionState.EJECTED: Reason.ENDPOINT_EJECTED, EjectionState.SUSPECT: Reason.ENDPOINT_SUSPECT}
 """Reason by the state of an endpoint that receives no requests though it is healthy."""

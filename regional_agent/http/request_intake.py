@@ -17,7 +17,9 @@ from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.protocol.received import SMALL_BODY_BYTES, HeadReceived, PartReceived, RequestRefused
 from regional_agent.http.protocol.request_sequencer import RequestSequencer
 
-_BAD_REQUEST, _TOO_LARGE, _TIMEOUT = Reason.BAD_REQUEST, Reason.BODY_TOO_LARGE, Reason.REQUEST_TIMEOUT
+_BAD_REQUEST: Final = Reason.BAD_REQUEST
+_TOO_LARGE: Final = Reason.BODY_TOO_LARGE
+_TIMEOUT: Final = Reason.REQUEST_TIMEOUT
 DISPLACED: Final = Refusal(
     Reason.SATURATED,
     "the memory for large bodies is full, and this tenant holds the largest part of it",

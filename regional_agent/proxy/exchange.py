@@ -40,8 +40,12 @@ from regional_agent.routing.queue_dispatcher import QueueEntry
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 from regional_agent.tenants.settlement import settle
 
-_SELECTION, _QUEUE, _SENT = SpanEvent.SELECTION, SpanEvent.QUEUE, SpanEvent.SENT
-_OK, _REVOKED, _SATURATED = Outcome.OK, Outcome.REVOKED, Reason.SATURATED
+_SELECTION: Final = SpanEvent.SELECTION
+_QUEUE: Final = SpanEvent.QUEUE
+_SENT: Final = SpanEvent.SENT
+_OK: Final = Outcome.OK
+_REVOKED: Final = Outcome.REVOKED
+_SATURATED: Final = Reason.SATURATED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 _BEGUN: Final = (STREAMING, TUNNEL)

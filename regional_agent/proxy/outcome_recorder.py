@@ -24,7 +24,9 @@ from regional_agent.telemetry.label_values import RequestKind
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.tracing.tracer import Tracer
 
-_OK, _HOME, _FORWARDED = Outcome.OK, RequestKind.HOME, RequestKind.FORWARDED
+_OK: Final = Outcome.OK
+_HOME: Final = RequestKind.HOME
+_FORWARDED: Final = RequestKind.FORWARDED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 _TEXTS: Final = {label: label.value for label in (*Outcome, *RequestKind)}

@@ -34,7 +34,8 @@ _REJECTIONS: Final[dict[Reason, Outcome]] = {Reason.ENGINE_TIMEOUT: Outcome.STAL
 """The outcomes of rejections by peers, by their reason, that are no refusals: the peer's engine may have started."""
 
 _USAGE_REFUSED: Final = RetryReason.USAGE_REFUSED
-_SATURATED, _ENGINE_FAILED = Reason.SATURATED, Reason.ENGINE_FAILED
+_SATURATED: Final = Reason.SATURATED
+_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 

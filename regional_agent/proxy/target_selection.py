@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
@@ -10,7 +11,9 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
 from regional_agent.routing.queue_dispatcher import QueueEntry
 
-_SATURATED, _NONE_READY, _ENGINE_FAILED = Reason.SATURATED, Reason.NONE_READY, Reason.ENGINE_FAILED
+_SATURATED: Final = Reason.SATURATED
+_NONE_READY: Final = Reason.NONE_READY
+_ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 

@@ -31,7 +31,7 @@ _UTF_8: Final = frozenset({b"utf-8", b"utf8", b"us-ascii", b"ascii"})
 _CHARSET: Final = re.compile(rb"charset\*?\d*\*?[ \t]*=[ \t]*[\"']?([^\"';, \t]*)")
 _FORM_FIELD: Final = re.compile(rb"[&;][^&;=]{1,64}=")
 MAX_CACHED_TYPES: Final = 64
-_json_types: set[bytes] = {b"application/json"}
+_json_types: Final[set[bytes]] = {b"application/json"}
 """Values of Content-Type with which a body can only be JSON in UTF-8, or no JSON. Clients use few."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 from typing import Final
 
@@ -66,7 +65,8 @@ class ClientRequestReader:
         self._expectations = expectations
         self._demand = demand
         self._rng = rng
-        self._trace_ids = _trace_ids(rng)
+        self._trace_ids: list[str] = []
+        """Ids for the next requests, drawn in batches to reduce the cost per id."""
 
     def read(
         self,
@@ -145,7 +145,9 @@ class ClientRequestReader:
         try:
             context = RequestContext(request, estimate, facts, mask, policy, now)
             headers = request.by_name or request.index()
-            trace_id = next(self._trace_ids)
+            if not self._trace_ids:
+                self._trace_ids = _trace_ids(self._rng)
+            trace_id = self._trace_ids.pop()
             given_id, given_trace = headers.get(b"x-request-id"), headers.get(b"traceparent")
             context.request_id = trace_id if given_id is None else valid_request_id(given_id, trace_id)
             continued = None if given_trace is None else trace_context.continue_trace(given_trace)
@@ -230,10 +232,9 @@ class ClientRequestReader:
         )
 
 
-def _trace_ids(rng: Random) -> Iterator[str]:
-    """Generate ids for `trace_context.start_trace`. Ids are drawn in batches to reduce the cost per id."""
-    while True:
+def _trace_ids(rng: Random) -> list[str]:
+    """Return IDS_AT_ONCE ids for `trace_context.start_trace`."""
+    digits = _NO_ID
+    while _NO_ID in digits:
         digits = rng.randbytes(16 * IDS_AT_ONCE).hex()
-        if _NO_ID not in digits:
-            for at in range(0, len(digits), 32):
-                yield digits[at : at + 32]
+    return [digits[at : at + 32] for at in range(0, len(digits), 32)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from regional_agent.http.messages import Request
     from regional_agent.telemetry.tracing.request_trace import RequestTrace
 
-NO_NAMES: frozenset[str] = frozenset()
+NO_NAMES: Final[frozenset[str]] = frozenset()
 
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""

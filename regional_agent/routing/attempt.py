@@ -40,12 +40,15 @@ BUSY_REST_S: Final = 0.5
 """Time (s) for which the queue offers a request to no target after an endpoint rejected the request as busy. Other
 requests are still offered, since a 429 may concern a quota of this request alone."""
 
-_SERVED, _INCONCLUSIVE = AttemptOutcome.SERVED, AttemptOutcome.INCONCLUSIVE
-_CREDENTIAL_REJECTED, _UNREACHABLE = AttemptOutcome.CREDENTIAL_REJECTED, AttemptOutcome.UNREACHABLE
+_SERVED: Final = AttemptOutcome.SERVED
+_INCONCLUSIVE: Final = AttemptOutcome.INCONCLUSIVE
+_CREDENTIAL_REJECTED: Final = AttemptOutcome.CREDENTIAL_REJECTED
+_UNREACHABLE: Final = AttemptOutcome.UNREACHABLE
 _SERVER_ERROR: Final = AttemptOutcome.SERVER_ERROR
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
-_ENGINE_ERROR, _STALLED = Outcome.ENGINE_ERROR, Outcome.STALLED
+_ENGINE_ERROR: Final = Outcome.ENGINE_ERROR
+_STALLED: Final = Outcome.STALLED
 
 _EVIDENCE: Final[dict[Outcome, AttemptOutcome]] = {
     Outcome.ENGINE_CUT: AttemptOutcome.BROKEN_OFF,

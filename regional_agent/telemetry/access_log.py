@@ -15,7 +15,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -25,10 +25,10 @@ from penstock.records.signed_head import sign_head
 from penstock.wire.session import Sessions
 from regional_agent.telemetry.access_line import AccessLine
 
-BLOCK_LINES = 128
+BLOCK_LINES: Final = 128
 """Number of lines that are encoded together, which takes a tenth of a millisecond."""
 
-MAX_BLOCKS = 256
+MAX_BLOCKS: Final = 256
 """Maximum number of blocks that wait for the disk; further blocks are dropped."""
 
 HEADS_SUFFIX = ".heads"

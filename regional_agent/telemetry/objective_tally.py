@@ -9,7 +9,9 @@ from typing import Final
 from penstock.accounts.outcome_rules import Counts
 from penstock.policy.service_objective import Measure, ObjectiveReport
 
-_SUCCESS, _FAILURE, _IF_LATE = Counts.SUCCESS, Counts.FAILURE, Counts.IF_LATE
+_SUCCESS: Final = Counts.SUCCESS
+_FAILURE: Final = Counts.FAILURE
+_IF_LATE: Final = Counts.IF_LATE
 """Module constants, since in Python 3.11 access to an enum member through its class is a function call."""
 
 WINDOW_S: Final = 300.0

@@ -13,8 +13,11 @@ from penstock.routing.reasons import Reason
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 
 _OK: Final = Outcome.OK
-_NOT, _SUCCESS, _FAILURE = Counts.NOT, Counts.SUCCESS, Counts.FAILURE
-_FIRST_BYTE, _TOTAL = Measure.FIRST_BYTE, Measure.TOTAL
+_NOT: Final = Counts.NOT
+_SUCCESS: Final = Counts.SUCCESS
+_FAILURE: Final = Counts.FAILURE
+_FIRST_BYTE: Final = Measure.FIRST_BYTE
+_TOTAL: Final = Measure.TOTAL
 """Module constants, since in Python 3.11 access to an enum member through its class is a function call."""
 
 

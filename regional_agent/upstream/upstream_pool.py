@@ -50,7 +50,8 @@ _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 DEFAULT_MAX_MOVED_S: Final = 30.0
 """Default of the maximum time (s) for which connections are reused after DNS ceased to list their address."""
 
-LOOK_UP_SHARE, ABSENT_SHARE = 1 / 6, 2 / 3
+LOOK_UP_SHARE: Final = 1 / 6
+ABSENT_SHARE: Final = 2 / 3
 """Parts (0-1) of that time: between two look-ups, and after which an address that was not returned counts as moved. A
 name server may return some of many addresses in turn. The rest is for slow look-ups."""
 

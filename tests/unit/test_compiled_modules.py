@@ -16,8 +16,8 @@ COMPILED = HOOK["mypyc"]["include"]
 def problems(source: str) -> list[str]:
     """Return the findings, each with its line and the problem."""
     tree = ast.parse(source)
-    assigned = (node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple))
-    tuples = {ast.unparse(target) for node in assigned for target in node.targets}
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    tuples = {ast.unparse(name) for node in assigned if isinstance(node.value, ast.Tuple) for name in _targets(node)}
     found = []
     for node in ast.walk(tree):
         match node:
@@ -31,9 +31,20 @@ def problems(source: str) -> list[str]:
                 found.append(f"{node.lineno}: {twice} is bound to exceptions of two types in {node.name}")
             case ast.Slice() if any(_does_something(inner) for inner in ast.walk(node)):
                 found.append(f"{node.lineno}: a call in the bounds of a slice is made twice")
+            # mypyc has no constant for a name of such a tuple, and looks the name up in the module on each use.
+            case ast.Module(body=body):
+                found += [
+                    f"{each.lineno}: names assigned together are no constants; declare each as Final"
+                    for each in body
+                    if isinstance(each, ast.Assign) and any(isinstance(target, ast.Tuple) for target in each.targets)
+                ]
             case ast.Compare(ops=[ast.Is() | ast.IsNot()], comparators=[other]) if ast.unparse(other) in tuples:
                 found.append(f"{node.lineno}: a tuple of numbers has no identity")
     return found
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def _bound_by_two_clauses(function: ast.FunctionDef) -> str:
@@ -68,6 +79,8 @@ def test_a_compiled_module_has_nothing_that_would_do_something_else(file: str) -
             "def f():\n try: g()\n except A as e: h(e)\n except B as e: h(e)",
             "1: e is bound to exceptions of two types in f",
         ),
+        ("_A, _B = E.A, E.B", "1: names assigned together are no constants; declare each as Final"),
+        ("SHUT: Final = (1.0, 2.0)\nopen = terms is not SHUT", "2: a tuple of numbers has no identity"),
         ("rest = view[os.write(descriptor, view):]", "1: a call in the bounds of a slice is made twice"),
     ],
 )

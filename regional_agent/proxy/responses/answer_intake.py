@@ -27,10 +27,11 @@ _UNREAD: Final = -1
 _UNSTATED: Final = -2
 """A Content-Type that does not tell events from a JSON text: none, text of any type, or any bytes."""
 
-_SSE_KIND, _LINES_KIND = StreamKind.SSE, StreamKind.NDJSON
+_SSE_KIND: Final = StreamKind.SSE
+_LINES_KIND: Final = StreamKind.NDJSON
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
-_kinds: dict[bytes, int] = {}
+_kinds: Final[dict[bytes, int]] = {}
 """The kind of a response, by its Content-Type as sent."""
 
 

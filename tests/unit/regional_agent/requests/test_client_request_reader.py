@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from itertools import islice
 from math import inf
 from random import Random
 from types import SimpleNamespace
@@ -159,8 +158,9 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_trace_ids_differ_and_are_whole() -> None:
-    ids = list(islice(client_request_reader._trace_ids(Random(1)), 1000))
-    assert len(set(ids)) == 1000
+    rng = Random(1)
+    ids = [trace_id for _ in range(16) for trace_id in client_request_reader._trace_ids(rng)]
+    assert len(set(ids)) == 16 * client_request_reader.IDS_AT_ONCE
     assert all(len(trace_id) == 32 and set(trace_id) <= set("0123456789abcdef") for trace_id in ids)
 
 
