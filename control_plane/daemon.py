@@ -41,6 +41,7 @@ from control_plane.api.routes import (
     rollouts_routes,
     status_routes,
     steer_routes,
+    usage_routes,
     webhook_routes,
     what_if_routes,
 )
@@ -90,6 +91,7 @@ from control_plane.tenants.tenant_store import TenantStore
 from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 from control_plane.ui.session_revocations import SessionRevocations
+from control_plane.usage.usage_runner import UsageRunner
 from penstock.policy.kinds.budgets import Budget
 from penstock.tenancy.budget_lease import BudgetKey
 from penstock.tenancy.budget_limits import budget_of
@@ -288,6 +290,7 @@ class ControlPlane:
                 tenant_keys_routes.routes(self._tenants, view),
                 revoked_keys_routes.routes(self._key_revocations, self._tenants, view),
                 capacity_routes.routes(self._planning),
+                usage_routes.routes(view, UsageRunner()),
                 audit_routes.routes(self.audit),
                 events_routes.routes(self.events, StatusFeed(read_status, self.events.wake)),
                 overrides_routes.routes(self.overrides, view),

@@ -34,6 +34,7 @@ class BucketStore:
 
     def __init__(self, url: str) -> None:
         """Use the bucket of `url`; raises StoreUnavailable if the environment's configuration cannot be used."""
+        self.url = url
         options: Any = {"timeout": TIMEOUT, "connect_timeout": timedelta(seconds=5)}
         retries: Any = {"max_retries": MAX_RETRIES, "retry_timeout": TIMEOUT}
         try:

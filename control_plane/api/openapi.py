@@ -43,6 +43,7 @@ TAGS = {
     "overrides": "Overrides by operators: drain, fail over, weight, freeze.",
     "drills": "Drills on the live fleet: evacuate a region and bring it back, make the leader step down.",
     "explain": "Explanations of routing decisions, steering, and what-if evaluations.",
+    "usage": "Usage and cost, from the ledger.",
     "events": "Stream of events.",
     "session": "Sessions of browsers, for the page at `/ui`.",
     "audit": "Audit log of all changes, with author and reason.",

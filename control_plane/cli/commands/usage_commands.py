@@ -1,0 +1,126 @@
+"""`penstock usage`: requests, tokens, GPU seconds and money, by tenant, model, region or day."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from adapters.standard_output import results
+from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.error_output import exit_on_error
+from control_plane.cli.output import print_json, print_view, table_of
+from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRow
+
+USAGE_TIMEOUT_S = 70.0
+"""Time limit (s) of a question; the control plane's own is shorter."""
+
+
+class UsageOutput(StrEnum):
+    """Format of the output."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+@with_fleet_options
+def usage(
+    fleet: FleetOptions,
+    by: Annotated[str, typer.Option(help="Dimensions: " + ", ".join(each.value for each in Dimension))] = "tenant",
+    first: Annotated[
+        str | None, typer.Option("--from", help="First day (UTC). Default: the first of the month.")
+    ] = None,
+    last: Annotated[str | None, typer.Option("--to", help="Last day (UTC), included. Default: today.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
+    cost: Annotated[bool, typer.Option("--cost", help="With prices and costs of GPUs.")] = False,
+    output: Annotated[UsageOutput, typer.Option("--output", "-o", help="Output format.")] = UsageOutput.TABLE,
+) -> None:
+    """Show usage of a range of days, from the ledger. What the sums lack is listed below them."""
+    with exit_on_error("usage"), fleet.connect(timeout_s=USAGE_TIMEOUT_S) as api:
+        wanted = {"by": by, "from": first, "to": last, "tenant": tenant}
+        answer = api.request("GET", "/v1/usage", params=wanted).decoded(UsageAnswer)
+    match output:
+        case UsageOutput.JSON:
+            print_json(answer)
+        case UsageOutput.TABLE:
+            print_view(_view(answer, cost=cost))
+        case UsageOutput.CSV:
+            _write_csv(answer, cost=cost)
+        case UsageOutput.PARQUET:
+            _write_parquet(answer, cost=cost)
+
+
+def columns_of(answer: UsageAnswer, by: Sequence[str], *, cost: bool) -> tuple[list[str], list[list[Any]]]:
+    """Return the headings, and the values of each row."""
+    sums = ["requests", "unknown_requests", "input_tokens", "cached_tokens", "output_tokens", "overhead_tokens"]
+    sums += ["estimated_requests", "gpu_s", "overhead_gpu_s", "egress_bytes"]
+    sums += ["price", "gpu_cost"] if cost else []
+    rows = [[*(row.group[name] for name in by), *(getattr(row, name) for name in sums)] for row in answer.rows]
+    return [*by, *sums], rows
+
+
+def _dimensions(answer: UsageAnswer) -> list[str]:
+    return list(answer.rows[0].group) if answer.rows else []
+
+
+def _view(answer: UsageAnswer, *, cost: bool) -> RenderableType:
+    names = _dimensions(answer)
+    numbers = ["requests", "input tokens", "cached", "output tokens", "GPU h"]
+    money = [f"price {answer.currency}".strip(), "GPU cost"] if cost else []
+    title = f"Usage from {answer.first_day} to {answer.last_day} (UTC)"
+    table = table_of(*names, *numbers, *money, title=title, right=[*numbers, *money])
+    for row in answer.rows:
+        table.add_row(*row.group.values(), *_numbers(row), *([_money(row.price), _money(row.gpu_cost)] if cost else []))
+    notes = [Text(f"missing: {line}", "yellow") for line in answer.missing]
+    if not answer.rows:
+        notes.insert(0, Text("no records in this time"))
+    return Group(table, *notes)
+
+
+def _numbers(row: UsageRow) -> list[str]:
+    counts = (row.requests, row.input_tokens, row.cached_tokens, row.output_tokens)
+    return [*(f"{count:,}" for count in counts), f"{row.gpu_s / 3600:,.2f}"]
+
+
+def _money(amount: float) -> str:
+    return f"{amount:,.2f}"
+
+
+def _write_csv(answer: UsageAnswer, *, cost: bool) -> None:
+    headings, rows = columns_of(answer, _dimensions(answer), cost=cost)
+    writer = csv.writer(results(), lineterminator="\n")
+    writer.writerow(headings)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    _print_missing(answer)
+
+
+def _cell(value: Any) -> Any:
+    """Return a value of a CSV file; a text that a spreadsheet would read as a formula is quoted."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+
+
+def _write_parquet(answer: UsageAnswer, *, cost: bool) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise typer.BadParameter("needs pyarrow; install penstock[usage]", param_hint="--output") from None
+    headings, rows = columns_of(answer, _dimensions(answer), cost=cost)
+    table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(headings)})
+    if sys.stdout.isatty():
+        raise typer.BadParameter("parquet is binary; redirect the output to a file", param_hint="--output")
+    pq.write_table(table, results().buffer)
+    _print_missing(answer)
+
+
+def _print_missing(answer: UsageAnswer) -> None:
+    for line in answer.missing:
+        print(f"missing: {line}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Usage and bills: queries over the ledger's segments, statements, compaction and retention."""

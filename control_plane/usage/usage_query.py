@@ -1,0 +1,110 @@
+"""Sums of usage over segments, by DuckDB. A segment that another one replaced is not counted twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import msgspec
+
+from adapters.usage_store.segment_store import MissingPackages, StoreUnavailable, open_store
+from control_plane.usage.compaction import without_replaced
+from control_plane.usage.segment_files import CacheTooSmall, list_segments, local_files
+from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRequest, UsageRow
+from penstock.accounts.outcome_rules import Outcome
+from penstock.ledger.ledger_record import RecordKind
+
+MAX_ROWS: Final = 100_000
+"""Maximum number of groups of an answer."""
+
+MEMORY: Final = "1GB"
+THREADS: Final = 2
+
+_MS_PER_DAY: Final = 86_400_000
+
+_SUMS: Final = f"""
+    count(*) FILTER (kind = {RecordKind.REQUEST:d}) AS requests,
+    count(*) FILTER (kind = {RecordKind.UNKNOWN_END:d}) AS unknown_requests,
+    count(*) FILTER (kind = {RecordKind.REQUEST:d} AND outcome = '{Outcome.OK.value}') AS successes,
+    sum(input_tokens) FILTER (NOT is_overhead) AS input_tokens,
+    sum(cached_tokens) FILTER (NOT is_overhead) AS cached_tokens,
+    sum(output_tokens) FILTER (NOT is_overhead) AS output_tokens,
+    sum(input_tokens + output_tokens) FILTER (is_overhead) AS overhead_tokens,
+    count(*) FILTER (is_estimated AND kind = {RecordKind.REQUEST:d}) AS estimated_requests,
+    sum(gpu_s) AS gpu_s,
+    sum(gpu_s) FILTER (is_overhead) AS overhead_gpu_s,
+    sum(egress_bytes) AS egress_bytes,
+    sum(price) AS price,
+    sum(gpu_cost) AS gpu_cost"""
+
+
+class TooManyRows(Exception):
+    """The answer would have more than MAX_ROWS rows."""
+
+
+def answer(request: UsageRequest, cache: Path) -> UsageAnswer:
+    """Answer a question from all stores. What a store lacks is in `missing`.
+
+    Args:
+        cache: folder for segments of buckets.
+
+    Raises:
+        TooManyRows: the question has too many groups.
+    """
+    files: list[Path] = []
+    missing: list[str] = []
+    for each in request.stores:
+        try:
+            store = open_store(each.url)
+            listed = list_segments(store, request.first_day, request.last_day)
+            paths = local_files(store, listed, cache)
+            files += without_replaced(zip((name for name, _ in listed), paths, strict=True))
+        except (StoreUnavailable, MissingPackages, CacheTooSmall) as error:
+            missing.append(f"the store {each.name} could not be read: {error}")
+    rows = query(files, request)
+    unknown = sum(row.unknown_requests for row in rows)
+    if unknown:
+        missing.append(f"{unknown} requests ran when their agent died; what they used is not known")
+    return UsageAnswer(request.first_day, request.last_day, tuple(rows), len(files), tuple(missing))
+
+
+def query(files: Sequence[Path], request: UsageRequest) -> list[UsageRow]:
+    """Return the sums over local segments, ordered by group.
+
+    Raises:
+        TooManyRows: the question has too many groups.
+    """
+    if not files:
+        return []
+    columns = [f"at_ms // {_MS_PER_DAY} AS day" if each is Dimension.DAY else each.value for each in request.by]
+    names = [each.value for each in request.by]
+    first = datetime.combine(request.first_day, datetime.min.time(), UTC)
+    end = datetime.combine(request.last_day, datetime.min.time(), UTC) + timedelta(days=1)
+    where, values = "at_ms >= ? AND at_ms < ?", [int(first.timestamp() * 1000), int(end.timestamp() * 1000)]
+    parameters: list[Any] = [[str(path) for path in files], *values]
+    if request.tenant is not None:
+        where += " AND tenant = ?"
+        parameters.append(request.tenant)
+    group = f"GROUP BY {', '.join(names)} ORDER BY {', '.join(names)}" if names else ""
+    select = ", ".join([*columns, _SUMS])
+    sql = f"SELECT {select} FROM read_parquet(?, hive_partitioning = false) WHERE {where} {group} LIMIT {MAX_ROWS + 1}"
+    with duckdb.connect(config={"threads": THREADS, "memory_limit": MEMORY}) as connection:
+        found = connection.execute(sql, parameters).fetchall()
+    if len(found) > MAX_ROWS:
+        raise TooManyRows(f"the answer has more than {MAX_ROWS} rows; ask for fewer dimensions or days")
+    return [_row(request.by, row) for row in found if names or row[0] or row[1]]
+
+
+def _row(by: Sequence[Dimension], values: Sequence[Any]) -> UsageRow:
+    group = {each.value: _label(each, value) for each, value in zip(by, values, strict=False)}
+    sums = zip(UsageRow.__struct_fields__[1:], values[len(by) :], strict=True)
+    return msgspec.convert({"group": group, **{name: value or 0 for name, value in sums}}, UsageRow, strict=False)
+
+
+def _label(dimension: Dimension, value: Any) -> str:
+    if dimension is Dimension.DAY:
+        return datetime.fromtimestamp(int(value) * _MS_PER_DAY / 1000, UTC).date().isoformat()
+    return str(value)

@@ -1,0 +1,87 @@
+"""A question about usage, and its answer."""
+
+from __future__ import annotations
+
+from datetime import date
+from enum import StrEnum
+
+import msgspec
+
+
+class Dimension(StrEnum):
+    """What usage can be divided by."""
+
+    TENANT = "tenant"
+    KEY = "key"
+    MODEL = "model"
+    ROUTE = "route"
+    REGION = "region"
+    """Region that served; empty for requests that none served, or whose end is not known."""
+    ORIGIN = "origin"
+    """Region whose agent received the request."""
+    GPU_CLASS = "gpu_class"
+    OUTCOME = "outcome"
+    DAY = "day"
+    """Day (UTC) on which requests ended."""
+
+
+class StoreToRead(msgspec.Struct, frozen=True):
+    """One usage store of the policy."""
+
+    name: str
+    url: str
+
+
+class UsageRequest(msgspec.Struct, frozen=True):
+    """A question: the usage of a range of days."""
+
+    stores: tuple[StoreToRead, ...]
+    first_day: date
+    last_day: date
+    """Last day (UTC), included."""
+    by: tuple[Dimension, ...] = (Dimension.TENANT,)
+    tenant: str | None = None
+    """Only this tenant; None: all."""
+
+
+class UsageRow(msgspec.Struct, frozen=True):
+    """The usage of one group. GPU seconds include those of forwarded requests and of lost attempts."""
+
+    group: dict[str, str]
+    """Value of each dimension of the question."""
+    requests: int
+    """Requests whose end is known."""
+    unknown_requests: int
+    """Requests that ran when the agent that received them died: what they used is not known, and not in any sum."""
+    successes: int
+    input_tokens: int
+    """Tokens of prompts that are the tenant's usage, those of caches included."""
+    cached_tokens: int
+    output_tokens: int
+    overhead_tokens: int
+    """Tokens that the fleet bears, because requests failed through no fault of the tenant."""
+    estimated_requests: int
+    """Requests of which the agent counted a part of the tokens."""
+    gpu_s: float
+    overhead_gpu_s: float
+    """The part of `gpu_s` that the fleet bears: lost attempts and failed requests."""
+    egress_bytes: int
+    """Bytes of responses that crossed regions."""
+    price: float
+    """What the tenants pay."""
+    gpu_cost: float
+    """What the GPU seconds cost by the regions' prices."""
+
+
+class UsageAnswer(msgspec.Struct, frozen=True):
+    """The answer to a question."""
+
+    first_day: date
+    last_day: date
+    rows: tuple[UsageRow, ...]
+    segments: int
+    """Number of segments that were read."""
+    missing: tuple[str, ...] = ()
+    """What the sums lack: stores that could not be read, segments that agents hold, requests whose end is not known."""
+    currency: str = ""
+    """Currency of `price` and `gpu_cost`; empty without a price list."""

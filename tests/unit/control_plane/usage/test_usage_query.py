@@ -1,0 +1,106 @@
+"""Sums over segments: each record once, whatever was compacted, put again or is missing."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from adapters.usage_store.folder_store import FolderStore
+from control_plane.usage.compaction import MIN_SEGMENTS, compact
+from control_plane.usage.usage_query import answer
+from control_plane.usage.usage_request import Dimension, StoreToRead, UsageAnswer, UsageRequest
+from penstock.ledger.ledger_record import LedgerRecord, RecordKind
+from penstock.ledger.segment_names import SegmentName
+from regional_agent.ledger.segment_parquet import encode_segment
+
+NOON_MS = 1_795_780_800_000
+DAY = date(2026, 11, 27)
+
+
+def record(kind: RecordKind = RecordKind.REQUEST, tenant: str = "acme", **fields: object) -> LedgerRecord:
+    values = {"region": "eu-de", "outcome": "ok", "input_tokens": 10, "output_tokens": 2, "gpu_s": 1.5, "price": 0.25}
+    if kind != RecordKind.REQUEST:
+        values |= {"input_tokens": 0, "output_tokens": 0, "price": 0.0}
+    return LedgerRecord(
+        int(kind),
+        NOON_MS,
+        "r",
+        tenant,
+        "",
+        "llama",
+        "chat",
+        "eu-de",
+        "eu-de-1",
+        **(values | fields),  # type: ignore[arg-type]
+    )
+
+
+def put(store: FolderStore, number: int, *records: LedgerRecord, agent: str = "eu-de-1") -> SegmentName:
+    name = SegmentName(DAY, "eu-de", agent, 5, number)
+    store.put(str(name), encode_segment(records))
+    return name
+
+
+def ask(folder: Path, *by: Dimension, tenant: str | None = None, first: date = DAY, last: date = DAY) -> UsageAnswer:
+    store = StoreToRead("all", f"file://{folder}")
+    return answer(UsageRequest((store,), first, last, by, tenant), folder / "cache")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path)
+
+
+def test_requests_are_counted_once_and_gpu_time_wherever_it_was_used(store: FolderStore, tmp_path: Path) -> None:
+    put(store, 1, record(), record(outcome="engine_cut", is_overhead=True, price=0.0), record(tenant="other"))
+    put(store, 2, record(RecordKind.SERVED), record(RecordKind.LOST_ATTEMPT, is_overhead=True))
+    put(store, 3, record(RecordKind.UNKNOWN_END, gpu_s=0.0, outcome=""))
+    found = ask(tmp_path, Dimension.TENANT)
+    acme, other = found.rows
+    assert (acme.group, other.group) == ({"tenant": "acme"}, {"tenant": "other"})
+    assert (acme.requests, acme.successes, acme.unknown_requests) == (2, 1, 1)
+    assert (acme.input_tokens, acme.output_tokens, acme.overhead_tokens) == (10, 2, 12)
+    assert (acme.gpu_s, acme.overhead_gpu_s, acme.price) == (6.0, 3.0, 0.25)
+    assert found.missing == ("1 requests ran when their agent died; what they used is not known",)
+    assert found.segments == 3
+
+
+def test_usage_is_divided_by_day_and_limited_to_a_tenant_and_days(store: FolderStore, tmp_path: Path) -> None:
+    put(store, 1, record(), record(tenant="other"))
+    (row,) = ask(tmp_path, Dimension.DAY, Dimension.MODEL, tenant="acme").rows
+    assert (row.group, row.requests) == ({"day": "2026-11-27", "model": "llama"}, 1)
+    assert ask(tmp_path, first=date(2026, 11, 28), last=date(2026, 11, 29)).rows == ()
+    assert ask(tmp_path, Dimension.TENANT, tenant="' OR 1=1 --").rows == ()
+    (total,) = ask(tmp_path).rows
+    assert (total.group, total.requests) == ({}, 2)
+
+
+def test_compaction_changes_no_sum_whenever_it_ends(store: FolderStore, tmp_path: Path) -> None:
+    names = [put(store, number, record(gpu_s=float(number))) for number in range(MIN_SEGMENTS)]
+    before = ask(tmp_path, Dimension.TENANT)
+    copies = {str(name): store.read(str(name)) for name in names}
+    assert compact(store, names[0], tmp_path / "cache", NOON_MS) == MIN_SEGMENTS
+    assert ask(tmp_path, Dimension.TENANT).rows == before.rows
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+    # An agent puts a segment again, or the compaction died before it removed them.
+    for path, content in copies.items():
+        store.put(path, content)
+    assert ask(tmp_path, Dimension.TENANT).rows == before.rows
+    # A late segment counts, and the next compaction covers what the first one did.
+    for number in range(MIN_SEGMENTS):
+        put(store, 100 + number, record(gpu_s=0.0))
+    assert ask(tmp_path, Dimension.TENANT).rows[0].requests == 2 * MIN_SEGMENTS
+    assert compact(store, names[0], tmp_path / "cache", NOON_MS + 1) == MIN_SEGMENTS + 1
+    for path, content in copies.items():
+        store.put(path, content)
+    assert ask(tmp_path, Dimension.TENANT).rows[0].requests == 2 * MIN_SEGMENTS
+
+
+def test_a_store_that_cannot_be_read_is_named(store: FolderStore, tmp_path: Path) -> None:
+    put(store, 1, record())
+    stores = (StoreToRead("eu", f"file://{tmp_path}"), StoreToRead("us", f"file://{tmp_path}/nowhere"))
+    found = answer(UsageRequest(stores, DAY, DAY), tmp_path / "cache")
+    assert found.rows[0].requests == 1
+    assert found.missing == (f"the store us could not be read: {tmp_path}/nowhere is not a folder",)
