@@ -45,6 +45,7 @@ from control_plane.api.routes import (
     webhook_routes,
     what_if_routes,
 )
+from control_plane.api.routes.explain_routes import TenantKeys
 from control_plane.api.routes.tenants import revoked_keys_routes, tenant_keys_routes, tenants_routes
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
@@ -282,8 +283,10 @@ class ControlPlane:
                 health_routes.metrics_routes(self.metrics),
                 status_routes.routes(fleet_status),
                 plans_routes.routes(self._history, view),
-                explain_routes.routes(view, reporter, actions, self._key_revocations, geoip, past),
-                steer_routes.routes(view, geoip),
+                explain_routes.routes(
+                    view, reporter, actions, TenantKeys(self._tenants, self._key_revocations), geoip, past
+                ),
+                steer_routes.routes(view, self._tenants, geoip),
                 what_if_routes.routes(view, self.overrides, self._evaluator),
                 fleet_routes.routes(reporter, view),
                 tenants_routes.routes(self._tenants, view),

@@ -29,7 +29,9 @@ class DemandRow(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     origin: str = Field("", max_length=253, description="Region that receives the requests. Default: as steered.")
-    tenant: str = Field(max_length=512)
+    tenant: str = Field(
+        max_length=512, description="Tenant of the policy, or TIER/* for the tenants that the API creates with a tier."
+    )
     model: str = Field(max_length=512)
     requests_per_s: float = Field(strict=True, ge=0.0, le=MAX_REQUESTS_PER_S, allow_inf_nan=False)
     country: Country | None = None

@@ -20,6 +20,7 @@ from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import Changed, ConfigStore, KeyValue, Put, SameKey, StoreError, Unchanged
 from adapters.store.informer import Informer
 from control_plane.audit.audit_log import AuditedAction, AuditLog, ChangeRefused
+from penstock.policy.policy import Policy, created_tenants_of
 from penstock.tenancy.shard_merge import merged, without_old_deletions
 from penstock.tenancy.tenant_changes import MAX_TENANTS, Edit, TenantConflict
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, shard_of
@@ -96,6 +97,11 @@ class TenantStore:
         """Return a tenant, as last read from the store; None if there is none of the name."""
         record = self._shards.get(shard_of(name), _EMPTY).find(name)
         return None if record is None or record.deleted_at is not None else record
+
+    def sender(self, policy: Policy, name: str) -> str:
+        """Return the name in `Policy.senders` of the requests of a tenant; `name` itself for an unknown tenant."""
+        record = None if name in policy.tenants else self.find(name)
+        return name if record is None else created_tenants_of(record.tier)
 
     def owner_of(self, digest: bytes) -> tuple[TenantRecord, TenantKey] | None:
         """Return the tenant that has the key with a digest (SHA-256), and the key; None if no tenant has it."""

@@ -28,6 +28,11 @@ MS_PER_S = 1000.0
 SECONDS_PER_HOUR = 3600.0
 
 
+def created_tenants_of(tier: str) -> str:
+    """Return the name in `Policy.senders` of the tenants that the API creates with a tier; no tenant can have it."""
+    return f"{tier}/*"
+
+
 class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     """One accepted revision of the bundle, compiled. Equal content has an equal digest."""
 
@@ -74,6 +79,14 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     def issuers_by_url(self) -> dict[str, Issuer]:
         """The identity providers by the value of `iss` in their tokens."""
         return {issuer.issuer: issuer for issuer in (self.issuers or {}).values()}
+
+    @cached_property
+    def senders(self) -> dict[str, Tenant]:
+        """The tenants by name, and for each tier one tenant that represents those that the API creates with it, by
+        `created_tenants_of`. Residency rules do not distinguish created tenants of one tier."""
+        tiers = (self.tiers or {}).values()
+        created = [Tenant(created_tenants_of(tier.name), tier.data_class, tier=tier.name).under(tier) for tier in tiers]
+        return {**self.tenants, **{tenant.name: tenant for tenant in created}}
 
     def usage_store(self, region: str) -> UsageStore | None:
         """Return the store that holds the ledger records of a region, if one does."""

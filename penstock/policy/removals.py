@@ -49,7 +49,7 @@ class Removal(msgspec.Struct, frozen=True):
 def _data_classes(policy: Policy) -> Set[str]:
     """Data classes that tenants have or rules match; others have no effect."""
     of_rules = {name for rule in policy.residency for name in rule.data_classes}
-    return of_rules | {tenant.data_class for tenant in policy.tenants.values()}
+    return of_rules | {tenant.data_class for tenant in policy.senders.values()}
 
 
 _NAMES: Mapping[str, Callable[[Policy], Set[str]]] = {
@@ -100,7 +100,7 @@ def _is_cut(before: ResidencyRule, after: ResidencyRule, policy: Policy) -> bool
     """
     lists = (
         (before.tenants & policy.tenants.keys(), after.tenants),
-        (before.data_classes & {tenant.data_class for tenant in policy.tenants.values()}, after.data_classes),
+        (before.data_classes & {tenant.data_class for tenant in policy.senders.values()}, after.data_classes),
         (before.client_countries | before.client_subdivisions, after.client_countries | after.client_subdivisions),
     )
     # A list that is gone matches every request.

@@ -25,7 +25,9 @@ from penstock.routes.route_query import MatchedRoute, matched_route
 from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal, Rejection
 from penstock.routing.region_selection import RegionChoice, RegionOption, RegionRequest, RegionView
+from penstock.tenancy.created_tenant import tenant_under
 from penstock.tenancy.permissions import permits_model, restrictions_of
+from penstock.tenancy.tenant_record import TenantRecord
 
 
 class ExplainQuery(msgspec.Struct, frozen=True):
@@ -46,6 +48,14 @@ class ExplainQuery(msgspec.Struct, frozen=True):
     """Path of the request, whose route is explained; empty for any path."""
     method: str = "POST"
     """HTTP method of the request; `WEBSOCKET` for an upgrade to a WebSocket."""
+    tier: str | None = None
+    """Tier of a tenant that the API created; None for a tenant of the policy, and for the anonymous tenant."""
+    is_suspended: bool = False
+    """Whether the tenant of the tier is suspended."""
+
+    def by(self, record: TenantRecord) -> ExplainQuery:
+        """Return the query for a tenant that the API created."""
+        return msgspec.structs.replace(self, tenant=record.name, tier=record.tier, is_suspended=record.is_suspended)
 
 
 class RegionVerdict(StrEnum):
@@ -163,7 +173,7 @@ def explain(
         if isinstance(route, Refusal):
             return _refused(policy, explanation, views, route)
         explanation = msgspec.structs.replace(explanation, route=route)
-    tenant = tenant_of(policy, query.tenant)
+    tenant = tenant_of(policy, query)
     if isinstance(tenant, Refusal):
         return _refused(policy, explanation, views, tenant)
     versions = versions_of(policy, query.model)
@@ -230,13 +240,16 @@ def _chosen(
     return msgspec.structs.replace(explanation, regions=regions, chosen=decision.choice)
 
 
-def tenant_of(policy: Policy, name: str | None) -> Tenant | Refusal:
-    """The tenant of that name; without a name, the anonymous tenant."""
+def tenant_of(policy: Policy, query: ExplainQuery) -> Tenant | Refusal:
+    """The tenant of a query, or the sender of that name (`Policy.senders`); without a name, the anonymous tenant."""
+    name = query.tenant
+    if name is not None and query.tier is not None and name not in policy.tenants:
+        return tenant_under(policy, TenantRecord(name, query.tier, 0.0, is_suspended=query.is_suspended))
     if name is None:
         name = policy.anonymous_tenant
         if name is None:
             return Refusal(Reason.INVALID_API_KEY, "no API key was sent, and policy allows no anonymous requests")
-    return policy.tenants.get(name) or Refusal(Reason.INVALID_API_KEY, f"policy has no tenant {name!r}")
+    return policy.senders.get(name) or Refusal(Reason.INVALID_API_KEY, f"policy has no tenant {name!r}")
 
 
 def tenant_by_key(policy: Policy, key_digest: str) -> str | None:

@@ -145,7 +145,7 @@ class SteeringAdvisor:
 def entry_mask(policy: Policy, client: Client) -> Mask | Refusal:
     """The regions that may read a client's requests; without a tenant, the regions that may read every tenant's."""
     if client.tenant is not None:
-        tenant = policy.tenants.get(client.tenant)
+        tenant = policy.senders.get(client.tenant)
         if tenant is None:
             return Refusal(Reason.INVALID_API_KEY, f"no tenant is named {client.tenant!r}")
         return mask(policy, RequestFacts(tenant.name, tenant.data_class, client.location))
@@ -165,7 +165,7 @@ def entry_mask(policy: Policy, client: Client) -> Mask | Refusal:
 def _senders(policy: Policy, location: Location) -> list[RequestFacts]:
     """Facts that represent every tenant: one per tenant that a rule names, and one per data class of other tenants."""
     named = {name for rule in policy.residency for name in rule.tenants}
-    kinds = {(tenant.name if tenant.name in named else "", tenant.data_class) for tenant in policy.tenants.values()}
+    kinds = {(tenant.name if tenant.name in named else "", tenant.data_class) for tenant in policy.senders.values()}
     return [RequestFacts(name, data_class, location) for name, data_class in sorted(kinds)]
 
 

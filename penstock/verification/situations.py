@@ -67,9 +67,9 @@ def places(policy: Policy) -> list[Location]:
 
 
 def situations(policy: Policy) -> list[Situation]:
-    """All situations: every tenant of the policy, with its data class, at every location."""
+    """All situations: every tenant of the policy, and the created ones of each tier, at every location."""
     senders: dict[tuple[bool, ...], dict[str, str]] = {}
-    for tenant in policy.tenants.values():
+    for tenant in policy.senders.values():
         facts = RequestFacts(tenant.name, tenant.data_class)
         named = tuple(matches_tenant(rule, facts) for rule in policy.residency)
         senders.setdefault(named, {})[tenant.name] = tenant.data_class

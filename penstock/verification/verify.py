@@ -68,7 +68,7 @@ class VerificationReport(msgspec.Struct, frozen=True):
     classes: tuple[Survival, ...]
     refused: tuple[RejectedRequests, ...]
     unserved: tuple[str, ...]
-    """Tenants of which every request is rejected, whatever the client's location."""
+    """Tenants, and tiers of created tenants, of which every request is rejected, whatever the client's location."""
     warnings: tuple[str, ...]
 
     @property
@@ -111,7 +111,7 @@ def verify(policy: Policy) -> VerificationReport:
         breaches=(*breaches, *plans.breaches),
         classes=tuple(survival(measured, residency, members) for residency, members in by_class.items()),
         refused=tuple(_refused(policy, situation) for situation in found if not permitted(policy, situation)),
-        unserved=tuple(sorted(policy.tenants.keys() - served)),
+        unserved=tuple(sorted(policy.senders.keys() - served)),
         warnings=(
             *rule_warnings(policy, found, list(by_class)),
             *window_warnings(policy, by_class),

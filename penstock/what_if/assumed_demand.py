@@ -38,7 +38,7 @@ def generated_demand(policy: Policy, requests_per_s: float) -> list[DemandGroup]
         *(("", country, ABROAD_SHARE / len(abroad)) for country in abroad),
         *((origin, None, UNKNOWN_SHARE / len(homes)) for origin, _ in homes),
     ]
-    kinds = [(tenant, model) for tenant in sorted(policy.tenants) for model in sorted(policy.models)]
+    kinds = [(tenant, model) for tenant in sorted(policy.senders) for model in sorted(policy.models)]
     rate_per_s = requests_per_s / len(kinds)
     return [
         DemandGroup(origin, tenant, country, model, rate_per_s * share)
@@ -49,7 +49,7 @@ def generated_demand(policy: Policy, requests_per_s: float) -> list[DemandGroup]
 
 def max_generated_groups(policy: Policy) -> int:
     """Upper bound of the number of groups of `generated_demand`, to check before generating it."""
-    return len(policy.tenants) * len(policy.models) * (2 * len(policy.regions) + len(COUNTRIES))
+    return len(policy.senders) * len(policy.models) * (2 * len(policy.regions) + len(COUNTRIES))
 
 
 def sustainable_rate(policy: Policy, fleet: Sequence[Capacity]) -> float:

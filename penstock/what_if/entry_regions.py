@@ -39,7 +39,7 @@ class EntryResolver:
         """The entry region: the origin, or the nearest permitted region if the origin is lost or not permitted; without
         an origin, the best entry that steering recommends."""
         policy = self._policy
-        tenant = policy.tenants.get(group.tenant)
+        tenant = policy.senders.get(group.tenant)
         if tenant is None:
             return Refusal(Reason.INVALID_API_KEY, f"no tenant is named {group.tenant!r}")
         place = Location(group.country, group.subdivision)

@@ -84,7 +84,7 @@ def _shares_of(policy: Policy, group: DemandGroup) -> dict[str, float]:
     versions = versions_of(policy, group.model)
     if versions is None:
         return {group.model: 1.0}
-    tenant = policy.tenants.get(group.tenant)
+    tenant = policy.senders.get(group.tenant)
     served_by = None if tenant is None else model_of_tier(versions, tenant)
     if served_by is not None:
         return {served_by: 1.0}
@@ -139,7 +139,7 @@ def _admitted_shares(
             running[verdict[0], group.tenant] += group.requests_per_s * sum(times) / len(times)
     shares = {}
     for (entry, tenant), per_s in rates.items():
-        quota = policy.tenants[tenant].quota
+        quota = policy.senders[tenant].quota
         share = 1.0
         if quota is not None and quota.requests_per_s is not None and per_s > quota.requests_per_s:
             share = quota.requests_per_s / per_s

@@ -6,6 +6,8 @@ that only the agent has.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from random import Random
 from urllib.parse import parse_qs
 
@@ -16,6 +18,7 @@ from penstock.policy.adapter_patterns import served_model
 from penstock.policy.geography import Location, country_error
 from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key
 from penstock.routing.reasons import Reason
+from penstock.tenancy.tenant_record import TenantRecord
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.requests.client_location import Locator
 from regional_agent.routing.router import Router
@@ -35,8 +38,15 @@ class BadExplainQuery(Exception):
 class ExplainService:
     """Explains the decisions of this agent's router."""
 
-    def __init__(self, router: Router, config: ActiveConfig, locator: Locator) -> None:
-        """Create a service that explains decisions of `router` under the policy and plan of `config`."""
+    def __init__(
+        self, router: Router, config: ActiveConfig, locator: Locator, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        """Create a service that explains decisions of `router` under the policy and plan of `config`.
+
+        Args:
+            wall_clock: Unix time (s), by which API keys expire.
+        """
+        self._wall_clock = wall_clock
         self._router = router
         self._config = config
         self._locator = locator
@@ -56,9 +66,10 @@ class ExplainService:
             raise BadExplainQuery("this agent has no policy yet")
         given = _parameters(target)
         tenant = given.get("tenant")
+        record = None if tenant is None else self._config.tenants.find_tenant(tenant)
         if "key_digest" in given:
-            tenant = tenant_by_key(policy, given["key_digest"])
-            if tenant is None or "tenant" in given:
+            tenant, record = tenant_by_key(policy, given["key_digest"]), self._created(given["key_digest"])
+            if (tenant is None and record is None) or "tenant" in given:
                 raise BadExplainQuery("key_digest: no tenant has this key, or the parameter tenant is present too")
         tried = _tried(target)
         for region in tried:
@@ -68,11 +79,21 @@ class ExplainService:
         router, overflow = self._router, given.get("overflow", "") == "true"
         name, path, method = served_model(policy, given["model"]), given.get("path", ""), given.get("method", "POST")
         query = ExplainQuery(router.region, name, tenant, location, tried, overflow, path, method)
+        if record is not None and tenant not in policy.tenants:
+            query, tenant = query.by(record), record.name
         model, sender = policy.models.get(query.model), tenant or policy.anonymous_tenant or ""
         endpoints = () if model is None else router.local.consider(model, sender, given.get("session", ""), now)
         views = router.views(policy.regions, query.model, now)
         explanation = explain(policy, self._config.plan, query, views, Random(), endpoints)
         return msgspec.structs.replace(explanation, queue=router.local.queue.explain(query.model))
+
+    def _created(self, key_digest: str) -> TenantRecord | None:
+        """Return the tenant that the API created with a valid key; None if none has the key."""
+        try:
+            found = self._config.tenants.find_key(bytes.fromhex(key_digest))
+        except ValueError:
+            return None
+        return found.tenant if found is not None and found.key.is_valid(self._wall_clock()) else None
 
     def _location(self, given: dict[str, str]) -> Location:
         if "ip" not in given:

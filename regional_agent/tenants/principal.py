@@ -8,7 +8,8 @@ from typing import Final
 from penstock.policy.kinds.budgets import Budget
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
-from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.reasons import Refusal
+from penstock.tenancy.created_tenant import tenant_under
 from penstock.tenancy.permissions import Patterns, permits_name, restrictions_of
 from penstock.tenancy.tenant_record import TenantRecord
 
@@ -68,13 +69,8 @@ class Principal:
 
 def principal_under(policy: Policy, record: TenantRecord) -> Principal | Refusal:
     """The principal of a tenant that the API created, by the rules of its tier, or the refusal of its requests."""
-    if record.is_suspended:
-        return Refusal(Reason.TENANT_SUSPENDED, f"tenant {record.name} is suspended")
-    tier = policy.tier(record.tier)
-    if tier is None:
-        return Refusal(Reason.TIER_UNKNOWN, f"the policy in force has no tier {record.tier!r}, which the tenant has")
-    tenant = record.under(tier)
-    return Principal(tenant, models=restrictions_of(policy, tenant))
+    tenant = tenant_under(policy, record)
+    return tenant if isinstance(tenant, Refusal) else Principal(tenant, models=restrictions_of(policy, tenant))
 
 
 UNIDENTIFIED: Final = Principal(Tenant("", ""))

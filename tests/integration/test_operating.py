@@ -136,7 +136,7 @@ BAD_TENANT_COMMANDS = [
     (("create", "acme", "--tier", "gold", "--budget", "tokens_per_minute=-1"), "greater than 0"),
     (("create", "acme", "--tier", "gold", "--budget", "tokens_per_minute=1@eu-de"), "write region or fleet"),
     (("change", "acme", "--budget", "tokens_per_minute=1", "--no-budgets"), "cannot be used together"),
-    (("key", "create", "nobody"), "created no tenant nobody"),
+    (("key", "create", "unknown"), "created no tenant unknown"),
 ]
 
 

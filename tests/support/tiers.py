@@ -11,7 +11,7 @@ TIERS = """\
 apiVersion: penstock/v1
 kind: Tier
 name: gold
-data_class: eu-personal
+data_class: personal
 priority: 3
 budgets: [{unit: tokens_per_minute, limit: 1000}]
 ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Depends, Response
@@ -24,6 +24,7 @@ from control_plane.status.query_responses import ExplainResponse
 from control_plane.status.status import PolicyStatus
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
+from control_plane.tenants.tenant_store import TenantStore
 from penstock.fleet.reported_views import reported_views
 from penstock.planning.plan import RegionPlan
 from penstock.policy.adapter_patterns import served_model
@@ -31,6 +32,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 from penstock.routing.explain import ExplainQuery, explain, tenant_by_key
 from penstock.routing.reasons import Reason
+from penstock.tenancy.tenant_record import TenantRecord
 
 MAX_BODY_BYTES = 64 * 1024
 """Maximum size (bytes) of the body: MAX_TRIED regions with long names."""
@@ -84,6 +86,13 @@ class ExplainRequest(ClientPlace):
     )
 
 
+class TenantKeys(NamedTuple):
+    """The tenants and keys that are not in the policy."""
+
+    tenants: TenantStore
+    revocations: KeyRevocationStore
+
+
 ExplainBody = Annotated[ExplainRequest, Depends(JsonBody(ExplainRequest, MAX_BODY_BYTES).read)]
 
 
@@ -91,7 +100,7 @@ def routes(
     view: FleetView,
     reporter: StatusReporter,
     actions: RolloutActions,
-    revocations: KeyRevocationStore,
+    keys: TenantKeys,
     geoip: GeoIpLookup,
     past: KeptPast,
 ) -> APIRouter:
@@ -109,12 +118,11 @@ def routes(
         """
         plan = view.plans.get(body.origin)
         policy = await _policy_of_origin(view, actions, plan)
-        if body.key_digest is not None and revocations.known.find(body.key_digest) is not None:
-            raise Problem(422, "key_digest: the key is revoked; `penstock tenant revoked-keys` shows by whom")
+        record = _created(keys, body, view.now())
         now, snapshot, seen_by, newest = view.now(), view.snapshot, reporter.seen_by(), reporter.policy()
 
         def found() -> ExplainResponse:
-            asked = _asked(policy, body, geoip)
+            asked = _asked(policy, body, geoip, record)
             views = reported_views(policy, snapshot, asked.origin, asked.model, now)
             explanation = explain(policy, plan, asked, views, rng)
             provenance = _provenance(newest, plan, explanation.policy_digest)
@@ -127,7 +135,7 @@ def routes(
         kept = past.events()
 
         def found_then() -> ExplainResponse:
-            asked = _asked(old_policy, body, geoip)
+            asked = _asked(old_policy, body, geoip, record)
             old = past.plan(asked.origin, moment.plan_generation, plan)
             views = reported_views(old_policy, snapshot, asked.origin, asked.model, now)
             entries = old.plan.classes if old.plan is not None else ()
@@ -181,7 +189,27 @@ def _provenance(newest: PolicyStatus, plan: RegionPlan | None, digest: str) -> P
     return newest.provenance if newest.digest == digest else None
 
 
-def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup) -> ExplainQuery:
+def _created(keys: TenantKeys, body: ExplainRequest, now: float) -> TenantRecord | None:
+    """Return the tenant of a request if the API created it; None for another one.
+
+    Raises:
+        Problem: 422, the key is revoked or expired.
+    """
+    if body.key_digest is None:
+        return None if body.tenant is None else keys.tenants.find(body.tenant)
+    owner = keys.tenants.owner_of(bytes.fromhex(body.key_digest))
+    if keys.revocations.known.find(body.key_digest) is not None:
+        raise Problem(422, "key_digest: the key is revoked; `penstock tenant revoked-keys` shows by whom")
+    if owner is None:
+        return None
+    record, key = owner
+    if not key.is_valid(now):
+        state = "expired" if key.revoked_at is None else "revoked"
+        raise Problem(422, f"key_digest: {key.id} is {state}; `penstock tenant key list {record.name}` shows it")
+    return record
+
+
+def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup, created: TenantRecord | None) -> ExplainQuery:
     origin = require_region(policy, body.origin, "origin")
     for region in body.tried:
         require_region(policy, region, "tried")
@@ -189,10 +217,11 @@ def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup) -> ExplainQ
     if body.key_digest is not None:
         if tenant is not None:
             raise Problem(422, "key_digest: cannot be combined with tenant")
-        tenant = tenant_by_key(policy, body.key_digest)
+        tenant = created.name if created is not None else tenant_by_key(policy, body.key_digest)
         if tenant is None:
             raise Problem(422, "key_digest: no tenant has this key")
     if body.ip is not None and not geoip.available:
         raise Problem(422, "ip: this control plane has no GeoIP database; give country instead")
     model, location = served_model(policy, body.model), body.location(geoip)
-    return ExplainQuery(origin, model, tenant, location, dict(body.tried), body.overflow, body.path, body.method)
+    asked = ExplainQuery(origin, model, tenant, location, dict(body.tried), body.overflow, body.path, body.method)
+    return asked if created is None or created.name in policy.tenants else asked.by(created)

@@ -16,6 +16,7 @@ from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.api.serving.client_location import ClientPlace, require_policy
 from control_plane.auth.required_roles import Viewer
 from control_plane.status.fleet_view import FleetView
+from control_plane.tenants.tenant_store import TenantStore
 from penstock.fleet.snapshot import pools
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
@@ -55,10 +56,10 @@ class SteerBatchResponse(msgspec.Struct, frozen=True):
     policy_digest: str
 
 
-def routes(view: FleetView, geoip: GeoIpLookup) -> APIRouter:
+def routes(view: FleetView, tenants: TenantStore, geoip: GeoIpLookup) -> APIRouter:
     """Return the router of steering."""
     router = APIRouter(prefix="/v1/steer", tags=["explain"])
-    advisor = _Advisor(view, geoip)
+    advisor = _Advisor(view, tenants, geoip)
 
     @router.get("", responses=returns(SteeringAdvice, "Entry regions, best first."))
     async def one(caller: Viewer, client: Annotated[SteerClient, Query()]) -> Response:
@@ -92,19 +93,22 @@ class _FleetMoment(msgspec.Struct, frozen=True):
     steer: SteeringAdvisor
     states: dict[str, RegionState]
     ready: set[tuple[str, str]]
+    tenants: TenantStore
     geoip: GeoIpLookup
 
     def advise(self, client: SteerClient) -> SteeringAdvice:
         """Return the advice for one client."""
-        about = Client(client.location(self.geoip), client.tenant, client.model)
+        tenant = None if client.tenant is None else self.tenants.sender(self.policy, client.tenant)
+        about = Client(client.location(self.geoip), tenant, client.model)
         return self.steer.advise(about, self.states, self.ready)
 
 
 class _Advisor:
     """Provides the current state of the fleet, in any thread; caches the SteeringAdvisor of the policy."""
 
-    def __init__(self, view: FleetView, geoip: GeoIpLookup) -> None:
+    def __init__(self, view: FleetView, tenants: TenantStore, geoip: GeoIpLookup) -> None:
         self._view = view
+        self._tenants = tenants
         self._geoip = geoip
         self._steer: tuple[Policy, SteeringAdvisor] | None = None
 
@@ -121,4 +125,4 @@ class _Advisor:
         snapshot, now = self._view.snapshot, self._view.now()
         states = {region: snapshot.state(region) for region in policy.regions}
         ready = {key for key, pool in pools(snapshot, now).items() if pool.report.ready > 0}
-        return _FleetMoment(policy, steer[1], states, ready, self._geoip)
+        return _FleetMoment(policy, steer[1], states, ready, self._tenants, self._geoip)

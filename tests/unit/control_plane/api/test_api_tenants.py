@@ -61,7 +61,7 @@ async def test_a_tenant_and_its_keys_from_creation_to_deletion(api: httpx.AsyncC
     assert made.status_code == 201, made.text
     assert made.headers["location"] == "/v1/tenants/acme"
     shown = made.json()
-    assert (shown["tier"], shown["data_class"], shown["priority"], shown["source"]) == ("gold", "eu-personal", 3, "api")
+    assert (shown["tier"], shown["data_class"], shown["priority"], shown["source"]) == ("gold", "personal", 3, "api")
     assert [budget["limit"] for budget in shown["budgets"] + shown["tier_budgets"]] == [60.0, 1000.0]
     again = await api.put("/v1/tenants/acme", json=body, headers=as_("duty"))
     assert (again.status_code, again.json()) == (200, shown)
@@ -205,4 +205,24 @@ async def test_tenants_of_the_policy_are_shown_and_not_changed(api: httpx.AsyncC
     assert is_problem(await api.post("/v1/tenants/personal/keys", json={}), 409)
     assert is_problem(await api.patch("/v1/tenants/personal", json={"note": "x"}, headers=ANY), 409)
     assert is_problem(await api.delete("/v1/tenants/personal", params={"reason": "r"}, headers=ANY), 409)
-    assert is_problem(await api.post("/v1/tenants/nobody/keys", json={}), 404)
+    assert is_problem(await api.post("/v1/tenants/unknown/keys", json={}), 404)
+
+
+async def test_decisions_for_created_tenants_are_explained(api: httpx.AsyncClient) -> None:
+    await api.put("/v1/tenants/acme", json={"tier": "gold"})
+    made = (await api.post("/v1/tenants/acme/keys", json={})).json()
+    asked = {"origin": "eu-de", "model": "llama-3.1-8b", "country": "DE"}
+    by_key = {"key_digest": sha256(made["key"].encode()).hexdigest()}
+    for sender in ({"tenant": "acme"}, {"tenant": "gold/*"}, by_key):
+        explained = (await api.post("/v1/explain", json=asked | sender)).json()["explanation"]
+        assert (explained["data_class"], explained["residency"]) == ("personal", "eu-de+eu-es")
+        assert explained["query"]["tenant"] == sender.get("tenant", "acme")
+    steered = await api.get("/v1/steer", params={"tenant": "acme", "country": "DE"})
+    assert {entry["region"] for entry in steered.json()["entries"]} == {"eu-de", "eu-es"}
+    await api.post("/v1/tenants/acme/suspend", json={"reason": "unpaid"})
+    refused = (await api.post("/v1/explain", json=asked | {"tenant": "acme"})).json()["explanation"]["refusal"]
+    assert (refused["reason"], refused["detail"]) == ("tenant_suspended", "tenant acme is suspended")
+    await api.delete(f"/v1/tenants/acme/keys/{made['view']['id']}", params={"reason": "leaked"})
+    revoked = await api.post("/v1/explain", json=asked | by_key)
+    assert is_problem(revoked, 422)
+    assert f"{made['view']['id']} is revoked" in revoked.json()["detail"]

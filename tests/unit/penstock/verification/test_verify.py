@@ -18,11 +18,12 @@ from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.residency_rules import AcceptedLoss, ResidencyRule
-from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.kinds.tenants import Tenant, Tier
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, residency_class
 from penstock.routing import decision, region_selection, steering
 from penstock.routing.reasons import Refusal
+from penstock.routing.steering import Client, entry_mask
 from penstock.verification import plan_checks, stages, survival
 from penstock.verification.situations import OTHER_SUBDIVISION, places, situations
 from penstock.verification.verify import verify
@@ -70,6 +71,35 @@ class TestSituations:
         (only,) = situations(policy())
         assert only.tenants == ("one", "two")
         assert only.anywhere
+
+    def test_the_created_tenants_of_a_tier_are_a_tenant_that_no_rule_names(self) -> None:
+        named = ResidencyRule("r", tenants=frozenset({"one"}), deny=frozenset({"de"}))
+        of_class = ResidencyRule("c", data_classes=frozenset({"personal"}), deny=frozenset({"us"}))
+        found = situations(policy(named, of_class, tiers={"gold": Tier("gold", "personal")}))
+        assert [(situation.tenants, situation.applies) for situation in found] == [
+            (("one",), (True, True)),
+            (("two",), (False, False)),
+            (("gold/*",), (False, True)),
+        ]
+
+
+class TestTiers:
+    def test_a_tier_whose_tenants_no_region_may_serve_is_unserved(self) -> None:
+        nowhere = ResidencyRule("r", data_classes=frozenset({"secret"}), allow=frozenset())
+        assert verify(policy(nowhere, tiers={"gold": Tier("gold", "secret")})).unserved == ("gold/*",)
+
+    def test_a_tier_that_only_one_region_may_serve_does_not_survive(self) -> None:
+        rule = ResidencyRule("r", data_classes=frozenset({"secret"}), allow=frozenset({"de"}))
+        report = verify(policy(rule, tiers={"gold": Tier("gold", "secret")}))
+        assert not report.breaches
+        assert [residency.name for residency in report.unsurvived] == ["de"]
+        assert "gold/*" in str(report.unsurvived[0].ends[0])
+
+    def test_steering_without_a_tenant_respects_tiers(self) -> None:
+        rule = ResidencyRule("r", data_classes=frozenset({"secret"}), allow=frozenset({"de"}))
+        everyone = entry_mask(policy(rule, tiers={"gold": Tier("gold", "secret")}), Client(Location("XX"), None))
+        assert isinstance(everyone, Mask)
+        assert everyone.permitted.regions == {"de"}
 
 
 class TestGood:
