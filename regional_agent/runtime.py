@@ -63,7 +63,7 @@ from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
 from regional_agent.telemetry.reporter import Reporter
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.state_metrics import StateMetrics
-from regional_agent.tenants.equal_parts import EqualParts
+from regional_agent.tenants.budget_exchange import BudgetExchange
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 from regional_agent.upstream.upstream_pool import UpstreamPools
 
@@ -187,8 +187,15 @@ class AgentRuntime:
         )
         self.readiness = Readiness(self.config, self.endpoints, self.peers.serve_any)
         self.responder = ProbeResponder(agent, sessions, self.config, self.endpoints, self.queue, credits)
-        parts = EqualParts(lambda: len(self._agents_here()))
-        self.budgets = TenantBudgets(region, agent.epoch, parts, lambda: len(self._agents_here()))
+        self._leader = LeaderLink(
+            self._store,
+            ControlPlanes(settings.control_plane_urls, "control-planes" in settings.allow_plaintext),
+            pools.control_planes,
+            sessions,
+            rng,
+        )
+        self._budget_exchange = BudgetExchange(self._leader, (name, region, agent.epoch), clock)
+        self.budgets = TenantBudgets(region, agent.epoch, self._budget_exchange.leases, self._directory.count)
         authorization = Authorization(region, self.config, self.locator, self.budgets)
         expectations = chooser.expectations
         self.client_requests = ClientRequestReader(authorization, expectations, self.objects, self.demand, rng)
@@ -228,13 +235,6 @@ class AgentRuntime:
             certificate_expires_at=lambda: sessions.identity.peer.not_after,
             clock=clock,
         )
-        self._leader = LeaderLink(
-            self._store,
-            ControlPlanes(settings.control_plane_urls, "control-planes" in settings.allow_plaintext),
-            pools.control_planes,
-            sessions,
-            rng,
-        )
         self._reporter = Reporter(self._leader, self._reports.build)
         self.peers.on_failed = self._reporter.wake
 
@@ -250,12 +250,14 @@ class AgentRuntime:
         self.config.start()
         self._leader.start()
         self._reporter.start()
+        self._budget_exchange.start(self.budgets)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.withdraw()
+        await self._budget_exchange.stop()
         await self._reporter.stop()
         await self._leader.stop()
         await self.config.stop()

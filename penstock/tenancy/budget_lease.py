@@ -86,6 +86,8 @@ class BudgetLease(msgspec.Struct, frozen=True, array_like=True):
     """Time (s) from the request to the end of the lease. Each later answer extends it, also one without this budget."""
     period: int = 0
     """Day or month that the amount belongs to. If larger than that of the agent's counter, the counter starts at 0."""
+    rest: float = -1.0
+    """What all agents together have left of the budget, for clients; negative: not known."""
 
 
 class MeteredBudgets(Protocol):

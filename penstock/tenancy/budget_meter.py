@@ -144,8 +144,8 @@ class BudgetMeter:
         """Amount that running requests reserved."""
         self.keep = opening.keep
         """Largest `unspent` that the agent keeps."""
-        self.rate_per_s = opening.rate_per_s
-        """Rate of the last lease, for the time after its end."""
+        self.rate_per_s = -1.0
+        """Rate of the last lease, for the time after its end; negative before the first one."""
         self.low = opening.keep / 4.0
         """Below this amount, another lease is due."""
         self.is_closed = False
@@ -322,7 +322,7 @@ class BudgetMeter:
         if self.is_closed:
             return BudgetUse(self.key, epoch, self.used, 0.0, 0.0, period=self.period, closed=True)
         return BudgetUse(
-            self.key, epoch, self.used, self.unspent, self._demand, self.rate_per_s, self.period, self._usual
+            self.key, epoch, self.used, self.unspent, self._demand, max(0.0, self.rate_per_s), self.period, self._usual
         )
 
     def apply(self, lease: BudgetLease, now: float) -> None:
@@ -332,6 +332,8 @@ class BudgetMeter:
         self.unspent += lease.amount
         self.keep, self.rate_per_s = lease.keep, lease.rate_per_s
         self.low = lease.keep / 4.0
+        if lease.rest >= 0.0:
+            self._rest, self._rest_at = lease.rest, now
 
     def enter(self, period: int) -> None:
         """Begin another day or month of money, in which running requests will be charged.
@@ -357,7 +359,7 @@ class BudgetMeter:
     def reopen(self, opening: BudgetLease, now: float) -> None:
         """Continue a closed counter that the leader has not forgotten yet."""
         self.is_closed = False
-        self.keep, self.rate_per_s, self.used_at = opening.keep, opening.rate_per_s, now
+        self.keep, self.used_at = opening.keep, now
         self.unspent += opening.amount
 
     def is_idle(self, since: float) -> bool:
@@ -401,7 +403,12 @@ class BudgetMeter:
 
     def _use_rate(self, now: float) -> None:
         budget, ended_s, loss = self.budget, now - self._ended_at, (self.hold_s, self.on_loss)
-        rate = rate_without_leader(budget, self.rate_per_s, self._agents, ended_s, loss)
+        last = self.rate_per_s
+        if last < 0.0:
+            last = full_rate(budget) / self._agents
+            if self.is_concurrency:
+                last = max(1.0, last)
+        rate = rate_without_leader(budget, last, self._agents, ended_s, loss)
         self._rule_at = inf if ended_s >= self.hold_s else self._ended_at + self.hold_s
         if self.is_concurrency:
             self.unspent = rate - self.held

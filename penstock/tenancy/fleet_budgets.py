@@ -296,7 +296,9 @@ class FleetBudgets:
             return None
         account.announced_rate = rate
         keep = max(target, account.held) if not surplus else target
-        return BudgetLease(budget.key, number, amount, keep, rate, LEASE_S, budget.period)
+        return BudgetLease(
+            budget.key, number, amount, keep, rate, LEASE_S, budget.period, max(0.0, budget.available + budget.held)
+        )
 
     def _known_part(self, budget: DividedBudget, now: float) -> float:
         """Return the part of a budget's rate that no agent of unknown rate may be using."""

@@ -104,6 +104,10 @@ class AgentDirectory:
         """The names of a region's agents, sorted."""
         return tuple(sorted(member.name for member in self._known().values() if member.region == region))
 
+    def count(self, region: str) -> int:
+        """The number of a region's agents; of the agents of all regions for ""."""
+        return sum(not region or member.region == region for member in self._known().values())
+
     def member(self, region: str, name: str) -> AgentMember | None:
         """The last known registration under a name; None if there is none."""
         return self._known().get(keys.agent(region, name))

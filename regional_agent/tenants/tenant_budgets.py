@@ -45,7 +45,7 @@ class TenantBudgets:
         region: str,
         epoch: int,
         leases: BudgetLeases,
-        agents_here: Callable[[], int],
+        agents_in: Callable[[str], int],
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Create no meters.
@@ -54,13 +54,13 @@ class TenantBudgets:
             region: region of the agent.
             epoch: number of this start of the agent.
             leases: the state of the agent's exchanges with the leader.
-            agents_here: returns the number of this region's agents.
+            agents_in: returns the number of agents of a region, or of all regions for "".
             wall_clock: returns the Unix time (s), for days and months.
         """
         self._region = region
         self._epoch = epoch
         self._leases = leases
-        self._agents_here = agents_here
+        self._agents_in = agents_in
         self.wall_clock = wall_clock
         self._meters: dict[BudgetKey, BudgetMeter] = {}
         self._senders: dict[tuple[str, str], SenderBudgets] = {}
@@ -230,7 +230,7 @@ class TenantBudgets:
                 for meter in self._meters.values():
                     meter.regain()
             return
-        agents = (max(1, self._agents_here()), max(1, self._leases.agents))
+        agents = (max(1, self._agents_in(self._region)), max(1, self._agents_in(""), self._leases.agents))
         if agents != self._lost:
             self._lost, self._ended_at = agents, now - ended_s
             for meter in self._meters.values():

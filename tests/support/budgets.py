@@ -10,4 +10,4 @@ from regional_agent.tenants.tenant_budgets import TenantBudgets
 
 def equal_budgets(region: str = "eu-de", agents: Callable[[], int] = lambda: 1) -> TenantBudgets:
     """The budgets of one of `agents` agents, each of which uses an equal part."""
-    return TenantBudgets(region, 1, EqualParts(agents), agents)
+    return TenantBudgets(region, 1, EqualParts(agents), lambda of: agents())

@@ -34,8 +34,10 @@ def meter(
     rate_per_s: float = 1.0,
     burst: float | None = None,
 ) -> BudgetMeter:
-    opening = lease(unit, amount, amount, rate_per_s)
-    return BudgetMeter(key_of(unit), Budget(unit, limit, burst=burst), opening, 0.0, NOON)
+    opening = lease(unit, 0.0)
+    of = BudgetMeter(key_of(unit), Budget(unit, limit, burst=burst), opening, 0.0, NOON)
+    of.apply(lease(unit, amount, amount, rate_per_s, of.period), 0.0)
+    return of
 
 
 def admitted(of: BudgetMeter, amount: float, now: float) -> bool:
@@ -158,6 +160,13 @@ class TestWithoutLeader:
                 total = sum(amount for _, amount in taken[first : last + 1])
                 per_s = limit / 60.0 / agents
                 assert total <= span_s * per_s + max(1.0, burst / agents) + taken[last][1] + 1e-3
+
+    def test_a_counter_that_never_had_a_lease_continues_with_an_equal_part(self) -> None:
+        unit = BudgetUnit.REQUESTS
+        of = BudgetMeter(key_of(unit), Budget(unit, 600.0), lease(unit, 0.0, rate_per_s=10.0), 0.0, NOON)
+        of.add_at_rate(0.0, 4, 0.0)
+        assert not of.lacks(2.5, 1.0)
+        assert of.lacks(2.6, 1.0)
 
 
 class TestMoney:
