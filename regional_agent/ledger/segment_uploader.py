@@ -23,7 +23,6 @@ import structlog
 
 from adapters.backoff import full_jitter_s
 from adapters.logs import configure_logs
-from adapters.parent_death import end_with_parent
 from adapters.usage_store.segment_store import MissingPackages, SegmentStore, StoreUnavailable, open_store
 from penstock.ledger.ledger_record import LedgerRecord
 from penstock.ledger.segment_names import SegmentName, by_day
@@ -47,7 +46,7 @@ BACKOFF_BASE_S: Final = 2.0
 BACKOFF_CAP_S: Final = 60.0
 
 LAST_PASS_S: Final = 15.0
-"""Time (s) for putting what is complete after SIGTERM."""
+"""Time (s) for putting what is complete after the agent has ended."""
 
 NICENESS: Final = 10
 
@@ -197,13 +196,20 @@ def run(uploader: SegmentUploader, stop: threading.Event, rng: Random) -> None:
         log.warning("segments stay in the spool", problem=str(error))
 
 
+def _wait_for_end(stop: threading.Event) -> None:
+    sys.stdin.buffer.read()
+    stop.set()
+
+
 def main() -> None:
     """Run the child process."""
     folder, url, epoch = sys.argv[1:]
     stop = threading.Event()
+    # The agent ends this process by closing its standard input, which its death does too. A signal to all processes of
+    # the service must not end it before the agent has sealed its last file.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    end_with_parent()
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_wait_for_end, args=(stop,), daemon=True).start()
     os.nice(NICENESS)
     configure_logs()
     try:

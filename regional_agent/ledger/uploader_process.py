@@ -76,8 +76,8 @@ class UploaderProcess:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        with suppress(ProcessLookupError):
-            process.terminate()
+        assert process.stdin is not None
+        process.stdin.close()
         try:
             await asyncio.wait_for(process.wait(), STOP_S)
         except TimeoutError:
@@ -89,7 +89,9 @@ class UploaderProcess:
     async def _run_once(self, url: str) -> int:
         """Run one process until it ends or the store changes; returns its exit code."""
         arguments = ("-m", "regional_agent.ledger.segment_uploader", str(self._folder), url, str(self._epoch))
-        process = self._process = await asyncio.create_subprocess_exec(sys.executable, *arguments)
+        process = self._process = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, stdin=asyncio.subprocess.PIPE
+        )
         self.pid, self.problem = process.pid, ""
         ended = asyncio.ensure_future(process.wait())
         while not ended.done():

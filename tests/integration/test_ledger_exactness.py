@@ -1,0 +1,123 @@
+"""The ledger equals what the engine received, request by request, whichever process is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+
+from adapters.servers.etcd import EtcdServer
+from control_plane.usage.usage_query import answer
+from control_plane.usage.usage_request import StoreToRead, UsageRequest
+from penstock.ledger.ledger_record import RecordKind
+from penstock.policy.kinds.billing import UsageStore
+from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.chats import BODY, SSE_HEAD, chunk
+from tests.support.planet import policy
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until_async
+
+SERVED, OPEN = 20, 3
+
+
+async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+    if (received.header("x-request-id") or "").startswith("open"):
+        await asyncio.Event().wait()
+    writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+
+async def ask(agent: AgentProcess, *names: str) -> list[RawClient]:
+    """Send requests and read the beginning of each response, or all of it if it ends."""
+    clients = []
+    for name in names:
+        client = await RawClient.connect(agent.faces()["traffic"])
+        client.send(post(BODY, f"X-Request-Id: {name}"))
+        assert (await client.head())[0] == 200
+        await client.chunk()
+        if not name.startswith("open"):
+            while await client.chunk():
+                pass
+        clients.append(client)
+    return clients
+
+
+async def uploader_pid(agent: AgentProcess, besides: int = 0) -> int:
+    """The process that stores segments, once another one than `besides` runs."""
+    found: list[int] = []
+
+    async def runs() -> bool:
+        pid = (await asyncio.to_thread(agent.status))["ledger"]["uploader_pid"]
+        found.append(pid or 0)
+        return pid not in (None, besides)
+
+    await until_async(runs)
+    return found[-1]
+
+
+def stored(store: Path) -> Counter[tuple[str, int]]:
+    """How often the store has each request, with the kind of its record."""
+    rows = [row for path in store.rglob("*.parquet") for row in pq.read_table(path, partitioning=None).to_pylist()]
+    return Counter((row["request_id"], row["kind"]) for row in rows)
+
+
+async def test_the_ledger_has_each_request_of_the_engine_once(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    store = tmp_path / "store"
+    # The store is unavailable at first: its path is a file.
+    store.write_text("")
+    regions = frozenset(policy().regions)
+    in_force = replace(
+        policy(), anonymous_tenant="open", usage_stores=(UsageStore("all", f"file://{store}", covers=regions),)
+    )
+    await publish(own_etcd, in_force)
+    async with engine(streams) as gpu, AsyncExitStack() as stack:
+        agent = AgentProcess(
+            "a",
+            tmp_path / "a",
+            region="eu-de",
+            etcd_endpoint=own_etcd.endpoint,
+            redis_url=None,
+            endpoints_file=write_endpoints(tmp_path / "endpoints.yaml", [gpu.address], slots=64),
+        )
+        stack.push_async_callback(asyncio.to_thread, agent.kill)
+        await asyncio.to_thread(agent.start)
+        await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+        finished = [f"served-{number}" for number in range(SERVED)]
+        running = [f"open-{number}" for number in range(OPEN)]
+        clients = await ask(agent, *finished, *running)
+        first = await uploader_pid(agent)
+        os.kill(first, signal.SIGKILL)
+        await uploader_pid(agent, besides=first)
+        await asyncio.to_thread(agent.kill)
+        for client in clients:
+            client.close()
+
+        store.unlink()
+        await asyncio.to_thread(agent.start)
+        await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+        finished += ["later-0", "later-1"]
+        for client in await ask(agent, "later-0", "later-1"):
+            client.close()
+        # The agent seals what it has, and the uploader puts it before it ends.
+        await asyncio.to_thread(agent.stop, PATIENCE_S)
+        chats = [request for request in gpu.requests if request.head.startswith(b"POST")]
+        received = Counter(request.header("x-request-id") for request in chats)
+
+    found = stored(store)
+    assert set(found.values()) == {1}
+    assert {name for name, kind in found if kind == RecordKind.REQUEST} == set(finished)
+    assert {name for name, kind in found if kind == RecordKind.UNKNOWN_END} == set(running)
+    assert Counter(name for name, _ in found.elements()) == received
+    assert list((tmp_path / "a" / "state" / "ledger").iterdir()) == []
+
+    today = datetime.now(UTC).date()
+    question = UsageRequest((StoreToRead("all", f"file://{store}"),), today - timedelta(days=1), today)
+    (row,) = answer(question, tmp_path / "cache").rows
+    assert (row.group, row.requests, row.unknown_requests) == ({"tenant": "open"}, len(finished), OPEN)
