@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from adapters.store.config_store import LeaseLost, StoreError, StoreUnavailable
+from adapters.store.config_store import Compacted, LeaseLost, StoreError, StoreUnavailable
 
 PASSING = frozenset(
     {
@@ -33,4 +33,6 @@ def translate(error: Exception, what: str) -> StoreError:
     message = f"{what}: {code.name}: {details}"
     if code is grpc.StatusCode.NOT_FOUND and "lease" in details:
         return LeaseLost(message)
+    if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in details:
+        return Compacted(message)
     return StoreUnavailable(message) if code in PASSING else StoreError(message)

@@ -42,10 +42,22 @@ def to_changed(event: Any) -> Changed:
     return Changed(key=key_value.key, now=None if deleted else key_value, revision=key_value.mod_revision)
 
 
-def range_request(key: str, *, prefix: bool, values: bool = True) -> Any:
-    """Return a linearizable read of a key, or of every key under a prefix in key order, with or without values."""
+def range_request(key: str, *, prefix: bool, values: bool = True, limit: int = 0) -> Any:
+    """Return a linearizable read of a key, or of keys under a prefix in key order, with or without values.
+
+    Args:
+        limit: maximum number of keys; 0 for all.
+    """
     end = end_of_prefix(key) if prefix else b""
-    return etcdrpc.RangeRequest(key=to_bytes(key), range_end=end, keys_only=not values)
+    return etcdrpc.RangeRequest(key=to_bytes(key), range_end=end, keys_only=not values, limit=limit)
+
+
+def following_page(request: Any, page: Any, revision: int) -> Any:
+    """Return the request of the page after `page`, at the revision of the first page."""
+    following = etcdrpc.RangeRequest()
+    following.CopyFrom(request)
+    following.key, following.revision = page.kvs[-1].key + b"\0", revision
+    return following
 
 
 def transaction_request(expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Any:

@@ -23,6 +23,7 @@ from adapters.etcd.etcd_watch import watch_prefix
 from adapters.store.config_store import (
     Changed,
     Committed,
+    Compacted,
     Delete,
     KeyValue,
     LeaseLost,
@@ -34,6 +35,10 @@ from adapters.store.config_store import (
 )
 
 CALL_THREADS = 4
+
+LIST_PAGE_KEYS = 50
+"""Keys in one response to a list. Values have at most 1 MiB (`codec.MAX_VALUE_BYTES`), and a response 64 MiB
+(`etcd_connection.MAX_RESPONSE_BYTES`); each page has the whole time limit of a call."""
 
 KEEP_ALIVE = "keep a lease alive"
 """Name of the call in errors."""
@@ -70,16 +75,35 @@ class EtcdStore:
 
     async def get(self, key: str) -> KeyValue | None:
         """Return the current state of a key, or None if it does not exist (a linearizable read)."""
-        response = await self._range(key, prefix=False)
+        response = await self._range(key)
         return etcd_messages.to_key_value(response.kvs[0]) if response.kvs else None
 
     async def list(self, prefix: str, *, values: bool = True) -> Listing:
-        """Return every key under `prefix` at one revision; without `values`, each value is empty."""
-        response = await self._range(prefix, prefix=True, values=values)
-        return Listing(
-            items=tuple(etcd_messages.to_key_value(message) for message in response.kvs),
-            revision=response.header.revision,
-        )
+        """Return every key under `prefix` at one revision; without `values`, each value is empty.
+
+        The keys are read page by page. If the history of the first page's revision is compacted meanwhile, the list is
+        read again, once.
+
+        Raises:
+            Compacted: the history was compacted again.
+            StoreUnavailable: etcd is unavailable.
+        """
+        try:
+            return await self._list(prefix, values)
+        except Compacted:
+            return await self._list(prefix, values)
+
+    async def _list(self, prefix: str, values: bool) -> Listing:
+        limit = LIST_PAGE_KEYS if values else 0
+        request = etcd_messages.range_request(prefix, prefix=True, values=values, limit=limit)
+        page = await self._read(request)
+        revision: int = page.header.revision
+        items = list(map(etcd_messages.to_key_value, page.kvs))
+        while page.more:
+            request = etcd_messages.following_page(request, page, revision)
+            page = await self._read(request)
+            items += map(etcd_messages.to_key_value, page.kvs)
+        return Listing(tuple(items), revision)
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
         """Apply all of `do` atomically if all of `expect` holds; otherwise change nothing.
@@ -143,12 +167,14 @@ class EtcdStore:
         # cancel them, because the cancellation would propagate to their callers.
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def _range(self, key: str, *, prefix: bool, values: bool = True) -> Any:
-        request = etcd_messages.range_request(key, prefix=prefix, values=values)
+    async def _range(self, key: str) -> Any:
+        return await self._read(etcd_messages.range_request(key, prefix=False))
+
+    async def _read(self, request: Any) -> Any:
         return await self._call("read", lambda client, timeout_s: client.kvstub.Range(request, timeout_s))
 
     async def _current_revision(self) -> int:
-        response = await self._range("\0", prefix=False)
+        response = await self._range("\0")
         revision: int = response.header.revision
         return revision
 

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from adapters.etcd.etcd_store import EtcdStore
+from adapters.etcd.etcd_store import LIST_PAGE_KEYS, EtcdStore
 from adapters.servers.etcd import EtcdServer, start_etcd
 from adapters.store.config_store import (
     Changed,
@@ -128,6 +128,22 @@ async def test_a_list_without_values_has_everything_else(store: ConfigStore, at:
             bare_item.mod_revision,
         )
     await store.revoke_lease(lease_id)
+
+
+async def test_a_long_list_is_of_one_revision(store: ConfigStore, at: str) -> None:
+    names = [f"{number:03d}" for number in range(2 * LIST_PAGE_KEYS + 1)]
+    await store.commit((), [Put(at + name, b"before") for name in names])
+
+    async def change_the_last() -> None:
+        for _ in range(20):
+            await put(store, at + names[-1], b"after")
+
+    changing = asyncio.create_task(change_the_last())
+    listing = await store.list(at)
+    await changing
+    assert [item.key for item in listing.items] == [at + name for name in names]
+    assert all(item.mod_revision <= listing.revision for item in listing.items)
+    assert [item.key for item in (await store.list(at, values=False)).items] == [at + name for name in names]
 
 
 async def test_create_only_succeeds_once(store: ConfigStore, at: str) -> None:
