@@ -77,6 +77,9 @@ def _heading(explanation: Explanation) -> Text:
         f"request    {asked.model} from {sender}; client in {_place(asked.location)}; lands on {asked.origin}",
         f"policy     {explanation.policy_digest[:12]}",
     ]
+    if explanation.home is not None:
+        share = next((region.chance for region in explanation.regions if region.region == explanation.home), 0.0)
+        lines.append(f"session    home {explanation.home}, which has {share:.0%} of the class")
     if explanation.plan_generation is not None:
         knows = "" if explanation.planned else "; it has no entry for this class yet, so the nearest serves"
         lines[1] += f", plan {explanation.plan_generation} (epoch {explanation.plan_epoch}){knows}"

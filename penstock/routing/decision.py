@@ -83,7 +83,7 @@ def decide(
     options = region_options(policy, class_plan, request, views, closures)
     if isinstance(options, Refusal):
         return options
-    return within_mask(Decision(residency, draw(options, rng), options))
+    return within_mask(Decision(residency, draw(options, rng, request.session), options))
 
 
 def within_mask(decision: Decision) -> Decision | Refusal:

@@ -22,9 +22,11 @@ from penstock.policy.model_versions import model_of_tier, models_for, versions_o
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, applies
 from penstock.routes.route_query import MatchedRoute, matched_route
+from penstock.routing.affinity import session_key
 from penstock.routing.decision import authorize_at_origin, decide
 from penstock.routing.reasons import ConsideredEndpoint, Reason, Refusal, Rejection
 from penstock.routing.region_selection import RegionChoice, RegionOption, RegionRequest, RegionView
+from penstock.routing.session_home import home_of
 from penstock.tenancy.created_tenant import tenant_under
 from penstock.tenancy.permissions import permits_model, restrictions_of
 from penstock.tenancy.tenant_record import TenantRecord
@@ -48,6 +50,8 @@ class ExplainQuery(msgspec.Struct, frozen=True):
     """Path of the request, whose route is explained; empty for any path."""
     method: str = "POST"
     """HTTP method of the request; `WEBSOCKET` for an upgrade to a WebSocket."""
+    session: str = ""
+    """Name of the session of the request, which has a home region; empty for none."""
     tier: str | None = None
     """Tier of a tenant that the API created; None for a tenant of the policy, and for the anonymous tenant."""
     is_suspended: bool = False
@@ -135,6 +139,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """One draw of the decision; another request may draw another region, with the probabilities in `regions`."""
     refusal: Refusal | None = None
     """The refusal that the client receives; None if a region is chosen."""
+    home: str | None = None
+    """Home of the session: the region that serves its requests while its share lasts; None without a session."""
     endpoints: tuple[ConsideredEndpoint, ...] = ()
     """The origin's endpoints for the model, soonest first; empty if unknown."""
     versions: tuple[Version, ...] = ()
@@ -230,14 +236,25 @@ def _chosen(
 ) -> Explanation:
     """The explanation with every region that may be drawn, and one draw."""
     query = explanation.query
-    request = RegionRequest(query.origin, query.model, residency.permitted, query.tried, query.overflow)
+    session = session_key(f"{query.tenant or policy.anonymous_tenant}/{query.model}", query.session.encode())
+    request = RegionRequest(
+        query.origin,
+        query.model,
+        residency.permitted,
+        query.tried,
+        query.overflow,
+        session if query.session else None,
+    )
     decision = decide(policy, plan, residency, request, views, rng)
     if isinstance(decision, Refusal):
         regions = _regions(policy, query, views, _Considered(residency, plan, noted=decision.rejected))
         return msgspec.structs.replace(explanation, regions=regions, refusal=decision)
     noted = tuple(dict.fromkeys(rejection for option in decision.options for rejection in option.choice.rejected))
     regions = _regions(policy, query, views, _Considered(residency, plan, decision.options, noted))
-    return msgspec.structs.replace(explanation, regions=regions, chosen=decision.choice)
+    home = None
+    if query.session and len(decision.options) > 1:
+        home = home_of(session, {option.planned: option.probability for option in decision.options})
+    return msgspec.structs.replace(explanation, regions=regions, chosen=decision.choice, home=home)
 
 
 def tenant_of(policy: Policy, query: ExplainQuery) -> Tenant | Refusal:

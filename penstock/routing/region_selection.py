@@ -22,6 +22,7 @@ from penstock.planning.share_change_limit import ramped
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal, Rejection
+from penstock.routing.session_home import home_of
 
 
 class RegionView(msgspec.Struct, frozen=True):
@@ -52,7 +53,9 @@ class RegionOption(msgspec.Struct, frozen=True):
 
     choice: RegionChoice
     probability: float
-    """Probability (0-1) of the choice."""
+    """Probability (0-1) of the choice; for a session, its share, by which the session's home is found."""
+    planned: str = ""
+    """The region to which the share belongs; `choice` differs where the request spills. Empty for the only choice."""
 
 
 NOTHING_TRIED: Mapping[str, Reason] = MappingProxyType({})
@@ -77,6 +80,8 @@ class RegionRequest(msgspec.Struct, frozen=True):
     """Regions that did not start this request, and the reason of each."""
     overflow: bool = False
     """Whether the origin's pool is full, so that only a region that granted a spill credit may serve."""
+    session: int | None = None
+    """Key of the session that the request belongs to, which has a home among the regions; None: drawn by the shares."""
 
 
 class Closures(msgspec.Struct, frozen=True):
@@ -128,14 +133,17 @@ def region_options(
             spill = _spill_region(policy, origin, order, usable, wait_s - policy.spillover.margin_s, noted)
         reason = reasons.get(region, ArcReason.FAILBACK) if spill is None else ArcReason.SPILLOVER
         choice = RegionChoice(spill or region, reason, spends_credit=spill is not None, rejected=tuple(noted))
-        options.append(RegionOption(choice, share / total))
+        options.append(RegionOption(choice, share / total, region))
     return tuple(options)
 
 
-def draw(options: Sequence[RegionOption], rng: Random) -> RegionChoice:
-    """Draw one of the choices by its probability."""
+def draw(options: Sequence[RegionOption], rng: Random, session: int | None = None) -> RegionChoice:
+    """Return the choice of a session's home; without a session, draw one of the choices by its probability."""
     if len(options) == 1:
         return options[0].choice
+    if session is not None:
+        home = home_of(session, {option.planned: option.probability for option in options})
+        return next(option.choice for option in options if option.planned == home)
     return rng.choices(options, [option.probability for option in options])[0].choice
 
 

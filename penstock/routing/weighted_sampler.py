@@ -17,6 +17,7 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import ClassPlan, RegionPlan
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.region_selection import NOTHING_TRIED, RegionChoice, RegionView, is_usable, plan_shares
+from penstock.routing.session_home import home_of
 
 _HEALTHY = RegionView(RegionState.HEALTHY, ready=True)
 
@@ -27,6 +28,8 @@ class WeightedSampler(msgspec.Struct, frozen=True):
     choices: tuple[RegionChoice, ...]
     cumulative: tuple[float, ...]
     """The sum of the weights up to and including each choice."""
+    shares: dict[str, float]
+    """Share of each region."""
     remote: frozenset[str]
     """The regions among the choices other than home."""
     includes_home: bool
@@ -35,11 +38,14 @@ class WeightedSampler(msgspec.Struct, frozen=True):
         """Whether every remote choice is permitted; the residency mask has checked home."""
         return self.remote <= permitted.regions
 
-    def sample(self, rng: Random) -> RegionChoice:
-        """Draw one of the choices with a probability proportional to its share."""
+    def sample(self, rng: Random, session: int | None = None) -> RegionChoice:
+        """Return the choice of a session's home; without a session, draw one by the shares."""
         cumulative = self.cumulative
         if len(cumulative) == 1:
             return self.choices[0]
+        if session is not None:
+            home = home_of(session, self.shares)
+            return next(choice for choice in self.choices if choice.region == home)
         return self.choices[bisect(cumulative, rng.random() * cumulative[-1], 0, len(cumulative) - 1)]
 
 
@@ -52,6 +58,7 @@ def sampler_of(plan: ClassPlan, origin: str) -> WeightedSampler | None:
     return WeightedSampler(
         tuple(RegionChoice(server, reasons[server], spends_credit=False) for server in shares),
         tuple(accumulate(shares.values())),
+        shares,
         frozenset(shares) - {origin},
         origin in shares,
     )

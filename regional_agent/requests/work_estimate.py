@@ -13,6 +13,7 @@ from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import CostFields
 from penstock.routing.affinity import BLOCK_BYTES, prefix_keys, session_key
+from penstock.routing.session_home import conversation_key
 from regional_agent.http.messages import Request
 from regional_agent.requests.classify import RequestFields
 
@@ -60,6 +61,15 @@ def session_of(request: Request, fields: RequestFields) -> bytes:
     if header:
         return header[:MAX_SESSION_BYTES]
     return bytes(memoryview(fields.session)[:MAX_SESSION_BYTES]) if fields.session else b""
+
+
+def session_key_of(request: Request, estimate: WorkEstimate) -> int | None:
+    """The key by which a session has a home region: of its name, or of the beginning of the conversation."""
+    if estimate.session is not None:
+        return estimate.session
+    if estimate.cost.unit is not _TOKEN:
+        return None
+    return conversation_key(_scope(estimate), prompt_of(request.body))
 
 
 def _scope(estimate: WorkEstimate) -> str:

@@ -78,11 +78,12 @@ class ExplainService:
         location = self._location(given)
         router, overflow = self._router, given.get("overflow", "") == "true"
         name, path, method = served_model(policy, given["model"]), given.get("path", ""), given.get("method", "POST")
-        query = ExplainQuery(router.region, name, tenant, location, tried, overflow, path, method)
+        session = given.get("session", "")
+        query = ExplainQuery(router.region, name, tenant, location, tried, overflow, path, method, session)
         if record is not None and tenant not in policy.tenants:
             query, tenant = query.by(record), record.name
         model, sender = policy.models.get(query.model), tenant or policy.anonymous_tenant or ""
-        endpoints = () if model is None else router.local.consider(model, sender, given.get("session", ""), now)
+        endpoints = () if model is None else router.local.consider(model, sender, session, now)
         views = router.views(policy.regions, query.model, now)
         explanation = explain(policy, self._config.plan, query, views, Random(), endpoints)
         return msgspec.structs.replace(explanation, queue=router.local.queue.explain(query.model))

@@ -28,6 +28,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.reauthorization import Reauthorization
 from regional_agent.requests.request_context import NO_NAMES, RequestContext
+from regional_agent.requests.work_estimate import session_key_of
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
 from regional_agent.routing.local_targets import LocalTargets, occupies_slot
 from regional_agent.routing.peer_targets import PeerTargets
@@ -214,7 +215,8 @@ class Router:
         while True:
             permitted, tried = context.residency.permitted, context.tried_regions
             is_full = tried.get(self.region) is Reason.SATURATED
-            request = RegionRequest(self.region, context.model, permitted, tried, is_full)
+            session = session_key_of(context.request, context.estimate) if len(permitted.regions) > 1 else None
+            request = RegionRequest(self.region, context.model, permitted, tried, is_full, session)
             views = self.views(permitted.regions, context.model, now)
             decision = decide(policy, plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
@@ -241,7 +243,7 @@ class Router:
             return None
         if not all(accepts_full_share(view(region, model, now)) for region in sampler.remote):
             return None
-        return sampler.sample(self._rng)
+        return sampler.sample(self._rng, session_key_of(context.request, context.estimate))
 
     def _saturated(self, context: RequestContext, detail: str, now: float) -> Refusal:
         permitted = context.residency.permitted

@@ -309,7 +309,6 @@ async def test_explaining_a_bundle_without_a_fleet(tmp_path: Path) -> None:
         (*bundle, *request, "--tenant", "open", "--key-file", str(key)),
         (*bundle, *request, "--key-file", str(shell.token_file)),
         (*bundle, *request, "--key-file", "/nowhere"),
-        (*bundle, *request, "--session", "s"),
         (*bundle, "--record", "{}"),
         ("--policy", str(tmp_path / "nothing"), *request),
     ):

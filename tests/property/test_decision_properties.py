@@ -124,9 +124,10 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
     st.dictionaries(st.sampled_from(NAMES), st.just("too dear")),
     st.floats(0, 1),
     st.integers(0, 2**16),
+    st.none() | st.integers(0, 2**33),
 )
 def test_drawing_equals_the_full_decision(
-    policy, others, servers, plan_arcs, regions, origin, closed, limited, ramp, seed
+    policy, others, servers, plan_arcs, regions, origin, closed, limited, ramp, seed, session
 ) -> None:
     permitted = residency_class(regions | {origin})
     plan = ClassPlan("m", permitted.name, plan_arcs, ())
@@ -145,9 +146,10 @@ def test_drawing_equals_the_full_decision(
     }
     assert all(accepts_full_share(view) for view in whole.values())
     home = {origin: RegionView(RegionState.HEALTHY, ready=True)} if sampler.includes_home else {}
-    drawn = sampler.sample(Random(seed))
+    drawn = sampler.sample(Random(seed), session)
     live, rng = {**others, **whole, **home}, Random(seed)
-    where = choose_region(policy, origin, permitted, plan, live, rng=rng, closed=closed, limited=limited, ramp=ramp)
+    facts = {"closed": closed, "limited": limited, "ramp": ramp, "session": session}
+    where = choose_region(policy, origin, permitted, plan, live, rng=rng, **facts)
     if not sampler.within(permitted):
         assert isinstance(where, Refusal) or where.region in permitted.regions
         return

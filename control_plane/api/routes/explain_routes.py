@@ -81,6 +81,7 @@ class ExplainRequest(ClientPlace):
     )
     path: str = Field("", max_length=2048, description="Path of the request, of which the route is explained.")
     method: str = Field("POST", max_length=16, description="Method of the request; `WEBSOCKET` for an upgrade to one.")
+    session: str = Field("", max_length=256, description="Name of the session, as in the header `x-session-id`.")
     then: PastMoment | None = Field(
         None, description="Explain by the policy, plan and region states of this moment, as far as they are kept."
     )
@@ -223,5 +224,6 @@ def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup, created: Te
     if body.ip is not None and not geoip.available:
         raise Problem(422, "ip: this control plane has no GeoIP database; give country instead")
     model, location = served_model(policy, body.model), body.location(geoip)
-    asked = ExplainQuery(origin, model, tenant, location, dict(body.tried), body.overflow, body.path, body.method)
+    tried = dict(body.tried)
+    asked = ExplainQuery(origin, model, tenant, location, tried, body.overflow, body.path, body.method, body.session)
     return asked if created is None or created.name in policy.tenants else asked.by(created)

@@ -65,7 +65,7 @@ def explain(
         Path | None,
         typer.Option(help="File with your API key for agents, with --agent (default: $PENSTOCK_AGENTS_KEY_FILE)."),
     ] = None,
-    session: Annotated[str | None, typer.Option(help="Session of the request; requires --agent.")] = None,
+    session: Annotated[str | None, typer.Option(help="Name of the session, as in `x-session-id`.")] = None,
     policy: Annotated[
         str | None, typer.Option(help="Explain offline by this bundle: a folder, or REPOSITORY@REF:FOLDER.")
     ] = None,
@@ -84,10 +84,10 @@ def explain(
         if not origin or model is None:
             raise UsageFault("give --origin and --model")
         key_digest = _digest(key_file) if key_file is not None else None
-        _check(tenant, key_digest, country, session, agent)
+        _check(tenant, key_digest, country)
         location = Location(country, subdivision)
         failed = _tried(tried) if tried else dict(logged.tried) if logged is not None else {}
-        asked = ExplainQuery(origin, model, tenant, location, failed, overflow, path, method)
+        asked = ExplainQuery(origin, model, tenant, location, failed, overflow, path, method, session or "")
         if policy is not None:
             if ip is not None or agent is not None:
                 raise UsageFault("--ip and --agent cannot be used with --policy; give --country")
@@ -101,7 +101,7 @@ def explain(
                     explanation, notes = _online(api, asked, key_digest, ip)
                 else:
                     explanation, notes = _by_agent(
-                        api, fleet.agent_access(agents_key_file), agent, asked, key_digest, ip, session
+                        api, fleet.agent_access(agents_key_file), agent, asked, key_digest, ip
                     )
     if output is Output.JSON:
         print_json(explanation if answer is None else answer)
@@ -113,9 +113,7 @@ def explain(
     print_view(explanation_view(explanation, notes))
 
 
-def _check(
-    tenant: str | None, key_digest: str | None, country: str | None, session: str | None, agent: str | None
-) -> None:
+def _check(tenant: str | None, key_digest: str | None, country: str | None) -> None:
     """Check combinations of options.
 
     Raises:
@@ -123,8 +121,6 @@ def _check(
     """
     if key_digest is not None and tenant is not None:
         raise UsageFault("--tenant and --key-file cannot be used together")
-    if session is not None and agent is None:
-        raise UsageFault("--session requires --agent")
     if country is not None and (flaw := country_error(country)) is not None:
         raise UsageFault(f"--country: {flaw}")
 
@@ -169,6 +165,7 @@ def _body(asked: ExplainQuery, key_digest: str | None, ip: str | None) -> dict[s
         "subdivision": asked.location.subdivision,
         "tried": asked.tried,
         "overflow": asked.overflow,
+        "session": asked.session,
         "path": asked.path,
         "method": asked.method,
     }
@@ -181,7 +178,6 @@ def _by_agent(
     asked: ExplainQuery,
     key_digest: str | None,
     ip: str | None,
-    session: str | None,
 ) -> tuple[Explanation, list[str]]:
     agents = {
         f"{agent_status.region}/{agent_status.name}": agent_status.admin_url
@@ -197,7 +193,7 @@ def _by_agent(
         "country": asked.location.country,
         "subdivision": asked.location.subdivision,
         "ip": ip,
-        "session": session,
+        "session": asked.session or None,
         "overflow": "true" if asked.overflow else None,
         "tried": [f"{region}:{reason.value}" for region, reason in asked.tried.items()],
         "path": asked.path or None,

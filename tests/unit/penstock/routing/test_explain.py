@@ -191,6 +191,21 @@ def test_the_model_of_the_tenants_tier_is_explained_and_hidden_from_others() -> 
     assert other.refusal.reason is Reason.MODEL_NOT_FOUND
 
 
+def test_a_session_has_a_home_by_the_shares() -> None:
+    shared = plan("eu-de", "eu-de+eu-es", eu_de=0.6, eu_es=0.4)
+    views = healthy(*EVERYWHERE)
+    chosen = [
+        explain(policy(), shared, ExplainQuery("eu-de", MODEL, "personal", session=str(number)), views, Random())
+        for number in range(200)
+    ]
+    assert all(each.chosen is not None and each.chosen.region == each.home for each in chosen)
+    assert sum(each.home == "eu-de" for each in chosen) / 200 == pytest.approx(0.6, abs=0.1)
+    again = explain(policy(), shared, ExplainQuery("eu-de", MODEL, "personal", session="7"), views, Random())
+    assert again.home == chosen[7].home
+    without = explain(policy(), shared, ExplainQuery("eu-de", MODEL, "personal"), views, Random())
+    assert without.home is None
+
+
 def test_an_origin_that_is_none() -> None:
     with pytest.raises(KeyError):
         explain(policy(), None, ExplainQuery("atlantis", MODEL, "open"), {}, Random(1))
