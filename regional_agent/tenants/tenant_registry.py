@@ -82,7 +82,7 @@ class TenantRegistry:
         except CodecError as error:
             log.error("a shard of tenants was not read; its last state stays in force", shard=number, reason=str(error))
             return
-        kept = self.index.put(number, published)
+        kept = self.index.put(number, published, change.now.value)
         if kept is not None:
             self._unsaved[number] = kept
             if self._saving is None or self._saving.done():
