@@ -24,10 +24,16 @@ class LoginFailures:
 
     Args:
         clock: monotonic time (s).
+        burst: number of failures after which an address is limited.
+        refill_s: time (s) after which one failure is forgiven.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, burst: int = BURST, refill_s: float = REFILL_S
+    ) -> None:
         self._clock = clock
+        self._burst = burst
+        self._refill_s = refill_s
         self._full_until: OrderedDict[str, float] = OrderedDict()
         """Time (s) at which all failures of an address are forgiven, by address or IPv6 prefix."""
 
@@ -36,13 +42,13 @@ class LoginFailures:
 
     def wait_s(self, address: str) -> int:
         """Return the time (s) until the address may log in; 0: now."""
-        over = self._full_until.get(client_network(address), 0.0) - self._clock() - (BURST - 1) * REFILL_S
+        over = self._full_until.get(client_network(address), 0.0) - self._clock() - (self._burst - 1) * self._refill_s
         return max(0, math.ceil(over))
 
     def note(self, address: str) -> None:
         """Count a failed login."""
         network, now = client_network(address), self._clock()
-        until = max(now, self._full_until.pop(network, now)) + REFILL_S
-        self._full_until[network] = min(until, now + BURST * REFILL_S)
+        until = max(now, self._full_until.pop(network, now)) + self._refill_s
+        self._full_until[network] = min(until, now + self._burst * self._refill_s)
         while len(self._full_until) > MAX_ADDRESSES:
             self._full_until.popitem(last=False)

@@ -14,6 +14,7 @@ class Reason(StrEnum):
 
     # the request itself
     INVALID_API_KEY = "invalid_api_key"
+    TOO_MANY_FAILURES = "too_many_failures"
     TENANT_SUSPENDED = "tenant_suspended"
     TIER_UNKNOWN = "tier_unknown"
     ROUTE_NOT_PERMITTED = "route_not_permitted"

@@ -26,6 +26,7 @@ REGIONS_HEADER = b"x-penstock-regions"
 
 STATUS: dict[Reason, int] = {
     Reason.INVALID_API_KEY: 401,
+    Reason.TOO_MANY_FAILURES: 429,
     Reason.TENANT_SUSPENDED: 403,
     Reason.TIER_UNKNOWN: 403,
     Reason.ROUTE_NOT_PERMITTED: 403,
@@ -62,6 +63,7 @@ STATUS: dict[Reason, int] = {
 
 RETRIES: dict[Reason, bool | None] = {
     Reason.INVALID_API_KEY: False,
+    Reason.TOO_MANY_FAILURES: True,
     Reason.TENANT_SUSPENDED: False,
     Reason.TIER_UNKNOWN: False,
     Reason.ROUTE_NOT_PERMITTED: False,
@@ -108,6 +110,7 @@ _SHOULD_RETRY: Final = {True: b"x-should-retry: true\r\n", False: b"x-should-ret
 MEANING: dict[Reason, str] = {
     Reason.BAD_REQUEST: "Malformed: invalid HTTP or JSON, a field of the wrong type, or no model.",
     Reason.INVALID_API_KEY: "The API key is missing or invalid. Send `Authorization: Bearer <key>`.",
+    Reason.TOO_MANY_FAILURES: "Too many invalid keys or tokens came from this address. Check the key.",
     Reason.TENANT_SUSPENDED: "The tenant of the API key is suspended.",
     Reason.TIER_UNKNOWN: "The policy in force does not contain the tier of the tenant.",
     Reason.ROUTE_NOT_PERMITTED: "The tenant may not use this route.",

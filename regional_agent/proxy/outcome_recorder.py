@@ -10,7 +10,7 @@ import structlog
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.policy.residency import SHORTENED
-from penstock.routing.reasons import Refusal
+from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import NOTHING_TRIED
 from regional_agent.http.messages import Request
 from regional_agent.ledger.request_ledger import RequestLedger
@@ -128,6 +128,7 @@ class OutcomeRecorder:
                     None if usage is None else usage.prompt_tokens,
                     None if usage is None else usage.answer_tokens,
                     account.is_estimated,
+                    context.principal.key,
                 )
             )
         except Exception:
@@ -146,7 +147,7 @@ class OutcomeRecorder:
         self._tally.rejected(refusal.reason)
         if self.tracer is not None:
             self.tracer.rejected(request, refusal, STATUS[refusal.reason], request_id, self.wall_clock())
-        if self._access_log is not None:
+        if self._access_log is not None and refusal.reason is not Reason.TOO_MANY_FAILURES:
             self._access_log.add(
                 AccessLine(
                     at=self.wall_clock(),

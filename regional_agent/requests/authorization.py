@@ -11,6 +11,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
+from adapters.access.login_failures import LoginFailures
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.kinds.tenants import Tenant
@@ -25,7 +26,7 @@ from penstock.wire.route_context import RouteContext
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.requests.client_location import MAX_CACHED_CHAIN_BYTES, Locator
-from regional_agent.requests.tenant_authentication import EXPIRED, Keyring, credential_of
+from regional_agent.requests.tenant_authentication import EXPIRED, Keyring, credential_of, is_failure
 from regional_agent.requests.withdrawn import Withdrawn
 from regional_agent.tenants.forwarded_principal import ForwardedPrincipals
 from regional_agent.tenants.principal import Principal
@@ -40,6 +41,13 @@ MAX_SENDERS: Final = 16_384
 
 MAX_SENDER_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of the Authorization headers of the cached senders: tokens have up to 8 KiB."""
+
+MAX_FAILURES: Final = 200
+"""Number of invalid keys and tokens from an address after which further ones are refused without a log line, and new
+tokens without a verification."""
+
+FAILURE_REFILL_S: Final = 0.1
+"""Time (s) after which one failure is forgiven."""
 
 NO_POLICY: Final = Refusal(Reason.NO_POLICY, "this agent has no policy yet", retry_after_s=MIN_RETRY_S)
 
@@ -103,6 +111,7 @@ class Authorization:
         self._keyring: Keyring
         self._senders: dict[SenderKey, Sender] = {}
         self._sender_bytes = 0
+        self._failures = LoginFailures(burst=MAX_FAILURES, refill_s=FAILURE_REFILL_S)
         self._issuers = config.issuers
         self._masks: dict[tuple[Place, Patterns], Masks] = {}
         self._residency: dict[Place, Mask | Refusal] = {}
@@ -145,10 +154,11 @@ class Authorization:
             return EXPIRED
         return sender
 
-    def principal_of(self, request: Request, *, started: bool = False) -> Principal | Refusal:
+    def principal_of(self, request: Request, peer_ip: str = "", *, started: bool = False) -> Principal | Refusal:
         """Return the principal of a request by its key, or the refusal if the key is invalid.
 
         Args:
+            peer_ip: the address of the TCP peer, if an invalid key counts as a failure of the client's address.
             started: whether the request started before, so that a key that has expired since is accepted.
         """
         policy = self._config.policy
@@ -157,7 +167,11 @@ class Authorization:
         if policy is not self._policy:
             self._switch_policy(policy)
         credential = credential_of(request)
-        return credential if isinstance(credential, Refusal) else self._keyring.identify(credential, started=started)
+        if isinstance(credential, Refusal):
+            return credential
+        if peer_ip:
+            return self._identify_client(request, credential, peer_ip)
+        return self._keyring.identify(credential, started=started)
 
     def refuse_sender(self, request: Request, peer_ip: str) -> Refusal | None:
         """Return why the policy in force permits no request of a sender in this region; None if it permits some.
@@ -294,7 +308,7 @@ class Authorization:
     def _identify(self, request: Request, key: SenderKey) -> Sender | Refusal:
         """Identify and locate a client. Cached, unless a header is repeated or the proxy chain is unusually long."""
         authorization, forwarded_for, location_header, peer_ip = key
-        principal = self._keyring.identify(authorization)
+        principal = self._identify_client(request, authorization, peer_ip)
         if isinstance(principal, Refusal):
             return principal
         facts = self._facts(principal.tenant, request, peer_ip)
@@ -315,6 +329,24 @@ class Authorization:
                 self._sender_bytes += size_bytes
             self._senders[key] = sender
         return sender
+
+    def _identify_client(self, request: Request, authorization: bytes | None, peer_ip: str) -> Principal | Refusal:
+        """Identify the principal of a credential. The failures of an address are limited; valid keys never are."""
+        if authorization is None:
+            return self._keyring.identify(None)
+        failures = self._failures
+        wait_s = failures.wait_s(self._address(request, peer_ip)) if len(failures) else 0
+        principal = self._keyring.identify(authorization, verify=not wait_s)
+        if is_failure(principal):
+            failures.note(self._address(request, peer_ip))
+            if wait_s:
+                detail = "too many invalid keys or tokens came from this address"
+                return Refusal(Reason.TOO_MANY_FAILURES, detail, retry_after_s=float(wait_s))
+        return principal
+
+    def _address(self, request: Request, peer_ip: str) -> str:
+        address = self._locator.client_address(peer_ip, request.every(b"x-forwarded-for"))
+        return peer_ip if address is None else str(address)
 
     def _evict(self, key: SenderKey) -> None:
         del self._senders[key]

@@ -74,11 +74,14 @@ class Keyring:
         anonymous = policy.tenants.get(policy.anonymous_tenant) if policy.anonymous_tenant else None
         self._anonymous = None if anonymous is None else Principal(anonymous, models=restrictions_of(policy, anonymous))
 
-    def identify(self, authorization: bytes | None, *, started: bool = False) -> Principal | Refusal:
+    def identify(
+        self, authorization: bytes | None, *, started: bool = False, verify: bool = True
+    ) -> Principal | Refusal:
         """The principal of an `Authorization: Bearer` value; without one, that of the policy's anonymous tenant.
 
         Args:
             started: whether the request started before, so that a key that has expired since is accepted.
+            verify: whether a token that is not cached is verified, which costs much more than a key; False refuses it.
         """
         if authorization is None:
             if self._anonymous is None:
@@ -90,7 +93,7 @@ class Keyring:
         principal = self._cached.get(cached_as)
         if principal is None or (principal.version != self._index.version and not self._index.confirms(principal)):
             self._cached.pop(cached_as, None)
-            found = self._look_up(authorization)
+            found = self._look_up(authorization, verify)
             if isinstance(found, Refusal):
                 return found
             principal = found
@@ -102,7 +105,7 @@ class Keyring:
             return EXPIRED
         return principal
 
-    def _look_up(self, authorization: bytes) -> Principal | Refusal:
+    def _look_up(self, authorization: bytes, verify: bool) -> Principal | Refusal:
         scheme, _, key = authorization.partition(b" ")
         key = key.strip()
         if scheme.lower() != b"bearer" or not key:
@@ -112,7 +115,7 @@ class Keyring:
             digest = sha256(key).digest()
             found = self._by_digest.get(digest) or self._created(digest)
         if self._tokens is not None and (found is _MALFORMED or found is _INVALID) and is_token(key):
-            return self._tokens.identify(key)
+            return self._tokens.identify(key) if verify else _INVALID
         return found
 
     def _created(self, digest: bytes) -> Principal | Refusal:
@@ -129,6 +132,16 @@ class Keyring:
         principal.key, principal.budgets = key.id, key.budgets
         principal.expires_at = inf if key.expires_at is None else key.expires_at
         return principal
+
+
+def is_failure(found: Principal | Refusal) -> bool:
+    """Whether a credential counts as a failure of its sender's address: one that never was valid."""
+    return (
+        isinstance(found, Refusal)
+        and found.reason is Reason.INVALID_API_KEY
+        and found is not EXPIRED
+        and found is not REVOKED
+    )
 
 
 def credential_of(request: Request) -> bytes | Refusal | None:

@@ -156,7 +156,7 @@ class TrafficService(RoutedService):
         if policy is not None and request.header(ANTHROPIC_HEADER) is not None:
             # The route determines the header of the API key and the format of errors; both follow Anthropic's API.
             request.route = anthropic_route(policy)
-        principal = self._authorization.principal_of(request)
+        principal = self._authorization.principal_of(request, connection.peer_ip)
         if isinstance(principal, Refusal) or policy is None:
             refusal = principal if isinstance(principal, Refusal) else NO_POLICY
             self._refuse(connection, request, refusal)

@@ -68,3 +68,6 @@ class AccessLine(msgspec.Struct, array_like=False, omit_defaults=True, gc=False)
     """Tokens of the response, like `input_tokens`."""
     usage_estimated: bool = False
     """Whether the agent counted a part of the tokens, because the engine did not report it; absent if it did not."""
+    key: str = ""
+    """Identifier of the API key, such as `psk-9f86d081884c`, or of the subject of a token; absent without a key. Not
+    secret."""

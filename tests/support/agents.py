@@ -127,7 +127,10 @@ class Agent:
         self.budgets = equal_budgets(agents=lambda: self.agents_here)
         self.location: Location = NOWHERE
         self.locator: Any = locator or SimpleNamespace(
-            header=b"", generation=0, locate_client=lambda ip, forwarded_for, reported: self.location
+            header=b"",
+            generation=0,
+            locate_client=lambda ip, forwarded_for, reported: self.location,
+            client_address=lambda ip, forwarded_for: ip,
         )
         self.offered: list[tuple[str, str]] = []
         self.demand = SimpleNamespace(offered=self._offered)

@@ -50,6 +50,7 @@ class Here:
         self.locator = SimpleNamespace(
             header=b"x-country", trusts=PROXY.__eq__, locate_client=self._locate, generation=0
         )
+        self.locator.client_address = lambda ip, chain: ip
         config, locator = cast(ActiveConfig, self.active_config), cast(Locator, self.locator)
         self.authorization = Authorization("de-1", config, locator, equal_budgets("de-1"))
         demand = DemandMeter(lambda: 0.0)
@@ -182,3 +183,35 @@ def test_a_failed_reading_releases_the_quota(monkeypatch: pytest.MonkeyPatch) ->
             here.ask("red", b"10.0.0.1")
     assert here.whose("red", b"10.0.0.1") == ("red", "DE")
     assert here.whose("red", b"10.0.0.1") is Reason.QUOTA_EXCEEDED
+
+
+def test_a_flood_of_wrong_keys_evicts_no_sender_and_is_limited_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorization, "MAX_FAILURES", 3)
+    monkeypatch.setattr(authorization, "FAILURE_REFILL_S", 1000.0)
+    here = Here(policy())
+    assert here.whose("red", peer_ip="10.0.0.1") == ("red", "DE")
+    located = len(here.located)
+    answers = [here.whose(f"wrong-{number}", peer_ip="10.0.0.1") for number in range(50)]
+    assert answers[:3] == [Reason.INVALID_API_KEY] * 3
+    assert set(answers[3:]) == {Reason.TOO_MANY_FAILURES}
+    refusal = here.ask("wrong", peer_ip="10.0.0.1")
+    assert refusal.retry_after_s > 0
+    assert here.whose("wrong", peer_ip="10.0.0.2") is Reason.INVALID_API_KEY, "another address"
+    # Valid keys are accepted from the same address, and nothing was cached for the others.
+    assert here.whose("red", peer_ip="10.0.0.1") == ("red", "DE")
+    assert len(here.located) == located
+    assert here.whose("blue", peer_ip="10.0.0.1") == ("blue", "DE")
+    assert len(here.authorization._senders) == len(here.authorization._keyring._cached) == 2
+    assert len(here.authorization._failures) == 2
+
+
+def test_long_tokens_are_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorization, "MAX_SENDER_BYTES", 100)
+    here = Here(policy())
+    for number in range(30):
+        here.whose(" " * 20 + "red", peer_ip=f"10.0.1.{number}")
+    assert len(here.authorization._senders) == 3
+    assert here.authorization._sender_bytes <= 100
+    here.active_config.policy = policy()
+    here.whose("red")
+    assert here.authorization._sender_bytes == len("Bearer red")
