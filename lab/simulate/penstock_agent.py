@@ -190,7 +190,7 @@ class PenstockAgent(Generic[Request]):
         if now - self._prefixes_at >= PREFIX_INTERVAL_S:
             self._prefixes_at = now
             prefixes = self._chooser.affinity.take_unpublished()
-        self._region.publish(self._number, Published(now, load, self.queue.head(), prefixes))
+        self._region.publish(self._number, Published(now, load, self.queue.head(now, self._other_heads), prefixes))
         self._update(now, exchanges=True)
         if len(self.queue):
             self._serve()
@@ -253,7 +253,7 @@ class PenstockAgent(Generic[Request]):
 
     def _serve(self) -> None:
         now = self._region.clock.now
-        offers = Pass(self.queue, self._other_heads)
+        offers = Pass(self.queue, self._other_heads, now)
         while (request := (offer := offers.next(now, has_room=self._pool.has_room)).request) is not None:
             if self._place(request.item):
                 self.queue.leave(request)

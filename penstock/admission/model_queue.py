@@ -3,7 +3,7 @@
 A request without a free slot waits in the agent, bound to no endpoint, and is sent to the first slot that becomes free
 (late binding). The order:
 
-1. A higher priority first.
+1. A higher priority first, except for the turns of lower ones (`priority_turns`).
 2. Within a priority, the tenant that has received the least work for its weight first (`tenant_order`).
 3. Within a tenant, the most urgent request first (`urgency_at`), so that a short deadline or little work affects only
    the tenant's own requests.
@@ -25,11 +25,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
+from itertools import chain
+from math import inf
 from typing import Generic, NamedTuple
 
+from penstock.admission.priority_turns import TURN_RANK
 from penstock.admission.tenant_order import Item, PriorityLevel, QueuedRequest, TenantQueue
 from penstock.admission.work_counters import ModelCounters, TenantCounter
 from penstock.policy.kinds.models import Queueing
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 """Maximum size (bytes) of the bodies that wait for one model."""
@@ -45,7 +49,7 @@ class QueueHead(NamedTuple):
     """The next place in one agent's queue. The smallest of several agents' heads goes first."""
 
     behind: int
-    """Negated priority."""
+    """Negated priority, or negated TURN_RANK for a lower priority whose turn it is."""
     received_s: float
     """Work (s, for its weight) that the tenant has received, by the reader's counters."""
     since: float
@@ -64,6 +68,7 @@ def remote_head(counters: ModelCounters, behind: int, tenant: str, since: float,
 class NextReason(StrEnum):
     """Why a request is next, or why none is."""
 
+    TURN = "it is the turn of its priority, which receives its reserve or has waited for `aging_s`"
     PRIORITY = "its priority is the highest of the requests that can start"
     SHARE = "of the tenants of its priority, its tenant has received the least work for its weight"
     ONLY_TENANT = "no other tenant of its priority waits; the tenant's most urgent request is first"
@@ -116,6 +121,12 @@ class ModelQueue(Generic[Item]):
     def __len__(self) -> int:
         return self._length
 
+    def use(self, queueing: Queueing) -> None:
+        """Apply the policy of the model. A lower maximum length takes effect when the next request joins."""
+        self.max_length = queueing.max_length
+        self.counters.turns.reserve = queueing.reserve
+        self.counters.turns.aging_s = queueing.aging
+
     def join(self, request: QueuedRequest[Item], now: float) -> list[QueuedRequest[Item]] | None:
         """Add a request if the bounds permit it; returns the requests displaced for it, or None if it is refused."""
         if request.size_bytes > self._max_bytes:
@@ -161,6 +172,17 @@ class ModelQueue(Generic[Item]):
             if level is not None:
                 yield from level.in_order()
 
+    def highest(self) -> int:
+        """Return the highest priority that waits. The queue is not empty."""
+        return max(self._levels)
+
+    def length_without_batch(self) -> int:
+        """Return the number of requests that wait for their turn, and not for idle slots."""
+        batch = self._levels.get(BATCH_PRIORITY)
+        return (
+            self._length if batch is None else self._length - sum(len(own.requests) for own in batch.tenants.values())
+        )
+
     def tenants_in_order(self) -> list[tuple[int, TenantQueue[Item]]]:
         """Return each tenant that waits, with its priority, in the order of their next requests."""
         levels = sorted(self._levels.items(), reverse=True)
@@ -170,13 +192,29 @@ class ModelQueue(Generic[Item]):
             for own in sorted(level.tenants.values(), key=TenantQueue.turn)
         ]
 
-    def head(self) -> QueueHead | None:
+    def in_turn(self, now: float, others: Sequence[QueueHead]) -> QueuedRequest[Item] | None:
+        """Return the request of a lower priority whose turn it is at `now` (s), although higher ones wait.
+
+        Args:
+            others: heads of the queues of the region's other agents.
+        """
+        priority = self._turn(now, others)
+        if priority is None:
+            return None
+        return next((each for each in self._levels[priority].in_order() if now >= each.rests_until), None)
+
+    def head(self, now: float = -inf, others: Sequence[QueueHead] = ()) -> QueueHead | None:
         """Return the next place in the form that other agents receive; None for an empty queue."""
         if not self._levels:
             return None
-        priority = max(self._levels)
+        turn = self._turn(now, others)
+        priority = max(self._levels) if turn is None else turn
         first = min(self._levels[priority].tenants.values(), key=TenantQueue.turn)
-        return self._head(priority, first, first.places[0])
+        return self._head(priority, first, first.places[0], has_turn=turn is not None)
+
+    def _turn(self, now: float, others: Sequence[QueueHead]) -> int | None:
+        ranks = [-head.behind for head in others if -head.behind < TURN_RANK]
+        return self.counters.turns.next(now, max(ranks + list(self._levels)))
 
     def must_queue(self, priority: int, arrived_at: float, others: Sequence[QueueHead]) -> bool:
         """Whether a waiting request, at this agent or at another one, precedes a request that is not in the queue.
@@ -215,14 +253,19 @@ class ModelQueue(Generic[Item]):
         """Skip the head of an agent that did not use its turn, for PASSED_OVER_S."""
         self._passed_over[head.which] = now + PASSED_OVER_S
 
-    def head_of(self, request: QueuedRequest[Item]) -> QueueHead:
-        """Return the place of a waiting request in the form of a head."""
-        own = self._levels[request.priority].tenants[request.tenant]
-        return self._head(request.priority, own, own.place_of(request))
+    def head_of(self, request: QueuedRequest[Item], *, has_turn: bool = False) -> QueueHead:
+        """Return the place of a waiting request in the form of a head.
 
-    def _head(self, priority: int, own: TenantQueue[Item], place: tuple[float, int]) -> QueueHead:
+        Args:
+            has_turn: it is the turn of the request's priority.
+        """
+        own = self._levels[request.priority].tenants[request.tenant]
+        return self._head(request.priority, own, own.place_of(request), has_turn=has_turn)
+
+    def _head(self, priority: int, own: TenantQueue[Item], place: tuple[float, int], *, has_turn: bool) -> QueueHead:
         arrived_at, number = place
-        return QueueHead(-priority, own.counter.received_s, arrived_at, self._numbers_from + number, own.tenant)
+        behind, received_s = (-TURN_RANK, 0.0) if has_turn else (-priority, own.counter.received_s)
+        return QueueHead(behind, received_s, arrived_at, self._numbers_from + number, own.tenant)
 
     def why_first(self, request: QueuedRequest[Item]) -> NextReason:
         """Return what puts a waiting request before the others."""
@@ -236,6 +279,7 @@ class ModelQueue(Generic[Item]):
         level = self._levels.get(request.priority)
         if level is None:
             level = self._levels[request.priority] = PriorityLevel(self.counters.of(request.priority))
+            self.counters.turns.begin_waiting(request.priority, request.since)
         level.tenant(request).add(request, place)
         self._length += 1
         self._bytes += request.size_bytes
@@ -250,6 +294,7 @@ class ModelQueue(Generic[Item]):
             level.forget(own)
             if not level.tenants:
                 del self._levels[request.priority]
+                self.counters.turns.end_waiting(request.priority)
         self._length -= 1
         self._bytes -= request.size_bytes
         if len(self._by_deadline) > 2 * self._length:
@@ -270,19 +315,26 @@ class ModelQueue(Generic[Item]):
 class Pass(Generic[Item]):
     """One pass over a queue: the requests that are offered to targets, in order, while there is room for them."""
 
-    __slots__ = ("_elsewhere", "_order", "_others", "_queue", "_without_target", "_without_targets")
+    __slots__ = ("_elsewhere", "_in_turn", "_order", "_others", "_queue", "_without_target", "_without_targets")
 
-    def __init__(self, queue: ModelQueue[Item], others: Sequence[QueueHead], *, elsewhere: bool = False) -> None:
+    def __init__(
+        self, queue: ModelQueue[Item], others: Sequence[QueueHead], now: float = -inf, *, elsewhere: bool = False
+    ) -> None:
         """Begin a pass.
 
         Args:
             others: heads of the queues of the region's other agents.
+            now: by the clock of the queue's owner (s), which decides about the turns of lower priorities.
             elsewhere: whether requests may leave the region, so that the pass continues although the region is full.
         """
         self._queue = queue
         self._others = others
         self._elsewhere = elsewhere
+        self._in_turn = queue.in_turn(now, others) if len(queue) else None
+        """The request of a lower priority that is offered first."""
         self._order = queue.in_order()
+        if self._in_turn is not None:
+            self._order = chain([self._in_turn], queue.in_order())
         self._without_target: set[str] = set()
         """Groups without a target."""
         self._without_targets = 0
@@ -298,13 +350,15 @@ class Pass(Generic[Item]):
         for request in self._order if self._without_targets < MAX_WITHOUT_TARGET else ():
             if now < request.rests_until or queue.group_of(request.item) in self._without_target:
                 continue
+            has_turn = request is self._in_turn
             if has_room:
-                other = queue.first_of_agents(queue.head_of(request), self._others, now)
+                other = queue.first_of_agents(queue.head_of(request, has_turn=has_turn), self._others, now)
                 if other is not None:
                     return Next(None, NextReason.OTHER_AGENT, other)
             elif not self._elsewhere:
                 return Next(None, NextReason.NO_ROOM)
-            return Next(request, queue.why_first(request))
+            self._in_turn = None
+            return Next(request, NextReason.TURN if has_turn else queue.why_first(request))
         return Next(None, NextReason.NO_TARGET)
 
     def no_target(self, request: QueuedRequest[Item]) -> None:

@@ -44,7 +44,7 @@ def explain_queue(
         others: heads of the queues of the region's other agents.
         has_room: whether an endpoint of the region may take one more request.
     """
-    why = Pass(queue, others).next(now, has_room=has_room).why
+    why = Pass(queue, others, now).next(now, has_room=has_room).why
     tenants = [
         QueuedTenant(
             own.tenant,

@@ -14,6 +14,8 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
+from penstock.admission.priority_turns import PriorityTurns
+
 MAX_TENANTS: Final = 1024
 """Maximum number of tenants without running and waiting requests whose counters are kept, for each priority of a
 model. Of more tenants, those that received the least are forgotten: they are raised to the virtual time when they
@@ -166,10 +168,12 @@ class WorkCounters:
 class ModelCounters:
     """The counters of one model's tenants, by priority."""
 
-    __slots__ = ("_newest", "_newest_at", "_other_at", "priorities")
+    __slots__ = ("_newest", "_newest_at", "_other_at", "priorities", "turns")
 
     def __init__(self) -> None:
         self.priorities: dict[int, WorkCounters] = {}
+        self.turns = PriorityTurns()
+        """The reserves of lower priorities."""
         self._newest = ""
         """The tenant whose request started last, and when (s)."""
         self._newest_at = -inf
@@ -186,6 +190,8 @@ class ModelCounters:
     def start(self, priority: int, tenant: str, weight: float, work_s: float, now: float) -> TenantCounter:
         """As `WorkCounters.start`, for one of the priorities. `now` is monotonic, in seconds."""
         self._note(tenant, now)
+        if self.turns.levels:
+            self.turns.started(priority, work_s, now)
         counters = self.priorities.get(priority)
         if counters is None:
             counters = self.of(priority)
@@ -194,6 +200,8 @@ class ModelCounters:
     def started_elsewhere(self, priority: int, tenant: str, work_s: float, now: float) -> None:
         """As `WorkCounters.started_elsewhere`, for one of the priorities."""
         self._note(tenant, now)
+        if self.turns.levels and work_s > 0.0:
+            self.turns.started(priority, work_s, now)
         self.of(priority).started_elsewhere(tenant, work_s)
 
     def is_shared(self, tenant: str, now: float) -> bool:

@@ -82,6 +82,8 @@ class RegionRequest(msgspec.Struct, frozen=True):
     """Whether the origin's pool is full, so that only a region that granted a spill credit may serve."""
     session: int | None = None
     """Key of the session that the request belongs to, which has a home among the regions; None: drawn by the shares."""
+    may_spill: bool = True
+    """Whether the request may use a spill credit. Batch requests may not, nor requests while higher priorities wait."""
 
 
 class Closures(msgspec.Struct, frozen=True):
@@ -119,6 +121,9 @@ def region_options(
     if not usable:
         return _no_region(permitted, views, rejected, tried)
     order = policy.nearest_first(origin, _nearest_of(usable, closed, limited))
+    if request.overflow and not request.may_spill:
+        detail = f"{origin} is full, and spill credits are for requests of higher priority"
+        return Refusal(Reason.SATURATED, detail, tuple(rejected), retry_after_s=MIN_RETRY_S)
     if request.overflow:
         choice = _overflow(policy, origin, order, usable, views, rejected)
         return choice if isinstance(choice, Refusal) else (RegionOption(choice, 1.0),)
@@ -129,7 +134,7 @@ def region_options(
         noted, spill = list(rejected), None
         wait_s = usable[region].expected_wait_s
         # Only requests that would wait at the origin spill: the receiver of a planned arc resolves its own wait.
-        if region == origin and wait_s > 0.0:
+        if region == origin and wait_s > 0.0 and request.may_spill:
             spill = _spill_region(policy, origin, order, usable, wait_s - policy.spillover.margin_s, noted)
         reason = reasons.get(region, ArcReason.FAILBACK) if spill is None else ArcReason.SPILLOVER
         choice = RegionChoice(spill or region, reason, spends_credit=spill is not None, rejected=tuple(noted))

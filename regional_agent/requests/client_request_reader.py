@@ -160,6 +160,7 @@ class ClientRequestReader:
             context.principal = principal
             context.priority = tenant.priority
             context.weight = tenant.weight
+            context.max_use = tenant.max_use
             context.max_wait_s = model.max_wait_s
             context.reservation = reservation
             context.asked_for = asked_for

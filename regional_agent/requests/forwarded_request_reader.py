@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Cost
-from penstock.policy.kinds.tenants import MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
+from penstock.policy.kinds.tenants import BATCH_PRIORITY, MAX_PRIORITY, MAX_WEIGHT, MIN_WEIGHT
 from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.reasons import Reason, Refusal
@@ -110,10 +110,11 @@ class ForwardedRequestReader:
         max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.max_wait_s
         context.max_wait_s = min(max_wait_s, max(0.0, route_context.queue_s))
         context.principal, tenant = principal, principal.tenant
-        context.priority, context.weight = tenant.priority, tenant.weight
+        context.priority, context.weight, context.max_use = tenant.priority, tenant.weight, tenant.max_use
         if route_context.priority is not None:
-            context.priority = min(MAX_PRIORITY, max(MIN_PRIORITY, route_context.priority))
+            context.priority = min(MAX_PRIORITY, max(BATCH_PRIORITY, route_context.priority))
             context.weight = min(MAX_WEIGHT, max(MIN_WEIGHT, route_context.weight))
+            context.max_use = route_context.max_use
         return context
 
     def route_context_of(self, request: Request) -> RouteContext | Refusal:

@@ -42,6 +42,7 @@ class RequestContext:
         "facts",
         "failed_because",
         "is_in_ledger",
+        "max_use",
         "max_wait_s",
         "may_fall_back",
         "model",
@@ -116,6 +117,8 @@ class RequestContext:
         """Whether the request continues an answer, which not every kind of engine can do."""
         self.priority = 0
         """The tenant's priority, or a lower one that the client asked for: higher values leave the queue first."""
+        self.max_use = 1.0
+        """Part (0-1) of the model's slots in a region up to which the request may start; below 1 for batch requests."""
         self.weight = 1.0
         """The tenant's share among the tenants of its priority."""
         self.may_fall_back = True

@@ -6,6 +6,7 @@ import re
 from math import inf
 from typing import Final
 
+from penstock.policy.kinds.tenants import MIN_PRIORITY
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.headers.header_rules import FALLBACK_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER
 from regional_agent.http.messages import Request
@@ -35,7 +36,7 @@ class RequestOptions:
     def apply(self, context: RequestContext) -> None:
         """Set the options of a request. A priority above that of the tenant has no effect."""
         if self.priority is not None and self.priority < context.priority:
-            context.priority = self.priority
+            context.priority = max(MIN_PRIORITY, self.priority)
         context.may_fall_back = self.may_fall_back
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.object_placement import ObjectRequest, why_not_at_endpoint
 from penstock.routing.reasons import ConsideredEndpoint, Reason
@@ -109,6 +110,8 @@ class LocalTargets:
 
     def place(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
         """Reserve the engine of this region that would finish soonest; return the reason if there is none."""
+        if context.priority == BATCH_PRIORITY and occupies_slot(context) and not self.queue.has_idle_slots(context):
+            return Reason.SATURATED
         pool = self.endpoints.pool(context.model)
         excluded = excluded_endpoints(pool, context)
         estimate, age_s = context.estimate, self._services.shared_load.age_s()

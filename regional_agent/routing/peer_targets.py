@@ -64,5 +64,6 @@ class PeerTargets:
             extends_text=context.extends_text,
             priority=context.priority,
             weight=context.weight,
+            max_use=context.max_use,
         )
         return ForwardedAttempt(where.region, address, where.why, seal(route_context, session).encode(), self._peers)

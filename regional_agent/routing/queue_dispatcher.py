@@ -93,8 +93,9 @@ class QueueDispatcher:
         """Added to the numbers of the requests that wait here, so that the numbers are unique in the region."""
 
     def waiting(self, model: str) -> int:
-        """Requests for a model that wait at the agents of the region."""
-        here, remote = self.waiting_here(model), self._shared_load.remote_queues(model)
+        """Requests for a model that wait for their turn at the agents of the region; batch requests do not count."""
+        queue, remote = self._queues.get(model), self._shared_load.remote_queues(model)
+        here = queue.length_without_batch() if queue else 0
         return here + sum(queue.requests for queue in remote) if remote else here
 
     def is_awaited(self, model: str) -> bool:
@@ -105,6 +106,18 @@ class QueueDispatcher:
         """Requests for a model that wait at this agent."""
         queue = self._queues.get(model)
         return len(queue) if queue is not None else 0
+
+    def higher_waits(self, context: RequestContext) -> bool:
+        """Whether a request of a higher priority than that of `context` waits at an agent of the region."""
+        queue = self._queues.get(context.model)
+        if queue and queue.highest() > context.priority:
+            return True
+        return any(-each.behind > context.priority for each in self._shared_load.remote_queues(context.model))
+
+    def has_idle_slots(self, context: RequestContext) -> bool:
+        """Whether a batch request may start: few slots are in use, and no request with a priority waits."""
+        pool = self._endpoints.pool(context.model)
+        return pool.in_flight < context.max_use * pool.slots and not self.higher_waits(context)
 
     def is_shared(self, context: RequestContext, now: float) -> bool:
         """Whether tenants besides that of a request use its model at `now` (s)."""
@@ -156,11 +169,11 @@ class QueueDispatcher:
         pool, max_wait_s = self._endpoints.pool(model), context.max_wait_s
         queue, known = self._queue(model), context.policy.models.get(model)
         if known is not None:
-            queue.max_length = known.queueing.max_length
+            queue.use(known.queueing)
             if known.wait_follows_service and context.route_context is None and pool.slots:
                 max_wait_s = max(max_wait_s, WAIT_SERVICE_TIMES * pool.service_s * pool.ready / pool.slots)
         entry = _entry(Waiter(context, select, on_target), size_bytes, max_wait_s)
-        ahead = queue.ahead_of(entry) + self.waiting(model) - len(queue)
+        ahead = queue.ahead_of(entry) + self.waiting(model) - queue.length_without_batch()
         # Without a ready endpoint, when one becomes ready is unknown.
         wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s) if pool.ready else 0.0
         if now + wait_s > entry.leave_at:
@@ -212,10 +225,12 @@ class QueueDispatcher:
         now = self._clock()
         waiting = {}
         for model, queue in self._queues.items():
-            head = queue.head()
+            head = queue.head(now, self._other_heads(model, now)) if queue else None
             if head is not None:
                 waited_ms = min(MAX_WAITED_MS, max(0, int((now - head.since) * 1000)))
-                waiting[model] = QueueSummary(len(queue), head.behind, waited_ms, head.which, head.tenant)
+                waiting[model] = QueueSummary(
+                    queue.length_without_batch(), head.behind, waited_ms, head.which, head.tenant
+                )
         return waiting
 
     def explain(self, model: str) -> QueueExplanation | None:
@@ -256,7 +271,7 @@ class QueueDispatcher:
     def _dispatch(self, model: str, queue: ModelQueue[Waiter], *, elsewhere: bool) -> None:
         """Send waiting requests to targets, in order."""
         now = self._clock()
-        offers = Pass(queue, self._other_heads(model, now), elsewhere=elsewhere)
+        offers = Pass(queue, self._other_heads(model, now), now, elsewhere=elsewhere)
         dispatched = 0
         while dispatched < MAX_AT_ONCE:
             offer = offers.next(now, has_room=self._endpoints.pool(model).has_room)

@@ -11,6 +11,7 @@ from random import Random
 from typing import Final
 
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.decision import decide
 from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object
@@ -212,11 +213,12 @@ class Router:
             if isinstance(target, (LocalAttempt, ForwardedAttempt)):
                 return target
             context.tried(planned.region, target)
+        may_spill = context.priority != BATCH_PRIORITY and (in_turn or not self.queue.higher_waits(context))
         while True:
             permitted, tried = context.residency.permitted, context.tried_regions
             is_full = tried.get(self.region) is Reason.SATURATED
             session = session_key_of(context.request, context.estimate) if len(permitted.regions) > 1 else None
-            request = RegionRequest(self.region, context.model, permitted, tried, is_full, session)
+            request = RegionRequest(self.region, context.model, permitted, tried, is_full, session, may_spill)
             views = self.views(permitted.regions, context.model, now)
             decision = decide(policy, plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
@@ -255,7 +257,7 @@ class Router:
 
     def _may_leave(self, context: RequestContext, now: float) -> bool:
         """Whether an idle region may soon grant spill credits for a request."""
-        if context.route_context is not None:
+        if context.route_context is not None or context.priority == BATCH_PRIORITY:
             return False
         permitted = context.residency.permitted
         views = self.views(permitted.regions, context.model, now)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
-from penstock.policy.kinds.tenants import Tier
+from penstock.policy.kinds.tenants import Batch, Tier
 from regional_agent.http.drain import drain_all
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
@@ -198,6 +198,42 @@ async def test_higher_priority_is_served_first_and_metrics_show_the_queue(tmp_pa
         assert [received.header("x-request-id") for received in gpu.requests[1:]] == ["high"]
         for client in (low, high):
             client.close()
+
+
+def use_tier(agent: Agent, **fields: Any) -> None:
+    """Give all tenants a tier."""
+    config = agent.config
+    tenants = {
+        name: tenant.under(Tier("t", tenant.data_class, **fields)) for name, tenant in config.policy.tenants.items()
+    }
+    config.policy = replace(config.policy, tenants=tenants)
+
+
+async def test_batch_requests_leave_slots_free_and_wait_behind_all_others(tmp_path: Path) -> None:
+    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], slots=4, queue=0) as agent:
+        use_tier(agent, batch=Batch(max_use_percent=50.0))
+        running = [await RawClient.connect(agent.traffic) for _ in range(2)]
+        for client in running:
+            client.send(post(BODY))
+            assert (await client.head())[0] == 200
+        batch = await one_more(agent, "x-request-id: batch")
+        assert agent.queue.waiting(MODEL) == 0, "a region that has only batch requests to do is not busy"
+        use_tier(agent, priority=-5)
+        for _ in range(2):
+            running.append(await RawClient.connect(agent.traffic))
+            running[-1].send(post(BODY))
+            assert (await running[-1].head())[0] == 200
+        last = await one_more(agent, "x-request-id: last")
+        running.pop().close()
+        assert (await last.head())[0] == 200
+        for _ in range(2):
+            running.pop().close()
+        last.close()
+        assert (await batch.head())[0] == 200
+        assert [received.header("x-request-id") for received in gpu.requests[-2:]] == ["last", "batch"]
+        for client in (*running, batch):
+            client.close()
+        await until(lambda: agent.held() == agent.waiting() == 0)
 
 
 async def test_a_forwarded_request_waits_at_the_serving_region(tmp_path: Path) -> None:

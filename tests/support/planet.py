@@ -84,7 +84,7 @@ def choose_region(
     policy: Policy, origin: str, permitted: Any, plan: Any, views: Any, *, rng: Random, **more: Any
 ) -> RegionChoice | Refusal:
     """Draw one region from `region_options`; further arguments are fields of the request and the closures."""
-    session = more.pop("session", None)
-    request = RegionRequest(origin, MODEL, permitted, more.pop("tried", {}), more.pop("overflow", False), session)
+    session, tried, overflow = more.pop("session", None), more.pop("tried", {}), more.pop("overflow", False)
+    request = RegionRequest(origin, MODEL, permitted, tried, overflow, session, more.pop("may_spill", True))
     options = region_options(policy, plan, request, views, Closures(**more))
     return options if isinstance(options, Refusal) else draw(options, rng, session)

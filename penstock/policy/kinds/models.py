@@ -82,6 +82,10 @@ WAIT_SERVICE_TIMES: Final = 2.0
 """The default maximum wait is at least this number of service times: a request may wait for the one before it."""
 
 
+DEFAULT_RESERVE_PERCENT: Final = 5.0
+DEFAULT_AGING_S: Final = 10.0
+
+
 class Queueing(PolicyStruct, frozen=True):
     """The admission queues of a model: how long and how many requests wait, and the order of the requests of one tenant
     and priority. Of the tenants of one priority, the one that has received the least work is served first."""
@@ -103,6 +107,22 @@ class Queueing(PolicyStruct, frozen=True):
     has most in it."""
     wait_is_set: Annotated[bool | UnsetType, DERIVED] = UNSET
     """Whether the document sets `max_wait_s`. Written only where the value is that of a document without the field."""
+    reserve_percent: Annotated[float, bounds(ge=0, le=50)] | UnsetType = UNSET
+    """Share (%) of the work of higher priorities that a lower priority with waiting requests receives; 0: none. Absent:
+    5."""
+    aging_s: Annotated[float, bounds(ge=0, le=3600)] | UnsetType = UNSET
+    """Time (s) without a start after which a priority with waiting requests has one turn before higher ones; 0: never.
+    Absent: 10."""
+
+    @property
+    def reserve(self) -> float:
+        """Share (0-1) of the work of higher priorities that a lower priority with waiting requests receives."""
+        return (DEFAULT_RESERVE_PERCENT if self.reserve_percent is UNSET else self.reserve_percent) / 100.0
+
+    @property
+    def aging(self) -> float:
+        """Time (s) without a start after which a waiting priority has one turn; 0: never."""
+        return DEFAULT_AGING_S if self.aging_s is UNSET else self.aging_s
 
 
 class Model(PolicyStruct, frozen=True):

@@ -30,6 +30,9 @@ DEFAULT_HOLD_S = 300.0
 MIN_PRIORITY, MAX_PRIORITY = -1000, 1000
 """Bounds of priorities."""
 
+BATCH_PRIORITY = MIN_PRIORITY - 1
+"""Priority of batch tiers, below all others."""
+
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100
 """Bounds of weights."""
 
@@ -76,6 +79,15 @@ class Quota(PolicyStruct, frozen=True):
         return Conflict("limits nothing", "write requests_per_s or concurrent, or remove the quota")
 
 
+class Batch(PolicyStruct, frozen=True):
+    """Requests that use only what is idle: none starts while a request with a priority waits, and they leave room for
+    such requests."""
+
+    max_use_percent: Annotated[float, bounds(ge=1, le=100)] = 75.0
+    """Part (%) of the model's slots in a region up to which batch requests start; the others stay free for requests
+    with a priority."""
+
+
 class Tier(PolicyStruct, frozen=True):
     """The rules of a kind of tenant. Tenants that the API creates have a tier; tenants of the bundle may have one."""
 
@@ -99,7 +111,12 @@ class Tier(PolicyStruct, frozen=True):
     on_loss: OnLoss = OnLoss.SHARE
     """Rates of budgets after `hold_s` without a leader."""
 
+    batch: Batch | None = None
+    """For tenants whose requests use only idle slots, below all priorities; null: the tier has a priority."""
+
     def conflict(self) -> Conflict | None:
+        if self.batch is not None and self.priority:
+            return Conflict("has a priority besides `batch`", "remove one of them: batch is below all priorities")
         return repeated_budget(self.budgets)
 
 
@@ -130,6 +147,12 @@ class Tenant(PolicyStruct, frozen=True):
         return 1.0 if self.rules is UNSET else self.rules.weight
 
     @property
+    def max_use(self) -> float:
+        """Part (0-1) of a model's slots in a region up to which requests of the tenant start."""
+        batch = None if self.rules is UNSET else self.rules.batch
+        return 1.0 if batch is None else batch.max_use_percent / 100.0
+
+    @property
     def models(self) -> tuple[str, ...] | None:
         """Models and adapters that the tenant may use, with `*` for any characters; None: all."""
         return None if self.rules is UNSET else self.rules.models
@@ -153,7 +176,8 @@ class Tenant(PolicyStruct, frozen=True):
 
     def under(self, tier: Tier) -> Tenant:
         """Return the tenant with the rules of its tier."""
-        return replace(self, priority=tier.priority, rules=tier)
+        priority = tier.priority if tier.batch is None else BATCH_PRIORITY
+        return replace(self, priority=priority, rules=tier)
 
 
 class AnonymousAccess(PolicyStruct, frozen=True):

@@ -154,6 +154,15 @@ def test_less_work_overtakes_only_requests_of_its_tenant(tenant: str) -> None:
     assert next(queue.in_order()).item == ("1" if tenant == "one" else "9")
 
 
+@pytest.mark.parametrize("queueing", [SHORTEST, DEADLINE])
+def test_a_short_timeout_overtakes_only_requests_of_its_tenant(queueing: Queueing) -> None:
+    queue: ModelQueue[str] = ModelQueue()
+    for number, (tenant, timeout_s) in enumerate([("one", 600.0), ("other", 600.0), ("one", 1.0), ("other", 1.0)]):
+        urgency = urgency_at(queueing, number, number + timeout_s, 1.0, 5.0)
+        queue.join(QueuedRequest(f"{tenant} {timeout_s:g}", tenant, 0, 1, number, urgency, 1e9, 1.0), number)
+    assert [start_next(queue).item for _ in range(4)] == ["one 1", "other 1", "one 600", "other 600"]
+
+
 @given(st.floats(0, 1e6), st.floats(0, 3600), st.floats(0, 1e9), st.floats(0, 1e9), st.floats(0.001, 3600))
 def test_nothing_is_overtaken_by_what_arrives_later_than_the_bound(
     arrived_at: float, bound_s: float, work_s: float, other_s: float, usual_s: float

@@ -259,3 +259,18 @@ def test_a_region_that_is_only_full_is_no_reason_to_fill_one_that_is_closed() ->
     where = choose(views, EU, closed={"eu-de": True}, tried={"eu-es": Reason.UNREACHABLE})
     assert isinstance(where, RegionChoice)
     assert where.region == "eu-de"
+
+
+def test_a_request_that_may_not_spill_uses_no_credit() -> None:
+    views = healthy("us-east") | {"eu-es": RegionView(RegionState.HEALTHY, ready=True, credits=3)}
+    busy = views | {"eu-de": RegionView(RegionState.HEALTHY, ready=True, expected_wait_s=9.0)}
+    assert served(busy) == {"eu-es": 400}
+    assert served(busy, may_spill=False) == {"eu-de": 400}
+    tried = {"eu-de": Reason.SATURATED}
+    assert served(busy, tried=tried, overflow=True) == {"eu-es": 400}
+    refusal = choose(busy, tried=tried, overflow=True, may_spill=False)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.SATURATED, "it waits in the queue"
+    assert served(healthy("eu-es", "us-east"), may_spill=False) == {"eu-es": 400}, (
+        "without its own region, it fails over"
+    )

@@ -16,6 +16,7 @@ from penstock.admission.model_queue import NextReason
 from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S, Model, Queueing
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
@@ -279,3 +280,19 @@ async def test_the_explanation_has_the_tenants_in_order_and_why(here: Here) -> N
     assert free is not None
     assert free.why == NextReason.PRIORITY
     assert here.room.waiting_here("m") == 2
+
+
+async def test_a_batch_request_starts_only_in_idle_slots_and_behind_all_others(here: Here) -> None:
+    batch: Any = SimpleNamespace(model="m", priority=BATCH_PRIORITY, max_use=0.75, received_at=here.clock.now)
+    assert not here.room.has_idle_slots(batch)
+    here.gpu.give_back()
+    assert here.room.has_idle_slots(batch), "one of two slots is in use"
+    here.cannot_use_it = "bound"
+    bound = here.place("bound", priority=-1000)
+    assert not here.room.has_idle_slots(batch)
+    here.room.leave(bound)
+    assert here.room.has_idle_slots(batch)
+    here.view._remote_queues = {"m": [QueueSummary(1, 1000, 0, 77)]}
+    assert not here.room.has_idle_slots(batch), "a request waits at another agent"
+    here.view._remote_queues = {"m": [QueueSummary(0, -BATCH_PRIORITY, 0, 77)]}
+    assert here.room.has_idle_slots(batch)

@@ -1,0 +1,111 @@
+"""A low priority receives its reserve and ages; the batch priority has neither."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.admission.model_queue import ModelQueue, NextReason, Pass, QueueHead
+from penstock.admission.tenant_order import QueuedRequest
+from penstock.policy.kinds.models import Queueing
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
+
+LOW, HIGH = 0, 5
+
+
+class Slot:
+    """One slot, for whose next request the queue is asked."""
+
+    def __init__(self, queueing: Queueing, *others: QueueHead) -> None:
+        self.queue: ModelQueue[str] = ModelQueue()
+        self.queue.use(queueing)
+        self.others = others
+        self.now = 0.0
+
+    def join(self, priority: int, count: int = 1, cost_s: float = 1.0) -> None:
+        for _ in range(count):
+            request = QueuedRequest(
+                f"{priority}", f"tenant of {priority}", priority, 1, self.now, self.now, 1e9, cost_s
+            )
+            assert self.queue.join(request, self.now) == []
+
+    def serve(self) -> int | None:
+        """Start the next request, which runs for its cost."""
+        offer = Pass(self.queue, self.others, self.now).next(self.now, has_room=True)
+        self.why = offer.why
+        if offer.request is None:
+            return None
+        counter = self.queue.start(offer.request, self.now)
+        self.now += offer.request.cost_s
+        counter.end(offer.request.cost_s, offer.request.cost_s)
+        return offer.request.priority
+
+    def served(self, count: int) -> list[int | None]:
+        return [self.serve() for _ in range(count)]
+
+
+@pytest.mark.parametrize(("percent", "of_100"), [(0.0, 0), (5.0, 5), (25.0, 20)])
+def test_a_low_priority_receives_its_reserve_of_the_work_of_higher_ones(percent: float, of_100: int) -> None:
+    slot = Slot(Queueing(reserve_percent=percent, aging_s=0.0))
+    slot.join(HIGH, 200)
+    slot.join(LOW, 200)
+    assert slot.served(100).count(LOW) == pytest.approx(of_100, abs=1)
+
+
+def test_one_request_at_a_time_receives_no_more_than_the_reserve() -> None:
+    slot = Slot(Queueing(reserve_percent=10.0, aging_s=0.0))
+    slot.join(HIGH, 200)
+    low = 0
+    for _ in range(110):
+        if not any(request.priority == LOW for request in slot.queue.in_order()):
+            slot.join(LOW)
+        low += slot.serve() == LOW
+    assert low == pytest.approx(10, abs=1)
+
+
+def test_a_priority_of_which_nothing_started_for_a_while_has_one_turn() -> None:
+    slot = Slot(Queueing(reserve_percent=0.0, aging_s=10.0))
+    slot.join(HIGH, 100)
+    slot.join(LOW, 100)
+    served = slot.served(40)
+    assert [index for index, priority in enumerate(served) if priority == LOW] == [10, 20, 30]
+    assert slot.why in (NextReason.PRIORITY, NextReason.SHARE)
+
+
+def test_the_defaults_are_a_trickle() -> None:
+    slot = Slot(Queueing())
+    slot.join(HIGH, 300)
+    slot.join(LOW, 300)
+    assert slot.served(200).count(LOW) == pytest.approx(20, abs=3)
+
+
+def test_several_low_priorities_receive_a_reserve_each() -> None:
+    slot = Slot(Queueing(reserve_percent=10.0, aging_s=0.0))
+    for priority in (HIGH, LOW, -1):
+        slot.join(priority, 200)
+    served = slot.served(120)
+    assert served.count(LOW) == pytest.approx(10, abs=1)
+    assert served.count(-1) == pytest.approx(11, abs=1)
+
+
+def test_batch_waits_until_nothing_else_does() -> None:
+    slot = Slot(Queueing(reserve_percent=50.0, aging_s=0.1))
+    slot.join(BATCH_PRIORITY, 5)
+    slot.join(HIGH, 30)
+    assert slot.served(31) == [HIGH] * 30 + [BATCH_PRIORITY]
+    assert slot.queue.length_without_batch() == 0
+    slot.join(LOW)
+    assert slot.queue.length_without_batch() == 1
+
+
+def test_the_turn_holds_against_higher_priorities_at_other_agents() -> None:
+    elsewhere = QueueHead(-HIGH, 0.0, 0.0, 99, "other")
+    slot = Slot(Queueing(reserve_percent=10.0, aging_s=0.0), elsewhere)
+    slot.join(LOW, 2)
+    assert slot.serve() is None, "the other agent's turn"
+    slot.queue.counters.started_elsewhere(HIGH, "other", 5.0, 0.0)
+    head = slot.queue.head(slot.now, slot.others)
+    assert head is not None
+    assert head < elsewhere
+    assert slot.serve() == LOW
+    assert slot.why == NextReason.TURN
+    assert slot.serve() is None
