@@ -38,7 +38,7 @@ class LedgerRecord(msgspec.Struct, array_like=True, gc=False):
     kind: int
     """A value of `RecordKind`."""
     at_ms: int
-    """Unix time (ms) of the end; for UNKNOWN_END, of the start."""
+    """Unix time (ms) of the end, at most 0.1 s before it; for UNKNOWN_END and UNKNOWN_SERVED, of the start or later."""
     request_id: str
     tenant: str
     key: str

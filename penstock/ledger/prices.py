@@ -61,8 +61,9 @@ class PriceList:
 
     def of(self, name: str) -> Rate | None:
         """Return the price of a model or adapter; None if its requests cost nothing."""
-        if name in self._by_name:
-            return self._by_name[name]
+        known = self._by_name.get(name)
+        if known is not None or name in self._by_name:
+            return known
         found: Rate | None = None
         if self._prices is not None:
             for price in self._prices.models:

@@ -1,8 +1,8 @@
 """The format of spool files, in which an agent keeps its records until they are in the usage store.
 
-A file has a header of HEADER_BYTES and records. A record is its length (2 bytes, little-endian) and that many bytes of
-MessagePack; a length of 0 ends the file. The agent writes the file through a memory map, the length after the content,
-so that after the death of the process a record is complete or absent.
+A file has a header of HEADER_BYTES and records. A record is its length (2 bytes, little-endian, at an even position)
+and that many bytes of MessagePack; a length of 0 ends the file. The agent writes the file through a memory map, the
+length after the content, so that after the death of the process a record is complete or absent.
 
 After a loss of power, pages may be missing or old. The header therefore has the boot at which the file was written, and
 two checkpoints: the end of the records at a time, and the CRC-32 of all records up to there. A file of an earlier boot
@@ -70,7 +70,7 @@ def with_length(encoded: bytes) -> bytes:
     """
     if len(encoded) > MAX_RECORD_BYTES:
         raise ValueError(f"a record of {len(encoded)} bytes; at most {MAX_RECORD_BYTES} are possible")
-    return len(encoded).to_bytes(LENGTH_BYTES, "little") + encoded
+    return len(encoded).to_bytes(LENGTH_BYTES, "little") + encoded + b"\0" * (len(encoded) & 1)
 
 
 def header(boot: bytes) -> bytes:
@@ -120,7 +120,7 @@ def read_spool(content: bytes, boot: bytes) -> SpoolFile:
                 records.append(_record_decoder.decode(encoded))
         except msgspec.DecodeError as error:
             raise BadSpoolFile(f"the record at byte {at} cannot be read: {error}") from None
-        at = begin + size
+        at = begin + size + (size & 1)
     if opening is None:
         raise BadSpoolFile("it has no record")
     return SpoolFile(opening, records)

@@ -57,8 +57,8 @@ class RequestLedger:
         self._refuses_when_full = refuses_when_full
         self._clock = clock
         self._wall_clock = wall_clock
-        self._offset_s = wall_clock() - clock()
-        """Unix time (s) minus the time by `clock`."""
+        self._now_ms = int(wall_clock() * 1000.0)
+        """Unix time (ms) of the last tick, which costs less than the time of each request."""
         self._encode = msgspec.msgpack.Encoder().encode
         self._policy: Policy | None = None
         self._prices: PriceList | None = None
@@ -124,7 +124,7 @@ class RequestLedger:
     def tick(self) -> None:
         """Follow the clock, the price lists and the age of the file. Called ten times a second."""
         now, unix_s = self._clock(), self._wall_clock()
-        self._offset_s = unix_s - now
+        self._now_ms = int(unix_s * 1000.0)
         if self._policy is not None and self._prices is not None and unix_s >= self._prices.valid_until:
             self._prices = PriceList(self._policy, unix_s)
         if self._is_on and not self.spool.is_open:
@@ -136,12 +136,12 @@ class RequestLedger:
         self._is_on = False
         self.spool.close()
 
-    def started(self, context: RequestContext, now: float) -> None:
-        """Record that a request is sent to its first target, at `now` (by the clock, s)."""
+    def started(self, context: RequestContext) -> None:
+        """Record that a request is sent to its first target."""
         if not self._is_on:
             return
         context.is_in_ledger = True
-        self.spool.append(self._start(context, now))
+        self.spool.append(self._start(context))
 
     def ended(self, context: RequestContext, attempt: Attempt | None, account: Account) -> None:
         """Record a finished request; of a forwarded request, its GPU time at an endpoint of this agent."""
@@ -177,10 +177,10 @@ class RequestLedger:
                 # In the order of the fields of LedgerRecord.
                 (
                     _REQUEST if route_context is None else _SERVED,
-                    int((now + self._offset_s) * 1000.0),
+                    self._now_ms,
                     context.request_id,
                     context.facts.tenant,
-                    "",
+                    context.principal.key,
                     name,
                     "" if route is None else route.name,
                     self._region if route_context is None else route_context.origin,
@@ -209,7 +209,7 @@ class RequestLedger:
         if not self._is_on:
             return
         gpu_s = self._gpu_s(attempt, now)
-        start = self._common(context, now, _LOST_ATTEMPT)
+        start = self._common(context, _LOST_ATTEMPT)
         rest = (self._region, attempt.endpoint.spec.accelerator, "", 0, 0, 0, 0, gpu_s, 0.0)
         self.spool.append(self._encode((*start, *rest, gpu_s * self._gpu_s_price, 0, False, True, self._digest)))
 
@@ -217,19 +217,17 @@ class RequestLedger:
         gpus = self._gpus.get(attempt.estimate.model, 0.0)
         return gpus * (now - attempt.since) / attempt.mean_streams()
 
-    def _start(self, context: RequestContext, now: float) -> bytes:
-        return self._encode(self._common(context, now, _START))
+    def _start(self, context: RequestContext) -> bytes:
+        return self._encode(self._common(context, _START))
 
-    def _common(
-        self, context: RequestContext, now: float, kind: int
-    ) -> tuple[int, int, str, str, str, str, str, str, str]:
+    def _common(self, context: RequestContext, kind: int) -> tuple[int, int, str, str, str, str, str, str, str]:
         route, route_context = context.request.route, context.route_context
         return (
             kind,
-            int((now + self._offset_s) * 1000.0),
+            self._now_ms,
             context.request_id,
             context.facts.tenant,
-            "",
+            context.principal.key,
             context.estimate.adapter or context.model,
             "" if route is None else route.name,
             self._region if route_context is None else route_context.origin,
@@ -237,7 +235,7 @@ class RequestLedger:
         )
 
     def _open_starts(self) -> list[bytes]:
-        return [self._start(context, context.received_at) for context in self.open_requests() if context.is_in_ledger]
+        return [self._start(context) for context in self.open_requests() if context.is_in_ledger]
 
 
 def _none() -> Iterable[RequestContext]:

@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from penstock.ledger.spool_format import LENGTH_BYTES, MAX_RECORD_BYTES, Opening
+from penstock.ledger.spool_format import Opening
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.spool_file import SEALED_SUFFIX, OpenSpoolFile, boot_id
 
@@ -35,8 +35,6 @@ SYNC_S: Final = 1.0
 
 SCAN_S: Final = 5.0
 """Interval (s) between counts of the files of the spool."""
-
-LENGTHS: Final = tuple(size.to_bytes(LENGTH_BYTES, "little") for size in range(MAX_RECORD_BYTES + 1))
 
 log = structlog.get_logger()
 
@@ -113,7 +111,7 @@ class Spool:
         self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         file = self._new_file()
         for start in self._open_starts():
-            _append(file, start)
+            file.append(start)
         file.begin()
         self._file, self._stopping = file, False
         self._switch_at = time.monotonic() + SEGMENT_S
@@ -142,20 +140,7 @@ class Spool:
     def append(self, encoded: bytes) -> None:
         """Append a record; counts it as lost if there is no room."""
         file = self._file
-        if file is None:
-            return
-        size = len(encoded)
-        begin = file.end + LENGTH_BYTES
-        end = begin + size
-        if end > file.size_bytes or size > MAX_RECORD_BYTES:
-            self._append_to_next(encoded)
-            return
-        file.map[begin:end] = encoded
-        file.map[file.end : begin] = LENGTHS[size]
-        file.end = end
-
-    def _append_to_next(self, encoded: bytes) -> None:
-        if not self.switch(encoded):
+        if file is not None and not file.append(encoded) and not self.switch(encoded):
             self.lost_records += 1
 
     def tick(self, now: float) -> None:
@@ -174,8 +159,8 @@ class Spool:
             return False
         self._next = None
         for start in self._open_starts():
-            _append(following, start)
-        appended = _append(following, encoded) if encoded else False
+            following.append(start)
+        appended = following.append(encoded) if encoded else False
         following.begin()
         self._file = following
         self._retired.append(file)
@@ -249,16 +234,3 @@ def use_of(folder: Path) -> SpoolUse:
             sealed += 1
             oldest = found.st_mtime if oldest is None else min(oldest, found.st_mtime)
     return SpoolUse(total_bytes, sealed, oldest)
-
-
-def _append(file: OpenSpoolFile, encoded: bytes) -> bool:
-    """Append a record; False if there is no room."""
-    size = len(encoded)
-    begin = file.end + LENGTH_BYTES
-    end = begin + size
-    if end > file.size_bytes or size > MAX_RECORD_BYTES:
-        return False
-    file.map[begin:end] = encoded
-    file.map[file.end : begin] = LENGTHS[size]
-    file.end = end
-    return True

@@ -11,7 +11,16 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.ledger.spool_format import CHECKPOINT_PLACES, HEADER_BYTES, Opening, checkpoint, header, with_length
+from penstock.ledger.spool_format import (
+    CHECKPOINT_PLACES,
+    HEADER_BYTES,
+    LENGTH_BYTES,
+    MAX_RECORD_BYTES,
+    Opening,
+    checkpoint,
+    header,
+    with_length,
+)
 
 OPEN_SUFFIX: Final = ".open"
 """Suffix of files that an agent writes, or wrote when it died; the agent holds a lock (flock(2)) on them."""
@@ -46,7 +55,7 @@ class OpenSpoolFile:
         """
         self.path = folder / f"{opening.epoch}-{opening.number}{OPEN_SUFFIX}"
         self.size_bytes = size_bytes
-        self._opening = with_length(msgspec.msgpack.encode(opening))
+        self._opening = msgspec.msgpack.encode(opening)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,18 +66,32 @@ class OpenSpoolFile:
             os.close(descriptor)
             raise
         self.map[:HEADER_BYTES] = header(boot)
+        self.lengths = memoryview(self.map).cast("H")
+        """The file as numbers of two bytes: assignment to one costs half of that to a slice, and is not divided."""
         self._descriptor = descriptor
-        self.end = HEADER_BYTES + len(self._opening)
+        self.end = HEADER_BYTES + len(with_length(self._opening))
         """Position of the end of the last record."""
         self._checked_end = HEADER_BYTES
         self._crc = 0
         self._turn = 0
 
+    def append(self, encoded: bytes) -> bool:
+        """Append a record; False if there is no room. Once the length is written, the record is valid."""
+        size = len(encoded)
+        begin = self.end + LENGTH_BYTES
+        end = begin + size
+        if end >= self.size_bytes or size > MAX_RECORD_BYTES:
+            return False
+        self.map[begin:end] = encoded
+        self.lengths[self.end >> 1] = size
+        self.end = end + (size & 1)
+        return True
+
     def begin(self) -> None:
         """Write the first record. What was appended before, the starts of open requests, is valid from now on."""
-        length, content = self._opening[:2], self._opening[2:]
-        self.map[HEADER_BYTES + 2 : HEADER_BYTES + len(self._opening)] = content
-        self.map[HEADER_BYTES : HEADER_BYTES + 2] = length
+        size = len(self._opening)
+        self.map[HEADER_BYTES + LENGTH_BYTES : HEADER_BYTES + LENGTH_BYTES + size] = self._opening
+        self.lengths[HEADER_BYTES >> 1] = size
 
     def sync(self) -> None:
         """Write a checkpoint, and wait until the disk has it and all records before it. Raises OSError."""
@@ -86,7 +109,7 @@ class OpenSpoolFile:
     def seal(self) -> None:
         """Shorten the file to its records and rename it; it is not written again. Raises OSError."""
         self.sync()
-        self.map.close()
+        self._unmap()
         os.ftruncate(self._descriptor, self.end)
         self.path.rename(self.path.with_suffix(SEALED_SUFFIX))
         self.close()
@@ -98,6 +121,10 @@ class OpenSpoolFile:
 
     def close(self) -> None:
         """Close the file as it is, and release its lock. Called once."""
-        if not self.map.closed:
-            self.map.close()
+        self._unmap()
         os.close(self._descriptor)
+
+    def _unmap(self) -> None:
+        if not self.map.closed:
+            self.lengths.release()
+            self.map.close()

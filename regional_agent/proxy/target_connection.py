@@ -99,7 +99,7 @@ class TargetConnection:
         self.sent_at, self._time_limits = now, None
         ledger = self._proxy.recorder.ledger
         if ledger is not None and not context.is_in_ledger:
-            ledger.started(context, now)
+            ledger.started(context)
         host_line = self._pool(attempt).host_line(attempt.address)
         request = attempt.request_for_target(self._request)
         via, left_ms = self._proxy.via, int((context.deadline_at - now) * 1000)
