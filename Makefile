@@ -28,7 +28,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-mutations test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation bench-usage test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
+.PHONY: help test-mutations test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation bench-usage bench-tenants test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ bench-planner: $(VENV)/.demo  ## time and memory of the planner, cold and warm, 
 
 bench-usage: $(VENV)/.test  ## time to sum up a month of 100 million requests of the ledger (ARGS='--requests N', --keep)
 	@$(BIN)/python -m lab.bench.usage_bench $(ARGS)
+
+bench-tenants: $(VENV)/.test  ## time and bytes of a change, memory and size of etcd with 50,000 tenants in a real etcd (ARGS=--help)
+	@$(BIN)/python -m lab.bench.tenant_bench $(ARGS)
 
 wheel: $(VENV)/.wheel  ## build dist/penstock-*.whl, with the router compiled if there is a C compiler
 

@@ -13,13 +13,17 @@ from msgspec.structs import replace
 from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import decode, encode
-from adapters.store.config_store import Delete, Put, StoreError
+from adapters.store.config_store import ConfigStore, Delete, Put, StoreError
 from adapters.store.memory_store import MemoryStore
+from adapters.store.signed_store import SignedStore
+from adapters.store.store_backup import restore_backup, take_backup
 from control_plane.audit.audit_log import AuditLog
 from control_plane.tenants import tenant_store
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from penstock.tenancy.tenant_changes import Edit, TenantConflict, created, deleted, existing, with_key, with_revoked_key
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, key_digest, shard_of
+from regional_agent.tenants.tenant_index import TenantIndex
+from tests.support.identities import control_plane_sessions
 from tests.support.wait import until
 
 DUTY = Caller("duty", Role.OPERATOR)
@@ -29,7 +33,7 @@ KEY = TenantKey("psk-000000000001", key_digest("secret"), 1000.0)
 
 
 @asynccontextmanager
-async def running(store: MemoryStore, name: str = "a", now: float = 1000.0) -> AsyncIterator[TenantStore]:
+async def running(store: ConfigStore, name: str = "a", now: float = 1000.0) -> AsyncIterator[TenantStore]:
     made = TenantStore(store, AuditLog(store), name, rng=Random(1), clock=lambda: now)
     made.informer.start()
     await made.informer.wait_synced()
@@ -188,3 +192,31 @@ async def test_a_restored_backup_does_not_make_a_revoked_key_valid_where_the_rev
         changed = TenantAction(DUTY, "tenant.change", "acme", "")
         after = await one.change(changed, lambda before, now: replace(existing(before, "acme"), note="restored"))
     assert after.keys[0].revoked_at is not None
+
+
+async def test_an_agent_and_a_new_control_plane_after_the_restore_of_an_older_backup() -> None:
+    """The control planes were stopped for the restore and know only the backup; the agent knows the revocation."""
+    memory, agent = MemoryStore(), TenantIndex()
+    store = SignedStore(memory, control_plane_sessions())
+    await store.commit([], [Put(keys.FLEET, b"a")])
+    async with running(store) as one:
+        for change in (creating(), adding(KEY), creating("other")):
+            await one.change(*change)
+        saved = await take_backup(
+            memory, fleet="test", prefix=keys.DEFAULT_PREFIX, taken_at="2030-01-01T12:00:00+00:00"
+        )
+        await one.change(*revoking())
+        await one.change(*creating("later"))
+        for number in {shard_of(name) for name in ("acme", "other", "later")}:
+            agent.put(number, decode((await store.get(keys.tenant_shard(number))).value, TenantShard))  # type: ignore[union-attr]
+    await restore_backup(memory, saved, control_plane_sessions(), prefix=keys.DEFAULT_PREFIX, force=True)
+    async with running(SignedStore(memory, control_plane_sessions()), "b", now=2000.0) as restored:
+        assert sorted(record.name for record in restored.tenants()) == ["acme", "other"]
+        await restored.change(*adding(replace(KEY, id="psk-2", digest=key_digest("second"))))
+        for number in {shard_of(name) for name in ("acme", "other")}:
+            agent.put(number, decode((await store.get(keys.tenant_shard(number))).value, TenantShard))  # type: ignore[union-attr]
+    revoked, second = agent.find_key(KEY.digest), agent.find_key(key_digest("second"))
+    assert revoked is not None
+    assert revoked.key.revoked_at is not None
+    assert second is not None
+    assert agent.find_tenant("later") is not None
