@@ -22,6 +22,7 @@ from adapters.store.signed_store import SignedStore
 from adapters.store.signing_again import sign_again_when_due
 from penstock.policy.policy import Policy
 from penstock.routing.endpoint_chooser import EndpointChooser
+from penstock.tenancy.agent_leases import Sender
 from penstock.wire.region_key import RegionKeys
 from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
@@ -194,7 +195,9 @@ class AgentRuntime:
             sessions,
             rng,
         )
-        self._budget_exchange = BudgetExchange(self._leader, (name, region, agent.epoch), clock)
+        self._budget_exchange = BudgetExchange(
+            self._leader, Sender(name, region, agent.epoch), self._directory.count, clock
+        )
         self.budgets = TenantBudgets(region, agent.epoch, self._budget_exchange.leases, self._directory.count)
         authorization = Authorization(region, self.config, self.locator, self.budgets)
         expectations = chooser.expectations

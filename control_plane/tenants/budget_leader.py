@@ -111,7 +111,7 @@ class BudgetLeader:
                 return
             self.fleet = FleetBudgets(epoch, self._limits, time.monotonic(), totals)
         fleet = self.fleet
-        fleet.set_agents(self._agents())
+        fleet.set_agents(self._agents(), time.monotonic())
         fleet.tick(time.monotonic(), self._wall_clock())
         self._wake_all_of(fleet)
         await self._checkpoint.save(fleet, epoch)

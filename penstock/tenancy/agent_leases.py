@@ -5,35 +5,61 @@ Implements `BudgetLeases` without IO; `regional_agent/tenants/budget_exchange.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
-from penstock.policy.kinds.budgets import Budget
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.tenancy.budget_lease import MAX_USES, BudgetKey, BudgetLease, BudgetUse
-from penstock.tenancy.opening_share import Place, opening_part, reserved_part
+from penstock.tenancy.opening_share import Place, opening_part, reserved_part, whole
 from penstock.tenancy.without_leader import full_rate
 from penstock.wire.budget_exchange import LEASE_S, MAX_WAIT_S, ExchangeAnswer, ExchangeRequest
 
 FIRST_ANSWER_S = 2.0
 """Time (s) from the start of the agent for which it expects the first answer, and grants itself nothing."""
 
+NEVER_S = 1e9
+"""Time (s) since the end of leases of an agent that never had one."""
+
 SMALL_CHANGE = 0.2
 """Part by which the demand of an unchanged counter must change to be reported."""
+
+
+class Sender(NamedTuple):
+    """An agent."""
+
+    agent: str
+    """Name in its region."""
+    region: str
+    epoch: int
+    """A restarted agent has a larger one."""
+
+
+class Surroundings(Protocol):
+    """What an agent knows before the first answer of a leader."""
+
+    def wake(self) -> None:
+        """Let an exchange take place soon."""
+        ...
+
+    def has_leader(self) -> bool:
+        """Whether a leader is known, so that an answer can be expected."""
+        ...
+
+    def registered(self, region: str) -> int:
+        """Return the number of registered agents of a region, or of the fleet ("")."""
+        ...
 
 
 class AgentLeases:
     """The exchanges of one agent.
 
     Args:
-        agent: name of the agent.
-        region: name of its region.
-        epoch: epoch of the agent.
         now: monotonic clock (s) at the start.
-        wake: called where an exchange should take place soon.
     """
 
-    def __init__(self, agent: str, region: str, epoch: int, now: float, wake: Callable[[], None]) -> None:
-        self._name = agent, region, epoch
-        self._wake = wake
+    def __init__(self, sender: Sender, around: Surroundings, now: float) -> None:
+        self._sender = sender
+        self._around = around
         self._number = 0
         self._answered = 0
         self._leader = 0
@@ -43,7 +69,8 @@ class AgentLeases:
         self._reported: dict[BudgetKey, BudgetUse] = {}
         """The newest uses that an answer of the leader has confirmed."""
         self._in_flight: list[BudgetUse] = []
-        self._places = {"": Place(0, 1), region: Place(0, 1)}
+        self._places: dict[str, Place] = {}
+        """Places of the agent in the fleet ("") and its region, by the newest answer."""
         self._announced: set[BudgetKey] = set()
         """Budgets that agents use, by the answers of the leader."""
         self._earlier: set[BudgetKey] = set()
@@ -54,18 +81,20 @@ class AgentLeases:
     @property
     def agents(self) -> int:
         """Number of agents of the fleet, as last known."""
-        return self._places[""].agents
+        return self._place("").agents
 
     def agents_of(self, key: BudgetKey) -> int:
         """Return the number of agents that a budget covers, as last known."""
-        return self._places.get(key.region, self._places[""]).agents
+        return self._place(key.region).agents
 
     def wake(self) -> None:
         """Exchange soon, because an amount is nearly used."""
-        self._wake()
+        self._around.wake()
 
     def ended_s(self, now: float) -> float | None:
         """Return the time (s) since the leases of the agent ended; None while they are valid."""
+        if not self._answered and not (now < self._ends_at and self._around.has_leader()):
+            return NEVER_S
         return None if now < self._ends_at else now - self._ends_at
 
     def opening(self, key: BudgetKey, budget: Budget, now: float) -> BudgetLease:
@@ -74,13 +103,22 @@ class AgentLeases:
         Args:
             now: monotonic clock (s).
         """
-        place = self._places.get(key.region, self._places[""])
-        amount = 0.0
-        if self._may_open and now < self._ends_at:
-            is_used = key in self._announced or key in self._earlier
-            amount = reserved_part(budget, place.agents) if is_used else opening_part(key, budget, place)
-        self._wake()
-        return BudgetLease(key, 0, amount, amount, full_rate(budget) / place.agents, LEASE_S)
+        place = self._place(key.region)
+        amount, rate = 0.0, full_rate(budget) / place.agents
+        if key in self._announced or key in self._earlier:
+            amount = reserved_part(budget, place.agents)
+            if key.unit is BudgetUnit.CONCURRENT_REQUESTS:
+                # Other agents may run all; what they end is not divided anew without a leader.
+                rate = amount
+        elif self._may_open:
+            amount = opening_part(key, budget, place)
+        elif self.ended_s(now) is not None:
+            # No leader has answered since the start: equal parts, at least one request.
+            amount = max(whole(budget) / place.agents, min(1.0, whole(budget)))
+            if key.unit is BudgetUnit.CONCURRENT_REQUESTS:
+                amount = rate = max(1.0, budget.limit // place.agents)
+        self._around.wake()
+        return BudgetLease(key, 0, amount, amount, rate, LEASE_S)
 
     def request(self, uses: Iterable[BudgetUse], now: float) -> ExchangeRequest:
         """Return the next request: the counters that have changed, or need more.
@@ -88,7 +126,7 @@ class AgentLeases:
         Args:
             now: monotonic clock (s).
         """
-        agent, region, epoch = self._name
+        agent, region, epoch = self._sender
         if now >= self._ends_at:
             self._reported.clear()
         self._in_flight = [use for use in uses if self._is_news(use)][:MAX_USES]
@@ -129,7 +167,7 @@ class AgentLeases:
             self._earlier = set()
             self._may_open = True
         (agents, region_agents), (rank, region_rank) = answer.agents, answer.ranks
-        self._places = {"": Place(rank, agents), self._name[1]: Place(region_rank, region_agents)}
+        self._places = {"": Place(rank, agents), self._sender.region: Place(region_rank, region_agents)}
         for use in self._in_flight:
             if use.closed:
                 self._reported.pop(use.key, None)
@@ -137,6 +175,10 @@ class AgentLeases:
                 self._reported[use.key] = use
         # A lease changes what the counter holds, so that the next request reports the counter.
         return self._in_flight
+
+    def _place(self, region: str) -> Place:
+        """Return the place of the agent among those of a region, or of the fleet ("")."""
+        return self._places.get(region) or Place(0, max(1, self._around.registered(region)))
 
     def _is_news(self, use: BudgetUse) -> bool:
         last = self._reported.get(use.key)

@@ -195,14 +195,21 @@ class DividedBudget:
         unspent = account.unspent + account.granted if arrived else account.unspent
         self._update(account, account.used, unspent, 0.0)
 
-    def expire(self, agent: str, *, is_registered: bool) -> None:
-        """End an agent's lease: what it holds becomes available. A registered agent continues at its rate."""
+    def expire(self, agent: str, agents: int, *, is_registered: bool) -> None:
+        """End an agent's lease: what it holds becomes available. A registered agent continues at its rate, or, later,
+        at an equal part; the larger one is withheld from the others.
+
+        Args:
+            agents: number of agents that the budget covers.
+        """
         account = self.accounts.get(agent)
         if account is None:
             return
         if not account.is_silent:
             self.expired += account.held
             account.is_silent = True
+            share = self.rate(0.0) / agents if self.budget.unit not in MONEY else 0.0
+            account.announced_rate = max(account.announced_rate, share)
             self._update(account, account.used, min(0.0, account.unspent), 0.0)
         if self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS:
             self._update(account, account.used, 0.0, max(0.0, account.announced_rate - account.used))

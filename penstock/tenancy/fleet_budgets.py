@@ -96,6 +96,8 @@ class FleetBudgets:
         self.census = AgentCensus(now + LEASE_END_S)
         self._limits = limits
         self._exchanges: dict[str, _Exchange] = {}
+        self._silent: set[str] = set()
+        """Registered agents whose leases have ended."""
         self._totals = dict(totals or {})
         self._periods: dict[BudgetUnit, int] = {}
         self._revision = 0
@@ -132,6 +134,7 @@ class FleetBudgets:
             self._charge(sender, known, use, (now, wall), is_charged=is_charged)
         if known.is_ended:
             known.is_ended = False
+            self._silent.discard(sender)
             for budget in known.budgets.values():
                 budget.revive(sender)
         known.answered_at = now
@@ -178,11 +181,15 @@ class FleetBudgets:
             not self.census.unheard and known.sent == self._revision,
         )
 
-    def set_agents(self, agents: Mapping[str, str]) -> None:
-        """Use these registered agents: names in the fleet, with their regions."""
-        if self.census.set_agents(agents):
+    def set_agents(self, agents: Mapping[str, str], now: float) -> None:
+        """Use these registered agents: names in the fleet, with their regions.
+
+        Args:
+            now: monotonic clock (s).
+        """
+        if self.census.set_agents(agents, now, LEASE_END_S):
             self.woken.update(agents)
-            self._all_acked = min((self._acked(agent) for agent in agents), default=self._revision)
+            self._all_acked = min((self._acked(agent) for agent in self.census.covered("")), default=self._revision)
 
     def tick(self, now: float, wall: float) -> None:
         """End leases, begin days and months, use changed limits, and forget budgets that are not used any more.
@@ -302,8 +309,12 @@ class FleetBudgets:
 
     def _known_part(self, budget: DividedBudget, now: float) -> float:
         """Return the part of a budget's rate that no agent of unknown rate may be using."""
-        if not self.census.unheard or budget.key.unit not in PER_MINUTE:
+        if budget.key.unit not in PER_MINUTE:
             return 1.0
+        if not self.census.unheard:
+            # An agent without a leader uses an equal part of a budget that it did not use before.
+            silent = sum(1 for agent in self._silent if agent not in budget.accounts) if self._silent else 0
+            return max(0.0, 1.0 - silent / self.census.count(""))
         if now < self.census.unheard_until:
             return min(1.0, sum(a.announced_rate for a in budget.accounts.values()) / budget.rate(0.0))
         return 1.0 - self.census.unheard_part
@@ -353,10 +364,12 @@ class FleetBudgets:
     def _end(self, sender: str, known: _Exchange, *, is_registered: bool) -> None:
         known.granted = []
         known.is_ended = True
+        self._silent.add(sender)
         for budget in known.budgets.values():
-            budget.expire(sender, is_registered=is_registered)
+            budget.expire(sender, self.census.count(budget.key.region), is_registered=is_registered)
         if not is_registered:
             del self._exchanges[sender]
+            self._silent.discard(sender)
 
     def _make_due(self, key: BudgetKey, agents: list[str] | dict[str, Account]) -> None:
         for agent in agents:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from penstock.tenancy.agent_leases import AgentLeases
+from penstock.tenancy.agent_leases import AgentLeases, Sender
 from penstock.tenancy.budget_lease import MeteredBudgets
 from penstock.wire import budget_exchange
 from penstock.wire.budget_exchange import ExchangeAnswer, ExchangeRequest, open_answer
@@ -40,21 +40,34 @@ class BudgetExchange:
 
     Args:
         link: the way to the leader.
-        sender: name of the agent, its region and its epoch.
+        registered: returns the number of registered agents of a region, or of the fleet ("").
         clock: monotonic clock (s).
     """
 
     def __init__(
-        self, link: LeaderLink, sender: tuple[str, str, int], clock: Callable[[], float] = time.monotonic
+        self,
+        link: LeaderLink,
+        sender: Sender,
+        registered: Callable[[str], int],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = link
+        self.registered = registered
         self._clock = clock
         self._wanted = asyncio.Event()
-        self.leases = AgentLeases(*sender, clock(), self._wanted.set)
+        self.leases = AgentLeases(sender, self, clock())
         """The state of the exchanges, for the counters."""
         self._meters: MeteredBudgets | None = None
         self._is_answered = True
         self._task: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        """Exchange as soon as APART_S permits."""
+        self._wanted.set()
+
+    def has_leader(self) -> bool:
+        """Whether a leader is known."""
+        return self._link.leader is not None
 
     def start(self, meters: MeteredBudgets) -> None:
         """Start to exchange the counts of these counters."""

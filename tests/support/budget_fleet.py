@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import exp
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit, OnLoss
-from penstock.tenancy.agent_leases import AgentLeases
+from penstock.tenancy.agent_leases import AgentLeases, Sender
 from penstock.tenancy.budget_lease import BudgetKey, BudgetLease, BudgetUse
 from penstock.tenancy.fleet_budgets import FleetBudgets, StaleExchange
 from penstock.tenancy.money_totals import MoneyTotal
 from penstock.tenancy.without_leader import rate_without_leader
 from penstock.wire.budget_exchange import ExchangeAnswer, ExchangeRequest
 
-HOLD = (300.0, OnLoss.SHARE)
+HOLD = (3600.0, OnLoss.SHARE)
 
 
 class Meter:
@@ -121,7 +121,7 @@ class Agent:
         self.name, self.region, self.epoch = name, region, epoch
         self.wants_exchange = False
         self.exchanged_at = now - 10.0
-        self.leases = AgentLeases(name, region, epoch, now, self._want)
+        self.leases = AgentLeases(Sender(name, region, epoch), self, now)
         self._all = Meters(self.leases, epoch)
         self.meters = self._all.of
         self.take = self._all.take
@@ -137,8 +137,17 @@ class Agent:
             return
         self._all.apply(answer.leases, now)
 
-    def _want(self) -> None:
+    def wake(self) -> None:
+        """Let an exchange take place with the next step."""
         self.wants_exchange = True
+
+    def has_leader(self) -> bool:
+        """Whether a leader is known."""
+        return True
+
+    def registered(self, region: str) -> int:
+        """Return the number of registered agents."""
+        return 1
 
 
 class BudgetFleet:
@@ -176,7 +185,7 @@ class BudgetFleet:
     def register(self) -> None:
         """Let the leader know the agents that are registered."""
         if self.leader is not None:
-            self.leader.set_agents({name: agent.region for name, agent in self.agents.items()})
+            self.leader.set_agents({name: agent.region for name, agent in self.agents.items()}, self.now)
 
     def exchange(self, name: str) -> None:
         """Let an agent and the leader exchange, if there is one."""
@@ -196,16 +205,21 @@ class BudgetFleet:
         except StaleExchange:
             return None
 
-    def advance(self, step_s: float = 0.1) -> None:
-        """Let time pass; agents exchange each second, and sooner where they want to or the leader wakes them."""
+    def advance(self, step_s: float = 0.1, cut: Collection[str] = ()) -> None:
+        """Let time pass; agents exchange each second, and sooner where they want to or the leader wakes them.
+
+        Args:
+            cut: names of agents that reach no leader.
+        """
         self.now += step_s
         if self.leader is not None:
+            self.register()
             self.leader.tick(self.now, self.wall)
         for name, agent in self.agents.items():
             woken = self.leader is not None and name in self.leader.woken
             if woken and self.leader is not None:
                 self.leader.woken.discard(name)
-            if agent.wants_exchange or woken or self.now - agent.exchanged_at >= 1.0:
+            if name not in cut and (agent.wants_exchange or woken or self.now - agent.exchanged_at >= 1.0):
                 self.exchange(name)
 
     def run(self, seconds: float, offer: Callable[[float], None], step_s: float = 0.1) -> None:
