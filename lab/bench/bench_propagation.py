@@ -1,8 +1,10 @@
-"""`make bench-propagation`: the time from a policy change until 100 agents apply it, through a real etcd.
+"""`make bench-propagation`: the time until 100 agents apply a policy change, or refuse a revoked key; a real etcd.
 
 One real control plane plans and publishes; the agents only follow etcd with the production code and store the
-configuration on disk. Two sources are measured: a commit to a git repository whose host calls the webhook, and files
-written to a watched folder. The time is measured from just before the change until an agent has applied it.
+configuration on disk. Three changes are measured: a commit to a git repository whose host calls the webhook, files
+written to a watched folder, and the revocation of an API key over the REST API. The time is measured from just before
+the change until an agent has applied it. Open requests of a revoked key end at the next check of requests after that,
+within 0.1 s.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import hmac
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -45,6 +48,7 @@ from lab.bench.bench_results import (
     this_machine,
     write_results,
 )
+from lab.bench.propagation_agents import KNOWN, REVOKED, TENANT
 from lab.open_files import allow_many_open_files
 from lab.planet.bundle import SHIPPED_BUNDLE
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_identity_dir
@@ -65,6 +69,9 @@ GOAL_P99_S = 1.0
 OUT = Path("out/bench/propagation.json")
 AT_ONCE: Mapping[str, Any] = {"canary_regions": [], "shadow_s": 0, "canary_s": 0, "min_requests": 0, "watch_s": 0}
 """A rollout without stages. The policy sets the duration of stages, so it is not measured."""
+
+TIER = f"apiVersion: penstock/v1\nkind: Tier\nname: {TENANT}\ndata_class: open\n"
+"""Document of the tier of the tenant whose keys are revoked."""
 
 SECRET = "a secret of this benchmark only"
 MAIN = b"refs/heads/main"
@@ -233,7 +240,7 @@ async def by_webhook(directory: Path) -> Way:
             delivered = await host.post(f"{url}/v1/policies/webhook", content=body, headers=signature)
             delivered.raise_for_status()
 
-        return await _measured("commit and webhook", directory, settings, change)
+        return await _by_policy("commit and webhook", directory, settings, change)
 
 
 async def by_folder(directory: Path) -> Way:
@@ -246,38 +253,89 @@ async def by_folder(directory: Path) -> Way:
             (folder / name).write_text(content)
 
     await change("", bundle(0))
-    return await _measured("files in a folder", directory, {"POLICY_DIR": str(folder)}, change)
+    return await _by_policy("files in a folder", directory, {"POLICY_DIR": str(folder)}, change)
 
 
-async def _measured(
+async def by_revocation(directory: Path) -> Way:
+    """Measure revocations of API keys of a tenant that was created over the API."""
+    folder = directory / "policies"
+    folder.mkdir()
+    files = bundle(0) | {"bench-tier.yaml": TIER}
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    async with _fleet(directory, {"POLICY_DIR": str(folder)}, files) as (url, agents):
+        token = (directory / ADMIN_TOKEN_FILE).read_text().strip()
+        tenant, headers = f"{url}/v1/tenants/{TENANT}", {"authorization": f"Bearer {token}"}
+        async with httpx.AsyncClient(headers=headers) as http:
+            (await http.put(tenant, json={"tier": TENANT})).raise_for_status()
+            ids = []
+            for _ in range(CHANGES):
+                created = await http.post(f"{tenant}/keys", json={})
+                created.raise_for_status()
+                ids.append(created.json()["view"]["id"])
+            for id in ids:
+                await agents.all_at(f"{id}:{KNOWN}")
+
+            async def revoke(number: int) -> str:
+                id = ids[number - 1]
+                (await http.delete(f"{tenant}/keys/{id}", params={"reason": "a benchmark"})).raise_for_status()
+                return f"{id}:{REVOKED}"
+
+            return await _measured("revoked key", agents, revoke)
+
+
+async def _by_policy(
     name: str, directory: Path, settings: Mapping[str, str], change: Callable[[str, Mapping[str, str]], Any]
 ) -> Way:
-    print(f"{name}: {CHANGES} changes at {AGENTS} agents", flush=True)
+    async with _fleet(directory, settings, bundle(0)) as (url, agents):
+
+        async def apply(number: int) -> str:
+            files = bundle(number)
+            await change(url, files)
+            return compile_bundle(files).digest()
+
+        return await _measured(name, agents, apply)
+
+
+@asynccontextmanager
+async def _fleet(
+    directory: Path, settings: Mapping[str, str], files: Mapping[str, str]
+) -> AsyncIterator[tuple[str, Agents]]:
+    """Run an etcd, a control plane and the agents until a policy is in force. Yields the URL of the control plane."""
     etcd = await asyncio.to_thread(start_etcd, directory / "etcd")
     server, url = await asyncio.to_thread(control_plane, directory, etcd.endpoint, settings)
-    agents, rng = Agents(), Random(1)
+    agents = Agents()
     try:
-        first = compile_bundle(bundle(0))
+        first = compile_bundle(files)
         await agents.start(etcd.endpoint, directory, sorted(first.regions))
         await agents.all_at(first.digest())
         # No region reports, so a new leader waits for reports for the maximum time before it plans again.
         await asyncio.sleep(SETTLE_S)
-        every: list[float] = []
-        changes: list[Stages] = []
-        for number in range(1, CHANGES + 1):
-            await asyncio.sleep(1.0 + rng.uniform(0.0, APART_S))
-            files = bundle(number)
-            digest = compile_bundle(files).digest()
-            began = time.time()
-            await change(url, files)
-            told_s = time.time() - began
-            took = [at - began for at in await agents.all_at(digest)]
-            every += took
-            changes.append(Stages(round(told_s, 3), round(took[0], 3), round(took[-1], 3)))
+        yield url, agents
     finally:
         await agents.stop()
         await asyncio.to_thread(server.stop)
         await asyncio.to_thread(etcd.stop)
+
+
+async def _measured(name: str, agents: Agents, change: Callable[[int], Awaitable[str]]) -> Way:
+    """Measure changes.
+
+    Args:
+        change: makes the change with a number, and returns what agents report of it.
+    """
+    print(f"{name}: {CHANGES} changes at {AGENTS} agents", flush=True)
+    rng = Random(1)
+    every: list[float] = []
+    changes: list[Stages] = []
+    for number in range(1, CHANGES + 1):
+        await asyncio.sleep(1.0 + rng.uniform(0.0, APART_S))
+        began = time.time()
+        reported = await change(number)
+        told_s = time.time() - began
+        took = [at - began for at in await agents.all_at(reported)]
+        every += took
+        changes.append(Stages(round(told_s, 3), round(took[0], 3), round(took[-1], 3)))
     return Way(
         name,
         CHANGES,
@@ -291,23 +349,26 @@ async def _measured(
 
 
 async def measure() -> Results:
-    """Measure both sources in turn, each with a separate etcd, control plane and agents."""
+    """Measure all changes in turn, each with a separate etcd, control plane and agents."""
     machine = this_machine()
     ways = []
-    for way in (by_webhook, by_folder):
+    for way in (by_webhook, by_folder, by_revocation):
         with tempfile.TemporaryDirectory(prefix="penstock-propagation-") as directory:
             ways.append(await way(Path(directory)))
-    goals = (goal("commit to in force at 100 agents, p99, s", GOAL_P99_S, ways[0].p99_s),)
+    goals = (
+        goal("commit to in force at 100 agents, p99, s", GOAL_P99_S, ways[0].p99_s),
+        goal("revocation of a key to refused at 100 agents, p99, s", GOAL_P99_S, ways[2].p99_s),
+    )
     return Results(machine, tuple(ways), goals)
 
 
 def bench_propagation() -> None:
-    """Measure the time from a policy change until 100 agents apply it, through a real etcd."""
+    """Measure the time until 100 agents apply a policy change or a revoked key, through a real etcd."""
     allow_many_open_files()
     results = uvloop.run(measure())
     write_results(OUT, results)
     columns: Columns[Way] = (
-        ("source", lambda way: way.name),
+        ("change", lambda way: way.name),
         ("median s", lambda way: f"{way.median_s:.2f}"),
         ("p99 s", lambda way: f"{way.p99_s:.2f}"),
         ("max s", lambda way: f"{way.max_s:.2f}"),
@@ -316,6 +377,6 @@ def bench_propagation() -> None:
         ("first agent s", lambda way: f"{way.slowest.first_agent_s:.2f}"),
         ("all agents s", lambda way: f"{way.slowest.all_agents_s:.2f}"),
     )
-    title = "Time from a policy change until an agent applies it"
+    title = "Time from a change until an agent applies it"
     show(columns_table(title, columns, results.ways), goals_table(results.goals))
     print(closing_line(results.machine, OUT))
