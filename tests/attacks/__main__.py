@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.attacks import (  # noqa: F401 (they add attacks)
     by_another_fleet,
     by_browsers,
+    by_created_tenants,
     by_operators,
     by_strangers,
     by_tenants,

@@ -94,11 +94,11 @@ async def unfinished_uploads(fleet: Fleet) -> None:
             client.close()
 
 
-async def _send_chat(fleet: Fleet, tenant: str, agent: str = "eu-de/a", model: str = SMALL) -> RawClient:
+async def _send_chat(fleet: Fleet, tenant: str, agent: str = "eu-de/a", model: str = SMALL, key: str = "") -> RawClient:
     client = await RawClient.connect(fleet.address(agent))
     body = json.dumps({"model": model, "messages": [], "user": tenant, "stream": True, "seconds": 60}).encode()
     client.send(
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer key-{tenant}\r\n"
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key or f'key-{tenant}'}\r\n"
         f"Connection: close\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         + body
     )
@@ -116,9 +116,11 @@ async def open_queued(fleet: Fleet, tenant: str) -> RawClient:
     return client
 
 
-async def open_stream(fleet: Fleet, tenant: str, agent: str = "eu-de/a", model: str = SMALL) -> RawClient:
-    """A stream whose response has begun."""
-    client = await _send_chat(fleet, tenant, agent, model)
+async def open_stream(
+    fleet: Fleet, tenant: str, agent: str = "eu-de/a", model: str = SMALL, key: str = ""
+) -> RawClient:
+    """A stream whose response has begun; with another key than that of a tenant of the policy, if `key` is set."""
+    client = await _send_chat(fleet, tenant, agent, model, key)
     status, _ = await client.head()
     expect(status == 200, f"the stream began with {status}")
     return client

@@ -98,6 +98,20 @@ expected_service_s: 1
 cost: {unit: megapixel_step, output_unit_s: 0.01}
 """
 
+TIERS = f"""
+apiVersion: penstock/v1
+kind: Tier
+name: made
+data_class: open
+---
+apiVersion: penstock/v1
+kind: Tier
+name: made-small
+data_class: open
+models: [{SMALL}]
+"""
+"""Tiers of tenants that attacks create over the API."""
+
 Holds = Callable[[], Awaitable[object]]
 
 
@@ -290,6 +304,7 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
         roll_out_at_once(fleet.bundle)
         fleet.write_models()
         fleet.write_policy()
+        (fleet.bundle / "tiers.yaml").write_text(TIERS)
         viewers = [{"name": name, "sha256": sha256(name.encode()).hexdigest(), "role": "viewer"} for name in VIEWERS]
         monitor = {"name": MONITOR, "sha256": sha256(MONITOR.encode()).hexdigest(), "role": "monitor"}
         (directory / "keys.yaml").write_text(json.dumps([*viewers, monitor]))
