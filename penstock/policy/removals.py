@@ -64,8 +64,9 @@ _NAMES: Mapping[str, Callable[[Policy], Set[str]]] = {
     "Route": lambda policy: {route.name for route in policy.routes if route.source},
 }
 
-_EACH = frozenset({"ResidencyRule", "DataClass", "Prices", "UsageStore"})
-"""Kinds of which every removal needs an AcceptedRemoval; of the others, only the removal of many documents."""
+_EACH = frozenset({"ResidencyRule", "DataClass", "Tier", "Prices", "UsageStore"})
+"""Kinds of which every removal needs an AcceptedRemoval; of the others, only the removal of many documents. Tenants
+that the API created with a tier are refused without it."""
 
 
 def unaccepted_removals(

@@ -21,6 +21,13 @@ from tests.attacks.with_a_leaked_key import revoke, statuses
 from tests.support.control_planes import OPERATOR, rollout_rules
 from tests.support.wait import PATIENCE_S, until_async
 
+TIERS = """\
+apiVersion: penstock/v1
+kind: Tier
+name: gold
+data_class: open
+"""
+
 
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
@@ -36,6 +43,7 @@ async def test_a_revoked_key_stays_revoked(fleet: Fleet) -> None:
     ending = asyncio.create_task(ends(stream))
     rules = rollout_rules(canary_regions="[eu-de]", canary_s=3, min_requests=5, max_failure_increase=0.01, watch_s=1)
     (fleet.bundle / "rollout.yaml").write_bytes(rules)
+    (fleet.bundle / "tiers.yaml").write_text(TIERS)
     await until_async(lambda: _is_over(fleet, first))
     with_canary = await _policy(fleet)
 
@@ -74,6 +82,8 @@ async def test_a_revoked_key_stays_revoked(fleet: Fleet) -> None:
     assert [(key["tenant"], key["author"]) for key in listed] == [("revoked", "admin-token")]
     assert await statuses(fleet) == {401}
 
+    await _with_a_created_tenant(fleet)
+
     # With an agent that starts while etcd is down.
     await asyncio.to_thread(fleet.etcd.stop)
     agent = fleet.agents["eu-de/b"]
@@ -104,6 +114,23 @@ async def test_a_revoked_key_stays_revoked(fleet: Fleet) -> None:
     await asyncio.to_thread(agent.start)
     await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
     await until_async(lambda: _is_refused(fleet))
+
+
+async def _with_a_created_tenant(fleet: Fleet) -> None:
+    """A tenant that the API creates is served within a moment, with no rollout, and its revoked key is refused."""
+    await _penstock(fleet, "create", "acme", "--tier", "gold")
+    made = await _penstock(fleet, "key", "create", "acme")
+    headers = {"authorization": f"Bearer {made['key']}"}
+
+    async def answers(status: int) -> bool:
+        return {(await fleet.chat(agent, "acme", headers=headers)).status_code for agent in fleet.agents} == {status}
+
+    await until_async(lambda: answers(200))
+    for verb, status in (("suspend", 403), ("resume", 200)):
+        await _penstock(fleet, verb, "acme", "--reason", "a test")
+        await until_async(lambda status=status: answers(status))
+    await _penstock(fleet, "key", "revoke", "acme", made["view"]["id"], "--reason", "leaked")
+    await until_async(lambda: answers(401))
 
 
 async def _penstock(fleet: Fleet, *arguments: str) -> Any:

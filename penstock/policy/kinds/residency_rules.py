@@ -108,8 +108,8 @@ class AcceptedLoss(PolicyStruct, frozen=True):
 class AcceptedRemoval(PolicyStruct, frozen=True):
     """Accepts that the bundle no longer has these documents.
 
-    Without it, a bundle is refused that removes a residency rule, a data class in use, a price list, a usage store, or
-    more than a quarter (and at least two, or the only one) of the tenants, tiers, regions, models or routes of the
+    Without it, a bundle is refused that removes a residency rule, a data class in use, a tier, a price list, a usage
+    store, or more than a quarter (and at least two, or the only one) of the tenants, regions, models or routes of the
     policy in force: its files may have been lost or cut off. A listed name must not be in the bundle; a rule that
     loses entries gets another name.
     """

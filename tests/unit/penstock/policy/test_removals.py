@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.tenants import Tier
 from penstock.policy.policy import Policy
 from penstock.policy.removals import MAX_NAMED, Removal, unaccepted_removals
 from penstock.routes.route import Route
@@ -36,6 +37,15 @@ def policy(
 
 def needed(before: Policy, after: Policy, **accepted: set[str]) -> list[str]:
     return [str(removal) for removal in unaccepted_removals(before, after, accepted)]
+
+
+def test_each_removed_tier_needs_a_word() -> None:
+    tiers = {name: Tier(name, "open") for name in ("free", "gold", "silver", "batch", "bank")}
+    before, after = policy(), policy()
+    before = msgspec.structs.replace(before, tiers=tiers)
+    after = msgspec.structs.replace(after, tiers={name: tiers[name] for name in tiers if name != "gold"})
+    assert needed(before, after) == ["Tier gold"]
+    assert needed(before, after, Tier={"gold"}) == []
 
 
 def test_nothing_removed_needs_no_word() -> None:
