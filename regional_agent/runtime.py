@@ -227,7 +227,13 @@ class AgentRuntime:
         self.watched_files: list[Watched] = [files for files in watched.values() if files is not None]
         """Files that the caller checks for changes."""
         state = AgentState(
-            self.config, self.endpoints, self.queue, self.peers, self.tally, file_problems=self.file_problems
+            self.config,
+            self.endpoints,
+            self.queue,
+            self.peers,
+            self.tally,
+            file_problems=self.file_problems,
+            ledger=self.ledger.report,
         )
         self.state_metrics = StateMetrics(metrics, state, self.shared_load, self.ledger)
         self._reports = ReportBuilder(

@@ -71,6 +71,17 @@ class PeerReport(msgspec.Struct, frozen=True):
     rtt_ms: float
 
 
+class LedgerReport(msgspec.Struct, frozen=True):
+    """The part of the ledger that this agent has not put into the usage store."""
+
+    waiting: int = 0
+    """Complete segments in the spool."""
+    oldest_at: float | None = None
+    """Unix time (s) of the oldest of them; None without one."""
+    lost_records: int = 0
+    """Records since this epoch of the agent began that had no room in the spool."""
+
+
 class AgentReport(msgspec.Struct, frozen=True):
     """The complete report of one agent."""
 
@@ -115,6 +126,8 @@ class AgentReport(msgspec.Struct, frozen=True):
     rejected_files: tuple[str, ...] = ()
     """Problems of files that have changed and were rejected, while their last valid content stays in force; each names
     the file."""
+    ledger: LedgerReport | None = None
+    """None while the ledger is off."""
 
     @property
     def has_possible_texts(self) -> bool:

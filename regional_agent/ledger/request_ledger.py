@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from penstock.accounts.account import Account
+from penstock.fleet.report import LedgerReport
 from penstock.ledger.ledger_record import RecordKind
 from penstock.ledger.prices import PriceList, cost_units
 from penstock.policy.policy import SECONDS_PER_HOUR, Policy
@@ -104,6 +105,13 @@ class RequestLedger:
         """Return the URL of the store that holds the records of the agent's region; empty if there is none."""
         store = None if self._policy is None else self._policy.usage_store(self._region)
         return "" if store is None else store.url
+
+    def report(self) -> LedgerReport | None:
+        """Return what is not in the store yet; None while the ledger is off."""
+        if not self._is_on:
+            return None
+        use = self.spool.use
+        return LedgerReport(use.sealed, use.oldest_at, self.spool.lost_records)
 
     def status(self) -> dict[str, Any]:
         """Return the state of the ledger for the status page."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from penstock.fleet.report import LedgerReport
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.peer_prober import PeerProber
@@ -28,3 +29,5 @@ class AgentState(msgspec.Struct, frozen=True):
     """Outcomes of requests."""
     file_problems: Callable[[], Mapping[str, str]]
     """Returns the problem of each kind of file, empty where it has none."""
+    ledger: Callable[[], LedgerReport | None] = lambda: None
+    """Returns what the agent's part of the ledger holds; None while it is off."""

@@ -88,6 +88,7 @@ class ReportBuilder:
             release=release(),
             certificate_expires_at=self._certificate_expires_at(),
             rejected_files=self._rejected_files(),
+            ledger=self._state.ledger(),
         )
 
     def pools(self) -> tuple[PoolReport, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Annotated
@@ -17,8 +18,12 @@ from control_plane.status.fleet_view import FleetView
 from control_plane.usage.segment_files import MAX_DAYS
 from control_plane.usage.usage_request import Dimension, StoreToRead, UsageAnswer, UsageRequest
 from control_plane.usage.usage_runner import UsageBusy, UsageFailed, UsageRunner
+from penstock.fleet.snapshot import FRESH_S, Snapshot
 from penstock.ledger.prices import prices_at
 from penstock.policy.policy import Policy
+
+LATE_S = 300.0
+"""Age (s) from which a segment that is not in the store is late."""
 
 By = Annotated[
     str,
@@ -56,7 +61,7 @@ def routes(view: FleetView, runner: UsageRunner) -> APIRouter:
             raise Problem(429, str(error), {"Retry-After": "5"}) from None
         except UsageFailed as error:
             raise Problem(503, str(error)) from None
-        missing = (*found.missing, *uncovered(policy))
+        missing = (*found.missing, *uncovered(policy), *held_by_agents(view.snapshot, time.time()))
         prices = prices_at(policy, datetime.now(UTC).timestamp())
         found = replace(found, missing=missing, currency="" if prices is None else prices.currency)
         return await large_response(lambda: found)
@@ -81,6 +86,23 @@ def dimensions(names: Sequence[str]) -> tuple[Dimension, ...]:
 def stores_of(policy: Policy) -> tuple[StoreToRead, ...]:
     """Return the stores of a policy."""
     return tuple(StoreToRead(store.name, store.url) for store in policy.usage_stores or ())
+
+
+def held_by_agents(snapshot: Snapshot, now: float) -> tuple[str, ...]:
+    """Return a line for each agent that holds segments longer than usual, lost records, or does not report at `now`."""
+    lines = []
+    for (region, agent), held in sorted(snapshot.agents.items()):
+        report, ledger = held.report, held.report.ledger
+        if ledger is None:
+            continue
+        if ledger.lost_records:
+            lines.append(f"agent {agent} of {region} had no room for {ledger.lost_records} records, which are lost")
+        if ledger.oldest_at is not None and report.sent_at - ledger.oldest_at > LATE_S:
+            since = datetime.fromtimestamp(ledger.oldest_at, UTC).isoformat(timespec="seconds")
+            lines.append(f"agent {agent} of {region} holds {ledger.waiting} segments, the oldest of {since}")
+        if now - held.received_at > FRESH_S:
+            lines.append(f"agent {agent} of {region} does not report; segments that it holds are missing")
+    return tuple(lines)
 
 
 def uncovered(policy: Policy) -> tuple[str, ...]:
