@@ -42,7 +42,7 @@ COMMANDS = {
     "policy": f"{_COMMANDS}.policy_commands:app",
     "rollout": f"{_COMMANDS}.operating.rollout_commands:app",
     "tenant": f"{_COMMANDS}.operating.tenant_commands:app",
-    "usage": f"{_COMMANDS}.usage_commands:usage",
+    "usage": f"{_COMMANDS}.usage_commands:app",
     "audit": f"{_COMMANDS}.audit_commands:app",
     "residency": f"{_COMMANDS}.residency_commands:app",
     "backup": f"{_COMMANDS}.backup_commands:backup",

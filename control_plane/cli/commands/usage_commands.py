@@ -1,4 +1,4 @@
-"""`penstock usage`: requests, tokens, GPU seconds and money, by tenant, model, region or day."""
+"""`penstock usage`: requests, tokens, GPU seconds and money by tenant, model, region or day; and statements."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from adapters.standard_output import results
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.output import print_json, print_view, table_of
+from control_plane.usage.statement import QUESTIONS, make_statement, month_of, plain_cell, statement_csv, statement_html
 from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRow
 
 USAGE_TIMEOUT_S = 70.0
@@ -31,9 +32,22 @@ class UsageOutput(StrEnum):
     PARQUET = "parquet"
 
 
+class StatementOutput(StrEnum):
+    """Format of a statement."""
+
+    CSV = "csv"
+    HTML = "html"
+    JSON = "json"
+
+
+app = typer.Typer(help="Usage and cost, from the ledger.")
+
+
+@app.callback(invoke_without_command=True)
 @with_fleet_options
 def usage(
     fleet: FleetOptions,
+    ctx: typer.Context,
     by: Annotated[str, typer.Option(help="Dimensions: " + ", ".join(each.value for each in Dimension))] = "tenant",
     first: Annotated[
         str | None, typer.Option("--from", help="First day (UTC). Default: the first of the month.")
@@ -44,6 +58,8 @@ def usage(
     output: Annotated[UsageOutput, typer.Option("--output", "-o", help="Output format.")] = UsageOutput.TABLE,
 ) -> None:
     """Show usage of a range of days, from the ledger. What the sums lack is listed below them."""
+    if ctx.invoked_subcommand is not None:
+        return
     with exit_on_error("usage"), fleet.connect(timeout_s=USAGE_TIMEOUT_S) as api:
         wanted = {"by": by, "from": first, "to": last, "tenant": tenant}
         answer = api.request("GET", "/v1/usage", params=wanted).decoded(UsageAnswer)
@@ -56,6 +72,32 @@ def usage(
             _write_csv(answer, cost=cost)
         case UsageOutput.PARQUET:
             _write_parquet(answer, cost=cost)
+
+
+@app.command()
+@with_fleet_options
+def statement(
+    fleet: FleetOptions,
+    tenant: Annotated[str, typer.Option(help="Name of the tenant.")],
+    month: Annotated[str, typer.Option(help="Month, such as 2026-11.")],
+    output: Annotated[StatementOutput, typer.Option("--output", "-o", help="Output format.")] = StatementOutput.CSV,
+) -> None:
+    """Print the statement of a tenant for a month: CSV, or a page to print."""
+    try:
+        first, last = month_of(month)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--month") from None
+    with exit_on_error("usage"), fleet.connect(timeout_s=USAGE_TIMEOUT_S) as api:
+        days = {"from": first.isoformat(), "to": last.isoformat(), "tenant": tenant}
+        answers = [
+            api.request("GET", "/v1/usage", params={**days, "by": ",".join(by)}).decoded(UsageAnswer)
+            for by in QUESTIONS
+        ]
+    found = make_statement(tenant, answers)
+    if output is StatementOutput.JSON:
+        print_json(found)
+    else:
+        print(statement_csv(found) if output is StatementOutput.CSV else statement_html(found), end="", file=results())
 
 
 def columns_of(answer: UsageAnswer, by: Sequence[str], *, cost: bool) -> tuple[list[str], list[list[Any]]]:
@@ -98,13 +140,8 @@ def _write_csv(answer: UsageAnswer, *, cost: bool) -> None:
     headings, rows = columns_of(answer, _dimensions(answer), cost=cost)
     writer = csv.writer(results(), lineterminator="\n")
     writer.writerow(headings)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    writer.writerows([plain_cell(each) if isinstance(each, str) else each for each in row] for row in rows)
     _print_missing(answer)
-
-
-def _cell(value: Any) -> Any:
-    """Return a value of a CSV file; a text that a spreadsheet would read as a formula is quoted."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
 
 
 def _write_parquet(answer: UsageAnswer, *, cost: bool) -> None:

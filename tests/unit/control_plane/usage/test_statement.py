@@ -1,0 +1,69 @@
+"""The month-end statement of a tenant, as CSV and as a page."""
+
+from __future__ import annotations
+
+import csv
+from datetime import date
+from io import StringIO
+
+import pytest
+
+from control_plane.usage.statement import make_statement, month_of, statement_csv, statement_html
+from control_plane.usage.usage_request import UsageAnswer, UsageRow
+
+FIRST, LAST = date(2026, 11, 1), date(2026, 11, 30)
+
+
+def row(group: dict[str, str], requests: int, price: float) -> UsageRow:
+    return UsageRow(group, requests, 0, requests, 10 * requests, 0, 2 * requests, 0, 0, 1.0, 0.0, 0, price, 0.1)
+
+
+def answer(*rows: UsageRow, missing: tuple[str, ...] = ()) -> UsageAnswer:
+    return UsageAnswer(FIRST, LAST, rows, 1, missing, "EUR")
+
+
+STATEMENT = make_statement(
+    "acme",
+    [
+        answer(
+            row({"model": "=llama", "outcome": "ok"}, 990, 9.5),
+            row({"model": "=llama", "outcome": "engine_cut"}, 10, 0.0),
+            row({"model": "sdxl", "outcome": "client_left"}, 100, 0.5),
+            missing=("<eu> is missing",),
+        ),
+        answer(row({"key": "psk-1"}, 1000, 9.5), row({"key": ""}, 100, 0.5)),
+        answer(row({"day": "2026-11-27"}, 1100, 10.0), missing=("<eu> is missing",)),
+    ],
+)
+
+
+def test_a_statement_sums_up_models_and_the_share_of_answered_requests() -> None:
+    assert [(name, each.requests, each.price) for name, each in STATEMENT.by_model] == [
+        ("=llama", 1000, 9.5),
+        ("sdxl", 100, 0.5),
+    ]
+    assert (STATEMENT.total.requests, STATEMENT.total.price, STATEMENT.currency) == (1100, 10.0, "EUR")
+    assert STATEMENT.answered == 0.99
+    assert STATEMENT.missing == ("<eu> is missing",)
+
+
+def test_the_csv_has_each_part_and_no_formula() -> None:
+    lines = list(csv.DictReader(StringIO(statement_csv(STATEMENT))))
+    assert [line["by"] for line in lines] == ["model", "model", "key", "key", "day", "total"]
+    assert lines[0]["name"] == "'=llama"
+    assert (lines[-1]["price"], lines[-1]["currency"], lines[-1]["from"]) == ("10.0", "EUR", "2026-11-01")
+
+
+def test_the_page_shows_what_is_missing_as_text() -> None:
+    page = statement_html(STATEMENT)
+    assert "&lt;eu&gt; is missing" in page
+    assert "Answered: 99.000%" in page
+    assert "<script" not in page
+
+
+def test_months_are_whole() -> None:
+    assert month_of("2026-11") == (FIRST, LAST)
+    assert month_of("2028-02") == (date(2028, 2, 1), date(2028, 2, 29))
+    for text in ("2026", "2026-13", "2026-1-1", "11-2026"):
+        with pytest.raises(ValueError, match=r"month|isoformat|Invalid"):
+            month_of(text)
