@@ -24,8 +24,10 @@ from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_urls, url
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
 from tests.support.live_planets import BETWEEN_S, BODY, KEY, running
+from tests.support.tiers import TIERS
 from tests.ui import large_fleet_checks, planet_checks, report_checks
 from tests.ui.checks import OUT, PATIENCE_MS
+from tests.ui.tenant_checks import tenants
 
 POLICY = OUT / "policy"
 """The policy of the planet, which a check changes."""
@@ -296,7 +298,7 @@ async def phone(page: Page, planet: Planet, token: str) -> None:
     """At the width of a phone nothing but tables scrolls sideways, in every view."""
     before = page.viewport_size
     await page.set_viewport_size({"width": 390, "height": 844})
-    for view in ("now", "region/eu-de", "change", "ask", "past"):
+    for view in ("now", "region/eu-de", "change", "ask", "tenants", "past"):
         await page.goto(page.url.partition("#")[0] + f"#/{view}")
         ready = page.locator("form" if view == "ask" else ".map .region" if view == "past" else "main table")
         await expect(ready.first).to_be_visible(timeout=PATIENCE_MS)
@@ -330,6 +332,7 @@ CHECKS: tuple[Check, ...] = (
     roll_back,
     ask,
     past,
+    tenants,
     phone,
     lost_region,
     lost_control_plane,
@@ -397,4 +400,5 @@ if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(POLICY, ignore_errors=True)
     shutil.copytree(SHIPPED_BUNDLE, POLICY)
+    (POLICY / "tiers.yaml").write_text(TIERS)
     sys.exit(asyncio.run(main()))

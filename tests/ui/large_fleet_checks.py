@@ -27,7 +27,7 @@ PAGES = 20
 CPU_S = 15.0
 """Time (s) for which the CPU time of a control plane is measured."""
 
-VIEWS = ("now", "region/eu-de", "change", "ask", "past")
+VIEWS = ("now", "region/eu-de", "change", "ask", "tenants", "past")
 
 FRAMES = """seconds => new Promise(resolve => {
   const gaps = [];

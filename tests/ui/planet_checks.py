@@ -11,7 +11,14 @@ from lab.planet.planet import Planet
 from tests.ui.accessibility import findings
 from tests.ui.checks import OUT, PATIENCE_MS, checked, cpu_share
 
-VIEWS = {"now": ".region", "region/eu-de": ".cell", "change": "table", "ask": "form", "past": "output"}
+VIEWS = {
+    "now": ".region",
+    "region/eu-de": ".cell",
+    "change": "table",
+    "ask": "form",
+    "tenants": "table",
+    "past": "output",
+}
 """What each view shows once it has read its data."""
 
 PAGES = 20

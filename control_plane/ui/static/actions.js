@@ -16,7 +16,8 @@ export const actionButton = (label, action) => h("button", { type: "button", onc
 /**
  * A dialog. `preview` returns what to show, what `act` needs of it, and why the action would be rejected, if it would; it is
  * needed before `act`, which also gets the reason. A change of a field needs a new preview. An action that would be rejected
- * cannot be confirmed, unless an admin forces it against the guard rails.
+ * cannot be confirmed, unless an admin forces it against the guard rails. `done` is the text afterwards, or a function that
+ * returns it for the response.
  */
 function open({ title, confirm, fields = {}, admin = false, preview, act, done }) {
   const reason = h("input", { name: "reason", required: true, maxlength: "500", autocomplete: "off" });
@@ -44,15 +45,16 @@ function open({ title, confirm, fields = {}, admin = false, preview, act, done }
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     run(line, async () => {
+      let made;
       try {
-        await act(reason.value, found.known, force.checked);
+        made = await act(reason.value, found.known, force.checked);
       } catch (error) {
         forced.hidden = !(admin && error.problem?.guard);
         if (error.problem?.guard) shown.replaceChildren(guardRails(error.problem));
         throw error;
       }
       submit.disabled = look.disabled = true;
-      return done;
+      return typeof done === "function" ? done(made) : done;
     });
   });
   const dialog = h("dialog", { "aria-label": title, onclose: () => dialog.remove() }, form);

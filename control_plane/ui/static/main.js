@@ -10,6 +10,7 @@ import { NowView } from "./now.js";
 import { PastView } from "./past.js";
 import { RegionView } from "./region.js";
 import { forget, renew, resume, showSignIn } from "./signin.js";
+import { TenantsView, TenantView } from "./tenants.js";
 
 /** Period (ms) of what a view reads itself while nothing happens; an event causes a read at once. */
 const PERIOD_MS = 5000;
@@ -47,6 +48,7 @@ class Page {
       change: () => new ChangeView(this.caller),
       ask: () => new AskView(),
       past: () => new PastView(),
+      tenants: () => (argument ? new TenantView(decodeURIComponent(argument), this.caller) : new TenantsView(this.caller)),
     };
     this.view = (views[name] ?? views.now)();
     main.replaceChildren(this.view.element);
