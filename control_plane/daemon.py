@@ -28,6 +28,7 @@ from control_plane.api.leader_forwarding import ControlPlanePeers
 from control_plane.api.routes import (
     audit_routes,
     budget_leases_routes,
+    budgets_routes,
     capacity_routes,
     drills_routes,
     events_routes,
@@ -84,6 +85,7 @@ from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
 from control_plane.tenants import budget_leader
 from control_plane.tenants.budget_leader import BudgetLeader
+from control_plane.tenants.budget_metrics import BudgetMetrics
 from control_plane.tenants.issuer_key_publisher import TICK_S as ISSUER_TICK_S
 from control_plane.tenants.issuer_key_publisher import IssuerKeyPublisher
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
@@ -187,6 +189,7 @@ class ControlPlane:
             lambda: {name: member.region for name, member in self._mirrors.agents.values.items()},
             self._budget_of,
             MoneyCheckpoint(store),
+            BudgetMetrics(self.metrics.registry),
             clock,
         )
         self._revocations = SessionRevocations(store, self.audit, rng=rng)
@@ -290,6 +293,7 @@ class ControlPlane:
                 what_if_routes.routes(view, self.overrides, self._evaluator),
                 fleet_routes.routes(reporter, view),
                 tenants_routes.routes(self._tenants, view),
+                budgets_routes.routes(self._budgets, view, self._tenants.find),
                 tenant_keys_routes.routes(self._tenants, view),
                 revoked_keys_routes.routes(self._key_revocations, self._tenants, view),
                 capacity_routes.routes(self._planning),

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from adapters.store.config_store import StoreError
+from control_plane.tenants.budget_metrics import BudgetMetrics
 from control_plane.tenants.money_checkpoint import MoneyCheckpoint
 from penstock.policy.kinds.budgets import Budget
 from penstock.tenancy.budget_lease import BudgetKey
@@ -50,6 +51,7 @@ class BudgetLeader:
         agents: returns the registered agents: names in the fleet (`region/name`), with their regions.
         limits: returns the budget with a key; None if there is none.
         checkpoint: keeps the totals of money.
+        metrics: counts leases, and shows overshoot.
         wall_clock: Unix time (s).
     """
 
@@ -59,12 +61,14 @@ class BudgetLeader:
         agents: Callable[[], dict[str, str]],
         limits: Callable[[BudgetKey], Budget | None],
         checkpoint: MoneyCheckpoint,
-        wall_clock: Callable[[], float],
+        metrics: BudgetMetrics,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._epoch = epoch
         self._agents = agents
         self._limits = limits
         self._checkpoint = checkpoint
+        self._metrics = metrics
         self._wall_clock = wall_clock
         self.fleet: FleetBudgets | None = None
         """The budgets of this leadership; None while another control plane leads."""
@@ -85,8 +89,9 @@ class BudgetLeader:
         fleet = self._leading()
         sender = request.sender
         try:
-            fleet.receive(request, time.monotonic(), self._wall_clock())
-            answer = self._answer(fleet, request)
+            with self._metrics.exchange_duration.time():
+                fleet.receive(request, time.monotonic(), self._wall_clock())
+                answer = self._answer(fleet, request)
             if answer.is_empty and request.wait_s and request.leader == fleet.epoch:
                 answer = await self._answer_later(fleet, request)
         except StaleExchange as error:
@@ -99,8 +104,10 @@ class BudgetLeader:
         """Begin or end the division of budgets with the leadership; end leases; save totals of money."""
         epoch = self._epoch()
         if epoch is None:
-            self.fleet = None
-            self._wake(self._waiting)
+            if self.fleet is not None:
+                self.fleet = None
+                self._metrics.clear()
+                self._wake(self._waiting)
             return
         if self.fleet is None or self.fleet.epoch != epoch:
             self.fleet = None
@@ -114,6 +121,7 @@ class BudgetLeader:
         fleet.set_agents(self._agents(), time.monotonic())
         fleet.tick(time.monotonic(), self._wall_clock())
         self._wake_all_of(fleet)
+        self._metrics.show(fleet)
         await self._checkpoint.save(fleet, epoch)
 
     def _leading(self) -> FleetBudgets:

@@ -30,7 +30,7 @@ from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 MAX_SENDERS: Final = 65_536
 """Maximum number of senders (a tenant, and one of its keys) whose budgets are cached; the oldest is evicted first."""
 
-IDLE_S: Final = 60.0
+IDLE_S: Final = 600.0
 """Time (s) without requests after which a meter is closed."""
 
 CHECK_S: Final = 1.0

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from random import Random
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from adapters.store import keys
 from adapters.store.codec import encode
@@ -15,6 +16,7 @@ from adapters.store.members import Member
 from adapters.store.memory_store import MemoryStore
 from control_plane.tenants import money_checkpoint
 from control_plane.tenants.budget_leader import BudgetLeader, ExchangeRefused
+from control_plane.tenants.budget_metrics import BudgetMetrics
 from control_plane.tenants.money_checkpoint import MoneyCheckpoint
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.tenancy.agent_leases import Sender
@@ -46,9 +48,8 @@ class Leader(SmallHttp):
         self.epoch: int | None = None
         self.agents = {"eu/a": "eu", "eu/b": "eu"}
         self.forges = False
-        self.part = BudgetLeader(
-            lambda: self.epoch, lambda: self.agents, BUDGETS.get, MoneyCheckpoint(store), time.time
-        )
+        metrics = BudgetMetrics(CollectorRegistry())
+        self.part = BudgetLeader(lambda: self.epoch, lambda: self.agents, BUDGETS.get, MoneyCheckpoint(store), metrics)
 
     async def lead(self, store: MemoryStore) -> None:
         """Win the election."""

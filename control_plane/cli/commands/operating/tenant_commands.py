@@ -10,7 +10,7 @@ import typer
 from control_plane.cli.api_client import ApiClient
 from control_plane.cli.budget_arguments import BudgetOption, budget_bodies
 from control_plane.cli.command_options import FleetOptions, OptionalReasonOption, ReasonOption, with_fleet_options
-from control_plane.cli.commands.operating import revoked_key_commands, tenant_key_commands
+from control_plane.cli.commands.operating import revoked_key_commands, tenant_budgets_command, tenant_key_commands
 from control_plane.cli.commands.operating.tenant_key_commands import NameArgument, keys_of, path_of
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
@@ -24,6 +24,7 @@ from penstock.policy.fields import Label
 
 app = typer.Typer(no_args_is_help=True, help="Create and change tenants and their API keys.")
 app.add_typer(tenant_key_commands.app, name="key")
+app.command("budgets")(tenant_budgets_command.budgets)
 
 PATH = "/v1/tenants"
 ANY_STATE = {"if-match": "*"}
