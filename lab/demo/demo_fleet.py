@@ -12,7 +12,7 @@ from random import Random
 
 from lab.demo.inputs import DemoInputs
 from lab.geoip import write_geoip
-from lab.planet.bundle import write_bundle
+from lab.planet.bundle import usage_store_file, write_bundle
 from lab.planet.configs import FleetFiles
 from lab.planet.planet import Launch, Planet
 from lab.planet.planet_ports import assign_ports
@@ -44,7 +44,9 @@ async def demo_fleet(
     directory = Path(tempfile.mkdtemp(prefix="penstock-fleet-"))
     try:
         ports = assign_ports([*inputs.topology.port_names(), *more_ports], port_base, Random())
-        write_bundle(directory / "policy", inputs.bundle)
+        quiet = inputs.topology.region_names[-1]
+        store = usage_store_file(directory / "usage", quiet)
+        write_bundle(directory / "policy", {**inputs.bundle, "usage-store.yaml": store})
         geoip_file = inputs.geoip_file or directory / "sites.mmdb"
         if inputs.geoip_file is None:
             write_geoip(geoip_file)

@@ -104,6 +104,51 @@ class Sighting(msgspec.Struct, frozen=True):
         return self.region not in self.required
 
 
+class TenantRequest(msgspec.Struct, frozen=True):
+    """One request of the scene of tenants."""
+
+    tenant: str
+    id: str
+    """Value of the response's `x-request-id`; empty without a response."""
+    status: int
+    """HTTP status; 0 without a response."""
+    took_s: float
+    detail: str = ""
+    """The message of a refusal, or the error."""
+
+
+class Billed(msgspec.Struct, frozen=True):
+    """The ledger's record of one request."""
+
+    id: str
+    tenant: str
+    outcome: str
+    output_tokens: int
+    is_estimated: bool
+
+
+class TenantScene(msgspec.Struct, frozen=True):
+    """The records of the scene of tenants. Times are in seconds since the start of the schedule."""
+
+    began_at_s: float
+    requests: tuple[TenantRequest, ...]
+    revoked_at_s: float | None
+    """Time at which the control plane had revoked the key; None if it did not."""
+    stream_ended_at_s: float | None
+    """Time at which the stream with this key ended; None if it did not end in time."""
+    status_after_revocation: int
+    """Status of a request with the revoked key."""
+    billed: tuple[Billed, ...]
+    generated: dict[str, int]
+    """Tokens that engines generated, by request id, as the witness recorded them."""
+    flood_s: float
+    """Duration (s) of the flood."""
+
+    def of(self, tenant: str) -> tuple[TenantRequest, ...]:
+        """Return the requests of a tenant."""
+        return tuple(request for request in self.requests if request.tenant == tenant)
+
+
 class EventKind(StrEnum):
     """Kinds of events on the timeline."""
 
@@ -117,6 +162,8 @@ class EventKind(StrEnum):
     NEW_LEADER = "new_leader"
     ETCD_KILLED = "etcd_killed"
     REDIS_KILLED = "redis_killed"
+    FLOOD_BEGAN = "flood_began"
+    KEY_REVOKED = "key_revoked"
     UNEXPECTED_EXIT = "unexpected_exit"
 
 
@@ -142,6 +189,8 @@ class Run(msgspec.Struct, frozen=True):
     failback_ramp_s: float
     """Failback ramp (s) of the policy."""
     images: tuple[ImageJob, ...] = ()
+    tenants: TenantScene | None = None
+    """None if the scene did not end."""
     processes: int = 0
     """Number of processes of the fleet, whose exits were observed."""
 

@@ -16,6 +16,9 @@ LOST_S = 8.0
 RETURN_S = 19.0
 """Time (s) for a region to start, to complete its failback ramp, and to keep its share."""
 
+TENANTS_S = 9.0
+"""Time (s) for a flood of one tenant, a quiet tenant beside it, and the revocation of a key."""
+
 ELECTION_S = 5.0
 """Time (s) from the kill of the leader to the kill of etcd, in which a new leader is elected."""
 
@@ -29,6 +32,7 @@ class PhaseName(StrEnum):
     STEADY = "steady"
     SURGE = "surge"
     REGION_LOSS = "region_loss"
+    TENANTS = "tenants"
     CONTROL_LOSS = "control_loss"
 
 
@@ -52,6 +56,7 @@ class ActName(StrEnum):
     SURGE_ENDS = "surge_ends"
     KILL_REGION = "kill_region"
     START_REGION = "start_region"
+    TENANTS = "tenants"
     KILL_LEADER = "kill_leader"
     KILL_ETCD = "kill_etcd"
     KILL_REDIS = "kill_redis"
@@ -98,7 +103,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 def full_scenario(surge_region: str, surge_factor: float, lost_region: str, *, pace: float = 1.0) -> Scenario:
-    """Return the scenario of the demo, which takes 80 s at `pace` 1.
+    """Return the scenario of the demo, which takes 90 s at `pace` 1.
 
     Args:
         surge_region: the region whose clients multiply their demand during the surge.
@@ -110,6 +115,7 @@ def full_scenario(surge_region: str, surge_factor: float, lost_region: str, *, p
         (PhaseName.STEADY, "Steady state", STEADY_S * pace),
         (PhaseName.SURGE, "A surge and its end", SURGE_S * pace + SETTLE_S),
         (PhaseName.REGION_LOSS, "A region dies and returns", BEFORE_LOSS_S + LOST_S * pace + RETURN_S),
+        (PhaseName.TENANTS, "A tenant floods, a key is revoked", TENANTS_S),
         (
             PhaseName.CONTROL_LOSS,
             "The control plane dies",
@@ -120,13 +126,14 @@ def full_scenario(surge_region: str, surge_factor: float, lost_region: str, *, p
     for name, title, length_s in parts:
         phases.append(Phase(name, title, at_s, at_s + length_s))
         at_s += length_s
-    surge, loss, control = (phase.from_s for phase in phases[1:])
+    surge, loss, tenants, control = (phase.from_s for phase in phases[1:])
     killed, leaderless = loss + BEFORE_LOSS_S, control + BEFORE_LOSS_S
     acts = (
         Act(ActName.SURGE_BEGINS, surge),
         Act(ActName.SURGE_ENDS, surge + SURGE_S * pace),
         Act(ActName.KILL_REGION, killed),
         Act(ActName.START_REGION, killed + LOST_S * pace),
+        Act(ActName.TENANTS, tenants),
         Act(ActName.KILL_LEADER, leaderless),
         Act(ActName.KILL_ETCD, leaderless + ELECTION_S),
         Act(ActName.KILL_REDIS, leaderless + ELECTION_S + WITHOUT_ETCD_S),

@@ -8,19 +8,23 @@ from bisect import bisect
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import httpx
+
 from adapters.servers.errors import ServerError
 from lab.demo.clients import as_served, entries_of
 from lab.demo.images.image_accounting import accounted_work_s
 from lab.demo.inputs import DemoInputs
-from lab.demo.records import Event, EventKind, ImageJob, Run, Served
+from lab.demo.records import Event, EventKind, ImageJob, Run, Served, TenantScene
 from lab.demo.records import Outcome as Ending
 from lab.demo.scenario import Act, ActName
 from lab.demo.screen import Screen
 from lab.demo.tally import Tally
+from lab.demo.tenants.tenant_scene import TenantStage
 from lab.demo.witness_watch import WitnessWatch
+from lab.planet.configs import control_plane_urls, url
 from lab.planet.fleet_watch import LOOK_EVERY_S, FleetWatch
 from lab.planet.planet import Planet, control_plane_process
-from lab.planet.topology import IMAGE_MODEL
+from lab.planet.topology import IMAGE_MODEL, agent_port
 from lab.replay.outcome import Outcome
 from lab.replay.replayer import Replayer
 
@@ -51,6 +55,8 @@ STYLES = {
     EventKind.ETCD_KILLED: "bold red",
     EventKind.REDIS_KILLED: "bold red",
     EventKind.UNEXPECTED_EXIT: "bold red",
+    EventKind.FLOOD_BEGAN: "yellow",
+    EventKind.KEY_REVOKED: "cyan",
     EventKind.LOSS_DETECTED: "cyan",
     EventKind.REGION_READY: "green",
     EventKind.NEW_LEADER: "green",
@@ -81,6 +87,7 @@ class Story:
         self._events: list[Event] = []
         self._served: list[Served] = []
         self._is_region_dead = False
+        self._scene: TenantScene | None = None
 
     async def run(self) -> Run:
         """Run the scenario until the last response, and return its records."""
@@ -120,6 +127,7 @@ class Story:
             looks=tuple(self._watch.looks),
             failback_ramp_s=self._failback_ramp_s,
             images=await self._image_jobs(),
+            tenants=self._scene,
             processes=len(self._planet.processes()),
         )
 
@@ -188,6 +196,8 @@ class Story:
                 await self._lose_region(scenario.lost_region)
             case ActName.START_REGION:
                 await self._return_region(scenario.lost_region)
+            case ActName.TENANTS:
+                await self._tenants()
             case ActName.KILL_LEADER:
                 await self._replace_leader()
             case ActName.KILL_ETCD:
@@ -223,6 +233,22 @@ class Story:
             self._note(EventKind.UNEXPECTED_EXIT, f"{region} did not restart: {str(error).splitlines()[0]}")
             return
         self._note(EventKind.REGION_READY, f"{region} is ready; its traffic returns gradually")
+
+    async def _tenants(self) -> None:
+        planet = self._planet
+        region = next(each for each in planet.topology.regions if each.name != self._scenario.lost_region)
+        entry = url(planet.ports[agent_port(region.name, region.agents[0], "traffic")])
+        control_planes = list(control_plane_urls(planet.topology, planet.ports).values())
+        self._note(EventKind.FLOOD_BEGAN, f"a tenant with a budget of 60 requests a minute floods {region.name}")
+        try:
+            scene = await TenantStage(planet, entry, control_planes, self._now).run()
+        except (RuntimeError, httpx.HTTPError) as error:
+            # The checks report that the scene did not end; the rest of the scenario still runs.
+            self._screen.event(self._now(), f"the scene of tenants failed: {error}", "bold red")
+            return
+        self._scene = scene
+        if scene.revoked_at_s is not None:
+            self._note(EventKind.KEY_REVOKED, "the key of a stream in progress was revoked", scene.revoked_at_s)
 
     async def _replace_leader(self) -> None:
         planet = self._planet

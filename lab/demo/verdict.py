@@ -39,6 +39,16 @@ EARLY_RETURN_SHARE = 0.5
 from 0 serves a sixth; the rest is tolerance, since few requests fall into this period."""
 
 
+FLOOD_PER_MINUTE, FLOOD_BURST = 60.0, 10.0
+"""The budget of the tier `trial` (lab/planet/tenants.yaml)."""
+
+MAX_OVERSHOOT = 0.05
+"""Maximum share (0-1) by which the fleet may exceed a budget."""
+
+REVOKED_WITHIN_S = 1.0
+"""Maximum time (s) from the revocation of a key to the end of its streams."""
+
+
 def judge(run: Run) -> tuple[Finding, ...]:
     """Run every check, in report order."""
     return tuple(check(run) for check in _CHECKS)
@@ -214,6 +224,64 @@ def _images(run: Run) -> Finding:
     return finding("image jobs", holds, min(found.answered, found.governed), says)
 
 
+def _flood(run: Run) -> Finding:
+    scene = run.tenants
+    if scene is None:
+        return finding("budget of a flood", False, 0, "the scene of tenants did not end", PhaseName.TENANTS)
+    asked = scene.of("flood")
+    served = sum(request.status == 200 for request in asked)
+    refused = [request for request in asked if request.status == 429]
+    named = [request for request in refused if "60 requests per minute" in request.detail]
+    most = (FLOOD_BURST + FLOOD_PER_MINUTE / 60 * scene.flood_s) * (1.0 + MAX_OVERSHOOT)
+    holds = FLOOD_BURST / 2 <= served <= most and len(named) == len(refused) == len(asked) - served
+    says = (
+        f"{served} of {len(asked)} requests in {scene.flood_s:g} s were served within a budget of "
+        f"{FLOOD_PER_MINUTE:g} a minute and {FLOOD_BURST:g} at once, over all regions; {len(refused)} were refused, "
+        f"{len(named)} with the name of the budget"
+    )
+    return finding("budget of a flood", holds, len(refused), says, PhaseName.TENANTS)
+
+
+def _quiet(run: Run) -> Finding:
+    asked = run.tenants.of("quiet") if run.tenants is not None else ()
+    served = sorted(request.took_s for request in asked if request.status == 200)
+    slowest = seconds(served[-1] if served else None)
+    says = f"{len(served)} of {len(asked)} requests of a tenant beside the flood were served, the slowest in {slowest}"
+    return finding("a quiet tenant", len(served) == len(asked), len(asked), says, PhaseName.TENANTS)
+
+
+def _revoked_key(run: Run) -> Finding:
+    scene = run.tenants
+    revoked, ended = (scene.revoked_at_s, scene.stream_ended_at_s) if scene is not None else (None, None)
+    took_s = ended - revoked if ended is not None and revoked is not None else None
+    after = scene.status_after_revocation if scene is not None else 0
+    says = f"the stream with the key ended {seconds(took_s)} after the revocation; then the key answers {after}"
+    holds = took_s is not None and took_s <= REVOKED_WITHIN_S and after == 401
+    return finding("a revoked key", holds, revoked is not None, says, PhaseName.TENANTS)
+
+
+def _bill(run: Run) -> Finding:
+    scene = run.tenants
+    if scene is None:
+        return finding("the bill", False, 0, "the scene of tenants did not end", PhaseName.TENANTS)
+    ran = {request.id for request in scene.requests if request.status == 200}
+    billed = Counter(record.id for record in scene.billed if record.outcome != "refused")
+    wrong = [
+        record.id
+        for record in scene.billed
+        if record.outcome == "ok" and record.output_tokens != scene.generated.get(record.id)
+    ]
+    missing, twice = ran - billed.keys(), [id for id, times in billed.items() if times > 1]
+    tokens = sum(record.output_tokens for record in scene.billed)
+    estimated = sum(record.is_estimated for record in scene.billed)
+    says = (
+        f"{sum(billed.values())} records of {len(ran)} requests of the scene with {tokens} tokens, {estimated} of them "
+        f"estimated; {len(missing)} missing, {len(twice)} twice, {len(wrong)} other than the engines' witness"
+    )
+    holds = not missing and not twice and not wrong and billed.keys() <= ran
+    return finding("the bill", holds, len(ran), says, PhaseName.TENANTS)
+
+
 def _no_unexpected_exit(run: Run) -> Finding:
     exits = [event for event in run.events if event.kind is EventKind.UNEXPECTED_EXIT]
     says = f"unexpected exits of {run.processes} processes: {'; '.join(event.text for event in exits) or 'none'}"
@@ -232,6 +300,10 @@ _CHECKS: tuple[Callable[[Run], Finding], ...] = (
     _streams_survive,
     _failures_explained,
     _images,
+    _flood,
+    _quiet,
+    _revoked_key,
+    _bill,
     _new_leader,
     _control_loss,
     _no_unexpected_exit,

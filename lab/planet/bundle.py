@@ -23,6 +23,10 @@ IMAGES_FILE = Path(__file__).with_name("images.yaml")
 """Policy of image jobs, which the demo adds to the shipped bundle."""
 
 
+TENANTS_FILE = Path(__file__).with_name("tenants.yaml")
+"""Tiers of the tenants that the demo creates."""
+
+
 def load_bundle() -> Policy:
     """Read and compile the shipped bundle.
 
@@ -52,8 +56,18 @@ def demo_bundle(matrix: RttMatrix) -> dict[str, str]:
     rtt_ms = {a: {b: matrix.between(a, b) for b in regions} for a in regions}
     routing = yaml.safe_load(files[GEO_ROUTING_FILE]) | {"rtt_ms": rtt_ms}
     files[GEO_ROUTING_FILE] = yaml.safe_dump(routing, sort_keys=False)
-    files[IMAGES_FILE.name] = IMAGES_FILE.read_text(encoding="utf-8")
+    for file in (IMAGES_FILE, TENANTS_FILE):
+        files[f"demo-{file.name}"] = file.read_text(encoding="utf-8")
     return files
+
+
+def usage_store_file(folder: Path, region: str) -> str:
+    """Return the policy file of a usage store in a folder, which holds the records of one region.
+
+    The agents of all other regions keep their records in their spools.
+    """
+    fields = {"name": "demo", "url": f"file://{folder}", "regions": [region]}
+    return yaml.safe_dump({"apiVersion": "penstock/v1", "kind": "UsageStore", **fields}, sort_keys=False)
 
 
 def bench_router_bundle(folder: Path = SHIPPED_BUNDLE, *, continue_streams: bool) -> dict[str, str]:

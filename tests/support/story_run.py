@@ -14,6 +14,7 @@ from lab.demo.demo_workload import EEA
 from lab.demo.records import (
     Answer,
     Attempt,
+    Billed,
     Event,
     EventKind,
     ImageJob,
@@ -21,6 +22,8 @@ from lab.demo.records import (
     Run,
     Served,
     Sighting,
+    TenantRequest,
+    TenantScene,
 )
 from lab.demo.scenario import ActName, PhaseName, full_scenario
 from lab.demo.verdict import judge
@@ -121,7 +124,31 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
         ),
         RAMP_S,
         tuple(images),
+        tenant_scene(scenario.act_at_s(ActName.TENANTS)),
         processes=20,
+    )
+
+
+def tenant_scene(began_at_s: float) -> TenantScene:
+    """A flood of which a budget admits 13 requests, a quiet tenant beside it, and a key that is revoked."""
+    refusal = "tenant flood has used up the budget of 60 requests per minute for the fleet"
+    flood = [TenantRequest("flood", f"flood-{number}", 200, 0.2) for number in range(13)]
+    flood += [TenantRequest("flood", "", 429, 0.01, refusal) for _ in range(200)]
+    quiet = [TenantRequest("quiet", f"quiet-{number}", 200, 0.2) for number in range(9)]
+    leaked = [TenantRequest("leaked", "leaked-0", 200, 1.9), TenantRequest("leaked", "", 401, 0.01)]
+    served = [request for request in (*flood, *quiet) if request.status == 200]
+    return TenantScene(
+        began_at_s=began_at_s,
+        requests=(*flood, *quiet, *leaked),
+        revoked_at_s=began_at_s + 1.6,
+        stream_ended_at_s=began_at_s + 1.7,
+        status_after_revocation=401,
+        billed=(
+            *(Billed(request.id, request.tenant, "ok", 16, False) for request in served),
+            Billed("leaked-0", "leaked", "revoked", 120, True),
+        ),
+        generated={request.id: 16 for request in served} | {"leaked-0": 124},
+        flood_s=4.1,
     )
 
 

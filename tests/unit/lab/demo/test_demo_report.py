@@ -35,7 +35,13 @@ def test_the_report_has_all_documented_fields(tmp_path: Path) -> None:
     assert set(report["latency"]) == set(REGIONS)
     for row in report["latency"].values():
         assert row["ttft_p50_ms"] <= row["ttft_p99_ms"] <= row["e2e_p99_ms"]
-    assert [phase["name"] for phase in report["phases"]] == ["steady", "surge", "region_loss", "control_loss"]
+    assert [phase["name"] for phase in report["phases"]] == [
+        "steady",
+        "surge",
+        "region_loss",
+        "tenants",
+        "control_loss",
+    ]
 
 
 def test_the_counts_of_a_report_add_up() -> None:
@@ -101,10 +107,10 @@ def test_the_page_names_the_failed_checks() -> None:
     number = next(n for n, request in enumerate(RUN.served) if len(request.attempts) == 1)
     run = change(RUN, number, outcome=Outcome.REFUSED)
     page = render_page(report_of(run), run)
-    assert "1 of 14 checks failed" in page
+    assert "1 of 18 checks failed" in page
     assert "Every promise was kept" in render_page(report_of(RUN), RUN)
     checks = shown(page)["checks"]
-    assert len(checks) == 14
+    assert len(checks) == 18
     assert [check["name"] for check in checks if not check["passed"]] == ["nearest permitted region"]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from lab.demo.findings import NOTHING
 from lab.demo.measure import Kind, failback_s, failover, kind_of
-from lab.demo.records import Answer, Attempt, EventKind, Outcome, Run, Served, Sighting
+from lab.demo.records import Answer, Attempt, EventKind, Outcome, Run, Served, Sighting, TenantRequest
 from lab.demo.scenario import ActName, PhaseName
 from lab.demo.verdict import judge
 from lab.planet.fleet_watch import Look
@@ -34,7 +36,7 @@ def each_served(run: Run, change_request: Callable[[object], object]) -> Run:
 
 def test_a_good_run_passes_every_check() -> None:
     assert missed(RUN) == set()
-    assert len(judge(RUN)) == 14
+    assert len(judge(RUN)) == 18
 
 
 def test_a_run_in_which_nothing_happened_passes_no_check() -> None:
@@ -112,6 +114,41 @@ def test_an_image_job_that_no_agent_logged_is_missed_unless_the_agent_was_killed
 
 def test_a_run_without_images_proves_nothing_about_them() -> None:
     assert missed(replaced(RUN, images=())) == {"image jobs"}
+
+
+def changed_scene(**fields: Any) -> Run:
+    assert RUN.tenants is not None
+    return replaced(RUN, tenants=replace(RUN.tenants, **fields))
+
+
+SCENE = RUN.tenants
+assert SCENE is not None
+FLOOD, BILLED = SCENE.of("flood"), SCENE.billed
+
+
+@pytest.mark.parametrize(
+    ("fields", "check"),
+    [
+        ({"requests": (*SCENE.requests, *(replace(FLOOD[0], id=f"more-{n}") for n in range(3)))}, "budget of a flood"),
+        ({"requests": tuple(each for each in SCENE.requests if each not in FLOOD[:9])}, "budget of a flood"),
+        ({"requests": (*SCENE.requests, replace(FLOOD[-1], detail="too many requests"))}, "budget of a flood"),
+        ({"requests": (*SCENE.requests, TenantRequest("quiet", "", 429, 0.0))}, "a quiet tenant"),
+        ({"stream_ended_at_s": None}, "a revoked key"),
+        ({"stream_ended_at_s": SCENE.revoked_at_s + 1.1}, "a revoked key"),
+        ({"status_after_revocation": 200}, "a revoked key"),
+        ({"billed": BILLED[1:]}, "the bill"),
+        ({"billed": (*BILLED, BILLED[0])}, "the bill"),
+        ({"billed": (replace(BILLED[0], output_tokens=17), *BILLED[1:])}, "the bill"),
+        ({"billed": (*BILLED, replace(BILLED[0], id="invented"))}, "the bill"),
+    ],
+)
+def test_each_defect_of_the_scene_of_tenants_is_missed(fields: dict[str, Any], check: str) -> None:
+    assert check in missed(changed_scene(**fields))
+    assert missed(changed_scene(**fields)) <= {check, "the bill"}
+
+
+def test_a_scene_that_did_not_end_proves_nothing() -> None:
+    assert missed(replaced(RUN, tenants=None)) == {"budget of a flood", "a quiet tenant", "a revoked key", "the bill"}
 
 
 def test_a_redirected_client_that_was_not_served_is_missed() -> None:
