@@ -74,10 +74,10 @@ MAX_S: Final = float_info.max
 MAX_DRAWS: Final = 8
 """Maximum number of random draws for two open endpoints; after these, all endpoints are scanned."""
 
-CLOSED: Final = (NO_SCORE, 0.0, 0.0)
+CLOSED = (NO_SCORE, 0.0, 0.0)
 """The coefficients of an endpoint that accepts no request."""
 
-AT_ONCE: Final = (0.0, 0.0, 0.0)
+AT_ONCE = (0.0, 0.0, 0.0)
 """The coefficients of an endpoint on trial, which receives the next request."""
 
 

@@ -38,9 +38,16 @@ def problems(source: str) -> list[str]:
                     for each in body
                     if isinstance(each, ast.Assign) and any(isinstance(target, ast.Tuple) for target in each.targets)
                 ]
+            # mypyc 2.4 takes such a constant for one without a value.
+            case ast.AnnAssign(value=ast.Tuple(elts=elements)) if any(map(_is_float, elements)):
+                found.append(f"{node.lineno}: a constant tuple with floats has no value; declare it without Final")
             case ast.Compare(ops=[ast.Is() | ast.IsNot()], comparators=[other]) if ast.unparse(other) in tuples:
                 found.append(f"{node.lineno}: a tuple of numbers has no identity")
     return found
+
+
+def _is_float(element: ast.expr) -> bool:
+    return isinstance(element, ast.Constant) and isinstance(element.value, float)
 
 
 def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
@@ -80,7 +87,8 @@ def test_a_compiled_module_has_nothing_that_would_do_something_else(file: str) -
             "1: e is bound to exceptions of two types in f",
         ),
         ("_A, _B = E.A, E.B", "1: names assigned together are no constants; declare each as Final"),
-        ("SHUT: Final = (1.0, 2.0)\nopen = terms is not SHUT", "2: a tuple of numbers has no identity"),
+        ("SHUT: Final = (1, 2)\nopen = terms is not SHUT", "2: a tuple of numbers has no identity"),
+        ("SHUT: Final = (1.0, 2.0)", "1: a constant tuple with floats has no value; declare it without Final"),
         ("rest = view[os.write(descriptor, view):]", "1: a call in the bounds of a slice is made twice"),
     ],
 )
