@@ -278,7 +278,8 @@ def _bill(run: Run) -> Finding:
         f"{sum(billed.values())} records of {len(ran)} requests of the scene with {tokens} tokens, {estimated} of them "
         f"estimated; {len(missing)} missing, {len(twice)} twice, {len(wrong)} other than the engines' witness"
     )
-    holds = not missing and not twice and not wrong and billed.keys() <= ran
+    invented = {record.id for record in scene.billed if record.outcome == "ok"} - ran
+    holds = not missing and not twice and not wrong and not invented
     return finding("the bill", holds, len(ran), says, PhaseName.TENANTS)
 
 

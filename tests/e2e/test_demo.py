@@ -18,6 +18,9 @@ ON_A_QUIET_MACHINE = {
     "streams continue",
     "ramped failback",
     "image jobs",
+    "budget of a flood",
+    "a quiet tenant",
+    "a revoked key",
     "a new leader",
     "serving goes on",
 }
