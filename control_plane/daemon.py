@@ -210,7 +210,11 @@ class ControlPlane:
         self._repair_rounds = PeriodicJob(self._repair_revocations, REPAIR_S)
         self._budget_rounds = PeriodicJob(self._budgets.tick, budget_leader.TICK_S)
         self._issuer_keys = IssuerKeyPublisher(
-            store, lambda: (self.view.policy, self.view.staged_policy), lambda: self.elector.epoch, rng
+            store,
+            lambda: (self.view.policy, self.view.staged_policy),
+            lambda: self.elector.epoch,
+            rng,
+            on_ages=self.metrics.show_issuers,
         )
         self._issuer_rounds = PeriodicJob(self._issuer_keys.tick, ISSUER_TICK_S)
         self._scheduler = AsyncIOScheduler(

@@ -176,6 +176,11 @@ class ControlPlaneMetrics:
             "utilisation target, or `region_loss`, to serve it after the worst loss of one region.",
             ("region", "model", "scenario"),
         )
+        self._issuer_keys_age = self._gauge(
+            "issuer_keys_age_seconds",
+            "Seconds since the keys of an identity provider were fetched last; only at the leader.",
+            ("issuer",),
+        )
         self._arc_share = self._gauge(
             "arc_share",
             "Share (0-1) of an origin's demand for a model and residency class that the plan assigns to a server.",
@@ -295,6 +300,12 @@ class ControlPlaneMetrics:
         self._capacity_shortfall.clear()
         for key, slots in worst.items():
             self._capacity_shortfall.labels(*key).set(slots)
+
+    def show_issuers(self, ages_s: Mapping[str, float]) -> None:
+        """Set the age (s) of the keys of identity providers, by issuer; issuers that are absent are removed."""
+        self._issuer_keys_age.clear()
+        for issuer, age_s in ages_s.items():
+            self._issuer_keys_age.labels(issuer).set(age_s)
 
     def set_policy(self, digest: str) -> None:
         """Set the digest of the policy in force in most regions."""

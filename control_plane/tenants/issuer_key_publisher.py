@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
-from typing import Any
 
 import httpx
 import msgspec
@@ -50,6 +49,7 @@ class IssuerKeyPublisher:
         policies: returns the policy in force and the one that is rolled out, as far as they are known.
         epoch: returns the fencing epoch of this control plane while it leads, else None.
         clock: monotonic time (s).
+        on_ages: called with the age (s) of the keys of each issuer; inf before the first fetch, and none at followers.
     """
 
     def __init__(
@@ -59,6 +59,8 @@ class IssuerKeyPublisher:
         epoch: Callable[[], int | None],
         rng: Random,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        on_ages: Callable[[Mapping[str, float]], None] = lambda ages_s: None,
     ) -> None:
         self._store = store
         self._http: httpx.AsyncClient | None = None
@@ -66,6 +68,7 @@ class IssuerKeyPublisher:
         self._policies = policies
         self._epoch = epoch
         self._clock = clock
+        self._on_ages = on_ages
         self._fetched: dict[str, _Fetched] = {}
         """By URL of the key set."""
         self._published = Mirror(store, keys.ISSUERS, IssuerKeySet, rng=rng)
@@ -74,6 +77,7 @@ class IssuerKeyPublisher:
     async def tick(self) -> None:
         """Fetch the keys that are due, and publish those that have changed; no effect without leadership."""
         if self._epoch() is None or not self.informer.synced:
+            self._on_ages({})
             return
         issuers = self._issuers()
         urls = {issuer.jwks_url for issuer in issuers}
@@ -82,20 +86,13 @@ class IssuerKeyPublisher:
         due = [issuer for issuer in issuers if now - self._of(issuer).tried_at >= issuer.refresh_s]
         # One provider that does not respond must not delay the keys of others.
         await asyncio.gather(*(self._refresh(issuer) for issuer in due))
+        now = self._clock()
+        self._on_ages({issuer.name: now - self._of(issuer).fetched_at for issuer in issuers})
 
     async def close(self) -> None:
         """Close the connections to the providers."""
         if self._http is not None:
             await self._http.aclose()
-
-    def status(self) -> dict[str, dict[str, Any]]:
-        """Return the number of keys of each issuer, the age (s) of the last successful fetch, and the last problem."""
-        now, found = self._clock(), {}
-        for issuer in self._issuers():
-            fetched = self._of(issuer)
-            age_s = None if fetched.fetched_at == float("-inf") else round(now - fetched.fetched_at, 1)
-            found[issuer.name] = {"keys": len(fetched.keys), "age_s": age_s, "problem": fetched.problem}
-        return found
 
     def _issuers(self) -> list[Issuer]:
         """The issuers of all policies; of two with one name, that of the first."""

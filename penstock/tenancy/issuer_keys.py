@@ -67,7 +67,7 @@ def usable_keys(listed: list[Any]) -> dict[str, PublicKey]:
     for jwk in listed:
         key = _usable_key(jwk) if isinstance(jwk, dict) else None
         if key is not None:
-            keys[str(jwk.get("kid", ""))] = key
+            keys[_kid(jwk)] = key
     if not keys:
         raise ValueError("the key set has no key for signatures")
     return keys
@@ -79,12 +79,13 @@ def publishable_keys(body: bytes) -> tuple[dict[str, str], ...]:
     Raises:
         ValueError: `body` is not a key set, or has no usable key.
     """
-    listed = _members(body)
-    usable = usable_keys(listed)
-    found = {str(jwk.get("kid", "")): jwk for jwk in listed if isinstance(jwk, dict) and _usable_key(jwk) is not None}
+    usable = [jwk for jwk in _members(body) if isinstance(jwk, dict) and _usable_key(jwk) is not None]
+    by_kid = {_kid(jwk): jwk for jwk in usable}
+    if not by_kid:
+        raise ValueError("the key set has no key for signatures")
     return tuple(
-        {name: str(found[kid][name]) for name in _PUBLIC_MEMBERS if found[kid].get(name) is not None}
-        for kid in sorted(usable)
+        {name: jwk[name] for name in _PUBLIC_MEMBERS if isinstance(jwk.get(name), str)}
+        for _, jwk in sorted(by_kid.items())
     )
 
 
@@ -98,6 +99,12 @@ def _members(body: bytes) -> list[Any]:
     return found
 
 
+def _kid(jwk: dict[str, Any]) -> str:
+    """The identifier of a usable key; empty without one."""
+    kid: str | None = jwk.get("kid")
+    return kid or ""
+
+
 def _usable_key(jwk: dict[str, Any]) -> PublicKey | None:
     # Imported here, since agents whose policy has no issuer do not need the library.
     from jwt import PyJWK, PyJWTError
@@ -106,7 +113,7 @@ def _usable_key(jwk: dict[str, Any]) -> PublicKey | None:
     algorithms = ALGORITHMS.get((str(jwk.get("kty")), curve if isinstance(curve, str) else None), frozenset())
     if jwk.get("alg") is not None:
         algorithms &= {str(jwk["alg"])}
-    if not algorithms or jwk.get("use", "sig") != "sig" or "d" in jwk:
+    if not algorithms or jwk.get("use", "sig") != "sig" or "d" in jwk or not isinstance(jwk.get("kid"), str | None):
         return None
     try:
         key = PyJWK.from_dict(jwk, algorithm=min(algorithms)).key

@@ -13,10 +13,11 @@ from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.created_tenant import tenant_under
 from penstock.tenancy.permissions import restrictions_of, with_models_of_tier
 from penstock.tenancy.token_claims import BadClaims, TokenClaims, read_claims
 from regional_agent.tenants.issuer_registry import IssuerRegistry, key_source
-from regional_agent.tenants.principal import Principal, principal_under
+from regional_agent.tenants.principal import Principal
 from regional_agent.tenants.tenant_index import TenantIndex
 
 MAX_TOKEN_BYTES: Final = 8 * 1024
@@ -114,8 +115,7 @@ class TokenVerifier:
             return tenant
         record = self._index.find_tenant(name)
         if record is not None:
-            known = principal_under(policy, record)
-            return known if isinstance(known, Refusal) else known.tenant
+            return tenant_under(policy, record)
         if meaning.tier is None:
             return _invalid("no tenant has the name that the token has")
         tier = policy.tier(meaning.tier)

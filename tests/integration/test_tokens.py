@@ -48,6 +48,7 @@ class Fleet:
 
     def __init__(self, issuer: Issuer, agent: Agent, publisher: IssuerKeyPublisher, now: list[float]) -> None:
         self.issuer, self.agent, self.publisher, self._now = issuer, agent, publisher, now
+        self.ages: dict[str, float] = {}
 
     async def publish(self) -> None:
         """Fetch the provider's keys, as the leader does every few seconds."""
@@ -73,7 +74,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def fleet(directory: Path, script: Script = answers, **fields: Any) -> AsyncIterator[Fleet]:
-    now, store, issuer = [0.0], MemoryStore(), Issuer(one=RSA)
+    now, store, issuer, ages = [0.0], MemoryStore(), Issuer(one=RSA), dict[str, float]()
     async with issuer.http, engine(script) as gpu, running_agent(directory, [gpu.address], anonymous=None) as agent:
         await store.commit((), (Put(keys.LEADER, b"x"),))
         leader = await store.get(keys.LEADER)
@@ -84,12 +85,18 @@ async def fleet(directory: Path, script: Script = answers, **fields: Any) -> Asy
         agent.router.requests.authorization._issuers = agent.config.issuers
         agent.config.issuers.start()
         publisher = IssuerKeyPublisher(
-            store, lambda: (in_force, None), lambda: leader.create_revision, Random(1), lambda: now[0]
+            store,
+            lambda: (in_force, None),
+            lambda: leader.create_revision,
+            Random(1),
+            lambda: now[0],
+            on_ages=lambda ages_s: ages.update(ages_s),
         )
         publisher.informer.start()
         await publisher.informer.wait_synced()
         agent.config.policy = in_force
         running = Fleet(issuer, agent, publisher, now)
+        running.ages = ages
         try:
             await running.rotate(one=RSA)
             yield running
@@ -163,7 +170,8 @@ async def test_keys_are_rotated_within_seconds_and_open_requests_end(tmp_path: P
         await running.publish()
         running.issuer.answer = (503, b"")
         await running.publish()
-        assert "503" in running.publisher.status()["idp"]["problem"]
+        assert "503" in running.publisher._fetched[running.issuer.jwks_url].problem
+        assert running.ages == {"idp": 120.0}, "since the last success"
         assert running.agent.held() == 1, "the last keys stay while the provider has none"
         running.issuer.answer = None
         await running.rotate(two=ED)

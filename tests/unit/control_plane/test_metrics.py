@@ -117,6 +117,7 @@ CONTROL_PLANE_CONTRACT = {
     "rollout_phase": ("gauge", {"phase"}),
     "demand_requests_per_second": ("gauge", {"origin", "model"}),
     "capacity_shortfall_slots": ("gauge", {"region", "model", "scenario"}),
+    "issuer_keys_age_seconds": ("gauge", {"issuer"}),
     "arc_share": ("gauge", {"origin", "server", "model", "residency"}),
     "policy_info": ("gauge", {"digest"}),
     "forecast_requests_per_second": ("gauge", {"region", "model"}),
@@ -211,6 +212,7 @@ def leading() -> ControlPlaneMetrics:
     metrics.show_pools({("eu-de", "llama"): PoolGauges(64, 12)})
     metrics.show_demand({("eu-de", "llama"): 5.5})
     metrics.show_overrides([("drain", "eu-de")])
+    metrics.show_issuers({"corp": 1.0})
     metrics.show_rollout(Phase.CANARY)
     arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))
     metrics.show_plan([RegionPlan("eu-de", 41, 7, "d", 0.0, (ClassPlan("llama", "eu-de+eu-es", arcs, ()),))])
