@@ -15,9 +15,9 @@ from penstock.policy.kinds.tenants import DEFAULT_HOLD_S
 from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, BudgetUse, period_end, period_of
 from penstock.tenancy.without_leader import full_rate, rate_without_leader
 
-MAX_EXCESS_MINUTES: Final = 10.0
-"""Maximum amount by which a request exceeds its estimate, as a time of the whole budget: a wrong report of an engine
-must not lock a tenant out for longer."""
+MAX_EXCESS_BURSTS: Final = 10.0
+"""Maximum amount by which a request exceeds its estimate, in bursts of the budget (amounts of one minute by default): a
+wrong report of an engine must not lock a tenant out for longer."""
 
 EXCHANGE_S: Final = 1.0
 """Time (s) after which a refused request can expect a lease, if the fleet has some of the budget left."""
@@ -27,9 +27,6 @@ USUAL_REQUESTS: Final = 8.0
 
 DEMAND_S: Final = 2.0
 """Time constant (s) of the mean of what clients ask for."""
-
-MONEY_BURST_S: Final = 3600.0
-"""Without a leader, money that was not spent for this time (s) may be spent at once."""
 
 _REQUESTS: Final = BudgetUnit.REQUESTS
 _CONCURRENT: Final = BudgetUnit.CONCURRENT_REQUESTS
@@ -188,7 +185,7 @@ class BudgetMeter:
         per_minute = not (self.is_money or self.is_concurrency)
         burst = self._burst = budget.largest_burst if per_minute else budget.limit
         self._per_s = budget.per_s if per_minute else 0.0
-        self._max_excess = inf if self.is_money else MAX_EXCESS_MINUTES * budget.limit
+        self._max_excess = inf if self.is_money else MAX_EXCESS_BURSTS * burst
         # A larger request waits for half of the burst and owes the rest, since an agent seldom has all of the burst.
         self._cached_weight = budget.cached_weight
         self._enough = (
@@ -415,6 +412,5 @@ class BudgetMeter:
             return
         self._refill_per_s = rate
         share = rate / full_rate(budget)
-        burst = full_rate(budget) * MONEY_BURST_S if self.is_money else self._burst
-        self._most = max(burst * share, min(1.0, burst)) if rate else 0.0
-        self._full = min(self._enough, self._most) if rate else inf
+        self._most = max(self._burst * share, min(1.0, self._burst)) if rate else 0.0
+        self._full = min(self._enough, self._most) if rate and not self.is_money else inf
