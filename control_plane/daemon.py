@@ -47,7 +47,7 @@ from control_plane.api.routes import (
     what_if_routes,
 )
 from control_plane.api.routes.explain_routes import TenantKeys
-from control_plane.api.routes.tenants import revoked_keys_routes, tenant_keys_routes, tenants_routes
+from control_plane.api.routes.tenants import refusals_routes, revoked_keys_routes, tenant_keys_routes, tenants_routes
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
 from control_plane.auth.code_flow import CodeFlow
@@ -298,6 +298,7 @@ class ControlPlane:
                 fleet_routes.routes(reporter, view),
                 tenants_routes.routes(self._tenants, view),
                 budgets_routes.routes(self._budgets, view, self._tenants.find),
+                refusals_routes.routes(view),
                 tenant_keys_routes.routes(self._tenants, view),
                 revoked_keys_routes.routes(self._key_revocations, self._tenants, view),
                 capacity_routes.routes(self._planning),

@@ -65,6 +65,7 @@ from regional_agent.telemetry.reporter import Reporter
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.tenants.budget_exchange import BudgetExchange
+from regional_agent.tenants.spent_money import SpentMoney
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 from regional_agent.upstream.upstream_pool import UpstreamPools
 
@@ -199,6 +200,7 @@ class AgentRuntime:
             self._leader, Sender(name, region, agent.epoch), self._directory.count, clock
         )
         self.budgets = TenantBudgets(region, agent.epoch, self._budget_exchange.leases, self._directory.count)
+        self._spent_money = SpentMoney(settings.state_dir, self.budgets)
         authorization = Authorization(region, self.config, self.locator, self.budgets)
         expectations = chooser.expectations
         self.client_requests = ClientRequestReader(authorization, expectations, self.objects, self.demand, rng)
@@ -234,6 +236,7 @@ class AgentRuntime:
             self.tally,
             file_problems=self.file_problems,
             ledger=self.ledger.report,
+            budgets=self.budgets,
         )
         self.state_metrics = StateMetrics(metrics, state, self.shared_load, self.ledger)
         self._reports = ReportBuilder(
@@ -259,6 +262,8 @@ class AgentRuntime:
         self.config.start()
         self._leader.start()
         self._reporter.start()
+        self._spent_money.load()
+        self._tasks.append(keep_running("spent money", self._spent_money.keep_saving))
         self._budget_exchange.start(self.budgets)
         return self
 
@@ -267,6 +272,7 @@ class AgentRuntime:
     ) -> None:
         await self.withdraw()
         await self._budget_exchange.stop()
+        await self._spent_money.save()
         await self._reporter.stop()
         await self._leader.stop()
         await self.config.stop()
@@ -347,6 +353,7 @@ class AgentRuntime:
             "rejected_files": {kind: problem for kind, problem in self.file_problems().items() if problem},
             **self.endpoints.sources.discovery.status(),
             "shared_load": self.shared_load.status(),
+            "budgets": self.budgets.status(),
             "objects": self.objects.status(),
             "ledger": self.ledger.status() | self._uploader.status(),
             "pools": self._reports.pools(),

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from control_plane.cli.budget_arguments import budget_texts
 from control_plane.cli.output import table_of
+from control_plane.tenants.refusals_resource import RefusalView
 from control_plane.tenants.revoked_key_resource import RevokedKeyView
 from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyView, TenantView
 
@@ -30,7 +31,9 @@ def tenants_table(tenants: Sequence[TenantView]) -> Table:
     return table
 
 
-def tenant_view(tenant: TenantView, keys: Sequence[TenantKeyView]) -> RenderableType:
+def tenant_view(
+    tenant: TenantView, keys: Sequence[TenantKeyView], refusals: Sequence[RefusalView] = ()
+) -> RenderableType:
     """Return all that is known of one tenant."""
     table = table_of("field", "value")
     for name, value in (
@@ -46,7 +49,28 @@ def tenant_view(tenant: TenantView, keys: Sequence[TenantKeyView]) -> Renderable
         ("note", tenant.note),
     ):
         table.add_row(name, value)
-    return Group(table, keys_table(keys)) if keys else table
+    tables: list[RenderableType] = [table]
+    if keys:
+        tables.append(keys_table(keys))
+    if refusals:
+        tables += ["refusals of the last hour:", refusals_table(refusals)]
+    return Group(*tables)
+
+
+def refusals_table(refusals: Sequence[RefusalView]) -> Table:
+    """Return the table of refusals because of budgets."""
+    table = table_of("agent", "budget", "refused", "last", "needed", "left", right=("refused", "needed", "left"))
+    for each in refusals:
+        holder = f" of key {each.key_id}" if each.key_id else ""
+        table.add_row(
+            f"{each.region}/{each.agent}",
+            f"{each.unit.value} {each.limit:g} ({each.scope.value}){holder}",
+            str(each.count),
+            moment(each.last_at),
+            f"{each.needed:.4g}",
+            f"{max(0.0, each.left):.4g}",
+        )
+    return table
 
 
 def keys_table(keys: Sequence[TenantKeyView]) -> Table:

@@ -87,6 +87,41 @@ TENANTS = Board(
             ),
         ),
         Row(
+            "Budgets",
+            (
+                lines(
+                    Prose(
+                        "Whose budget is nearly used up?",
+                        "Used part of budgets, of the 20 fullest of each agent, by tenant and unit.",
+                        "At 100 %: requests are refused. `penstock tenant show` says why; see `throttled-tenant.md`.",
+                    ),
+                    [
+                        Query(
+                            'max by (tenant, unit) (penstock_agent_budget_used_ratio{site=~"$region",'
+                            'tenant=~"$tenant"})',
+                            "{{tenant}} {{unit}}",
+                        )
+                    ],
+                    "percentunit",
+                ),
+                lines(
+                    Prose(
+                        "Which budgets refuse requests?",
+                        "Requests refused per second because a budget is used up, by unit.",
+                        "All units rise where no leader divides the budgets: see `budgets_without_leader`.",
+                    ),
+                    [
+                        Query(
+                            'sum by (unit) (rate(penstock_agent_budget_refusals_total{site=~"$region"}[5m]))',
+                            "{{unit}}",
+                        ),
+                        Query('max(penstock_agent_budgets_without_leader{site=~"$region"})', "without a leader"),
+                    ],
+                    "reqps",
+                ),
+            ),
+        ),
+        Row(
             "Cost",
             (
                 number(

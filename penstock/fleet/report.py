@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from penstock.fleet.endpoint_report import MAX_TEXT, EndpointReport
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
@@ -10,6 +13,7 @@ from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.traffic_report import CountryReport, SpilloverReport
 from penstock.health.region_health import RegionState
 from penstock.policy.service_objective import ObjectiveReport
+from penstock.tenancy.budget_refusals import MAX_REPORTED, BudgetRefusals
 
 MAX_REJECTED_FILES = 10
 """Maximum number of rejected files in one report."""
@@ -128,6 +132,8 @@ class AgentReport(msgspec.Struct, frozen=True):
     the file."""
     ledger: LedgerReport | None = None
     """None while the ledger is off."""
+    budget_refusals: Annotated[tuple[BudgetRefusals, ...], Meta(max_length=MAX_REPORTED)] = ()
+    """The budgets of tenants and keys that were exceeded last at this agent."""
 
     @property
     def has_possible_texts(self) -> bool:

@@ -228,7 +228,8 @@ class BudgetMeter:
         self._open += 1
         self.used_at = now
         if self.is_concurrency:
-            self._peak = max(self._peak, self.held)
+            if self.held > self._peak:
+                self._peak = self.held
         else:
             self._asked += amount
             self._usual += (amount - self._usual) / USUAL_REQUESTS
@@ -244,12 +245,14 @@ class BudgetMeter:
     def settle(self, reserved: float, actual: float, now: float) -> None:
         """Replace a reservation by the amount that was used; 0 gives it back. Called once per `take`."""
         self._open -= 1
+        self.used_at = now
         # Exactly zero without running requests, whatever the sums of fractions came to.
         self.held = self.held - reserved if self._open else 0.0
         if self.is_concurrency:
             self.unspent += reserved
             return
-        actual = min(actual, reserved + self._max_excess)
+        if actual > reserved + self._max_excess:
+            actual = reserved + self._max_excess
         self.spent += actual
         self.unspent += reserved - actual
         self._rest += reserved - actual
@@ -271,7 +274,14 @@ class BudgetMeter:
 
     def rest(self, now: float) -> float:
         """Return what is left of the whole budget, as far as this agent knows."""
-        return min(self._burst, self._rest + (now - self._rest_at) * self._per_s)
+        # Without min and max, here and below: compiled, their calls take longer than all the rest.
+        rest = self._rest + (now - self._rest_at) * self._per_s
+        return rest if rest < self._burst else self._burst
+
+    def used_ratio(self, now: float) -> float:
+        """Return the part (0-1) of the budget that is used, as far as this agent knows; of places, by this agent."""
+        left = self._burst - self.held if self.is_concurrency else self.unspent if self.lost else self.rest(now)
+        return min(1.0, max(0.0, 1.0 - left / self._burst))
 
     def remaining(self, now: float) -> float:
         """Return what is left of a budget per minute, as clients read it.
@@ -279,9 +289,13 @@ class BudgetMeter:
         It rises only with time, at the rate of the budget: what a reservation had too much comes back at that rate.
         Without a leader, it is what is left of this agent's part.
         """
-        shown = min(self._shown + (now - self._shown_at) * self._per_s, self.unspent if self.lost else self.rest(now))
-        self._shown, self._shown_at = shown, now
-        return max(0.0, shown)
+        shown = self._shown + (now - self._shown_at) * self._per_s
+        rest = self.unspent if self.lost else self.rest(now)
+        if rest < shown:
+            shown = rest
+        self._shown = shown
+        self._shown_at = now
+        return shown if shown > 0.0 else 0.0
 
     def show_none(self, now: float) -> None:
         """Let clients read that nothing is left, since a request was refused."""
@@ -289,8 +303,11 @@ class BudgetMeter:
         self._shown = min(0.0, self._shown)
 
     def reset_s(self, now: float) -> float:
-        """Return the time (s) after which `remaining` is the whole burst, or the agent's part, without requests."""
-        self.remaining(now)
+        """Return the time (s) after which `remaining` is the whole burst, or the agent's part, without requests.
+
+        Args:
+            now: time (s) of the last call of `remaining`.
+        """
         if not self.lost:
             return (self._burst - self._shown) / self._per_s
         missing = self._most - self.unspent

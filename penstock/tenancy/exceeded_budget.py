@@ -98,6 +98,7 @@ def exceeded(budgets: SenderBudgets, meter: BudgetMeter, needed: float, now: flo
 
 def states_of(budgets: SenderBudgets, now: float) -> tuple[BudgetState, ...]:
     """Return what is left of the budgets per minute."""
+    # `remaining` is evaluated before `reset_s`, which describes the same time.
     return tuple(
         BudgetState(meter.key.unit, meter.budget.largest_burst, meter.remaining(now), meter.reset_s(now))
         for meter in budgets.meters

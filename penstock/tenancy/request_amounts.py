@@ -18,7 +18,7 @@ def estimated_amounts(estimate: WorkEstimate, gpus: float, price: Rate | None) -
     """Return what a request needs.
 
     Args:
-        gpus: GPUs of one endpoint of the model.
+        gpus: GPUs of one endpoint of the model; 0 if no budget is of GPU seconds.
         price: of the model or adapter; None if its requests cost nothing, or no budget is of money.
     """
     amounts, cost, work = Amounts(), estimate.cost, estimate.work
@@ -48,7 +48,7 @@ def used_amounts(
 
     Args:
         gpu_s: the measured GPU seconds; None for a request that another region served.
-        gpus: GPUs of one endpoint of the model.
+        gpus: GPUs of one endpoint of the model; 0 if no budget is of GPU seconds.
         price: of the model or adapter; None if its requests cost nothing, or no budget is of money.
         started: whether a target received the request last.
     """
@@ -61,7 +61,9 @@ def used_amounts(
         amounts.cached_tokens = float(usage.cached_tokens)
         amounts.output_tokens = float(usage.answer_tokens)
     work = estimate.work
-    if gpu_s is not None:
+    if gpus == 0.0:
+        pass
+    elif gpu_s is not None:
         amounts.gpu_s = gpu_s
     elif usage is not None and cost.unit is _TOKEN:
         prompt_tokens = usage.prompt_tokens - usage.cached_tokens

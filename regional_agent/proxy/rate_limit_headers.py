@@ -9,8 +9,8 @@ https://platform.claude.com/docs/en/api/rate-limits#response-headers.
 
 from __future__ import annotations
 
-import time
-from math import ceil
+from time import gmtime, monotonic, strftime
+from time import time as wall_time
 from typing import Final
 
 from penstock.policy.kinds.budgets import BudgetUnit
@@ -92,8 +92,8 @@ def rate_limit_lines(budgets: SenderBudgets, error_format: ErrorFormat) -> bytes
     if not entries:
         return b""
     is_anthropic = error_format is _ANTHROPIC
-    now = time.monotonic()
-    wall = time.time() if is_anthropic else 0.0
+    now = monotonic()
+    wall = wall_time() if is_anthropic else 0.0
     lines = b""
     for entry in entries:
         index, least = 0, entry.meters[0]
@@ -116,7 +116,7 @@ def lines_of_states(states: tuple[BudgetState, ...], error_format: ErrorFormat) 
         if of:
             least = min(of, key=lambda state: state.remaining)
             is_anthropic = error_format is _ANTHROPIC
-            until = _instant(time.time() + least.reset_s) if is_anthropic else _duration(least.reset_s)
+            until = _instant(wall_time() + least.reset_s) if is_anthropic else _duration(least.reset_s)
             lines += b"%b: %d\r\n%b: %d\r\n" % (limit, least.limit, remaining, least.remaining)
             lines += b"%b: %b" % (reset, until)
     return lines
@@ -125,8 +125,8 @@ def lines_of_states(states: tuple[BudgetState, ...], error_format: ErrorFormat) 
 def _duration(seconds: float) -> bytes:
     """Return a duration as OpenAI writes it, such as `6m0s` and `120ms`, and the end of the line."""
     if seconds < 1.0:
-        return b"%dms\r\n" % ceil(seconds * 1000.0)
-    whole = ceil(seconds)
+        return b"%dms\r\n" % round_up(seconds * 1000.0)
+    whole = round_up(seconds)
     text = _durations.get(whole)
     if text is None:
         minutes, rest = divmod(whole, 60)
@@ -142,12 +142,18 @@ def _duration(seconds: float) -> bytes:
 
 def _instant(wall: float) -> bytes:
     """Return a Unix time (s) as in RFC 3339, and the end of the line."""
-    whole = ceil(wall)
+    whole = round_up(wall)
     text = _instants.get(whole)
     if text is None:
-        text = time.strftime("%Y-%m-%dT%H:%M:%SZ\r\n", time.gmtime(whole)).encode()
+        text = strftime("%Y-%m-%dT%H:%M:%SZ\r\n", gmtime(whole)).encode()
         _keep(_instants, whole, text)
     return text
+
+
+def round_up(number: float) -> int:
+    """Return the next whole number of a positive number; `ceil` takes three times as long, compiled."""
+    whole = int(number)
+    return whole + 1 if number > whole else whole
 
 
 def _keep(cache: dict[int, bytes], key: int, text: bytes) -> None:

@@ -28,6 +28,7 @@ from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
 from regional_agent.telemetry.usage_counters import usage_counters
 from regional_agent.telemetry.usage_meter import UsageMeter
+from regional_agent.tenants.budget_metrics import BudgetMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of the result of `render`: the Prometheus text format."""
@@ -142,6 +143,7 @@ class AgentMetrics:
             "outcome",
         )
         self.endpoints = EndpointMetrics(self.registry)
+        self.budgets = BudgetMetrics(self.registry)
         self.ledger = LedgerMetrics(self.registry)
         self.loop_delay = LoopDelay(self.registry, "penstock_agent")
         self._peer_state = self._gauge(

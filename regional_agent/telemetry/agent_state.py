@@ -12,6 +12,7 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.telemetry.request_tally import RequestTally
+from regional_agent.tenants.tenant_budgets import TenantBudgets
 
 
 class AgentState(msgspec.Struct, frozen=True):
@@ -31,3 +32,5 @@ class AgentState(msgspec.Struct, frozen=True):
     """Returns the problem of each kind of file, empty where it has none."""
     ledger: Callable[[], LedgerReport | None] = lambda: None
     """Returns what the agent's part of the ledger holds; None while it is off."""
+    budgets: TenantBudgets | None = None
+    """The use of tenants' budgets."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from math import inf
 
@@ -43,6 +44,8 @@ class StateMetrics:
         self._metrics.set_objectives(self._state.tally.objectives)
         if self._ledger is not None:
             self._metrics.ledger.update(self._ledger)
+        if self._state.budgets is not None:
+            self._metrics.budgets.update(self._state.budgets, time.monotonic())
         self._update_endpoints()
         self._update_peers()
 

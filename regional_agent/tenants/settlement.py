@@ -43,12 +43,13 @@ def _used(
     account: Account,
 ) -> Amounts:
     estimate, route = context.estimate, context.request.route
-    model = context.policy.models.get(estimate.model)
-    gpus = 1.0 if model is None else model.scaling.gpus_per_endpoint
-    gpu_s = None
-    if reservation.budgets.needs_gpu and isinstance(attempt, LocalAttempt):
-        occupies = route is None or route.occupies_slot
-        gpu_s = gpus * (account.ended_at - attempt.since) / attempt.mean_streams() if occupies else 0.0
+    gpus, gpu_s = 0.0, None
+    if reservation.budgets.needs_gpu:
+        model = context.policy.models.get(estimate.model)
+        gpus = 1.0 if model is None else model.scaling.gpus_per_endpoint
+        if isinstance(attempt, LocalAttempt):
+            occupies = route is None or route.occupies_slot
+            gpu_s = gpus * (account.ended_at - attempt.since) / attempt.mean_streams() if occupies else 0.0
     price = budgets.price_of(context.policy, estimate) if reservation.budgets.needs_money else None
     started = attempt is not None or account.first_byte_at is not None
     return used_amounts(account, estimate, gpu_s, gpus, price, started=started)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from penstock.ledger.prices import PriceList, Rate
-from penstock.policy.kinds.budgets import Budget
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.pools.placement import WorkEstimate
@@ -23,6 +23,7 @@ from penstock.tenancy.budget_lease import (
     period_of,
 )
 from penstock.tenancy.budget_meter import Amounts, BudgetMeter
+from penstock.tenancy.budget_refusals import RefusalLog
 from penstock.tenancy.exceeded_budget import exceeded
 from penstock.tenancy.request_amounts import estimated_amounts
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
@@ -64,6 +65,12 @@ class TenantBudgets:
         self.wall_clock = wall_clock
         self._meters: dict[BudgetKey, BudgetMeter] = {}
         self._senders: dict[tuple[str, str], SenderBudgets] = {}
+        self._ended: dict[tuple[BudgetKey, int], BudgetUse] = {}
+        """The counters of earlier processes that the leader has not confirmed, by budget and epoch."""
+        self.refusals = RefusalLog()
+        """The newest refusals."""
+        self.refused: dict[BudgetUnit, int] = dict.fromkeys(BudgetUnit, 0)
+        """Number of refusals, by the unit of the budget."""
         self._generation = 0
         """Number of times that meters were closed or forgotten."""
         self._check_at = 0.0
@@ -74,6 +81,8 @@ class TenantBudgets:
         self._prices: PriceList | None = None
         self._priced_by: Policy | None = None
         self._woken = False
+        self._reported_at = 0.0
+        """Time (s) of the last report."""
 
     def of(self, tenant: Tenant, key_id: str = "", key_budgets: tuple[Budget, ...] = ()) -> SenderBudgets | None:
         """Return the budgets that limit a tenant's requests with a key; None if there are none.
@@ -115,9 +124,9 @@ class TenantBudgets:
         """
         self._prepare(budgets, now)
         if budgets.needs_estimate:
-            model = policy.models[estimate.model]
             price = self.price_of(policy, estimate) if budgets.needs_money else None
-            amounts = estimated_amounts(estimate, model.scaling.gpus_per_endpoint, price)
+            gpus = policy.models[estimate.model].scaling.gpus_per_endpoint if budgets.needs_gpu else 0.0
+            amounts = estimated_amounts(estimate, gpus, price)
         else:
             amounts = Amounts()
         if held is not None and held.budgets is not budgets:
@@ -137,6 +146,20 @@ class TenantBudgets:
             return self._refuse(budgets, reserved, Amounts(), now)
         return reserved
 
+    def meters(self) -> Iterable[BudgetMeter]:
+        """Return all meters."""
+        return self._meters.values()
+
+    @property
+    def is_without_leader(self) -> bool:
+        """Whether no leader renews the leases."""
+        return self._lost is not None
+
+    def status(self) -> dict[str, Any]:
+        """Return what the status page shows: the number of budgets that are counted, and the newest refusals."""
+        newest = self.refusals.newest(self.wall_clock())
+        return {"counted": len(self._meters), "without_leader": self.is_without_leader, "refusals": newest}
+
     def running(self, tenant: str) -> int:
         """Return the running requests of a tenant that count towards a budget of concurrent requests."""
         counts = [meter.held for meter in self._meters.values() if meter.is_concurrency and meter.key.tenant == tenant]
@@ -152,23 +175,31 @@ class TenantBudgets:
     # the exchange with the leader
 
     def uses(self, now: float) -> list[BudgetUse]:
-        """Return the state of the counters, at most MAX_USES in turn; counters of idle tenants are closed."""
+        """Return the state of the counters; counters of idle tenants are closed.
+
+        Of more than MAX_USES counters, those that were used since the last call come first, and the others in turn.
+        """
         meters = self._meters
         if len(meters) <= MAX_USES:
             reported = list(meters.values())
         else:
-            reported = list(islice(meters.values(), MAX_USES))
-            for meter in reported:
-                # To the end, so that the others are next.
+            since = self._reported_at
+            reported = list(islice((meter for meter in meters.values() if meter.used_at >= since), MAX_USES))
+            others = islice((meter for meter in meters.values() if meter.used_at < since), MAX_USES - len(reported))
+            for meter in list(others):
+                # To the end, so that further ones are next.
                 del meters[meter.key]
                 meters[meter.key] = meter
+                reported.append(meter)
+        self._reported_at = now
         idle_since = now - IDLE_S
         for meter in reported:
             if not meter.is_closed and meter.is_idle(idle_since):
                 meter.close()
                 self._generation += 1
         self._woken = False
-        return [meter.use(self._epoch, now) for meter in reported]
+        uses = [meter.use(self._epoch, now) for meter in reported]
+        return [*uses, *islice(self._ended.values(), MAX_USES)]
 
     def apply(self, leases: list[BudgetLease], now: float) -> None:
         """Apply the leases of an answer; a lease of an unknown counter is ignored (its amount is returned thereby)."""
@@ -180,10 +211,28 @@ class TenantBudgets:
     def answered(self, uses: list[BudgetUse]) -> None:
         """Forget the counters that these uses closed: the leader has them."""
         for use in uses:
-            meter = self._meters.get(use.key) if use.closed else None
+            if not use.closed:
+                continue
+            if use.epoch != self._epoch:
+                self._ended.pop((use.key, use.epoch), None)
+                continue
+            meter = self._meters.get(use.key)
             if meter is not None and meter.is_closed:
                 del self._meters[use.key]
                 self._generation += 1
+
+    def report_ended(self, uses: Iterable[BudgetUse]) -> None:
+        """Report counters of an earlier process of this agent with the next exchange."""
+        self._ended |= {(use.key, use.epoch): use for use in uses}
+
+    def money_uses(self) -> list[BudgetUse]:
+        """Return what counters of money have used that the leader may not have, to be kept on disk."""
+        uses = [
+            BudgetUse(meter.key, self._epoch, meter.used, 0.0, 0.0, period=meter.period, closed=True)
+            for meter in self._meters.values()
+            if meter.is_money and meter.used
+        ]
+        return [*uses, *self._ended.values()]
 
     # inside
 
@@ -251,7 +300,10 @@ class TenantBudgets:
 
     def _refuse(self, budgets: SenderBudgets, meter: BudgetMeter, amounts: Amounts, now: float) -> Refusal:
         self._wake_if_low(budgets)
-        found = exceeded(budgets, meter, meter.amount_of(amounts), now, self.wall_clock())
+        wall = self.wall_clock()
+        found = exceeded(budgets, meter, meter.amount_of(amounts), now, wall)
+        self.refusals.add(found, wall)
+        self.refused[found.unit] += 1
         return Refusal(
             Reason.QUOTA_EXCEEDED,
             found.describe(),

@@ -15,6 +15,7 @@ from control_plane.cli.commands.operating.tenant_key_commands import NameArgumen
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.tenant_view import tenant_view, tenants_table
+from control_plane.tenants.refusals_resource import RefusalList
 from control_plane.tenants.tenant_resource import (
     TenantPage,
     TenantSource,
@@ -79,11 +80,13 @@ def list_(
 @app.command()
 @with_fleet_options
 def show(fleet: FleetOptions, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
-    """Show a tenant and its keys."""
+    """Show a tenant, its keys, and why its requests were refused in the last hour."""
     with exit_on_error("tenant show"), fleet.connect() as api:
         tenant: TenantView = api.request("GET", path_of(name)).decoded(TenantView)
         keys = keys_of(api, name)
-    print_as(output, {"tenant": tenant, "keys": keys}, lambda: tenant_view(tenant, keys))
+        refusals: RefusalList = api.request("GET", f"{path_of(name)}/refusals").decoded(RefusalList)
+    shown = {"tenant": tenant, "keys": keys, "refusals": refusals.items}
+    print_as(output, shown, lambda: tenant_view(tenant, keys, refusals.items))
 
 
 @app.command()
