@@ -5,7 +5,6 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from penstock.tenancy.fleet_budgets import BudgetCounts, FleetBudgets
-from penstock.tenancy.opening_share import whole
 
 EXCHANGE_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 """Upper bounds (s) of the buckets of an exchange."""
@@ -52,7 +51,7 @@ class BudgetMetrics:
         self._shown = BudgetCounts(counts.leases, counts.short)
         overshoot = 0.0
         for budget in fleet.budgets.values():
-            overshoot = max(overshoot, budget.overdrawn / whole(budget.budget))
+            overshoot = max(overshoot, budget.overdrawn / budget.whole)
             budget.overdrawn = 0.0
         self._overshoot.set(overshoot)
 

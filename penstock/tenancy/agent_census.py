@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from penstock.tenancy.opening_share import Place
 
@@ -75,9 +75,9 @@ class AgentCensus:
         """Return the number of agents of a region, or of the fleet (""); at least 1."""
         return max(1, len(self.covered(region)))
 
-    def covered(self, region: str) -> Sequence[str]:
+    def covered(self, region: str) -> Collection[str]:
         """Return the agents of a region, or of the fleet ("")."""
-        return tuple(self._covered.get(region, ()))
+        return self._covered.get(region, {})
 
     def place(self, agent: str, region: str) -> Place:
         """Return the place of an agent in a region, or in the fleet ("")."""

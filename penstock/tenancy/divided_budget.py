@@ -41,7 +41,18 @@ MAX_COUNTERS = 1_000
 class Account:
     """What one agent uses and holds of a budget."""
 
-    __slots__ = ("announced_rate", "demand", "epoch", "granted", "is_silent", "request", "share", "unspent", "used")
+    __slots__ = (
+        "announced_rate",
+        "demand",
+        "epoch",
+        "granted",
+        "held",
+        "is_silent",
+        "request",
+        "share",
+        "unspent",
+        "used",
+    )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -50,6 +61,8 @@ class Account:
         self.granted = 0.0
         """Amount in the newest answer, of which the agent has not reported whether it arrived; for an agent without a
         leader: the amount that it may have used since."""
+        self.held = 0.0
+        """Amount that the agent may use: `unspent`, unless it is negative, and `granted`."""
         self.demand = 0.0
         self.request = 1.0
         self.share = 0.0
@@ -57,11 +70,6 @@ class Account:
         """Rate of the lease that the agent has."""
         self.is_silent = False
         """Whether the lease has ended, while the agent is registered: it continues at its rate."""
-
-    @property
-    def held(self) -> float:
-        """Amount that the agent may use."""
-        return max(0.0, self.unspent) + self.granted
 
     @property
     def charge(self) -> float:
@@ -86,16 +94,32 @@ class DividedBudget:
         "budget",
         "counters",
         "expired",
+        "full_rate",
         "held",
+        "is_money",
         "key",
         "overdrawn",
         "period",
+        "refills",
+        "runs",
         "shared_at",
+        "silent",
+        "whole",
     )
 
     def __init__(self, key: BudgetKey, budget: Budget, now: float, available: float, period: int) -> None:
         self.key = key
         self.budget = budget
+        self.whole = whole(budget)
+        """Amount that can be used at once."""
+        self.full_rate = full_rate(budget)
+        """Rate (units per second) of the whole budget."""
+        self.refills = budget.unit in PER_MINUTE
+        self.is_money = budget.unit in MONEY
+        self.runs = budget.unit is BudgetUnit.CONCURRENT_REQUESTS
+        """Whether an amount is charged only while requests run."""
+        self.silent = 0
+        """Number of agents without leases that continue at their rates."""
         self.available = available
         self.at = now
         self.period = period
@@ -120,21 +144,24 @@ class DividedBudget:
         """
         passed = max(0.0, now - self.at)
         self.at = now
-        if self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS or passed == 0.0:
+        if self.runs or passed == 0.0:
             return
-        for account in self.accounts.values():
-            if account.is_silent:
-                self._update(account, account.used, account.unspent, account.granted + account.announced_rate * passed)
-        if self.budget.unit in PER_MINUTE:
-            gained = self.available + full_rate(self.budget) * part * passed
-            self.available = min(gained, max(self.available, whole(self.budget) - self.held))
+        if self.silent:
+            for account in self.accounts.values():
+                if account.is_silent:
+                    spent = account.granted + account.announced_rate * passed
+                    self._update(account, account.used, account.unspent, spent)
+        if self.refills:
+            gained = self.available + self.full_rate * part * passed
+            self.available = min(gained, max(self.available, self.whole - self.held))
 
     def limit_to(self, budget: Budget) -> None:
         """Use other limits from now on. What is used and held stays so."""
         if budget != self.budget:
-            before, self.budget = whole(self.budget), budget
-            self.available += whole(budget) - before if budget.unit not in PER_MINUTE else 0.0
-            self.available = min(self.available, whole(budget) - self.held)
+            before = self.whole
+            self.budget, self.whole, self.full_rate = budget, whole(budget), full_rate(budget)
+            self.available += 0.0 if self.refills else self.whole - before
+            self.available = min(self.available, self.whole - self.held)
 
     def begin(self, period: int) -> None:
         """Begin another day or month: nothing is used, and what agents hold of the last one is void."""
@@ -142,7 +169,7 @@ class DividedBudget:
         self.available, self.held = self.budget.limit, 0.0
         self.counters.clear()
         for account in self.accounts.values():
-            account.used = account.unspent = account.granted = 0.0
+            account.used = account.unspent = account.granted = account.held = 0.0
 
     def report(self, agent: str, use: BudgetUse, *, is_charged: bool = False) -> Account:
         """Charge what an agent reports of its counter.
@@ -158,19 +185,21 @@ class DividedBudget:
             account = self.accounts[agent] = Account(use.epoch)
             counted = self.counters.pop((agent, use.epoch), None)
             if counted is None:
-                counted = use.used if is_charged and self.budget.unit in PER_MINUTE else 0.0
+                counted = use.used if is_charged and self.refills else 0.0
             account.used = counted
             account.announced_rate = use.rate_per_s
             self.shared_at = -RESHARE_S
-        account.is_silent = False
+        if account.is_silent:
+            account.is_silent = False
+            self.silent -= 1
         account.demand, account.request = use.demand_per_s, use.request_amount
-        if self.budget.unit in MONEY and use.period != self.period:
+        if self.is_money and use.period != self.period:
             self._update(account, 0.0, 0.0, 0.0)
         else:
             self._update(account, use.used, use.unspent, 0.0)
-        if self.budget.unit in PER_MINUTE:
+        if self.refills:
             # A counter whose past is unknown withholds the budget for the time of one burst, and not for ever.
-            self.available = max(self.available, -whole(self.budget))
+            self.available = max(self.available, -self.whole)
         return account
 
     def report_ended(self, agent: str, use: BudgetUse) -> None:
@@ -179,9 +208,9 @@ class DividedBudget:
         if account is not None and account.epoch == use.epoch:
             self.report(agent, use)
             self.leave(agent)
-            if self.budget.unit not in MONEY:
+            if not self.is_money:
                 self.counters.pop((agent, use.epoch), None)
-        elif self.budget.unit in MONEY and use.period == self.period:
+        elif self.is_money and use.period == self.period:
             counted = self.counters.get((agent, use.epoch), 0.0)
             self.available -= max(0.0, use.used - counted)
             self._count(agent, use.epoch, max(counted, use.used))
@@ -208,10 +237,11 @@ class DividedBudget:
         if not account.is_silent:
             self.expired += account.held
             account.is_silent = True
-            share = self.rate(0.0) / agents if self.budget.unit not in MONEY else 0.0
+            self.silent += 1
+            share = self.rate(0.0) / agents if not self.is_money else 0.0
             account.announced_rate = max(account.announced_rate, share)
             self._update(account, account.used, min(0.0, account.unspent), 0.0)
-        if self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS:
+        if self.runs:
             self._update(account, account.used, 0.0, max(0.0, account.announced_rate - account.used))
         if not is_registered:
             self.leave(agent)
@@ -221,6 +251,7 @@ class DividedBudget:
         account = self.accounts.get(agent)
         if account is not None and account.is_silent:
             account.is_silent = False
+            self.silent -= 1
             self._update(account, account.used, account.unspent, 0.0)
 
     def leave(self, agent: str) -> None:
@@ -229,8 +260,9 @@ class DividedBudget:
         account = self.accounts.pop(agent, None)
         if account is None:
             return
+        self.silent -= account.is_silent
         self.expired += account.held
-        if self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS:
+        if self.runs:
             self._update(account, 0.0, 0.0, 0.0)
         else:
             self._update(account, account.used, 0.0, 0.0)
@@ -239,9 +271,9 @@ class DividedBudget:
     @property
     def is_unused(self) -> bool:
         """Whether agents may start with equal parts: the budget is full, or less than half of the money is used."""
-        if self.budget.unit in MONEY:
+        if self.is_money:
             return self.available >= self.budget.limit / 2
-        return self.available >= whole(self.budget) * (1 - 1e-9)
+        return self.available >= self.whole * (1 - 1e-9)
 
     def spent(self) -> dict[tuple[str, int], float]:
         """Return what each counter has used; of a budget of money, in the period."""
@@ -271,7 +303,7 @@ class DividedBudget:
         if not accounts:
             return False
         taken = sum(account.announced_rate for account in self.accounts.values() if account.is_silent)
-        if self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS:
+        if self.runs:
             taken += reserve
         total = max(1e-9, self.rate(wall) - taken)
         found = shares(total, [account.demand for account in accounts], [account.share for account in accounts])
@@ -281,16 +313,15 @@ class DividedBudget:
 
     def target(self, account: Account, reserve: float) -> float:
         """Return the amount that an account should hold, so that all together hold what is available."""
-        unit = self.budget.unit
-        if unit is BudgetUnit.CONCURRENT_REQUESTS:
+        if self.runs:
             amount = max(0.0, account.share * (self.budget.limit - reserve) - account.used)
         else:
             amount = account.share * max(0.0, self.available + self.held - reserve)
-            if unit in MONEY:
+            if self.is_money:
                 amount *= MONEY_CHUNK
         if amount < account.request and self._is_in_use(account):
             return account.request if self._turn(account, reserve) else 0.0
-        if unit is BudgetUnit.CONCURRENT_REQUESTS:
+        if self.runs:
             return float(int(amount + 1e-9))
         return amount
 
@@ -300,10 +331,10 @@ class DividedBudget:
         Args:
             wall: Unix time (s).
         """
-        if self.budget.unit in MONEY:
+        if self.is_money:
             left = max(60.0, period_end(self.budget.unit, self.period) - wall)
             return max(0.0, self.available + self.held) / left
-        return full_rate(self.budget)
+        return self.full_rate
 
     def is_short(self, account: Account) -> bool:
         """Whether an agent has demand and cannot admit a usual request."""
@@ -311,18 +342,21 @@ class DividedBudget:
 
     def holders(self, reserve: float) -> list[str]:
         """Return the agents that hold clearly more than their part, which another agent could use."""
-        return [agent for agent, account in self.accounts.items() if self.surplus(account, reserve) > 0.0]
+        smallest = min((account.request for account in self.accounts.values()), default=0.0)
+        if self.held < smallest:
+            return []
+        return [
+            agent for agent, account in self.accounts.items() if self.surplus(account, self.target(account, reserve))
+        ]
 
-    def surplus(self, account: Account, reserve: float) -> float:
-        """Return the amount that an agent should give back; 0 if it is small."""
-        if account.is_silent or account.held <= 0.0:
-            return 0.0
-        over = account.held - self.target(account, reserve)
-        return over if over > max(0.0, SLACK * account.held) else 0.0
+    def surplus(self, account: Account, target: float) -> float:
+        """Return the amount that an agent should give back, of which `target` is its part; 0 if it is small."""
+        over = account.held - target
+        return over if over > SLACK * account.held and not account.is_silent else 0.0
 
     def _is_in_use(self, account: Account) -> bool:
         """Whether an agent has had about a request in the last minute."""
-        if self.budget.unit is BudgetUnit.CONCURRENT_REQUESTS:
+        if self.runs:
             return account.demand >= 0.5
         return account.demand * 60.0 >= account.request
 
@@ -331,9 +365,10 @@ class DividedBudget:
         return account.held >= account.request or self.available - reserve >= account.request - account.held
 
     def _update(self, account: Account, used: float, unspent: float, granted: float) -> None:
-        charge, held = account.charge, account.held
-        account.used, account.unspent, account.granted = used, unspent, granted
-        self.available -= account.charge - charge
-        self.held += account.held - held
-        if self.available < 0.0:
-            self.overdrawn = max(self.overdrawn, -self.available)
+        held = granted + unspent if unspent > 0.0 else granted
+        more_held = held - account.held
+        self.held += more_held
+        self.available -= more_held + used - account.used
+        account.used, account.unspent, account.granted, account.held = used, unspent, granted, held
+        if self.available < -self.overdrawn:
+            self.overdrawn = -self.available

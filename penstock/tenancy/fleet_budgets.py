@@ -235,13 +235,13 @@ class FleetBudgets:
         if changed > self._all_acked:
             covered = self.census.covered(key.region)
             unaware = sum(1 for name in covered if name not in budget.accounts and self._acked(name) < changed)
-        largest = whole(budget.budget) / agents
+        largest = budget.whole / agents
         if key.unit in WHOLE:
             largest = ceil(largest)
         elif key.unit in MONEY:
             largest = opening_part(key, budget.budget, self.census.place("", key.region))
         kept = unaware * largest + (others - unaware) * reserved_part(budget.budget, agents)
-        return min(kept, whole(budget.budget))
+        return min(kept, budget.whole)
 
     def _charge(
         self, sender: str, known: _Exchange, use: BudgetUse, at: tuple[float, float], *, is_charged: bool
@@ -292,7 +292,7 @@ class FleetBudgets:
         # A multiple of a power of two, so that the sums of amounts are exact, and ten requests are ten.
         amount = max(0.0, round(amount * QUANTUM) / QUANTUM)
         budget.grant(account, amount)
-        surplus = 0.0 if amount else budget.surplus(account, reserve)
+        surplus = 0.0 if amount else budget.surplus(account, target)
         if budget.is_short(account):
             self.counts.short += 1
             if is_divided:
@@ -309,22 +309,24 @@ class FleetBudgets:
 
     def _known_part(self, budget: DividedBudget, now: float) -> float:
         """Return the part of a budget's rate that no agent of unknown rate may be using."""
-        if budget.key.unit not in PER_MINUTE:
+        if not self._silent and not self.census.unheard:
+            return 1.0
+        if not budget.refills:
             return 1.0
         if not self.census.unheard:
             # An agent without a leader uses an equal part of a budget that it did not use before.
-            silent = sum(1 for agent in self._silent if agent not in budget.accounts) if self._silent else 0
+            silent = sum(1 for agent in self._silent if agent not in budget.accounts)
             return max(0.0, 1.0 - silent / self.census.count(""))
         if now < self.census.unheard_until:
-            return min(1.0, sum(a.announced_rate for a in budget.accounts.values()) / budget.rate(0.0))
+            return min(1.0, sum(a.announced_rate for a in budget.accounts.values()) / budget.full_rate)
         return 1.0 - self.census.unheard_part
 
     def _withheld(self, budget: DividedBudget, now: float) -> float:
         """Return the amount of a budget that does not refill that agents of unknown use may be using."""
-        if not self.census.unheard or budget.key.unit in PER_MINUTE:
+        if not self.census.unheard or budget.refills:
             return 0.0
         part = 1.0 if now < self.census.unheard_until else self.census.unheard_part
-        return part * whole(budget.budget)
+        return part * budget.whole
 
     def _settle(self, known: _Exchange, *, arrived: bool) -> None:
         for budget, account in known.granted:
