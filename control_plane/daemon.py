@@ -94,7 +94,8 @@ from control_plane.tenants.tenant_store import TenantStore
 from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 from control_plane.ui.session_revocations import SessionRevocations
-from control_plane.usage.usage_runner import UsageRunner
+from control_plane.usage.store_upkeep import StoreToKeep, UpkeepReport, UpkeepRequest
+from control_plane.usage.usage_runner import UsageFailed, UsageRunner
 from penstock.policy.kinds.budgets import Budget
 from penstock.tenancy.budget_lease import BudgetKey
 from penstock.tenancy.budget_limits import budget_of
@@ -102,6 +103,9 @@ from penstock.wire.session import Sessions
 
 REGISTRATION_TTL_S = 5
 """Time (s) after which a control plane that stopped without notice leaves the list of members."""
+
+UPKEEP_S = 3600.0
+"""Interval (s) at which the leader removes and compacts segments of usage stores."""
 
 REPAIR_S = 5.0
 """Interval (s) at which the leader writes revoked keys and tenants again that the store has lost."""
@@ -194,6 +198,8 @@ class ControlPlane:
         )
         self._revocations = SessionRevocations(store, self.audit, rng=rng)
         self._evaluator = Evaluator()
+        self._usage = UsageRunner()
+        self._upkeep_rounds = PeriodicJob(self._keep_usage_stores, UPKEEP_S)
         self.events = EventLog(clock)
         self._history = PlanHistory()
         self._change_detector = ChangeDetector(self.events, self._history, self.audit, self.reporter.state_snapshot)
@@ -302,7 +308,7 @@ class ControlPlane:
                 tenant_keys_routes.routes(self._tenants, view),
                 revoked_keys_routes.routes(self._key_revocations, self._tenants, view),
                 capacity_routes.routes(self._planning),
-                usage_routes.routes(view, UsageRunner()),
+                usage_routes.routes(view, self._usage),
                 audit_routes.routes(self.audit),
                 events_routes.routes(self.events, StatusFeed(read_status, self.events.wake)),
                 overrides_routes.routes(self.overrides, view),
@@ -326,7 +332,13 @@ class ControlPlane:
 
     @property
     def _rounds(self) -> tuple[PeriodicJob, ...]:
-        of_leader = (self._planning_rounds, self._drill_rounds, self._repair_rounds, self._budget_rounds)
+        of_leader = (
+            self._planning_rounds,
+            self._drill_rounds,
+            self._repair_rounds,
+            self._budget_rounds,
+            self._upkeep_rounds,
+        )
         return (*of_leader, self._issuer_rounds, self._polling, self._event_rounds)
 
     def _leadership_changed(self) -> None:
@@ -342,6 +354,20 @@ class ControlPlane:
         if epoch is not None:
             await self._key_revocations.repair(epoch)
             await self._tenants.repair(epoch)
+
+    async def _keep_usage_stores(self) -> None:
+        policy = self.view.policy
+        if self.elector.epoch is None or policy is None or not policy.usage_stores:
+            return
+        stores = tuple(StoreToKeep(store.name, store.url, store.retention_days) for store in policy.usage_stores)
+        try:
+            report = await self._usage.keep(UpkeepRequest(stores, int(time.time() * 1000)))
+        except UsageFailed as error:
+            report = UpkeepReport(problems=(str(error),))
+        for problem in report.problems:
+            _log.warning("a usage store was not kept", problem=problem)
+        if report.removed or report.compacted:
+            _log.info("usage stores were kept", removed=report.removed, compacted=report.compacted)
 
     async def _detect_changes(self) -> None:
         if self._journal.informer.synced and self._mirrors.plans.informer.synced:

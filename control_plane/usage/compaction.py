@@ -31,15 +31,45 @@ Replaced = dict[str, list[tuple[int, int]]]
 
 
 def without_replaced(segments: Iterable[tuple[SegmentName, Path]]) -> list[Path]:
-    """Return the files of segments that no other segment replaced."""
+    """Return the files of segments that no other segment replaced.
+
+    If two leaders compacted the same segments at once, the compacted segment that replaces fewer of them is left out.
+    """
     every = list(segments)
+    by_size = [(replaced_by(path), name, path) for name, path in every if name.is_compacted]
+    by_size.sort(key=lambda each: (sum(last - first for ranges in each[0].values() for first, last in ranges), each[1]))
     replaced: dict[tuple[str, str], Replaced] = {}
-    for name, path in every:
-        if name.is_compacted:
-            known = replaced.setdefault((name.day.isoformat(), name.region), {})
-            for source, ranges in replaced_by(path).items():
-                known.setdefault(source, []).extend(ranges)
-    return [path for name, path in every if not _is_replaced(name, replaced)]
+    kept: set[Path] = set()
+    for own, name, path in reversed(by_size):
+        known = replaced.setdefault((name.day.isoformat(), name.region), {})
+        if any(_overlap(ranges, known.get(source, ())) for source, ranges in own.items()):
+            continue
+        kept.add(path)
+        for source, ranges in own.items():
+            known.setdefault(source, []).extend(ranges)
+    return [
+        path
+        for name, path in every
+        if (path in kept if name.is_compacted else True) and not _is_replaced(name, replaced)
+    ]
+
+
+def _is_covered(path: Path, kept: Iterable[Path]) -> bool:
+    """Whether one of the segments in force replaces all that a compacted segment replaced."""
+    own = replaced_by(path)
+    return any(
+        all(
+            any(begin <= first and last <= end for begin, end in other.get(source, ()))
+            for source, ranges in own.items()
+            for first, last in ranges
+        )
+        for other in map(replaced_by, kept)
+    )
+
+
+def _overlap(some: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> bool:
+    known = list(others)
+    return any(first <= end and begin <= last for first, last in some for begin, end in known)
 
 
 def replaced_by(path: Path) -> Replaced:
@@ -84,8 +114,11 @@ def compact(store: SegmentStore, day: SegmentName, cache: Path, now_ms: int) -> 
         store.put(str(SegmentName(day.day, day.region, COMPACTED, now_ms, 1)), out.getvalue())
     else:
         current = []
-    # Those that an earlier compaction replaced and did not remove, and those that this one replaced.
-    gone = [each.name for each, path in zip(listed, paths, strict=True) if path not in kept]
+    # Those that an earlier compaction replaced and did not remove, and those that this one replaced. A compacted
+    # segment that is only partly replaced stays, for operators.
+    replaced = [(each.name, path) for each, path in zip(listed, paths, strict=True) if path not in kept]
+    whole = [path for name, path in replaced if not name.is_compacted or _is_covered(path, kept)]
+    gone = [name for name, path in replaced if path in whole]
     for name in [*gone, *(name for name, _ in current)]:
         store.delete(str(name))
     return len(current)

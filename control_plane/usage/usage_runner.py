@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from asyncio.subprocess import PIPE
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from adapters.garbage_collection import main_command
+from control_plane.usage.store_upkeep import UpkeepReport, UpkeepRequest
 from control_plane.usage.usage_process import UsageReply
 from control_plane.usage.usage_request import UsageAnswer, UsageRequest
 
@@ -19,7 +20,13 @@ TIMEOUT_S: Final = 60.0
 MAX_QUESTIONS: Final = 2
 """Maximum number of questions at a time."""
 
-_MODULE: Final = "control_plane.usage.usage_process"
+UPKEEP_TIMEOUT_S: Final = 1800.0
+"""Time (s) after which upkeep is ended; the next run continues it."""
+
+_ANSWERS: Final = "control_plane.usage.usage_process"
+_KEEPS: Final = "control_plane.usage.store_upkeep"
+
+_R = TypeVar("_R", bound=msgspec.Struct)
 
 
 class UsageBusy(Exception):
@@ -48,25 +55,34 @@ class UsageRunner:
             raise UsageBusy(f"{MAX_QUESTIONS} questions about usage are being answered; try again")
         self._running += 1
         try:
-            reply = await self._ask(msgspec.json.encode(request))
+            reply = await _run(_ANSWERS, request, UsageReply, self._timeout_s)
         finally:
             self._running -= 1
         if reply.answer is None:
             raise UsageFailed(reply.problem)
         return reply.answer
 
-    async def _ask(self, encoded: bytes) -> UsageReply:
-        process = await asyncio.create_subprocess_exec(*main_command(_MODULE), stdin=PIPE, stdout=PIPE)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                found, _ = await process.communicate(encoded)
-            return msgspec.json.decode(found, type=UsageReply)
-        except TimeoutError:
-            raise UsageFailed(f"the question took more than {self._timeout_s:g} s; ask for fewer days") from None
-        except msgspec.DecodeError:
-            raise UsageFailed("the process that reads the segments ended; its log has the reason") from None
-        finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+    async def keep(self, request: UpkeepRequest) -> UpkeepReport:
+        """Remove and compact segments.
+
+        Raises:
+            UsageFailed: the process took too long or ended.
+        """
+        return await _run(_KEEPS, request, UpkeepReport, UPKEEP_TIMEOUT_S)
+
+
+async def _run(module: str, request: msgspec.Struct, reply: type[_R], timeout_s: float) -> _R:
+    process = await asyncio.create_subprocess_exec(*main_command(module), stdin=PIPE, stdout=PIPE)
+    try:
+        async with asyncio.timeout(timeout_s):
+            found, _ = await process.communicate(msgspec.json.encode(request))
+        return msgspec.json.decode(found, type=reply)
+    except TimeoutError:
+        raise UsageFailed(f"it took more than {timeout_s:g} s; ask for fewer days") from None
+    except msgspec.DecodeError:
+        raise UsageFailed("the process that reads the segments ended; its log has the reason") from None
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()

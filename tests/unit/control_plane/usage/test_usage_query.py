@@ -9,6 +9,7 @@ import pytest
 
 from adapters.usage_store.folder_store import FolderStore
 from control_plane.usage.compaction import MIN_SEGMENTS, compact
+from control_plane.usage.store_upkeep import StoreToKeep, UpkeepRequest, keep
 from control_plane.usage.usage_query import answer
 from control_plane.usage.usage_request import Dimension, StoreToRead, UsageAnswer, UsageRequest
 from penstock.ledger.ledger_record import LedgerRecord, RecordKind
@@ -104,3 +105,32 @@ def test_a_store_that_cannot_be_read_is_named(store: FolderStore, tmp_path: Path
     found = answer(UsageRequest(stores, DAY, DAY), tmp_path / "cache")
     assert found.rows[0].requests == 1
     assert found.missing == (f"the store us could not be read: {tmp_path}/nowhere is not a folder",)
+
+
+def test_two_compactions_at_once_count_nothing_twice(store: FolderStore, tmp_path: Path) -> None:
+    names = [put(store, number, record()) for number in range(MIN_SEGMENTS)]
+    copies = {str(name): store.read(str(name)) for name in names}
+    compact(store, names[0], tmp_path / "cache", NOON_MS)
+    first = SegmentName(DAY, "eu-de", "_compacted", NOON_MS, 1)
+    # The other leader listed the store before the first one had put, and put later.
+    store.put(str(first._replace(epoch=NOON_MS + 1)), store.read(str(first)))
+    for path, content in copies.items():
+        store.put(path, content)
+    assert ask(tmp_path, Dimension.TENANT).rows[0].requests == MIN_SEGMENTS
+    compact(store, names[0], tmp_path / "cache", NOON_MS + 9)
+    assert ask(tmp_path, Dimension.TENANT).rows[0].requests == MIN_SEGMENTS
+
+
+def test_upkeep_removes_only_segments_past_their_retention(store: FolderStore, tmp_path: Path) -> None:
+    old = SegmentName(date(2026, 11, 20), "eu-de", "eu-de-1", 5, 1)
+    store.put(str(old), encode_segment([record()]))
+    put(store, 1, record())
+    store.put("day=2026-11-20/region=eu-de/notes.txt", b"of a person")
+    stores = (StoreToKeep("all", f"file://{tmp_path}", 7), StoreToKeep("gone", "file:///nowhere", 7))
+    report = keep(UpkeepRequest(stores, NOON_MS), tmp_path / "cache")
+    assert (report.removed, report.compacted) == (0, 0)
+    report = keep(UpkeepRequest(stores, NOON_MS + 86_400_000), tmp_path / "cache")
+    assert (report.removed, report.problems) == (1, ("the store gone: /nowhere is not a folder",))
+    assert not (tmp_path / str(old)).exists()
+    assert (tmp_path / "day=2026-11-20/region=eu-de/notes.txt").exists()
+    assert ask(tmp_path).rows[0].requests == 1
