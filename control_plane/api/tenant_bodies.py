@@ -11,6 +11,7 @@ from control_plane.api.struct_models import StructModel, model_of
 from control_plane.api.text_fields import LabelText, Note, Reason
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, repeated_budget
 from penstock.tenancy.tenant_changes import OVERLAP_S
+from penstock.tenancy.tenant_record import RecordBudget
 
 MAX_LIFETIME_S: Final = 3660 * 86_400
 """Maximum time (s) after which a new key expires."""
@@ -34,9 +35,9 @@ def _budgets(bodies: tuple[Any, ...]) -> tuple[Any, ...]:
     return bodies
 
 
-def budgets_of(bodies: tuple[StructModel, ...]) -> tuple[Budget, ...]:
+def budgets_of(bodies: tuple[StructModel, ...]) -> tuple[RecordBudget, ...]:
     """Return the budgets of a request."""
-    return tuple(Budget(**body.model_dump()) for body in bodies)
+    return tuple(RecordBudget(**body.model_dump()) for body in bodies)
 
 
 Budgets = Annotated[

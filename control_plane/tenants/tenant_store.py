@@ -7,7 +7,7 @@ that a shard that was removed or put back in the store is repaired by the leader
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from random import Random
 from typing import Any, NamedTuple
 
@@ -30,6 +30,9 @@ MAX_TRIES = 20
 
 MIN_STEP_S = 0.001
 """Minimum time (s) between two changes of one tenant, so that the later one counts though a clock was set back."""
+
+MAX_AUDITED_KEYS = 4
+"""Maximum number of keys of which an audit entry has all fields: a rotation changes two."""
 
 _EMPTY = TenantShard()
 
@@ -140,7 +143,7 @@ class TenantStore:
             earliest = 0.0 if before is None else before.changed_at + MIN_STEP_S
             after = msgspec.structs.replace(after, changed_at=max(now, earliest))
             entry = AuditedAction(
-                made.caller, made.action, made.key or made.tenant, made.reason, *map(_summary, (before, after))
+                made.caller, made.action, made.key or made.tenant, made.reason, *_sides(before, after)
             )
             if await self._write(entry, number, shard.replaced(after), revision):
                 return after
@@ -241,17 +244,23 @@ def _present(shard: TenantShard) -> Iterator[TenantRecord]:
     return (record for record in shard.tenants if record.deleted_at is None)
 
 
-def _summary(record: TenantRecord | None) -> dict[str, Any] | None:
-    """Return a record as the audit log shows it: without digests."""
+def _sides(before: TenantRecord | None, after: TenantRecord) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Return a change as the audit log shows it: without digests, and only the keys that change."""
+    old, new = (set[TenantKey](() if record is None else record.keys) for record in (before, after))
+    return _summary(before, old - new), _summary(after, new - old)
+
+
+def _summary(record: TenantRecord | None, changed: Collection[TenantKey]) -> dict[str, Any] | None:
     if record is None or record.deleted_at is not None:
         return None
-    ended = [key.id for key in record.keys if key.revoked_at is not None]
+    fields = ("id", "expires_at", "revoked_at", "note", "budgets")
+    shown = sorted(changed, key=lambda key: key.id)[:MAX_AUDITED_KEYS]
     return {
         "tenant": record.name,
         "tier": record.tier,
         "suspended": record.is_suspended,
         "budgets": msgspec.to_builtins(record.budgets),
         "note": record.note,
-        "keys": [key.id for key in record.keys if key.revoked_at is None],
-        "revoked_keys": ended,
+        "keys": [key.id for key in record.keys],
+        "changed_keys": [{field: msgspec.to_builtins(getattr(key, field)) for field in fields} for key in shown],
     }

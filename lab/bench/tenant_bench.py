@@ -34,12 +34,13 @@ from control_plane.api.pagination import paginate
 from control_plane.audit.audit_log import AuditLog
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from lab.bench.process_cost import resident_bytes
-from penstock.policy.kinds.budgets import Budget, BudgetUnit
+from penstock.policy.kinds.budgets import BudgetUnit
 from penstock.tenancy.tenant_changes import created, existing, with_key, with_revoked_key
 from penstock.tenancy.tenant_record import (
     ID_BYTES,
     SECRET_BYTES,
     SHARDS,
+    RecordBudget,
     TenantKey,
     TenantRecord,
     TenantShard,
@@ -103,7 +104,7 @@ async def _fill(store: ConfigStore, tenants: int, keys_each: int) -> tuple[float
     records: dict[int, list[TenantRecord]] = defaultdict(list)
     for number in range(tenants):
         name = f"tenant-{number:06d}"
-        budgets = (Budget(BudgetUnit.TOKENS, 1e6),) if number % 2 else ()
+        budgets = (RecordBudget(BudgetUnit.TOKENS, 1e6),) if number % 2 else ()
         of_tenant = tuple(_key(1.0) for _ in range(keys_each))
         record = TenantRecord(name, "gold", 1.0, of_tenant, budgets=budgets, note="a team", changed_at=1.0)
         records[shard_of(name)].append(record)

@@ -31,6 +31,11 @@ MAX_KEYS: Final = 64
 """Maximum number of keys of a tenant, revoked and expired ones included."""
 
 
+class RecordBudget(Budget, frozen=True, forbid_unknown_fields=False, omit_defaults=True):
+    """A budget in a record. A field that a newer release added is ignored, unlike in a policy, because an older process
+    must still read the revocations of the shard."""
+
+
 class TenantKey(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One API key of a tenant. Times are Unix times (s)."""
 
@@ -44,7 +49,7 @@ class TenantKey(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     revoked_at: float | None = None
     """Time of the revocation; None: not revoked."""
     note: str = ""
-    budgets: tuple[Budget, ...] = ()
+    budgets: tuple[RecordBudget, ...] = ()
     """Limits of the key, besides those of its tenant."""
 
     def is_valid(self, now: float) -> bool:
@@ -62,7 +67,7 @@ class TenantRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     keys: tuple[TenantKey, ...] = ()
     is_suspended: bool = False
     """Whether all requests of the tenant are refused."""
-    budgets: tuple[Budget, ...] = ()
+    budgets: tuple[RecordBudget, ...] = ()
     """Limits of the tenant, besides those of its tier."""
     note: str = ""
     changed_at: float = 0.0

@@ -21,14 +21,16 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKeySet
 from penstock.rollout.state_machine import Rollout
+from penstock.tenancy.tenant_record import TenantShard
 from tests.support.identities import agent_sessions, control_plane_sessions
 
-TYPES = (AgentMember, Member, OverrideSet, RegionPlan, Policy, Rollout, RevokedKeySet)
+TYPES = (AgentMember, Member, OverrideSet, RegionPlan, Policy, Rollout, RevokedKeySet, TenantShard)
 
 KEYS = (
     keys.agent("eu", "a"),
     keys.LEADER,
     keys.OVERRIDES,
+    keys.tenant_shard(0),
     keys.plan("eu"),
     keys.policy("0" * 64),
     keys.ROLLOUT,

@@ -108,6 +108,7 @@ def test_the_api_conforms_to_its_description(
     [
         ("/v1/regions/{name}", {"name": REGIONS[0]}),
         ("/v1/tenants/{name}", {"name": "personal"}),
+        ("/v1/tenants/{name}/keys", {"name": "personal"}),
         ("/v1/plans/{generation}", {"generation": 1}),
         ("/v1/plans/current", {}),
         ("/v1/regions", {}),

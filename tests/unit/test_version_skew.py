@@ -18,6 +18,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKeySet
 from penstock.rollout.state_machine import Rollout
+from penstock.tenancy.tenant_record import TenantShard
 from penstock.wire.probe import ProbeRequest, ProbeResponse
 from penstock.wire.route_context import RouteContext
 from regional_agent.shared_load.published_load import PublishedLoad
@@ -26,7 +27,7 @@ from regional_agent.telemetry.leader_link import Receipt
 
 REPORTS = (AgentReport, ReportReceipt, Receipt)
 BETWEEN_AGENTS = (ProbeRequest, ProbeResponse, RouteContext, PublishedLoad, PublishedPrefixes)
-STORED = (Member, AgentMember, RegionPlan, OverrideSet, RevokedKeySet, Rollout, JournalEntry)
+STORED = (Member, AgentMember, RegionPlan, OverrideSet, RevokedKeySet, TenantShard, Rollout, JournalEntry)
 
 
 def structs(type_: Any) -> Iterator[inspect.StructType]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode
 
+import msgspec
+
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit
 from penstock.policy.kinds.tenants import Quota, Tenant, Tier
 from penstock.tenancy.tenant_record import (
     ID_BYTES,
     SECRET_BYTES,
     SHARDS,
+    RecordBudget,
     TenantKey,
     TenantRecord,
+    TenantShard,
     new_key,
     shard_of,
 )
@@ -22,7 +26,7 @@ GOLD = Tier(
 
 
 def test_a_created_tenant_has_the_rules_of_its_tier_and_its_own_budgets() -> None:
-    own = Budget(BudgetUnit.REQUESTS, 60.0)
+    own = RecordBudget(BudgetUnit.REQUESTS, 60.0)
     tenant = TenantRecord("acme", "gold", 0.0, budgets=(own,)).under(GOLD)
     assert (tenant.name, tenant.data_class, tenant.priority, tenant.weight) == ("acme", "personal", 3, 2.0)
     assert tenant.models == ("chat-*",)
@@ -58,3 +62,13 @@ def test_tenants_are_spread_over_all_shards() -> None:
     shards = [shard_of(f"tenant-{number}") for number in range(50_000)]
     assert set(shards) == set(range(SHARDS))
     assert max(shards.count(number) for number in range(0, SHARDS, 100)) < 2.0 * 50_000 / SHARDS
+
+
+def test_a_budget_of_a_newer_release_does_not_hide_the_revocations_of_its_shard() -> None:
+    newer = (
+        b'{"tenants":[{"name":"acme","tier":"gold","created_at":0.0,"keys":[{"id":"psk-1","digest":"","created_at":0.0,'
+    )
+    newer += b'"revoked_at":1.0}],"budgets":[{"unit":"tokens_per_minute","limit":5,"of_each_user":true}]}]}'
+    (record,) = msgspec.json.decode(newer, type=TenantShard).tenants
+    assert record.budgets == (RecordBudget(BudgetUnit.TOKENS, 5.0),)
+    assert record.keys[0].revoked_at == 1.0
