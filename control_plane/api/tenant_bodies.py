@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from control_plane.api.struct_models import StructModel, model_of
 from control_plane.api.text_fields import LabelText, Note, Reason
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, repeated_budget
-from penstock.tenancy.tenant_changes import OVERLAP_S
+from penstock.tenancy.records.tenant_changes import OVERLAP_S
 from penstock.tenancy.tenant_record import RecordBudget
 
 MAX_LIFETIME_S: Final = 3660 * 86_400

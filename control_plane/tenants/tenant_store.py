@@ -1,8 +1,9 @@
 """The tenants that the API creates, in shards of the store; every control plane can change them.
 
 A change reads the shard of its tenant and is written with its audit entry, if the shard has not changed meanwhile.
-What this control plane has read before is kept and combined with what it reads (`penstock/tenancy/shard_merge.py`), so
-that a shard that was removed or put back in the store is repaired by the leader and by the next change.
+What this control plane has read before is kept and combined with what it reads
+(`penstock/tenancy/records/shard_merge.py`), so that a shard that was removed or put back in the store is repaired by
+the leader and by the next change.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from adapters.store.config_store import Changed, ConfigStore, KeyValue, Put, Sam
 from adapters.store.informer import Informer
 from control_plane.audit.audit_log import AuditedAction, AuditLog, ChangeRefused
 from penstock.policy.policy import Policy, created_tenants_of
-from penstock.tenancy.shard_merge import merged, without_old_deletions
-from penstock.tenancy.tenant_changes import MAX_TENANTS, Edit, TenantConflict
+from penstock.tenancy.records.shard_merge import merged, without_old_deletions
+from penstock.tenancy.records.tenant_changes import MAX_TENANTS, Edit, TenantConflict
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, shard_of
 
 MAX_TRIES = 20

@@ -10,7 +10,7 @@ from shutil import copytree
 from rich.console import Console
 
 from adapters.servers.etcd import EtcdServer
-from control_plane.cli.status_view import status_view
+from control_plane.cli.views.status_view import status_view
 from control_plane.status.status import RegionStatus, Status
 from tests.support.agent_processes import AgentProcess, write_endpoints
 from tests.support.chats import BODY

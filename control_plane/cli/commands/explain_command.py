@@ -20,8 +20,8 @@ from control_plane.cli.api_client import ApiClient
 from control_plane.cli.bundle_arguments import compiled
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import UsageFault, exit_on_error
-from control_plane.cli.explain_view import explanation_view, present_lines
 from control_plane.cli.output import Output, OutputOption, print_json, print_view
+from control_plane.cli.views.explain_view import explanation_view, present_lines
 from control_plane.status.query_responses import ExplainResponse
 from penstock.health.region_health import RegionState
 from penstock.policy.adapter_patterns import served_model

@@ -12,7 +12,7 @@ from control_plane.cli.api_client import ApiClient
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.plan_view import plan_diff_view, plan_view, plans_view
+from control_plane.cli.views.plan_view import plan_diff_view, plan_view, plans_view
 from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanSummary
 from penstock.planning.plan import RegionPlan
 

@@ -29,8 +29,8 @@ from control_plane.cli.comparison_options import (
 )
 from control_plane.cli.error_output import EXIT_FAILED, EXIT_USAGE, UsageFault, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
-from control_plane.cli.simulation_view import live_view, simulated_json, simulated_view
-from control_plane.cli.verification_view import verified_json, verified_view
+from control_plane.cli.views.simulation_view import live_view, simulated_json, simulated_view
+from control_plane.cli.views.verification_view import verified_json, verified_view
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.source.repository_url import without_credentials
 from penstock.policy.policy import Policy

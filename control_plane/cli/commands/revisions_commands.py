@@ -11,7 +11,7 @@ from control_plane.cli.command_options import FleetOptions, ReasonOption, with_f
 from control_plane.cli.commands.operating.rollout_commands import LIMIT, request_action
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.rollout_view import revisions_view
+from control_plane.cli.views.rollout_view import revisions_view
 from control_plane.policy.source.revision import Revision, RevisionPage
 
 PolicyArgument = Annotated[

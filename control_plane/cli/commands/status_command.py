@@ -13,7 +13,7 @@ from control_plane.cli.api_client import ApiClient, ApiError
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, PlainConsole, print_as
-from control_plane.cli.status_view import status_view
+from control_plane.cli.views.status_view import status_view
 from control_plane.status.status import Status
 
 WATCH_S = 1.0

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import exit_on_error
-from control_plane.cli.explain_view import refusal_text
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
+from control_plane.cli.views.explain_view import refusal_text
 from penstock.routing.steering import SteeringAdvice
 
 

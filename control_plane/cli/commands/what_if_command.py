@@ -21,7 +21,7 @@ from control_plane.cli.comparison_options import (
 )
 from control_plane.cli.error_output import EXIT_USAGE, UsageFault, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_json, print_view
-from control_plane.cli.simulation_view import live_view
+from control_plane.cli.views.simulation_view import live_view
 from control_plane.policy.bundle_errors import PolicyRefused
 
 

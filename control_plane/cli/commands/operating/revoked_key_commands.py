@@ -14,7 +14,7 @@ from adapters.files.secret_file import MAX_FILE_BYTES
 from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.tenant_view import revoked_keys_table
+from control_plane.cli.views.tenant_view import revoked_keys_table
 from control_plane.tenants.revoked_key_resource import RevokedKeyPage, RevokedKeyView
 
 PATH = "/v1/revoked-keys"

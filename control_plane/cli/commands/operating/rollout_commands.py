@@ -10,7 +10,7 @@ from control_plane.cli.api_client import ApiClient
 from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.rollout_view import rollout_view, rollouts_view
+from control_plane.cli.views.rollout_view import rollout_view, rollouts_view
 from control_plane.rollout.rollout_resource import RolloutPage, RolloutStatus, RolloutSummary
 
 app = typer.Typer(no_args_is_help=True, help="Show and control the rollout of a policy.")

@@ -14,7 +14,7 @@ from control_plane.cli.commands.operating import revoked_key_commands, tenant_bu
 from control_plane.cli.commands.operating.tenant_key_commands import NameArgument, keys_of, path_of
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.tenant_view import tenant_view, tenants_table
+from control_plane.cli.views.tenant_view import tenant_view, tenants_table
 from control_plane.tenants.refusals_resource import RefusalList
 from control_plane.tenants.tenant_resource import (
     TenantPage,

@@ -13,7 +13,7 @@ from control_plane.cli.command_options import FleetOptions, OptionalReasonOption
 from control_plane.cli.commands.operating.overrides_commands import seconds_of
 from control_plane.cli.error_output import EXIT_FAILED, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.tenant_view import keys_table, new_key_view
+from control_plane.cli.views.tenant_view import keys_table, new_key_view
 from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyPage, TenantKeyView
 
 app = typer.Typer(no_args_is_help=True, help="Create, rotate and revoke the API keys of tenants.")

@@ -25,8 +25,8 @@ from control_plane.cli.api_client import ApiClient, NoLeader
 from control_plane.cli.commands.operating import drill_commands
 from control_plane.cli.contexts import BadContexts, load_contexts
 from control_plane.cli.main import app
-from control_plane.cli.rollout_view import rollout_view
-from control_plane.cli.status_view import status_view
+from control_plane.cli.views.rollout_view import rollout_view
+from control_plane.cli.views.status_view import status_view
 from control_plane.drills.drill_resource import drill_report
 from control_plane.policy.source.revision import Origin
 from control_plane.rollout.rollout_resource import RolloutStatus, summary

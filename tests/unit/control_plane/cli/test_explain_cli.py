@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from control_plane.cli.explain_view import explanation_view
+from control_plane.cli.views.explain_view import explanation_view
 from penstock.admission.model_queue import NextReason
 from penstock.admission.queue_explanation import QueuedTenant, QueueExplanation
 from penstock.routing.explain import ExplainQuery, explain

@@ -20,7 +20,15 @@ from adapters.store.store_backup import restore_backup, take_backup
 from control_plane.audit.audit_log import AuditLog
 from control_plane.tenants import tenant_store
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
-from penstock.tenancy.tenant_changes import Edit, TenantConflict, created, deleted, existing, with_key, with_revoked_key
+from penstock.tenancy.records.tenant_changes import (
+    Edit,
+    TenantConflict,
+    created,
+    deleted,
+    existing,
+    with_key,
+    with_revoked_key,
+)
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, key_digest, shard_of
 from regional_agent.tenants.tenant_index import TenantIndex
 from tests.support.identities import control_plane_sessions

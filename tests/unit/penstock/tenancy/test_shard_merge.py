@@ -7,8 +7,8 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
-from penstock.tenancy.shard_merge import DELETED_KEPT_S, MAX_DELETED, merged, without_old_deletions
-from penstock.tenancy.tenant_changes import (
+from penstock.tenancy.records.shard_merge import DELETED_KEPT_S, MAX_DELETED, merged, without_old_deletions
+from penstock.tenancy.records.tenant_changes import (
     ENDED_KEPT_S,
     TenantConflict,
     TenantNotFound,

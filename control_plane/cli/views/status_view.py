@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.output import table_of
-from control_plane.cli.rollout_view import outlook_lines
+from control_plane.cli.views.rollout_view import outlook_lines
 from control_plane.status.objective_status import ObjectiveStatus, objective_statuses
 from control_plane.status.status import AgentStatus, ArcStatus, PoolStatus, RegionStatus, Status
 from penstock.health.region_health import RegionState

@@ -1,0 +1,1 @@
+"""Records of created tenants: their changes, the combination of states, and the tenant that requests see."""
