@@ -2,7 +2,7 @@
 
 The evaluation uses the functions of the live system: `authorize_at_origin` authorizes each request at its origin or
 redirects it to a permitted entry region, and the linear program's planner assigns regions. The plan is final,
-without the bounded steps towards it. Demand beyond a tenant's quota or beyond a region's slots counts as rejected.
+without the bounded steps towards it. Demand beyond a tenant's budgets or beyond a region's slots counts as rejected.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from penstock.overrides.interventions import NO_INTERVENTIONS, Interventions
 from penstock.planning.linear_program.flow_planner import OFFLINE_LIMIT_S, FlowPlanner
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import TickInput
+from penstock.policy.kinds.budgets import BudgetScope, BudgetUnit
 from penstock.policy.model_versions import WHOLE_PERCENT, model_of_tier, versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
@@ -122,10 +123,12 @@ def _merged(parts: list[DemandOutcome], shares: dict[str, float]) -> DemandOutco
 def _admitted_shares(
     policy: Policy, demand: Sequence[DemandGroup], verdicts: Sequence[Entered | Refusal], fleet: Sequence[Capacity]
 ) -> list[float]:
-    """Share (0-1) of each group that its tenant's quota admits at its entry region, in the steady state.
+    """Share (0-1) of each group that its tenant's budgets of requests and of concurrent requests admit, in the steady
+    state. A budget of the fleet refuses the same share in all regions.
 
-    Bursts are ignored, and the load is assumed to be even over the agents of a region. Concurrency is the rate times
-    the service time (Little's law), which is the mean of the fleet or else the policy's expected service time.
+    Bursts are ignored, and so are budgets of what the demand does not state: tokens, GPU time and money. Concurrency is
+    the rate times the service time (Little's law), which is the mean of the fleet or else the policy's expected service
+    time. The tenant that represents those that the API creates with a tier has no budget, since it stands for several.
     """
     times_s: dict[str, list[float]] = defaultdict(list)
     for pool in fleet:
@@ -135,16 +138,19 @@ def _admitted_shares(
     for group, verdict in zip(demand, verdicts, strict=True):
         if not isinstance(verdict, Refusal):
             times = times_s.get(group.model, [policy.models[group.model].expected_service_s])
-            rates[verdict[0], group.tenant] += group.requests_per_s
-            running[verdict[0], group.tenant] += group.requests_per_s * sum(times) / len(times)
+            for where in (verdict[0], ""):
+                rates[where, group.tenant] += group.requests_per_s
+                running[where, group.tenant] += group.requests_per_s * sum(times) / len(times)
     shares = {}
-    for (entry, tenant), per_s in rates.items():
-        quota = policy.senders[tenant].quota
+    for entry, tenant in rates:
+        known = policy.tenants.get(tenant)
         share = 1.0
-        if quota is not None and quota.requests_per_s is not None and per_s > quota.requests_per_s:
-            share = quota.requests_per_s / per_s
-        if quota is not None and quota.concurrent is not None and running[entry, tenant] > quota.concurrent:
-            share = min(share, quota.concurrent / running[entry, tenant])
+        for budget in () if known is None else known.budgets:
+            where = entry if budget.scope is BudgetScope.REGION else ""
+            if budget.unit is BudgetUnit.REQUESTS:
+                share = min(share, budget.per_s / rates[where, tenant])
+            elif budget.unit is BudgetUnit.CONCURRENT_REQUESTS:
+                share = min(share, budget.limit / running[where, tenant])
         shares[entry, tenant] = share
     return [
         1.0 if isinstance(verdict, Refusal) else shares[verdict[0], group.tenant]
@@ -229,7 +235,7 @@ def _demand_outcome(
     served: Mapping[tuple[str, str], float],
     part: float,
 ) -> DemandOutcome:
-    """The outcome of one group of the demand, of which `part` (0-1) is within its tenant's quota."""
+    """The outcome of one group of the demand, of which `part` (0-1) is within its tenant's budgets."""
     if isinstance(verdict, Refusal):
         return DemandOutcome("", "", {}, {verdict.reason: 1.0})
     entry, permitted = verdict

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.kinds.models import ModelVersions, Scaling, Version
 from penstock.policy.kinds.tenants import Quota, Tier
 from penstock.policy.policy import Policy
@@ -66,6 +67,14 @@ class TestEvaluateDemand:
         assert served == pytest.approx([0.5, 0.5, 1.0, 1.0])
         assert evaluation.totals.refused_per_s == {Reason.QUOTA_EXCEEDED: pytest.approx(6.0)}
         assert evaluation.totals.load["eu-gb"] == pytest.approx(0.06), "what is refused takes no room"
+
+    def test_a_budget_of_the_fleet_covers_all_entries(self) -> None:
+        budget = Budget(BudgetUnit.REQUESTS, 60.0 * 6.0)
+        limited = msgspec.structs.replace(PLANET.tenants["open"], own_budgets=(budget,))
+        policy = msgspec.structs.replace(PLANET, tenants=PLANET.tenants | {"open": limited})
+        asked = [DemandGroup("eu-gb", "open", "GB", SMALL, 8.0), DemandGroup("eu-de", "open", "DE", SMALL, 4.0)]
+        evaluation = evaluate_demand(policy, asked, ROOMY)
+        assert [outcome.refused for outcome in evaluation.demand_outcomes] == [{Reason.QUOTA_EXCEEDED: 0.5}] * 2
 
     def test_quotas_of_what_runs_at_once_go_by_how_long_it_takes(self) -> None:
         limited = msgspec.structs.replace(PLANET.tenants["open"], quota=Quota(None, 1, 5))

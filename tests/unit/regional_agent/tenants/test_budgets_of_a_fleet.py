@@ -1,0 +1,145 @@
+"""Agents with their real meters and a leader, on a virtual clock: what a tenant can use of a budget of the fleet."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import Any
+
+from penstock.cost.request_properties import CostInputs
+from penstock.cost.work import Work
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
+from penstock.policy.kinds.models import Cost, CostUnit, Model
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
+from penstock.pools.placement import WorkEstimate
+from penstock.tenancy.budget_lease import BudgetKey
+from penstock.tenancy.budget_meter import Amounts
+from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
+from regional_agent.tenants.tenant_budgets import TenantBudgets
+from tests.support.budget_fleet import BudgetFleet
+
+REGIONS = {"eu": ["a", "b", "c", "d"], "us": ["e", "f", "g"], "ap": ["h", "i", "j"]}
+COST = Cost(CostUnit.TOKEN, 0.001, 0.01)
+POLICY = Policy({}, {"m": Model("m", cost=COST)}, {}, ())
+
+
+class Fleet:
+    """A fleet in which one tenant has one budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.fleet = BudgetFleet({BudgetKey("team", "", budget.unit, ""): budget}, REGIONS)
+        tenant = Tenant("team", "open", own_budgets=(budget,))
+        self.budgets: dict[str, TenantBudgets] = {}
+        self.senders: dict[str, SenderBudgets] = {}
+        for name, agent in self.fleet.agents.items():
+            budgets = TenantBudgets(agent.region, 1, agent.leases, self._agents_in, lambda: self.fleet.wall)
+            exchanged: Any = agent
+            exchanged._all = self.budgets[name] = budgets
+            sender = budgets.of(tenant)
+            assert sender is not None
+            self.senders[name] = sender
+        self.names = list(self.budgets)
+        for _ in range(5):
+            self.fleet.advance()
+        self.start = self.fleet.now
+        self.running: deque[tuple[float, BudgetReservation, float]] = deque()
+        self.used = 0.0
+
+    def _agents_in(self, region: str) -> int:
+        return len(REGIONS[region]) if region else 10
+
+    def ask(self, name: str, tokens: float = 0.0, actual: float = 1.0, holds_s: float = 0.0) -> bool:
+        """Send a request whose estimate is `tokens`, and which uses `actual` of the budget; whether it is admitted."""
+        now = self.fleet.now
+        work = WorkEstimate("team", "m", COST, CostInputs(0), Work(0.0, tokens * 0.01), False)
+        reserved = self.budgets[name].reserve(self.senders[name], POLICY, work, now)
+        if not isinstance(reserved, BudgetReservation):
+            return False
+        self.used += actual
+        self.running.append((now + holds_s, reserved, actual))
+        return True
+
+    def settle(self) -> None:
+        """Settle the requests that have ended."""
+        for _ in range(len(self.running)):
+            ends_at, reserved, actual = self.running.popleft()
+            if ends_at > self.fleet.now:
+                self.running.append((ends_at, reserved, actual))
+                continue
+            amounts = Amounts()
+            amounts.output_tokens = actual
+            reserved.settle(amounts, self.fleet.now)
+
+    @property
+    def allowed(self) -> float:
+        """What the budget has permitted since the start."""
+        return self.budget.largest_burst + (self.fleet.now - self.start) * self.budget.per_s
+
+
+def test_moving_demand_uses_the_budget_and_no_more() -> None:
+    of, rng, worst = Fleet(Budget(BudgetUnit.REQUESTS, 600.0)), Random(7), 0.0
+    weights = [1.0] * 10
+
+    def offer(now: float) -> None:
+        nonlocal weights, worst
+        if int(now * 10) % 70 == 0:
+            weights = [rng.choice((0.0, 0.05, 0.2, 5.0)) for _ in of.names]
+            weights[rng.randrange(10)] = 5.0
+        for name in rng.choices(of.names, weights, k=3):
+            of.ask(name)
+        of.settle()
+        worst = max(worst, of.used / of.allowed - 1.0)
+
+    of.fleet.run(60.0, offer)
+    assert worst <= 0.05
+    assert of.used >= 0.95 * of.allowed
+
+
+def test_tokens_that_differ_from_their_estimate_stay_within_the_budget() -> None:
+    of, rng, worst = Fleet(Budget(BudgetUnit.TOKENS, 120_000.0)), Random(3), 0.0
+
+    def offer(now: float) -> None:
+        nonlocal worst
+        for name in rng.choices(of.names, [8.0, 4.0, 1.0, 1.0, 0, 0, 0, 0, 0, 0], k=4):
+            estimate = rng.choice((100.0, 400.0, 1000.0))
+            of.ask(name, estimate, estimate * rng.choice((0.2, 1.0, 2.0)), rng.choice((0.2, 1.0, 4.0)))
+        of.settle()
+        worst = max(worst, of.used / of.allowed - 1.0)
+
+    of.fleet.run(90.0, offer)
+    assert worst <= 0.05
+    assert of.used >= 0.9 * of.allowed
+
+
+def test_a_tenant_on_one_connection_has_the_whole_budget() -> None:
+    of = Fleet(Budget(BudgetUnit.REQUESTS, 600.0))
+
+    def offer(now: float) -> None:
+        for _ in range(5):
+            of.ask("eu/a")
+        of.settle()
+
+    of.fleet.run(30.0, offer)
+    before = of.used
+    of.fleet.run(60.0, offer)
+    assert of.used - before >= 0.95 * 600
+    assert of.used <= of.allowed + 1
+
+
+def test_places_move_to_the_agent_that_wants_them() -> None:
+    of = Fleet(Budget(BudgetUnit.CONCURRENT_REQUESTS, 20.0))
+    most = 0
+    for name in ("eu/a", "us/e"):
+
+        def offer(now: float, name: str = name) -> None:
+            nonlocal most
+            for _ in range(5):
+                of.ask(name, holds_s=0.5)
+            of.settle()
+            most = max(most, len(of.running))
+
+        of.fleet.run(10.0, offer)
+        assert len(of.running) >= 19
+    assert most <= 20
