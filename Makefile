@@ -28,7 +28,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-mutations test-ui test-attacks test-attacks-compiled test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation bench-usage bench-tenants test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
+.PHONY: help test-mutations test-ui test-attacks test-attacks-compiled test-gateways test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation bench-usage bench-tenants test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ test-attacks-compiled: $(VENV)/.test $(VENV)/.wheel  ## the same with the compil
 
 test-ui: $(VENV)/.ui  ## the page for operators in headless Chromium, against a real planet; screenshots in out/ui
 	@$(BIN)/python -m tests.ui
+
+test-gateways: $(VENV)/.test $(VENV)/.bench  ## agents behind one address per region, with the real HAProxy, Envoy and nginx
+	@$(BIN)/pytest -m long tests/integration/test_gateways.py
 
 test-engines: $(VENV)/.test  ## real engines on the CPU and real clients, in environments of gigabytes under out/engines (ARGS='vllm openai/retries')
 	@$(BIN)/python -m tests.engines $(ARGS)
