@@ -92,7 +92,8 @@ class PenstockAgent(Generic[Request]):
         self._update(now)
         sender = self._sender(served.request)
         if self.queue.must_queue(sender.priority, now, self._other_heads) or not self._place(served):
-            work = self._estimate(served.request).work
+            estimate = self._estimate(served.request)
+            work, served.is_long = estimate.work, is_long(estimate)
             work_s, give_up_at = work.prefill_s + work.decode_s, now + UNBOUNDED_S
             urgency = urgency_at(self._queueing, now, give_up_at, work_s, PRIOR_SERVICE_S)
             waiting = QueuedRequest(served, sender.tenant, sender.priority, 0, now, urgency, give_up_at)
@@ -238,7 +239,7 @@ class PenstockAgent(Generic[Request]):
         return True
 
     def _group(self, served: Served[Request]) -> str:
-        return "long" if is_long(self._estimate(served.request)) else ""
+        return "long" if served.is_long else ""
 
     def _sender(self, request: Request) -> Sender:
         return self._region.senders.get(request.tenant, ONE_SENDER)

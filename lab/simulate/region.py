@@ -25,6 +25,8 @@ class Served(msgspec.Struct, Generic[Request]):
     end_s: float | None = None
     sent_at: float | None = None
     """Time (s) at which an agent sent the request to an engine."""
+    is_long: bool = False
+    """Whether the agent that received the request estimates that its prompt is long."""
 
 
 class Sender(NamedTuple):

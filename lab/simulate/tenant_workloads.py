@@ -91,21 +91,15 @@ class TenantRun(msgspec.Struct):
 
     def longest_starvation_s(self, tenant: str) -> float:
         """Return the longest time (s) in which requests of a tenant waited and none started."""
-        events = sorted(each.request.at_s for each in self.served[tenant])
-        starts = sorted(each.sent_at for each in self.served[tenant] if each.sent_at is not None)
-        longest_s, waiting_since, started = 0.0, None, 0
-        moments = sorted([(at, 0) for at in events] + [(at, 1) for at in starts] + [(self.ends_s, 1)])
-        waiting = 0
-        for at, is_start in moments:
-            if is_start:
-                if waiting and waiting_since is not None:
-                    longest_s = max(longest_s, at - waiting_since)
-                waiting, started = waiting - 1, started + 1
-                waiting_since = at if waiting > 0 else None
-            else:
-                waiting += 1
-                if waiting == 1:
-                    waiting_since = at
+        arrivals = [(each.request.at_s, 1) for each in self.served[tenant]]
+        starts = [(each.sent_at, -1) for each in self.served[tenant] if each.sent_at is not None]
+        longest_s, since_s, waiting = 0.0, 0.0, 0
+        for at_s, change in sorted([*arrivals, *starts, (self.ends_s, -1)]):
+            if change < 0 and waiting:
+                longest_s = max(longest_s, at_s - since_s)
+            if change < 0 or not waiting:
+                since_s = at_s
+            waiting += change
         return longest_s
 
 

@@ -47,6 +47,8 @@ class Scale(msgspec.Struct, frozen=True):
     """Duration (s) of chat arrivals per run."""
     step_s: float
     """Time (s) between steps of a region's demand."""
+    tenant_seeds: int = 1
+    """Number of seeds of the scenarios with several tenants, whose runs are long."""
 
 
 Measures = dict[str, float]
