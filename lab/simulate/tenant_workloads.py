@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
@@ -14,6 +14,9 @@ from lab.traces.trace import TraceRequest
 
 ENGINES = (EngineKind("h100", 4, 8),)
 """Four engines with eight slots each."""
+
+DRAIN_S = 8.0
+"""Time (s) from the last arrival to the end of a run, in which almost all requests end that were sent before."""
 
 LENGTH_SD = 0.6
 """Standard deviation of the logarithm of the lengths of answers, which no agent knows beforehand."""
@@ -30,7 +33,6 @@ class TenantTraffic(msgspec.Struct, frozen=True, kw_only=True):
     agents: tuple[int, ...] = (0, 1, 2)
     """Agents to which the tenant's clients are connected."""
     begins_s: float = 0.0
-    ends_s: float = 60.0
     priority: int = 0
     weight: float = 1.0
 
@@ -39,10 +41,10 @@ class TenantTraffic(msgspec.Struct, frozen=True, kw_only=True):
         """The tenant as policy describes it."""
         return Sender(self.name, self.priority, self.weight)
 
-    def requests(self, rng: Random) -> list[TraceRequest]:
-        """Return the requests of one run."""
+    def requests(self, rng: Random, ends_s: float) -> list[TraceRequest]:
+        """Return the requests of one run, which arrive until a time (s)."""
         found, at_s = [], self.begins_s
-        while (at_s := at_s + rng.expovariate(self.rate_per_s)) < self.ends_s:
+        while (at_s := at_s + rng.expovariate(self.rate_per_s)) < ends_s:
             tokens = max(1, round(self.output_tokens * rng.lognormvariate(0.0, LENGTH_SD)))
             found.append(TraceRequest(at_s, self.prompt_tokens, tokens, tenant=self.name))
         return found
@@ -106,25 +108,24 @@ class TenantRun(msgspec.Struct):
 Agents = Callable[[Region[TraceRequest]], Sequence[Agent[TraceRequest]]]
 
 
-def run_tenants(
-    tenants: Sequence[TenantTraffic], senders: Mapping[str, Sender], agents: Agents, seed: int, ends_s: float
-) -> TenantRun:
-    """Run the requests of tenants through the agents of a region until a time (s).
+def run_tenants(tenants: Sequence[TenantTraffic], agents: Agents, seed: int, arrivals_s: float) -> TenantRun:
+    """Run the requests of tenants through the agents of a region, until DRAIN_S after the last arrivals.
 
     Args:
-        senders: what the agents see of each tenant; empty if they do not distinguish tenants.
         agents: creates the agents of the region.
+        arrivals_s: duration (s) of the arrivals.
     """
+    ends_s = arrivals_s + DRAIN_S
     fleet = partial(ChatFleet, model=CHAT_MODEL, cost=CHAT_COST, kinds=ENGINES, exact_limits=False)
     region: Region[TraceRequest] = Region(fleet, 3, seed)
-    region.senders = senders
+    region.senders = {tenant.name: tenant.sender for tenant in tenants}
     every = agents(region)
     region.set_agents(every)
     rng = Random(seed)
     served: dict[str, list[Served[TraceRequest]]] = {}
     for tenant in tenants:
         mine = served[tenant.name] = []
-        for request in tenant.requests(rng):
+        for request in tenant.requests(rng, arrivals_s):
             each = Served(request)
             mine.append(each)
             region.clock.at(request.at_s, partial(every[rng.choice(tenant.agents)].arrive, each))

@@ -47,8 +47,10 @@ class Scale(msgspec.Struct, frozen=True):
     """Duration (s) of chat arrivals per run."""
     step_s: float
     """Time (s) between steps of a region's demand."""
+    tenant_s: float = 1.0
+    """Duration (s) of arrivals in scenarios with several tenants."""
     tenant_seeds: int = 1
-    """Number of seeds of the scenarios with several tenants, whose runs are long."""
+    """Number of seeds of these scenarios, whose runs are long."""
 
 
 Measures = dict[str, float]

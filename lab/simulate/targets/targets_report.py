@@ -20,8 +20,8 @@ from lab.simulate.targets.tenant_targets import TENANT_SCENARIOS, tenant_targets
 FIRST_SEED = 2026
 
 
-SMALL = Scale(seeds=10, image_jobs=2500, chat_s=30.0, step_s=40.0, tenant_seeds=4)
-FULL = Scale(seeds=20, image_jobs=10_000, chat_s=120.0, step_s=120.0, tenant_seeds=20)
+SMALL = Scale(seeds=10, image_jobs=2500, chat_s=30.0, step_s=40.0, tenant_s=42.0, tenant_seeds=4)
+FULL = Scale(seeds=20, image_jobs=10_000, chat_s=120.0, step_s=120.0, tenant_s=60.0, tenant_seeds=20)
 
 
 class Report(msgspec.Struct, frozen=True):
