@@ -15,7 +15,8 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from adapters.usage_store.segment_store import MissingPackages, SegmentStore, StoreUnavailable, open_store
+from adapters.usage_store.segment_store import SegmentStore, StoreUnavailable
+from adapters.usage_store.store_opening import MissingPackages, open_store
 from control_plane.usage.usage_process import NICENESS, cache_folder
 from penstock.ledger.segment_names import SegmentName, parse_segment_name
 

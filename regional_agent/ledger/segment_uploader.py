@@ -23,7 +23,8 @@ import structlog
 
 from adapters.backoff import full_jitter_s
 from adapters.logs import configure_logs
-from adapters.usage_store.segment_store import MissingPackages, SegmentStore, StoreUnavailable, open_store
+from adapters.usage_store.segment_store import SegmentStore, StoreUnavailable
+from adapters.usage_store.store_opening import MissingPackages, open_store
 from penstock.ledger.ledger_record import LedgerRecord
 from penstock.ledger.segment_names import SegmentName, by_day
 from penstock.ledger.spool_format import (
