@@ -120,11 +120,13 @@ class Keyring:
 
     def _created(self, digest: bytes) -> Principal | Refusal:
         """The principal of a key that the API created."""
+        if digest.hex()[:KEY_ID_CHARS] in self._policy.revoked_ids:
+            return REVOKED
         found = self._index.find_key(digest)
         if found is None or found.tenant.name in self._policy.tenants:
             return _INVALID
         key = found.key
-        if key.revoked_at is not None or digest.hex()[:KEY_ID_CHARS] in self._policy.revoked_ids:
+        if key.revoked_at is not None:
             return REVOKED
         principal = principal_under(self._policy, found.tenant)
         if isinstance(principal, Refusal):

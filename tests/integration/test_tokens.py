@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
@@ -33,6 +35,7 @@ from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, answers, ask, code, streams_forever
 from tests.support.created_tenants import created, put
 from tests.support.issuer import AUDIENCE, Issuer, jwk, rsa_key
+from tests.support.loopback_server import LoopbackServer
 from tests.support.planet import EU_ONLY, MODEL, policy
 from tests.support.sockets import RawClient, Script, engine, post
 from tests.support.wait import PATIENCE_S, until
@@ -236,6 +239,30 @@ async def test_the_keys_are_known_after_a_restart_and_bound_to_their_url(tmp_pat
         assert again.find(replace(document, jwks_url="https://elsewhere.example/keys"), "one") is None
         assert again.find(document, None) is not None
         assert again.status()["issuers"]["idp"]["keys"] == 1
+
+
+class Tagged(LoopbackServer):
+    """Serves one body with an ETag, and 304 to those that have it; redirects other paths."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"GET /keys "):
+            writer.write(b"HTTP/1.1 302 X\r\nlocation: /keys\r\ncontent-length: 0\r\n\r\n")
+        elif b'if-none-match: "v1"' in head.lower():
+            writer.write(b"HTTP/1.1 304 X\r\n\r\n")
+        else:
+            writer.write(b'HTTP/1.1 200 X\r\netag: "v1"\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}')
+        writer.close()
+
+
+async def test_keys_are_fetched_again_only_if_they_have_changed() -> None:
+    async with Tagged() as server, httpx.AsyncClient() as http:
+        first = await bounded_fetch.fetch_changed(http, f"{server.url}/keys", "")
+        assert first == (200, b"{}", '"v1"')
+        again = await bounded_fetch.fetch_changed(http, f"{server.url}/keys", first.etag)
+        assert (again.status, again.body) == (304, b"")
+        elsewhere = await bounded_fetch.fetch_changed(http, f"{server.url}/elsewhere", "")
+        assert elsewhere.status == 302, "redirects are not followed"
 
 
 def part(content: dict[str, Any]) -> str:
