@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from penstock.planning.acceptance import refuse_plan, refuse_policy
+from penstock.planning.acceptance import SHARE_SUM_SLACK, refuse_plan, refuse_policy
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable, RegionPlan
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
@@ -68,3 +68,50 @@ def test_bad_plans_are_refused_with_the_reason(bad: RegionPlan, message: str) ->
 
 def test_a_class_without_arcs_is_taken() -> None:
     assert refuse_plan(plan(), POLICY, "here", None) is None
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        plan(arc("here", 0.5), arc("there", 0.5 + 0.9 * SHARE_SUM_SLACK)),
+        plan(arc("here", 0.5), arc("there", 0.5 - 0.9 * SHARE_SUM_SLACK)),
+        plan(arc("here", 1.0 + 0.9 * SHARE_SUM_SLACK)),
+        plan(arc("here", 0.0), arc("there", 1.0)),
+        detoured(arc("there", 0.0)),
+        detoured(arc("there", 0.4)),
+        msgspec.structs.replace(plan(), ramp=0.0),
+        msgspec.structs.replace(plan(), ramp=1.0),
+    ],
+)
+def test_plans_within_the_bounds_are_accepted(good: RegionPlan) -> None:
+    assert refuse_plan(good, POLICY, "here", None) is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (
+            plan(arc("here", 0.5), arc("there", 0.5 + 1.1 * SHARE_SUM_SLACK)),
+            "plan 7/4, class m/here+there: shares do not sum to 1",
+        ),
+        (
+            plan(arc("here", 0.5), arc("there", 0.5 - 1.1 * SHARE_SUM_SLACK)),
+            "plan 7/4, class m/here+there: shares do not sum to 1",
+        ),
+        (detoured(arc("there", -0.1)), "plan 7/4, class m/here+there: a share is not between 0 and 1"),
+        (detoured(arc("there", float("inf"))), "plan 7/4, class m/here+there: a share is not between 0 and 1"),
+        (
+            plan(arc("mars", 0.5), arc("luna", 0.5)),
+            f"plan 7/4, class m/here+there: no region luna, mars in policy {POLICY.digest()[:12]}",
+        ),
+        (msgspec.structs.replace(plan(), ramp=-0.1), "plan 7/4: the ramp is not between 0 and 1"),
+    ],
+)
+def test_plans_beyond_the_bounds_are_refused(bad: RegionPlan, message: str) -> None:
+    assert refuse_plan(bad, POLICY, "here", None) == message
+
+
+def test_messages_name_policies_by_the_beginning_of_their_digest() -> None:
+    digest = POLICY.digest()
+    assert refuse_policy(POLICY, "0" * 64, "here") == f"policy {'0' * 12} has the content of {digest[:12]}"
+    assert refuse_policy(POLICY, digest, "elsewhere") == f"policy {digest[:12]} has no region elsewhere"

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from math import pi, sin
+from math import exp, isnan, nan, pi, sin
 from random import Random
 
 import pytest
 
-from penstock.planning.forecast import DAY_S, FORGET_S, MAX_GROWTH, SILENT_S, Forecaster
+from penstock.planning.forecast import (
+    DAMPING_S,
+    DAY_S,
+    FORGET_S,
+    LEVEL_S,
+    MAX_GROWTH,
+    SEASON_WEIGHT,
+    SEASONS,
+    SILENT_S,
+    TREND_S,
+    Forecaster,
+)
 from penstock.planning.share_moves import Key
 
 KEY, OTHER = Key("de", "m", "de+es"), Key("es", "m", "de+es")
@@ -104,3 +115,80 @@ def test_the_same_moment_twice_changes_nothing() -> None:
     before = forecaster.ahead(1.0, 10.0)
     forecaster.observe({KEY: 500.0}, 1.0)
     assert forecaster.ahead(1.0, 10.0) == before
+
+
+class Written:
+    """The forecast of one series as the module's sources write it, number by number."""
+
+    def __init__(self) -> None:
+        self.at: float | None = None
+        self.level = self.trend = self.newest = self.newest_season = 0.0
+        self.means = [nan] * SEASONS
+        self.part, self.rates = 0, list[float]()
+
+    def season(self, when: float) -> float:
+        if any(map(isnan, self.means)):
+            return 0.0
+        middle = when / (DAY_S / SEASONS) - 0.5
+        left = int(middle // 1)
+        along = middle - left
+        return (1.0 - along) * self.means[left % SEASONS] + along * self.means[(left + 1) % SEASONS]
+
+    def observe(self, rate: float, now: float) -> None:
+        part = int(now // (DAY_S / SEASONS))
+        if self.at is None:
+            self.level, self.newest, self.at, self.part = rate, rate, now, part
+            return
+        if part != self.part and self.rates:
+            old, mean, before = self.means[self.part % SEASONS], sum(self.rates) / len(self.rates), self.season(now)
+            self.means[self.part % SEASONS] = mean if isnan(old) else old + SEASON_WEIGHT * (mean - old)
+            self.level += before - self.season(now)
+            self.rates = []
+        self.part = part
+        self.rates.append(rate)
+        elapsed_s, season = now - self.at, self.season(now)
+        expected = self.level + self.trend * DAMPING_S * (1.0 - exp(-elapsed_s / DAMPING_S))
+        level = expected + (1.0 - exp(-elapsed_s / LEVEL_S)) * (rate - season - expected)
+        faded = self.trend * exp(-elapsed_s / DAMPING_S)
+        self.trend = faded + (1.0 - exp(-elapsed_s / TREND_S)) * ((level - self.level) / elapsed_s - faded)
+        self.level, self.newest, self.newest_season, self.at = level, rate, season, now
+
+    def ahead(self, now: float, horizon_s: float) -> float:
+        assert self.at is not None
+        effective_s = DAMPING_S * (1.0 - exp(-(now - self.at + horizon_s) / DAMPING_S))
+        expected = self.newest + self.trend * effective_s + self.season(now + horizon_s) - self.newest_season
+        return min(max(expected, 0.0), MAX_GROWTH * self.newest)
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(7.0, 60), (290.0, 700)], ids=["within minutes", "over two days"])
+def test_forecasts_are_those_of_the_written_formulas(step_s: float, steps: int) -> None:
+    rng, written, forecaster = Random(3), Written(), Forecaster()
+    now = 5000.0
+    for step in range(steps):
+        rate = daily(now) + 2.0 * step + rng.uniform(-5.0, 5.0)
+        forecaster.observe({OTHER: 3.0, KEY: rate}, now)
+        written.observe(rate, now)
+        if step % 9 == 0:
+            for horizon_s in (0.0, 30.0, 700.0):
+                ahead = forecaster.ahead(now + 3.0, horizon_s)
+                assert ahead[KEY] == pytest.approx(written.ahead(now + 3.0, horizon_s), rel=1e-4)
+                assert ahead[OTHER] == pytest.approx(3.0, rel=1e-4)
+        now += step_s * rng.uniform(0.5, 1.0)
+
+
+def test_a_series_is_kept_until_it_is_old() -> None:
+    for age_s, kept in ((FORGET_S, True), (FORGET_S + 1000.0, False)):
+        forecaster = Forecaster()
+        forecaster.observe({KEY: 5.0, OTHER: 1.0}, 0.0)
+        forecaster.observe({OTHER: 1.0}, age_s)
+        # A series that was kept follows the new rate; one that was removed begins with it.
+        forecaster.observe({KEY: 50.0}, age_s + 1.0)
+        forecaster.observe({KEY: 60.0}, age_s + 2.0)
+        begun = taught([(age_s + 1.0, 50.0), (age_s + 2.0, 60.0)]).ahead(age_s + 2.0, 60.0)[KEY]
+        assert (forecaster.ahead(age_s + 2.0, 60.0)[KEY] != pytest.approx(begun)) == kept
+
+
+def test_a_silent_series_has_a_forecast_until_its_age_is_reached() -> None:
+    forecaster = taught([(0.0, 5.0)])
+    assert forecaster.ahead(SILENT_S, 0.0) == {KEY: pytest.approx(5.0)}
+    assert forecaster.ahead(SILENT_S + 0.5, 0.0) == {}

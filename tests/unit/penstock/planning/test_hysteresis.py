@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.planning.hysteresis import (
     MAX_REVERSAL_DELAY_S,
+    MIN_MOVE,
     REVERSAL_AWAY,
     REVERSAL_HOME,
     SETTLED_S,
@@ -116,3 +119,77 @@ def test_when_servers_come_or_go_nothing_holds() -> None:
 
 def test_a_new_key_gets_what_is_wanted() -> None:
     assert Hysteresis().damped(KEY, "a", {}, {"b": 1.0}, 0.0) == {"b": 1.0}
+
+
+def test_a_held_share_leaves_as_much_to_give_as_is_taken() -> None:
+    hysteresis = resting()
+    standing = away(hysteresis)
+    # Only `b` is held: `a` gives 0.1 of the 0.3 that `d` and `e` would take, in proportion.
+    moved = hysteresis.damped(KEY, "a", standing, {"a": 0.5, "b": 0.2, "d": 0.2, "e": 0.1}, 21.0)
+    assert moved == {"a": 0.5, "b": 0.4, "d": pytest.approx(0.1 * 2 / 3), "e": pytest.approx(0.1 / 3)}
+
+
+def test_a_held_share_leaves_as_much_to_take_as_is_given() -> None:
+    hysteresis = Hysteresis()
+    for at, standing in enumerate(({"a": 0.2, "b": 0.4, "c": 0.4}, {"a": 0.4, "b": 0.2, "c": 0.4})):
+        hysteresis.damped(KEY, "b", standing, standing, float(at))
+    # The share of `a` grew and would shrink: held. What `c` gives up goes to `b`, which takes no more than that.
+    moved = hysteresis.damped(KEY, "x", {"a": 0.4, "b": 0.2, "c": 0.4}, {"a": 0.1, "b": 0.6, "c": 0.3}, 2.0)
+    assert moved == {"a": 0.4, "b": 0.2, "c": 0.4}, "b shrank before, so its growth is held too"
+
+
+def test_where_everything_that_moves_one_way_is_held_nothing_moves() -> None:
+    hysteresis = resting()
+    standing = away(hysteresis)
+    assert hysteresis.damped(KEY, "a", standing, {"a": 0.6, "b": 0.1, "c": 0.3}, 21.0) == standing
+
+
+def test_a_share_that_is_given_up_entirely_is_not_named() -> None:
+    hysteresis = Hysteresis()
+    standing = {"a": 0.5, "b": 0.3, "c": 0.2}
+    for at in (1.0, 2.0):
+        hysteresis.damped(KEY, "a", {"a": 0.6, "b": 0.2, "c": 0.2} if at == 1.0 else standing, standing, at)
+    # `b` grew: its decrease is held. `c` gives all it has to `d`.
+    moved = hysteresis.damped(KEY, "a", standing, {"a": 0.5, "b": 0.1, "d": 0.4}, 3.0)
+    assert moved == {"a": 0.5, "b": 0.3, "d": pytest.approx(0.2)}
+
+
+def test_the_state_of_other_keys_is_kept() -> None:
+    wanted, home = {"a": 0.7, "b": 0.3}, {"a": 1.0}
+    hysteresis = resting()
+    hysteresis.keep({KEY: None})
+    assert hysteresis.damped(KEY, "a", home, wanted, 0.0) == home
+    hysteresis.keep({Key("a", "other", "r"): None})
+    assert hysteresis.damped(KEY, "a", home, wanted, 0.5) == wanted, "a key that was removed has no direction"
+
+
+def test_servers_of_another_model_reset_nothing() -> None:
+    hysteresis, home = resting(), {"a": 1.0}
+    hysteresis.set_surroundings("other", {"a"}, 0.0)
+    assert hysteresis.damped(KEY, "a", home, {"a": 0.7, "b": 0.3}, 0.0) == home
+
+
+def test_noise_is_no_move() -> None:
+    hysteresis = resting()
+    for at, share in ((0.0, 1.0 - MIN_MOVE), (0.5, 1.0), (1.0, 1.0 - MIN_MOVE)):
+        shares = {"a": share, "b": 1.0 - share}
+        hysteresis.damped(KEY, "a", shares, shares, at)
+    # Had the noise been moves, `a` had last moved away, and would go on.
+    assert hysteresis.damped(KEY, "a", {"a": 1.0}, {"a": 0.7, "b": 0.3}, 1.5) == {"a": 1.0}
+
+
+def test_a_share_rests_after_some_time_without_a_move() -> None:
+    wanted = {"a": 0.6, "b": 0.4}
+    for rested_s, delayed in ((SETTLED_S, False), (SETTLED_S + 1.0, True)):
+        hysteresis = Hysteresis()
+        hysteresis.damped(KEY, "a", {"a": 1.0}, {"a": 1.0}, 0.0)
+        assert (hysteresis.damped(KEY, "a", {"a": 1.0}, wanted, rested_s) != wanted) == delayed
+
+
+def test_a_reversal_counts_from_its_first_target() -> None:
+    hysteresis, home = resting(), {"a": 1.0}
+    wanted = {"a": 0.5, "b": 0.5}
+    made_after_s = REVERSAL_AWAY / 0.5
+    assert hysteresis.damped(KEY, "a", home, wanted, 10.0) == home
+    assert hysteresis.damped(KEY, "a", home, wanted, 10.0 + made_after_s - 0.1) == home
+    assert hysteresis.damped(KEY, "a", home, wanted, 10.0 + made_after_s) == wanted

@@ -18,7 +18,7 @@ from penstock.overrides.overrides import Override, OverrideKind
 from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
-from penstock.planning.spillover_limits import UNBOUNDED, bounds
+from penstock.planning.spillover_limits import UNBOUNDED, bounds, kept_home
 from penstock.policy.kinds.operations import Objective
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Spillover, SpilloverLimit
@@ -309,3 +309,19 @@ def test_regions_outside_an_order_follow_it_nearest_first() -> None:
     known = msgspec.structs.replace(known, regions=known.regions | further)
     everywhere = frozenset(known.regions)
     assert known.nearest_first("eu-de", everywhere) == ("eu-de", "us-east", "eu-es", "br-sao")
+
+
+@pytest.mark.parametrize(
+    ("target", "max_away", "kept"),
+    [
+        ({"here": 0.6, "b": 0.3, "c": 0.1}, 0.4, {"here": 0.6, "b": 0.3, "c": 0.1}),
+        ({"here": 0.6, "b": 0.3, "c": 0.1}, 0.2, {"here": 0.8, "b": 0.15, "c": 0.05}),
+        ({"b": 1.0}, 0.25, {"here": 0.75, "b": 0.25}),
+        ({"b": 1.0}, 0.0, {"here": 1.0}),
+        ({"b": 0.75, "c": 0.5}, 1.0, {"b": 0.6, "c": 0.4}),
+    ],
+)
+def test_at_most_a_share_of_the_demand_leaves(
+    target: dict[str, float], max_away: float, kept: dict[str, float]
+) -> None:
+    assert kept_home(target, "here", max_away) == pytest.approx(kept)
