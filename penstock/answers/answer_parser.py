@@ -57,7 +57,9 @@ _BOM: Final = b"\xef\xbb\xbf"
 _BEGINNING_MARKS: Final = (b'"role"', b'"content":""', b'"content": ""')
 _NO_SPLITTER: Final = EventSplitter()
 _NO_TEXT: Final = HeldText()
-"""In place of the splitter of an answer that is not split, and of the text of a stream; they receive nothing."""
+_NO_RECORDS: Final = PlainRecords(AnswerFormat(None), lines=False)
+"""In place of the splitter and the records of an answer that is no stream, and of the text of a stream; they receive
+nothing."""
 
 
 class AnswerParser:
@@ -109,7 +111,7 @@ class AnswerParser:
         self._last = b""
         """The last part of a stream that was counted and not parsed; or the end of a record while it is reduced."""
         self._id_records = MAX_ID_RECORDS if answer_format.id_paths else 0
-        self._plain = PlainRecords(answer_format, lines=kind == LINES)
+        self._plain = _NO_RECORDS if kind == JSON else PlainRecords(answer_format, lines=kind == LINES)
         self.begun = False
         """Whether a record has arrived; comments and blank events are none."""
         self.delivered = 0
@@ -215,7 +217,7 @@ class AnswerParser:
         if self._kind == JSON:
             self._hold(part)
             return part
-        count = self._plain.count(part, 0, len(part)) if self._may_skim() else -1
+        count = self._plain.count(part) if self._may_skim() else -1
         if count >= 0:
             self.delivered += count
             self._last = part

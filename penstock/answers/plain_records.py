@@ -19,6 +19,8 @@ _LINE_ENDS: Final = (b"\n", b"\r")
 _COMMENT_STARTS: Final = (b":", *_LINE_ENDS)
 _ERROR_EVENTS: Final = (b"event: error", b"event:error")
 _STRING_STARTS: Final = (b'":"', b'": "')
+_DECIDING: Final = (b'"object"', b'"type"', b'"status"', b'"error"')
+"""Members whose value, a string, may make a record an error or an end."""
 _QUOTE: Final = 0x22
 _BACKSLASH: Final = 0x5C
 _LF: Final = 0x0A
@@ -30,24 +32,22 @@ Here and in the other readers of answers, `find` replaces `in` for the same reas
 class PlainRecords:
     """The records of one stream."""
 
-    __slots__ = ("_adds", "_after", "_before", "_end", "_end_in_chunk", "_format", "_lines")
+    __slots__ = ("_adds", "_after", "_after_in_chunk", "_before", "_end", "_format", "_lines")
 
     def __init__(self, answer_format: AnswerFormat, *, lines: bool) -> None:
         """Recognise events that end with LF; with `lines`, lines."""
         self._format = answer_format
         self._lines = lines
         self._end = _LINE_END if lines else _LF_END
-        self._end_in_chunk = self._end + _CHUNK_END
-        self._before = self._after = b""
-        """What surrounds the last string of the last chunk, such as the generated text; empty if it is not known."""
+        self._before = self._after = self._after_in_chunk = b""
+        """What surrounds the last string of the last part, such as the generated text; empty if it is not known."""
         self._adds = 0
-        """Number of records with output in that chunk."""
+        """Number of records with output in that part."""
 
     def use_crlf(self) -> None:
         """Recognise events that end with CRLF."""
         if self._end == _LF_END:
             self._end = _CRLF_END
-            self._end_in_chunk = _CRLF_END + _CHUNK_END
 
     def count_chunk(self, chunk: bytes, begin: int) -> int:
         """Count the records with output in a chunk, framing included; -1 if it must be parsed.
@@ -55,19 +55,25 @@ class PlainRecords:
         Args:
             begin: offset of the body.
         """
-        if self._after and self._is_like_the_last(chunk, begin):
+        if self._after and self._is_like_the_last(chunk, begin, self._after_in_chunk):
             return self._adds
-        end_at = len(chunk) - len(_CHUNK_END)
-        if not chunk.endswith(self._end_in_chunk):
-            return -1
-        count = self.count(chunk, begin, end_at)
+        return self._count_other(chunk, begin, len(chunk) - len(_CHUNK_END))
+
+    def count(self, part: bytes) -> int:
+        """Count the records with output in a part of the body; -1 if it must be parsed, or does not end a record."""
+        if self._after and self._is_like_the_last(part, 0, self._after):
+            return self._adds
+        return self._count_other(part, 0, len(part))
+
+    def _count_other(self, part: bytes, begin: int, end_at: int) -> int:
+        """Count the records with output in `part[begin:end_at]`, and note what surrounds its text; -1 as `count`."""
+        count = self._count(part, begin, end_at)
         if count >= 0:
-            self._note(chunk, begin, end_at)
+            self._note(part, begin, end_at)
             self._adds = count
         return count
 
-    def count(self, part: bytes, begin: int, end_at: int) -> int:
-        """Count the records with output in `part[begin:end_at]`; -1 if it must be parsed, or does not end a record."""
+    def _count(self, part: bytes, begin: int, end_at: int) -> int:
         if not part.endswith(self._end, begin, end_at) or part.find(ERROR_MARK) >= 0:
             return -1
         if self._has_more_than_data(part, begin, end_at):
@@ -81,25 +87,32 @@ class PlainRecords:
                 return -1
         return part.count(answer_format.delta_mark or self._end)
 
-    def _is_like_the_last(self, chunk: bytes, begin: int) -> bool:
-        """Whether a chunk differs from the last one only within one string, which has no escapes."""
-        before, after = self._before, self._after
-        at, end_at = begin + len(before), len(chunk) - len(after)
-        if at > end_at or not chunk.endswith(after) or chunk[begin:at] != before:
+    def _is_like_the_last(self, part: bytes, begin: int, after: bytes) -> bool:
+        """Whether a part differs from the last one only within one string, which has no escapes.
+
+        Args:
+            after: what follows the string.
+        """
+        before = self._before
+        at, end_at = begin + len(before), len(part) - len(after)
+        if at > end_at or not part.endswith(after) or part[begin:at] != before:
             return False
-        text = chunk[at:end_at]
+        text = part[at:end_at]
         return not (_QUOTE in text or _BACKSLASH in text or _LF in text or _CR in text)
 
-    def _note(self, chunk: bytes, begin: int, end_at: int) -> None:
-        """Note what surrounds the last string of a chunk that is one event of one line."""
+    def _note(self, part: bytes, begin: int, end_at: int) -> None:
+        """Note what surrounds the last string of `part[begin:end_at]` that is one event of one line."""
         self._after = b""
-        if self._lines or not self._is_one_line(chunk, begin, end_at):
+        if self._lines or not self._is_one_line(part, begin, end_at):
             return
         for start in _STRING_STARTS:
-            at = chunk.rfind(start, begin) + len(start)
-            end_of_text = chunk.find(_QUOTE, at)
+            at = part.rfind(start, begin) + len(start)
+            end_of_text = part.find(_QUOTE, at)
+            if part.endswith(_DECIDING, begin, at - len(start) + 1):
+                return
             if at >= begin + len(start) and end_of_text >= 0:
-                self._before, self._after = chunk[begin:at], chunk[end_of_text:]
+                self._before, self._after = part[begin:at], part[end_of_text:end_at]
+                self._after_in_chunk = self._after + _CHUNK_END
                 return
 
     def _has_more_than_data(self, part: bytes, begin: int, end_at: int) -> bool:

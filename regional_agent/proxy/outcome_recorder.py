@@ -29,9 +29,6 @@ _HOME: Final = RequestKind.HOME
 _FORWARDED: Final = RequestKind.FORWARDED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
-_TEXTS: Final = {label: label.value for label in (*Outcome, *RequestKind)}
-"""The text of each label, which msgspec encodes faster than the member of the enumeration."""
-
 log = structlog.get_logger()
 
 
@@ -102,10 +99,10 @@ class OutcomeRecorder:
                     context.facts.tenant,
                     context.model,
                     context.request.path.decode("latin-1"),
-                    _TEXTS.get(kind, kind),
+                    kind,
                     server,
                     attempt.endpoint_name if attempt is not None else "",
-                    _TEXTS[outcome],
+                    outcome,
                     account.status,
                     context.attempts,
                     account.received_bytes,

@@ -19,15 +19,23 @@ MAX_BODY_BYTES: Final = 4096
 _END: Final = b"\r\n"
 
 
-def _size_lines() -> list[bytes]:
-    """Return the first line of a chunk, by the length of the whole chunk; empty where no chunk has that length."""
-    lines = [(b"%x\r\n" % size_bytes, size_bytes) for size_bytes in range(1, MAX_BODY_BYTES + 1)]
-    by_length = {len(line) + size_bytes + len(_END): line for line, size_bytes in lines}
+_SIZE_LINES: Final = [b"%x\r\n" % size_bytes for size_bytes in range(MAX_BODY_BYTES + 1)]
+"""The first lines of chunks, by the length of the body."""
+
+
+def _by_chunk_length() -> list[bytes]:
+    """Return the first lines of chunks, by the length of the whole chunk; empty where no chunk has that length."""
+    by_length = {len(line) + body_bytes + len(_END): line for body_bytes, line in enumerate(_SIZE_LINES) if body_bytes}
     return [by_length.get(length, b"") for length in range(max(by_length) + 1)]
 
 
-_SIZE_LINES: Final = _size_lines()
-_MAX_CHUNK_BYTES: Final = len(_SIZE_LINES) - 1
+_BY_CHUNK_LENGTH: Final = _by_chunk_length()
+_MAX_CHUNK_BYTES: Final = len(_BY_CHUNK_LENGTH) - 1
+
+
+def size_line(body_bytes: int) -> bytes:
+    """Return the first line of a chunk, by the length of its body."""
+    return _SIZE_LINES[body_bytes] if body_bytes <= MAX_BODY_BYTES else b"%x\r\n" % body_bytes
 
 
 def body_of_whole_chunk(data: bytes) -> int:
@@ -38,7 +46,7 @@ def body_of_whole_chunk(data: bytes) -> int:
     length = len(data)
     if length > _MAX_CHUNK_BYTES:
         return 0
-    line = _SIZE_LINES[length]
+    line = _BY_CHUNK_LENGTH[length]
     return len(line) if data.startswith(line) and data.endswith(_END) else 0
 
 

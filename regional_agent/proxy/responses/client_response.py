@@ -11,7 +11,7 @@ from regional_agent.http.messages import KEEP_ALIVE_1_0, Request
 from regional_agent.proxy.error_formats import error_body, stream_error
 from regional_agent.proxy.error_responses import STATUS
 from regional_agent.telemetry.stream_gaps import StreamGaps
-from regional_agent.upstream.chunk_relay import ChunkRelay
+from regional_agent.upstream.chunk_relay import ChunkRelay, size_line
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 
@@ -94,7 +94,10 @@ class ClientResponse:
 
     def add(self, chunk: bytes) -> None:
         """Add a part of the body."""
-        self._unsent.append(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
+        if self._chunked:
+            self._unsent += [size_line(len(chunk)), chunk, b"\r\n"]
+        else:
+            self._unsent.append(chunk)
 
     def end(self) -> None:
         """Add the end of the body, and write."""

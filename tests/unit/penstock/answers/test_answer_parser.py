@@ -410,6 +410,15 @@ def test_a_relayed_chunk_is_counted_by_its_framing() -> None:
         assert not reader.skim_chunk(size_line + other + b"\r\n", len(size_line))
 
 
+@pytest.mark.parametrize("member", ["object", "type"])
+def test_a_part_that_differs_in_a_member_that_may_announce_an_error_is_parsed(member: str) -> None:
+    reader = parser()
+    events = [event({"choices": [{"delta": {"content": "a"}}], "message": "b", member: kind}) for kind in "xyz"]
+    for body in (*events, event({"choices": [{"delta": {"content": "a"}}], "message": "b", member: "error"})):
+        reader.feed(body)
+    assert reader.error is not None
+
+
 @pytest.mark.parametrize("size", [1, 9, 100_000])
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r"])
 def test_only_events_with_data_are_output(size: int, end: str) -> None:
