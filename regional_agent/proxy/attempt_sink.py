@@ -33,7 +33,7 @@ from regional_agent.proxy.retries import (
     while_awaiting,
 )
 from regional_agent.proxy.stream_usage import StreamUsage
-from regional_agent.proxy.target_connection import TargetConnection
+from regional_agent.proxy.target_connection import TargetConnection, TargetSink
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
@@ -55,6 +55,8 @@ Response = RelayedResponse | ContinuedResponse | TunnelResponse
 class AttemptOwner(Protocol):
     """The exchange whose attempts these are. Each call may select another target, or end the exchange."""
 
+    __slots__ = ()
+
     def enter(self, state: State) -> None:
         """Change the state of the exchange."""
 
@@ -74,7 +76,7 @@ class AttemptOwner(Protocol):
         """The client has received the end of the response, and may send another request if `keep_alive`."""
 
 
-class AttemptSink:
+class AttemptSink(TargetSink):
     """The sink of the attempts of one exchange, one at a time."""
 
     __slots__ = (

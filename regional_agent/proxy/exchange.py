@@ -13,7 +13,7 @@ from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.proxy.attempt_sink import AttemptSink
+from regional_agent.proxy.attempt_sink import AttemptOwner, AttemptSink
 from regional_agent.proxy.error_responses import error_format_of, refusal_response
 from regional_agent.proxy.exchange_state import (
     AWAITING,
@@ -52,7 +52,7 @@ _BEGUN: Final = (STREAMING, TUNNEL)
 """The states in which the client receives a response."""
 
 
-class Exchange:
+class Exchange(AttemptOwner):
     """Handles one client request."""
 
     __slots__ = ("_client", "_proxy", "_queue_entry", "_sink", "_state", "_target", "context", "slot")

@@ -30,6 +30,8 @@ _CHUNKED: Final = b"transfer-encoding: chunked\r\n\r\n"
 class TargetSink(TunnelSink, Protocol):
     """Receives the response of a target, and the result of connecting: `on_connected`, or `on_broken`."""
 
+    __slots__ = ()
+
     def on_connected(self) -> None:
         """The connection is open; the request can be sent."""
 

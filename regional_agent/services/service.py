@@ -9,7 +9,7 @@ from penstock.routes.route_query import refusal_of_miss
 from penstock.routes.route_table import RouteMatch
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
-from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.client_connection import Application, ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request, valid_request_id
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.object_lookup import ObjectLookup, Serve, look_up_objects
@@ -30,7 +30,7 @@ DECISIONS_PER_SAMPLE: Final = 32
 """Number of requests for each measured decision time."""
 
 
-class Service:
+class Service(Application):
     """Behaviour common to the services: rejections."""
 
     def __init__(self, proxy: Proxy) -> None:

@@ -44,6 +44,8 @@ MAX_INTERIM: Final = 16
 class ConnectionOwner(Protocol):
     """The pool that a connection belongs to."""
 
+    __slots__ = ()
+
     def release(self, connection: UpstreamConnection) -> None:
         """Accept a connection that can be reused."""
 

@@ -13,7 +13,7 @@ from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.tcp_keepalive import UPSTREAM_TIMEOUT_S, set_tcp_timeout
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.host_addresses import HostAddresses, Resolve
-from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.upstream.upstream_connection import ConnectionOwner, UpstreamConnection
 from regional_agent.upstream.upstream_sink import ConnectFailed
 
 CONNECT_TIMEOUT_S: Final = 1.0
@@ -59,7 +59,7 @@ MAX_HOST_LINES: Final = 4096
 """Maximum number of addresses whose Host header is cached; a full cache is cleared."""
 
 
-class UpstreamPool:
+class UpstreamPool(ConnectionOwner):
     """Idle connections by address. `take` is synchronous; only a new connection needs `connect`."""
 
     def __init__(

@@ -36,7 +36,11 @@ class ResponseSink(Protocol):
     """Receives one response. No call follows `on_end` or `on_broken`.
 
     `on_pause` follows the last callback of each read, so that a sink can write once per read.
+
+    A sink of the hot path inherits from its protocol: mypyc then calls its methods directly, and otherwise by name.
     """
+
+    __slots__ = ()
 
     def on_head(self, head: ResponseHead) -> None: ...
     def on_body(self, chunk: bytes) -> None: ...
@@ -48,6 +52,8 @@ class ResponseSink(Protocol):
 
 class TunnelSink(ResponseSink, Protocol):
     """A sink whose request offered a protocol upgrade."""
+
+    __slots__ = ()
 
     def on_upgraded(self, headers: list[Header]) -> BytesSink:
         """The server accepted the upgrade (101). Returns the receiver of the bytes that follow, which are not HTTP."""
