@@ -152,7 +152,7 @@ async def test_a_fault_in_handling_a_request_closes_its_connection(
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context.get("exception")))
     async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
-        monkeypatch.delattr(agent.demand, "offered")
+        monkeypatch.delattr(agent.locator, "generation")
         client = await RawClient.connect(agent.traffic)
         client.send(post(BODY))
         assert await client.closed(), "and does not leave it waiting"
@@ -182,7 +182,7 @@ async def test_a_fault_in_handling_a_pipelined_request_closes_its_connection(
         client = await RawClient.connect(agent.traffic)
         client.send(2 * post(BODY))
         await until(lambda: len(gpu.requests) == 1)
-        monkeypatch.delattr(agent.demand, "offered")
+        monkeypatch.delattr(agent.locator, "generation")
         release.set()
         await until(lambda: len(reported) == 1 and not agent.listener.connections)
 

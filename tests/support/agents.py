@@ -24,7 +24,6 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.models import Scaling
-from penstock.policy.residency import ResidencyClass
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.region_selection import RegionView
 from penstock.routing.weighted_sampler import samplers_of
@@ -60,6 +59,7 @@ from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import AgentMetrics
+from regional_agent.telemetry.demand_meter import DemandMeter
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.tracing.span_exporter import SpanExporter
 from regional_agent.telemetry.tracing.tracer import Tracer
@@ -132,8 +132,7 @@ class Agent:
             locate_client=lambda ip, forwarded_for, reported: self.location,
             client_address=lambda ip, forwarded_for: ip,
         )
-        self.offered: list[tuple[str, str]] = []
-        self.demand = SimpleNamespace(offered=self._offered)
+        self.demand = DemandMeter(time.monotonic)
         self.tally = RequestTally()
         self.exchange: SharedLoadExchange | None = None
         self.shared_objects: SharedObjects | None = None
@@ -144,8 +143,10 @@ class Agent:
         self.peer_listener: Listener
         self.traffic = self.peer = Address("", 0)
 
-    def _offered(self, model: str, residency: ResidencyClass, country: str | None) -> None:
-        self.offered.append((model, residency.name))
+    @property
+    def offered(self) -> list[tuple[str, str]]:
+        """Model and residency class of each request that the demand contains, by the first request of each kind."""
+        return [kind for kind, rate in self.demand._rates.items() for _ in range(rate.arrived)]
 
     def held(self) -> int:
         """Number of active reservations."""
@@ -340,7 +341,7 @@ def _router(agent: Agent, region: str) -> Router:
     rng, peers = Random(1), cast(Any, agent.peers)
     chooser = EndpointChooser(rng)
     authorization = Authorization(region, agent.config, agent.locator, agent.budgets)
-    requests = ClientRequestReader(authorization, chooser.expectations, agent.objects, cast(Any, agent.demand), rng)
+    requests = ClientRequestReader(authorization, chooser.expectations, agent.objects, agent.demand, rng)
     services = LocalServices(region, agent.endpoints, agent.shared_load, chooser, agent.queue.room_appeared)
     forwarding = PeerTargets(region, agent.config, peers, time.monotonic)
     return Router(agent.config, requests, LocalTargets(services, agent.queue), forwarding, rng)
