@@ -85,7 +85,6 @@ from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
 from control_plane.tenants import budget_leader
 from control_plane.tenants.budget_leader import BudgetLeader
-from control_plane.tenants.budget_metrics import BudgetMetrics
 from control_plane.tenants.issuer_key_publisher import TICK_S as ISSUER_TICK_S
 from control_plane.tenants.issuer_key_publisher import IssuerKeyPublisher
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
@@ -193,7 +192,7 @@ class ControlPlane:
             lambda: {name: member.region for name, member in self._mirrors.agents.values.items()},
             self._budget_of,
             MoneyCheckpoint(store),
-            BudgetMetrics(self.metrics.registry),
+            self.metrics.budgets,
             clock,
         )
         self._revocations = SessionRevocations(store, self.audit, rng=rng)

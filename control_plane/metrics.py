@@ -18,6 +18,7 @@ from control_plane.deferred_updates import DeferredUpdates
 from control_plane.planning.capacity_metrics import CapacityMetrics
 from control_plane.planning.cost_metrics import CostMetrics
 from control_plane.planning.internal_metrics import InternalMetrics
+from control_plane.tenants.budget_metrics import BudgetMetrics
 from penstock.fleet.capacity import Shortfall
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
@@ -104,6 +105,7 @@ class ControlPlaneMetrics:
         self.registry.register(self.updates)
         self._rendering = threading.Lock()
         self.internal = InternalMetrics(self.registry)
+        self.budgets = BudgetMetrics(self.registry)
         self.cost = CostMetrics(self.registry)
         self.capacity = CapacityMetrics(self.registry)
         self._certificate_expiry = self._gauge("certificate_expiry_timestamp_seconds", EXPIRY_HELP, ("certificate",))

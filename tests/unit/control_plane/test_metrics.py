@@ -131,6 +131,11 @@ CONTROL_PLANE_CONTRACT = {
     "reports_in_progress": ("gauge", set()),
     "report_intake_duration_seconds": ("histogram", set()),
     "snapshot_age_seconds": ("gauge", set()),
+    "budgets_in_use": ("gauge", set()),
+    "budget_leases": ("counter", set()),
+    "budget_leases_short": ("counter", set()),
+    "budget_overshoot_ratio": ("gauge", set()),
+    "budget_exchange_duration_seconds": ("histogram", set()),
     "event_loop_delay_seconds": ("histogram", set()),
 }
 
