@@ -35,6 +35,20 @@ class EtcdAccess(NamedTuple):
         ]
 
 
+class EtcdSettings(NamedTuple):
+    """How a member keeps its data, and how clients reach it."""
+
+    quota_bytes: int = 0
+    """Maximum size of the database (bytes); 0 for the default of etcd."""
+    durable: bool = False
+    """Whether confirmed writes survive a crash of the machine, and not only of the process."""
+    access: EtcdAccess | None = None
+    """Access of other machines; None for loopback alone."""
+
+
+DEFAULTS = EtcdSettings()
+
+
 class EtcdServer(ServerProcess):
     """One etcd member, which stores its data and log in `directory`.
 
@@ -44,9 +58,7 @@ class EtcdServer(ServerProcess):
         peer_port: loopback port for other members.
         name: member name.
         peers: peer URL of every member by name, including this member; None for a cluster of one member.
-        quota_bytes: maximum size of the database (bytes); 0 for the default of etcd.
-        durable: whether confirmed writes survive a crash of the machine, and not only of the process.
-        access: where and how clients reach the member.
+        settings: how the member keeps its data, and how clients reach it.
 
     Raises:
         MissingBinary: etcd is not installed.
@@ -60,10 +72,9 @@ class EtcdServer(ServerProcess):
         peer_port: int,
         name: str = "etcd",
         peers: Mapping[str, str] | None = None,
-        quota_bytes: int = 0,
-        durable: bool = False,
-        access: EtcdAccess | None = None,
+        settings: EtcdSettings = DEFAULTS,
     ) -> None:
+        access = settings.access
         self.client_port = client_port
         self.endpoint = f"{access.host if access is not None else LOOPBACK}:{client_port}"
         scheme = "http" if access is None else "https"
@@ -89,14 +100,14 @@ class EtcdServer(ServerProcess):
                 f"--heartbeat-interval={election_ms // 10}",
                 f"--election-timeout={election_ms}",
                 # The kernel keeps unsynced data of a killed process.
-                *([] if durable else ["--unsafe-no-fsync"]),
+                *([] if settings.durable else ["--unsafe-no-fsync"]),
                 # Before 3.5.3, a kill after the periodic commit of the database can lose a confirmed write
                 # (https://github.com/etcd-io/etcd/issues/13766). Without that commit, etcd commits its database after
                 # every tenth write, never within one, and reads the writes after the last commit from its log. The
                 # space quota counts only what is committed.
                 "--backend-batch-interval=1h",
                 "--backend-batch-limit=10",
-                f"--quota-backend-bytes={quota_bytes}",
+                f"--quota-backend-bytes={settings.quota_bytes}",
                 *([] if access is None else access.options()),
                 "--log-level=warn",
             ],
@@ -124,7 +135,10 @@ def start_etcd(
     def make() -> EtcdServer:
         free_client_port, peer_port = free_ports(2)
         return EtcdServer(
-            directory, client_port=client_port or free_client_port, peer_port=peer_port, quota_bytes=quota_bytes
+            directory,
+            client_port=client_port or free_client_port,
+            peer_port=peer_port,
+            settings=EtcdSettings(quota_bytes),
         )
 
     return start_server(make, tries=PORT_TRIES, timeout_s=timeout_s)

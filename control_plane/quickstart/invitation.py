@@ -1,7 +1,7 @@
 """A second region on another machine: an invitation from the first region, and the directory that it becomes.
 
-The invitation is one file with the identity of the new region's agent. Whoever has the file can run that agent, so it
-is a secret; the authority's key stays at the first region.
+The invitation is one file with the identity of the new region's agent, including its private key, so the file is a
+secret. The authority's key stays at the first region.
 """
 
 from __future__ import annotations

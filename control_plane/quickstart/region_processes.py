@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 from adapters.servers.binaries import find_script
 from adapters.servers.errors import NotReady, ServerError
-from adapters.servers.etcd import EtcdAccess, EtcdServer
+from adapters.servers.etcd import EtcdAccess, EtcdServer, EtcdSettings
 from adapters.servers.free_ports import LOOPBACK
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
@@ -83,9 +83,8 @@ def _servers(region_dir: RegionDir) -> Iterator[ServerProcess]:
         access = None
         if region_dir.host != LOOPBACK:
             access = EtcdAccess(region_dir.host, region_dir.etcd_identity, ports["etcd health"])
-        yield EtcdServer(
-            path / "etcd", client_port=ports["etcd"], peer_port=ports["etcd peers"], durable=True, access=access
-        )
+        settings = EtcdSettings(durable=True, access=access)
+        yield EtcdServer(path / "etcd", client_port=ports["etcd"], peer_port=ports["etcd peers"], settings=settings)
         yield ServerProcess(
             "control plane",
             [find_script("penstock"), "serve", "--config", str(region_dir.control_plane_settings)],

