@@ -281,7 +281,8 @@ class BudgetMeter:
     def used_ratio(self, now: float) -> float:
         """Return the part (0-1) of the budget that is used, as far as this agent knows; of places, by this agent."""
         left = self._burst - self.held if self.is_concurrency else self.unspent if self.lost else self.rest(now)
-        return min(1.0, max(0.0, 1.0 - left / self._burst))
+        ratio = 1.0 - left / self._burst
+        return 0.0 if ratio < 0.0 else 1.0 if ratio > 1.0 else ratio
 
     def remaining(self, now: float) -> float:
         """Return what is left of a budget per minute, as clients read it.

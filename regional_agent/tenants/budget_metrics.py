@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import nlargest
+from operator import itemgetter
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -62,13 +63,13 @@ class BudgetMetrics:
         for unit, count in budgets.refused.items():
             self._refusals.labels(unit.value).inc(count - self._counted[unit])
             self._counted[unit] = count
-        used = [(meter.used_ratio(now), meter.key.tenant, meter.key.unit.value) for meter in budgets.meters()]
-        self._meters.set(len(used))
+        self._meters.set(len(budgets))
         self._lost.set(budgets.is_without_leader)
-        self._near.set(len({tenant for ratio, tenant, _ in used if ratio >= NEAR}))
+        used = budgets.fullest(NAMED_FROM, now)
+        self._near.set(len({key.tenant for ratio, key in used if ratio >= NEAR}))
         self._used.clear()
         named: dict[tuple[str, str], float] = {}
-        for ratio, tenant, name in nlargest(MAX_NAMED, (each for each in used if each[0] >= NAMED_FROM)):
-            named.setdefault((tenant, name), ratio)
+        for ratio, key in nlargest(MAX_NAMED, used, key=itemgetter(0)):
+            named.setdefault((key.tenant, key.unit.value), ratio)
         for labels, ratio in named.items():
             self._used.labels(*labels).set(ratio)

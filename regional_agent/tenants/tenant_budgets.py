@@ -150,6 +150,19 @@ class TenantBudgets:
         """Return all meters."""
         return self._meters.values()
 
+    def fullest(self, used: float, now: float) -> list[tuple[float, BudgetKey]]:
+        """Return the budgets of which at least the part `used` (0-1) is used, with that part. Reads all meters."""
+        found = []
+        for meter in self._meters.values():
+            ratio = meter.used_ratio(now)
+            if ratio >= used:
+                found.append((ratio, meter.key))
+        return found
+
+    def __len__(self) -> int:
+        """Return the number of meters."""
+        return len(self._meters)
+
     @property
     def is_without_leader(self) -> bool:
         """Whether no leader renews the leases."""

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.cost.cost_estimate import CostEstimator
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.kinds.tenants import Quota
 from penstock.pools.speed_learning import SpeedLearner
 from penstock.routing.endpoint_chooser import EndpointChooser
@@ -70,7 +71,11 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
     async with engine(_script) as gpu, running_agent(directory, [gpu.address], access_log=access_log) as agent:
         policy = agent.config.policy
         quota = Quota(None, 1, concurrent=1)
-        tenants = {name: msgspec.structs.replace(tenant, quota=quota) for name, tenant in policy.tenants.items()}
+        budgets = Budget(BudgetUnit.OUTPUT_TOKENS, 1e6), Budget(BudgetUnit.GPU_SECONDS, 1e6)
+        tenants = {
+            name: msgspec.structs.replace(tenant, quota=quota, own_budgets=budgets)
+            for name, tenant in policy.tenants.items()
+        }
         agent.config.policy = msgspec.structs.replace(policy, tenants=tenants)
         with ExitStack() as faults:
             for step in failing:
@@ -88,7 +93,7 @@ async def _serve_with_faults(directory: Path, failing: frozenset[int], endings: 
                     assert await client.chunk() == b"", "the client gets all of the answer"
                 client.close()
                 await until(lambda: agent.held() == 0 and not list(agent.proxy.active))
-                assert agent.budgets.running("open") == 0
+                assert [meter.held for meter in agent.budgets.meters()] == [0.0] * len(agent.budgets)
                 counters = agent.proxy.router.queue._work.of(MODEL)
                 assert [level.running for level in counters.priorities.values()] == [0]
     access_log.close()
