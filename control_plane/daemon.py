@@ -27,8 +27,6 @@ from control_plane.api.app import create_app
 from control_plane.api.leader_forwarding import ControlPlanePeers
 from control_plane.api.routes import (
     audit_routes,
-    budget_leases_routes,
-    budgets_routes,
     capacity_routes,
     drills_routes,
     events_routes,
@@ -47,7 +45,14 @@ from control_plane.api.routes import (
     what_if_routes,
 )
 from control_plane.api.routes.explain_routes import TenantKeys
-from control_plane.api.routes.tenants import refusals_routes, revoked_keys_routes, tenant_keys_routes, tenants_routes
+from control_plane.api.routes.tenants import (
+    budget_leases_routes,
+    budgets_routes,
+    refusals_routes,
+    revoked_keys_routes,
+    tenant_keys_routes,
+    tenants_routes,
+)
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth.authentication import Access
 from control_plane.auth.code_flow import CodeFlow

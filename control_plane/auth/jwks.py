@@ -10,7 +10,7 @@ import httpx
 import structlog
 
 from control_plane.auth.bounded_fetch import fetch
-from penstock.tenancy.issuer_keys import PublicKey, read_keys
+from penstock.tenancy.tokens.issuer_keys import PublicKey, read_keys
 
 FRESH_S = 600.0
 """Age (s) at which keys are fetched again before they are used."""

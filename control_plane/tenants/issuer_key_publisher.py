@@ -22,7 +22,7 @@ from adapters.store.mirror import Mirror
 from control_plane.auth.bounded_fetch import fetch_changed
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.policy import Policy
-from penstock.tenancy.issuer_keys import IssuerKeySet, publishable_keys
+from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, publishable_keys
 
 TICK_S = 1.0
 """Interval (s) at which it is checked which keys are due."""

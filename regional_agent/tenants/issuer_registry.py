@@ -19,7 +19,7 @@ from adapters.store.codec import CodecError, decode
 from adapters.store.config_store import Changed, ConfigStore
 from adapters.store.informer import Informer
 from penstock.policy.kinds.issuers import Issuer
-from penstock.tenancy.issuer_keys import IssuerKeySet, PublicKey, usable_keys
+from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, PublicKey, usable_keys
 from regional_agent.background_tasks import cancel
 from regional_agent.config.state_file import StateFile
 from regional_agent.tenants.tenant_index import TenantIndex

@@ -15,7 +15,7 @@ from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.permissions import restrictions_of, with_models_of_tier
 from penstock.tenancy.records.created_tenant import tenant_under
-from penstock.tenancy.token_claims import BadClaims, TokenClaims, read_claims
+from penstock.tenancy.tokens.token_claims import BadClaims, TokenClaims, read_claims
 from regional_agent.tenants.issuer_registry import IssuerRegistry, key_source
 from regional_agent.tenants.principal import Principal
 from regional_agent.tenants.tenant_index import TenantIndex

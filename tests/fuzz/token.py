@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.tenants import Tier
 from penstock.policy.policy import Policy
-from penstock.tenancy.issuer_keys import PublicKey, publishable_keys, read_keys, usable_keys
+from penstock.tenancy.tokens.issuer_keys import PublicKey, publishable_keys, read_keys, usable_keys
 from regional_agent.tenants.principal import Principal
 from regional_agent.tenants.tenant_index import TenantIndex
 from regional_agent.tenants.token_verifier import TokenVerifier

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.policy.kinds.issuers import Issuer
-from penstock.tenancy.token_claims import BadClaims, TokenClaims, read_claims
+from penstock.tenancy.tokens.token_claims import BadClaims, TokenClaims, read_claims
 
 NOW = 1_000_000.0
 IDP = Issuer(
