@@ -11,6 +11,7 @@ from penstock.routing.affinity import (
     MAX_BLOCKS,
     MAX_HOLDERS,
     MAX_UNPUBLISHED,
+    NOTED_S,
     NOTHING,
     PUBLISHED_AGAIN_S,
     SESSION_GAP_S,
@@ -165,3 +166,42 @@ def test_endpoints_that_come_and_go_for_ever_are_not_remembered_for_ever() -> No
     assert len(holdings._models) <= HELD_S + 1
     assert "stays" in holdings.running("m", 3 * HELD_S)
     assert holdings.running("m", 4 * HELD_S) == []
+
+
+def test_a_block_is_recorded_again_only_after_some_time_or_for_another_endpoint() -> None:
+    index, prompt = AffinityIndex(), keys(SYSTEM)
+    index.sent("a", prompt, None, "m", 100.0)
+    index.sent("a", prompt, None, "m", 100.0 + NOTED_S - 0.1)
+    assert index.held(prompt, None, 99.9 + HELD_S).blocks == {"a": 2}
+    assert index.held(prompt, None, 100.0 + HELD_S) is NOTHING, "the second request was recorded with the first"
+    index.sent("a", prompt, None, "m", 100.0 + NOTED_S)
+    assert index.held(prompt, None, 100.0 + HELD_S).blocks == {"a": 2}
+    index.sent("b", prompt, None, "m", 100.1 + NOTED_S)
+    assert index.held(prompt, None, 100.0 + NOTED_S + HELD_S).blocks == {"b": 2, "a": 2}
+
+
+def test_what_is_published_again_is_new_or_of_another_interval() -> None:
+    index = AffinityIndex()
+    index.publishes = True
+    index.sent("a", [1], None, "m", 10.0)
+    index.sent("a", [1], None, "m", PUBLISHED_AGAIN_S - 1.0)
+    assert index.take_unpublished() == {"a": [1]}
+    index.sent("b", [1], None, "m", PUBLISHED_AGAIN_S - 0.9)
+    assert index.take_unpublished() == {"b": [1]}
+    index.sent("a", [1], None, "m", PUBLISHED_AGAIN_S + 1.0)
+    assert index.take_unpublished() == {"a": [1]}
+    unpublished = AffinityIndex()
+    unpublished.sent("a", [1], None, "m", 0.0)
+    assert unpublished.take_unpublished() == {}
+
+
+def test_the_models_of_endpoints_are_those_of_their_last_requests() -> None:
+    index = AffinityIndex()
+    index.sent("a", [], None, "m", 0.0)
+    index.sent("b", [], None, "m", 1.0)
+    index.sent("a", [], None, "other", 2.0)
+    assert (index.running("m", 3.0), index.running("other", 3.0)) == (["b"], ["a"])
+    assert index.running("m", 1.0 + HELD_S - 0.1) == ["b"]
+    assert index.running("m", 1.0 + HELD_S) == []
+    index.sent("c", [], None, "m", 1.0 + HELD_S)
+    assert list(index._models) == ["a", "c"], "the oldest is removed with the next request"

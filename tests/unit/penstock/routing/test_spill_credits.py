@@ -1,6 +1,17 @@
 import pytest
 
-from penstock.routing.spill_credits import MAX_WANTED, AgentRank, Credit, Grants, HeldCredits, fair_part, grant, wanted
+from penstock.routing.spill_credits import (
+    MAX_WANTED,
+    AgentRank,
+    Credit,
+    Grants,
+    GroupLoad,
+    HeldCredits,
+    fair_part,
+    grant,
+    shared_headroom,
+    wanted,
+)
 
 
 def test_grants_what_is_wanted_up_to_the_headroom() -> None:
@@ -77,3 +88,51 @@ def test_an_origin_requests_credits_for_what_it_cannot_serve(
     in_flight: int, slots: int, requests_per_s: float, ttl_s: float, requested: int
 ) -> None:
     assert wanted(in_flight, slots, 0.8, service_s=2.0, requests_per_s=requests_per_s, ttl_s=ttl_s) == requested
+
+
+def test_an_agent_of_a_region_without_a_count_of_agents_grants_everything() -> None:
+    assert fair_part(7, AgentRank(0, 0)) == 7
+
+
+ALONE = AgentRank(0, 1)
+OWN_A, OWN_B, BOTH = ("a",), ("b",), ("a", "b")
+
+
+def headroom_of_a(
+    *groups: GroupLoad,
+    waiting: dict[str, int] | None = None,
+    granted: dict[str, int] | None = None,
+    agent: AgentRank = ALONE,
+    target: float = 1.0,
+) -> int:
+    return shared_headroom("a", groups, waiting or {}, granted or {}, target, agent)
+
+
+def test_the_headroom_of_a_model_is_that_of_its_groups_up_to_the_target() -> None:
+    groups = GroupLoad(OWN_A, 2, 10), GroupLoad(BOTH, 5, 20), GroupLoad(OWN_B, 0, 40)
+    assert headroom_of_a(*groups) == 8 + 15
+    assert headroom_of_a(*groups, target=0.5) == 3 + 5
+
+
+def test_waiting_requests_take_slots_of_the_smallest_group_first() -> None:
+    groups = GroupLoad(BOTH, 0, 10), GroupLoad(OWN_B, 0, 4), GroupLoad(OWN_A, 0, 3)
+    assert headroom_of_a(*groups, waiting={"a": 5}) == 13 - 5
+    assert headroom_of_a(*groups, waiting={"b": 4}) == 13, "the group of b alone has room for them"
+    assert headroom_of_a(*groups, waiting={"b": 9}) == 13 - 5
+    assert headroom_of_a(*groups, waiting={"b": 99}) == 3
+
+
+def test_credits_for_another_model_take_slots_that_both_share() -> None:
+    groups = GroupLoad(BOTH, 0, 10), GroupLoad(OWN_B, 0, 4), GroupLoad(OWN_A, 0, 3)
+    assert headroom_of_a(*groups, granted={"b": 4}) == 13
+    assert headroom_of_a(*groups, granted={"b": 9}) == 13 - 5
+    assert headroom_of_a(*groups, granted={"b": 6}, waiting={"b": 6}) == 13 - 8
+
+
+def test_each_group_is_divided_among_the_agents() -> None:
+    groups = GroupLoad(BOTH, 0, 5), GroupLoad(OWN_A, 0, 3)
+    assert [headroom_of_a(*groups, agent=AgentRank(rank, 2)) for rank in range(2)] == [3 + 2, 2 + 1]
+    # Of the 5 slots, 4 are left after the waiting request: 2 for each agent.
+    shared = GroupLoad(BOTH, 0, 5)
+    assert [headroom_of_a(shared, waiting={"b": 1}, agent=AgentRank(rank, 2)) for rank in range(2)] == [2, 2]
+    assert headroom_of_a(shared, granted={"b": 1}, agent=AgentRank(0, 2)) == 2
