@@ -10,6 +10,8 @@ BIN    := $(VENV)/bin
 CHECKOV := $(VENV)-checkov
 # mutmut copies the tree and starts tests in the copy; its packages are not among those of the tests.
 MUTATION := $(VENV)-mutation
+# moto's server needs botocore and others that nothing else needs.
+MOTO := $(VENV)-moto
 PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 NO_PIP  = { echo 'pip could not install everything, see above. It needs a package index:' \
 	'behind a proxy set HTTPS_PROXY, for a mirror PIP_INDEX_URL; then run make again' >&2; exit 2; }
@@ -28,7 +30,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-mutations test-ui test-attacks test-attacks-compiled test-gateways test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation bench-usage bench-tenants test fuzz test-compiled test-long verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
+.PHONY: help test-mutations test-ui test-attacks test-attacks-compiled test-gateways test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation bench-usage bench-tenants test fuzz test-compiled test-long test-object-stores verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +88,9 @@ test-engines: $(VENV)/.test  ## real engines on the CPU and real clients, in env
 test-long: $(VENV)/.test  ## long simulations, and property tests with all their examples
 	@$(BIN)/pytest -n 2 -m long tests
 	@PENSTOCK_TEST_EXAMPLES=1 $(BIN)/pytest -n 2 tests/property tests/integration/test_api_schemathesis.py
+
+test-object-stores: $(VENV)/.test $(MOTO)/.ready  ## segments of the ledger in a bucket, over the S3 protocol (moto's server)
+	@MOTO_SERVER=$(MOTO)/bin/moto_server $(BIN)/pytest -m long tests/integration/test_segments_in_s3.py $(ARGS)
 
 test-mutations: $(MUTATION)/.ready  ## break rules and constants of the decision core: the tests must notice (ARGS='routing --sample 0', --help)
 	@$(MUTATION)/bin/python -m tests.mutation $(ARGS)
@@ -168,6 +173,12 @@ $(MUTATION)/.ready: pyproject.toml lab/pyproject.toml constraints.txt | $(VENV)/
 	@echo 'Setting up $(MUTATION) (about a minute) ...'
 	@$(PYTHON) -m venv $(MUTATION)
 	@$(MUTATION)/bin/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test]' -e ./lab 'mutmut>=3.8,<4' || $(NO_PIP)
+	@touch $@
+
+$(MOTO)/.ready: | $(VENV)/bin/pip
+	@echo 'Setting up $(MOTO) (about a minute) ...'
+	@$(PYTHON) -m venv $(MOTO)
+	@$(MOTO)/bin/pip install -qq --disable-pip-version-check 'moto[server]>=5,<6' || $(NO_PIP)
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.test

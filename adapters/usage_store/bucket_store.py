@@ -6,6 +6,7 @@ AWS_ENDPOINT_URL, and from the metadata service of the cloud.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from datetime import timedelta
@@ -26,6 +27,8 @@ MAX_RETRIES: Final = 2
 MAX_MESSAGE: Final = 300
 """Maximum number of characters of a message of the store."""
 
+_ALLOW_HTTP: Final = "AWS_ALLOW_HTTP"
+
 _SECRETS: Final = re.compile(r"(?i)((?:signature|credential|token|secret|key)[a-z_-]*[=: ]+)[^\s&,}]+")
 
 
@@ -35,7 +38,13 @@ class BucketStore:
     def __init__(self, url: str) -> None:
         """Use the bucket of `url`; raises StoreUnavailable if the environment's configuration cannot be used."""
         self.url = url
-        options: Any = {"timeout": TIMEOUT, "connect_timeout": timedelta(seconds=5)}
+        # obstore ignores its variable for plain HTTP if it is given options.
+        may_be_plain = os.environ.get(_ALLOW_HTTP, "").lower() in ("1", "true")
+        options: Any = {
+            "timeout": TIMEOUT,
+            "connect_timeout": timedelta(seconds=5),
+            "allow_http": may_be_plain,
+        }
         retries: Any = {"max_retries": MAX_RETRIES, "retry_timeout": TIMEOUT}
         try:
             self._store: Any = from_url(url, client_options=options, retry_config=retries)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from adapters.usage_store.folder_store import FolderStore
+from adapters.usage_store.segment_store import SegmentStore
 from control_plane.usage.compaction import MIN_SEGMENTS, compact
 from control_plane.usage.store_upkeep import StoreToKeep, UpkeepRequest, keep
 from control_plane.usage.usage_query import answer
@@ -38,7 +39,7 @@ def record(kind: RecordKind = RecordKind.REQUEST, tenant: str = "acme", **fields
     )
 
 
-def put(store: FolderStore, number: int, *records: LedgerRecord, agent: str = "eu-de-1") -> SegmentName:
+def put(store: SegmentStore, number: int, *records: LedgerRecord, agent: str = "eu-de-1") -> SegmentName:
     name = SegmentName(DAY, "eu-de", agent, 5, number)
     store.put(str(name), encode_segment(records))
     return name
