@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -16,6 +17,7 @@ from adapters.store.config_store import Put
 from adapters.store.signed_store import SignedStore
 from penstock.policy.policy import Policy
 from penstock.tenancy.tenant_record import TenantRecord, TenantShard, shard_of
+from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.tenants.tenant_registry import TenantRegistry
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, answers, ask, code, full, streams_forever
@@ -57,7 +59,8 @@ def change_acme(agent: Agent, change: TenantRecord | None) -> None:
 
 @CHANGES
 async def test_a_stream_ends_with_the_reason(tmp_path: Path, change: TenantRecord | None, reason: str) -> None:
-    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+    log = AccessLog(tmp_path / "access.log", 0.0, Random(1))
+    async with engine(streams_forever) as gpu, running_agent(tmp_path, [gpu.address], access_log=log) as agent:
         agent.config.policy = with_tiers()
         put(agent.config.tenants, created("acme", "one"), created("other", "three"))
         client, other = await RawClient.connect(agent.traffic), await RawClient.connect(agent.traffic)
@@ -72,6 +75,9 @@ async def test_a_stream_ends_with_the_reason(tmp_path: Path, change: TenantRecor
         await until(lambda: agent.held() == 1)
         assert agent.counted() == {"revoked": 1.0}
         assert (await ask(agent, KEY)).status == (403 if reason.startswith("t") else 401)
+    log.close()
+    line = json.loads((tmp_path / "access.log").read_text().splitlines()[0])
+    assert (line["tenant"], line["key"], line["outcome"]) == ("acme", "psk-one", "revoked")
 
 
 async def test_a_queued_request_is_refused(tmp_path: Path) -> None:
