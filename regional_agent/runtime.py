@@ -166,7 +166,7 @@ class AgentRuntime:
             is_known=self._is_agent_here,
             clock=clock,
         )
-        self.queue = QueueDispatcher(self.endpoints, self.shared_load, clock, metrics.waited)
+        self.queue = QueueDispatcher(self.endpoints, self.shared_load, clock, metrics.waited, metrics.queues.displaced)
         password = redis_password(settings.redis_password_file) if settings.redis_password_file is not None else None
         self.exchanges = RegionExchanges(_redis(settings, credentials, password), agent, rng)
         """The exchanges of data with the region's other agents; none if no Redis is configured."""

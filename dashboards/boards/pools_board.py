@@ -184,6 +184,42 @@ POOLS = Board(
                     "short",
                     span=8,
                 ),
+                lines(
+                    Prose(
+                        "How long do priorities wait?",
+                        "Mean time in the admission queues by priority, of requests that left them: high is above 0,"
+                        " low below; batch uses only idle slots.",
+                        "Low waits for minutes: raise `reserve_percent` of the model, or add endpoints.",
+                    ),
+                    [
+                        Query(
+                            "sum by (priority)"
+                            ' (rate(penstock_agent_queue_priority_wait_seconds_total{site=~"$region"}[5m]))'
+                            " / sum by (priority)"
+                            ' (rate(penstock_agent_queue_priority_requests_total{site=~"$region"}[5m]) > 0)',
+                            "{{priority}}",
+                        )
+                    ],
+                    "s",
+                    span=12,
+                ),
+                lines(
+                    Prose(
+                        "Who displaces whom?",
+                        "Requests per second that full queues gave up for new ones, by priority.",
+                        "Within one priority, the tenant that has most in the queue gives up requests. Any: raise"
+                        " `max_length`, or add endpoints.",
+                    ),
+                    [
+                        Query(
+                            "sum by (priority, by)"
+                            ' (rate(penstock_agent_queue_displaced_requests_total{site=~"$region"}[5m]))',
+                            "{{priority}} by {{by}}",
+                        )
+                    ],
+                    "reqps",
+                    span=12,
+                ),
             ),
         ),
         Row(

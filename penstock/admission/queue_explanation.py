@@ -23,6 +23,11 @@ class QueuedTenant(msgspec.Struct, frozen=True):
     """Time (s) since the oldest of the requests arrived."""
     work_s: float
     """Estimated work (s) of the requests."""
+    weight: float = 1.0
+    share: float = 1.0
+    """Share (0-1) of the work of its priority, while the tenants of the priority that wait now have backlog."""
+    ahead_s: float = 0.0
+    """Work (s, for its weight) that the tenant has received beyond the tenant of its priority with the least."""
 
 
 class QueueExplanation(msgspec.Struct, frozen=True):
@@ -45,6 +50,12 @@ def explain_queue(
         has_room: whether an endpoint of the region may take one more request.
     """
     why = Pass(queue, others, now).next(now, has_room=has_room).why
+    every = queue.tenants_in_order()
+    weights: dict[int, float] = {}
+    least_s: dict[int, float] = {}
+    for priority, own in every:
+        weights[priority] = weights.get(priority, 0.0) + own.counter.weight
+        least_s.setdefault(priority, own.counter.received_s)
     tenants = [
         QueuedTenant(
             own.tenant,
@@ -52,7 +63,10 @@ def explain_queue(
             len(own.requests),
             max(0.0, now - own.places[0][0]),
             own.cost_s,
+            own.counter.weight,
+            own.counter.weight / weights[priority],
+            own.counter.received_s - least_s[priority],
         )
-        for priority, own in queue.tenants_in_order()[:MAX_TENANTS]
+        for priority, own in every[:MAX_TENANTS]
     ]
     return QueueExplanation(len(queue), why.value, tuple(tenants))

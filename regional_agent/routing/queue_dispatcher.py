@@ -71,18 +71,21 @@ class QueueDispatcher:
         endpoints: EndpointSet,
         shared_load: SharedLoad,
         clock: Callable[[], float],
-        on_waited: Callable[[str, float, QueueOutcome], None] = lambda model, waited_s, outcome: None,
+        on_waited: Callable[[str, float, QueueOutcome, int], None] = lambda model, waited_s, outcome, priority: None,
+        on_displaced: Callable[[int, int], None] = lambda priority, by: None,
     ) -> None:
         """Create empty queues.
 
         Args:
             clock: monotonic, in seconds.
-            on_waited: called with model, time waited (s) and outcome when a request leaves a queue.
+            on_waited: called with model, time waited (s), outcome and priority when a request leaves a queue.
+            on_displaced: called with the priorities of a displaced request and of the new one.
         """
         self._endpoints = endpoints
         self._shared_load = shared_load
         self._clock = clock
         self._on_waited = on_waited
+        self._on_displaced = on_displaced
         self._queues: dict[str, ModelQueue[Waiter]] = {}
         self._work = shared_load.work
         self._timer: asyncio.TimerHandle | None = None
@@ -184,6 +187,7 @@ class QueueDispatcher:
         if displaced is None:
             return _refusal("the queue is full", wait_s)
         for victim in displaced:
+            self._on_displaced(victim.priority, entry.priority)
             self._left(victim, now, QueueOutcome.ABANDONED)
             refusal = _refusal("the queue is full and other requests have precedence", wait_s)
             asyncio.get_running_loop().call_soon(victim.item.on_target, refusal)
@@ -336,7 +340,7 @@ class QueueDispatcher:
             self._timer = asyncio.get_running_loop().call_later(POLL_S, self._poll)
 
     def _left(self, entry: QueueEntry, now: float, outcome: QueueOutcome) -> None:
-        self._on_waited(entry.item.context.model, now - entry.since, outcome)
+        self._on_waited(entry.item.context.model, now - entry.since, outcome, entry.priority)
 
 
 def _entry(waiter: Waiter, size_bytes: int, max_wait_s: float) -> QueueEntry:

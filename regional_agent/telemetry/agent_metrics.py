@@ -25,6 +25,7 @@ from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutc
 from regional_agent.telemetry.ledger_metrics import LedgerMetrics
 from regional_agent.telemetry.metric_primitives import DurationHistograms, EndedRequests, RequestCounter, Series
 from regional_agent.telemetry.objective_tally import ObjectiveTally
+from regional_agent.telemetry.queue_metrics import QueueMetrics
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
 from regional_agent.telemetry.usage_counters import usage_counters
 from regional_agent.telemetry.usage_meter import UsageMeter
@@ -142,6 +143,7 @@ class AgentMetrics:
             WAIT_BUCKETS_S,
             "outcome",
         )
+        self.queues = QueueMetrics(self.registry)
         self.endpoints = EndpointMetrics(self.registry)
         self.budgets = BudgetMetrics(self.registry)
         self.ledger = LedgerMetrics(self.registry)
@@ -288,8 +290,9 @@ class AgentMetrics:
         """Record the time in seconds of one routing decision."""
         self._decision.observe(seconds)
 
-    def waited(self, model: str, waited_s: float, outcome: QueueOutcome) -> None:
+    def waited(self, model: str, waited_s: float, outcome: QueueOutcome, priority: int = 0) -> None:
         """Record the time in seconds that one request spent in the admission queue; called once per wait."""
+        self.queues.waited(priority, waited_s)
         self._queue_wait.of(self._model_label(model), outcome.value).observe(waited_s)
 
     def refused(self, reason: Reason) -> None:

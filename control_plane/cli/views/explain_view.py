@@ -12,6 +12,7 @@ from control_plane.cli.output import table_of
 from control_plane.status.query_responses import ExplainResponse
 from penstock.admission.queue_explanation import QueueExplanation
 from penstock.policy.geography import Location
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routing.endpoint_selection import NEWCOMER_S
 from penstock.routing.explain import ApplicableRule, ConsideredRegion, Explanation, RegionVerdict
 from penstock.routing.reasons import ConsideredEndpoint, Refusal, Rejection
@@ -188,11 +189,13 @@ def _of_endpoint(endpoint: ConsideredEndpoint) -> str:
 
 
 def _queue(queue: QueueExplanation) -> list[RenderableType]:
-    numbers = ("priority", "requests", "longest wait", "work")
+    numbers = ("priority", "weight", "share", "ahead", "requests", "longest wait", "work")
     table = table_of("tenant", *numbers, title=f"Admission queue: {queue.requests} requests", right=numbers)
     for each in queue.tenants:
         waits, work = f"{each.longest_wait_s:.1f} s", f"{each.work_s:.1f} s"
-        table.add_row(each.tenant, str(each.priority), str(each.requests), waits, work)
+        priority = "batch" if each.priority == BATCH_PRIORITY else str(each.priority)
+        share, ahead = f"{100 * each.share:.0f} %", f"{each.ahead_s:.1f} s"
+        table.add_row(each.tenant, priority, f"{each.weight:g}", share, ahead, str(each.requests), waits, work)
     return [table, Text(f"next       {queue.why}")]
 
 

@@ -55,6 +55,17 @@ AGENT_CONTRACT = {
     "ttft_seconds": ("histogram", {"model"}),
     "request_duration_seconds": ("histogram", {"model"}),
     "queue_wait_seconds": ("histogram", {"model", "outcome"}),
+    "budget_refusals": ("counter", {"unit"}),
+    "budget_used_ratio": ("gauge", set()),
+    "tenants_near_limit": ("gauge", set()),
+    "budget_meters": ("gauge", set()),
+    "budgets_without_leader": ("gauge", set()),
+    "ledger_records_lost": ("counter", set()),
+    "ledger_spool_bytes": ("gauge", set()),
+    "ledger_oldest_segment_age_seconds": ("gauge", set()),
+    "queue_priority_wait_seconds": ("counter", {"priority"}),
+    "queue_priority_requests": ("counter", {"priority"}),
+    "queue_displaced_requests": ("counter", {"priority", "by"}),
     "slo_requests": ("counter", {"model", "measure", "met"}),
     "slo_target_ratio": ("gauge", {"model", "measure"}),
     "endpoint_in_flight": ("gauge", {"endpoint"}),
@@ -178,6 +189,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     done(agent)
     agent.set_in_flight("llama", 3)
     agent.waited("llama", 0.3, QueueOutcome.DISPATCHED)
+    agent.queues.displaced(0, 1)
     agent.endpoints.set_load("gpu-1", 2, True)
     agent.endpoints.set_ejection("gpu-1", 0.5, ejected=False, suspect=False)
     agent.endpoints.set_kv_events("gpu-1", current=True, blocks=4, batches=2, gaps=0)

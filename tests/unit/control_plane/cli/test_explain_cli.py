@@ -14,6 +14,7 @@ from rich.console import Console
 from control_plane.cli.views.explain_view import explanation_view
 from penstock.admission.model_queue import NextReason
 from penstock.admission.queue_explanation import QueuedTenant, QueueExplanation
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routing.explain import ExplainQuery, explain
 from penstock.routing.reasons import Reason
 from tests.support import planet
@@ -51,11 +52,12 @@ def test_a_record_of_an_earlier_release_is_explained(penstock: Any, missing: str
 def test_the_queue_of_an_agent_is_shown_with_the_reason_of_its_next_request() -> None:
     query = ExplainQuery("eu-de", planet.MODEL, "personal")
     found = explain(planet.policy(), None, query, planet.healthy("eu-de"), Random(1))
-    queue = QueueExplanation(
-        4, NextReason.SHARE, (QueuedTenant("acme", 2, 3, 1.25, 9.0), QueuedTenant("b", 0, 1, 2.0, 1.0))
-    )
+    tenants = (QueuedTenant("acme", 2, 3, 1.25, 9.0, 3.0, 0.75, 4.5), QueuedTenant("b", BATCH_PRIORITY, 1, 2.0, 1.0))
+    queue = QueueExplanation(4, NextReason.SHARE, tenants)
     shown = StringIO()
     Console(file=shown, width=200).print(explanation_view(msgspec.structs.replace(found, queue=queue)))
     (row,) = [line for line in shown.getvalue().splitlines() if "acme" in line]
-    assert [word for word in row.split() if word.isalnum() or "." in word] == ["acme", "2", "3", "1.2", "s", "9.0", "s"]
+    words = [word for word in row.split() if word.isalnum() or "." in word]
+    assert words == ["acme", "2", "3", "75", "4.5", "s", "3", "1.2", "s", "9.0", "s"]
+    assert "batch" in shown.getvalue()
     assert f"next       {NextReason.SHARE}" in shown.getvalue()

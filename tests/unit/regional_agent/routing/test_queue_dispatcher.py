@@ -275,6 +275,7 @@ async def test_the_explanation_has_the_tenants_in_order_and_why(here: Here) -> N
     assert full is not None
     assert [(each.tenant, each.priority, each.requests) for each in full.tenants] == [("t", 1, 1), ("t", 0, 1)]
     assert (full.requests, full.tenants[1].longest_wait_s, full.why) == (2, 2.0, NextReason.NO_ROOM)
+    assert [(each.weight, each.share, each.ahead_s) for each in full.tenants] == [(1.0, 1.0, 0.0)] * 2
     here.gpu.give_back()
     free = here.room.explain("m")
     assert free is not None
