@@ -16,7 +16,7 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.ledger.spool_file import boot_id
 from tests.support.agents import running_agent
-from tests.support.chats import SSE_HEAD, ask, chunk
+from tests.support.chats import SSE_HEAD, ask, chunk, code
 from tests.support.planet import MODEL, plan, policy
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 
@@ -28,13 +28,14 @@ USAGE = (
 DONE = b"data: [DONE]\n\n"
 
 
-def ledger_in(folder: Path, region: str = "eu-de") -> RequestLedger:
+def ledger_in(folder: Path, region: str = "eu-de", *, max_bytes: int = 1 << 30, refuses: bool = False) -> RequestLedger:
     """A ledger that is on, under the test fleet's policy with a price list."""
     fleet = policy()
     models = {name: replace(model, cost=Cost(CostUnit.TOKEN)) for name, model in fleet.models.items()}
     prices = Prices("p", 0.0, "EUR", (ModelPrice("llama-*", 3.0, 1.0, 10.0, 0.01),))
     store = UsageStore("all", "file:///nowhere", covers=frozenset(fleet.regions))
-    ledger = RequestLedger(AgentInstance(region, f"{region}-1", 1), folder / "ledger", 1 << 30)
+    agent = AgentInstance(region, f"{region}-1", 1)
+    ledger = RequestLedger(agent, folder / "ledger", max_bytes, refuses_when_full=refuses)
     ledger.use(replace(fleet, models=models, prices=(prices,), usage_stores=(store,)))
     return ledger
 
@@ -119,3 +120,20 @@ async def test_a_request_that_no_region_served_has_a_record_without_a_price(tmp_
     (record,) = records_in(tmp_path)
     assert (record.outcome, record.status, record.region, record.price) == ("refused", 503, "", 0.0)
     assert record.is_overhead
+
+
+async def test_a_full_spool_refuses_requests_where_settings_say_so(tmp_path: Path) -> None:
+    async with engine(streams) as gpu:
+        for refuses, status in ((False, 200), (True, 503)):
+            directory = tmp_path / str(status)
+            ledger = ledger_in(directory, max_bytes=1, refuses=refuses)
+            async with running_agent(directory, [gpu.address], ledger=ledger) as agent:
+                assert (await ask(agent)).status == 200
+                file = ledger.spool._file
+                assert file is not None
+                file.end = file.size_bytes - 2
+                answer = await ask(agent)
+                assert answer.status == status
+                assert (status == 200) or code(answer.body) == "ledger_full"
+                # The start and the end of the request that was served.
+                assert ledger.spool.lost_records == (0 if refuses else 2)
