@@ -8,7 +8,7 @@ import pytest
 
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit
 from penstock.tenancy.budget_lease import BudgetKey
-from tests.support.budget_fleet import BudgetFleet
+from tests.support.budget_fleet import Agent, BudgetFleet
 
 REGIONS = {"eu": ["a", "b", "c", "d"], "us": ["e", "f", "g"], "ap": ["h", "i", "j"]}
 AGENTS = [f"{region}/{name}" for region, names in REGIONS.items() for name in names]
@@ -154,3 +154,50 @@ def test_a_budget_of_a_region_is_divided_in_the_region() -> None:
     fleet = fleet_with(budget, "us")
     admitted = sum(fleet.agents["us/e"].take(key_of(budget.unit, "us"), budget, fleet.now) for _ in range(100))
     assert admitted == 20
+
+
+def test_agents_that_are_added_under_pressure_exceed_nothing() -> None:
+    budget = Budget(BudgetUnit.REQUESTS, 600.0)
+    fleet = BudgetFleet({REQUESTS: budget}, {"eu": ["a"], "us": ["b"]})
+    for _ in range(5):
+        fleet.advance()
+    rng = Random(11)
+    admitted, worst, start = 0, 0.0, fleet.now
+
+    def offer(now: float) -> None:
+        nonlocal admitted, worst
+        for name in rng.choices(list(fleet.agents), k=5):
+            admitted += fleet.agents[name].take(REQUESTS, budget, now)
+        worst = max(worst, admitted / (budget.limit + (now - start) * budget.per_s) - 1.0)
+
+    fleet.run(40.0, offer)
+    for name in "cdefghij":
+        fleet.agents[f"ap/{name}"] = Agent(name, "ap", 1, fleet.now)
+        fleet.run(0.5, offer)
+    fleet.run(40.0, offer)
+    allowed = budget.limit + (fleet.now - start) * budget.per_s
+    assert worst <= 0.05
+    assert admitted >= 0.95 * allowed
+
+
+def test_a_leader_that_is_lost_under_pressure_lets_nothing_be_exceeded() -> None:
+    budget = Budget(BudgetUnit.REQUESTS, 600.0)
+    fleet = fleet_with(budget)
+    rng = Random(13)
+    admitted, worst, start = 0, 0.0, fleet.now
+
+    def offer(now: float) -> None:
+        nonlocal admitted, worst
+        for name in rng.choices(AGENTS, [9.0, 3.0] + [0.1] * 8, k=3):
+            admitted += fleet.agents[name].take(REQUESTS, budget, now)
+        worst = max(worst, admitted / (budget.limit + (now - start) * budget.per_s) - 1.0)
+
+    fleet.run(70.0, offer)
+    before, lost_at = admitted, fleet.now
+    fleet.leader = None
+    fleet.run(40.0, offer)
+    # The leases end after 10 s, in which nothing is added; then the last rates continue.
+    assert admitted - before >= 0.8 * (fleet.now - lost_at - 10.0) * budget.per_s
+    fleet.elect(2)
+    fleet.run(40.0, offer)
+    assert worst <= 0.05
