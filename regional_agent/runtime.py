@@ -59,7 +59,6 @@ from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.demand_meter import DemandMeter
-from regional_agent.telemetry.leader_link import ControlPlanes, LeaderLink
 from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
 from regional_agent.telemetry.reporter import Reporter
 from regional_agent.telemetry.request_tally import RequestTally
@@ -67,6 +66,7 @@ from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.tenants.budget_exchange import BudgetExchange
 from regional_agent.tenants.spent_money import SpentMoney
 from regional_agent.tenants.tenant_budgets import TenantBudgets
+from regional_agent.upstream.leader_link import ControlPlanes, LeaderLink
 from regional_agent.upstream.upstream_pool import UpstreamPools
 
 ADDRESS_RETRY_S = 0.5

@@ -16,8 +16,8 @@ from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
 from penstock.tenancy.budget_lease import BudgetKey
+from penstock.tenancy.divided_budget import MoneyTotal
 from penstock.tenancy.fleet_budgets import FleetBudgets
-from penstock.tenancy.money_totals import MoneyTotal
 
 SHARDS = 64
 """Number of shards."""

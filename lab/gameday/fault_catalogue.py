@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from lab.demo.findings import Measured
+from lab.gameday.budget_pressure import UnderPressure
 from lab.gameday.client_flood import SLOW_CONNECTIONS
 from lab.gameday.credential_faults import (
     expire_agent,
@@ -49,6 +50,12 @@ def gameday_planet(demo: Topology) -> Topology:
 
 PLANET = gameday_planet(demo_planet())
 OTHERS = tuple(name for name in PLANET.region_names if name != "eu-es")
+
+
+LEADER_LOST = UnderPressure(freeze_leader)
+REDIS_LOST = UnderPressure(freeze("redis"))
+AGENTS_HALVED = UnderPressure(halve_agents("us-east"))
+"""Faults while a tenant sends more than its budget to all agents."""
 
 
 class TargetKind(StrEnum):
@@ -214,6 +221,33 @@ FAULTS: dict[str, Fault] = {
             TargetKind.STORE,
             "",
             flood("eu-de"),
+        ),
+        Fault(
+            "budget-leader-lost",
+            "SIGSTOP of the leading control plane, while a tenant sends more than its budget to all agents",
+            TargetKind.LEADER,
+            "",
+            LEADER_LOST.inject,
+            prepare=LEADER_LOST.prepare,
+            detected_within_s=5.0,
+        ),
+        Fault(
+            "budget-redis-lost",
+            "SIGSTOP of Redis, while a tenant sends more than its budget to all agents",
+            TargetKind.STORE,
+            "",
+            REDIS_LOST.inject,
+            prepare=REDIS_LOST.prepare,
+        ),
+        Fault(
+            "budget-agents-halved",
+            "kill -9 of one of the two agents of us-east, while a tenant sends more than its budget to all agents",
+            TargetKind.AGENTS,
+            "us-east",
+            AGENTS_HALVED.inject,
+            prepare=AGENTS_HALVED.prepare,
+            detected_within_s=1.0,
+            may_break=True,
         ),
         Fault("etcd-frozen", "SIGSTOP of every member of etcd", TargetKind.STORE, "", freeze_etcd),
         Fault("redis-frozen", "SIGSTOP of Redis", TargetKind.STORE, "", freeze("redis")),

@@ -18,6 +18,8 @@ its burst, what agents hold included; concurrent requests are charged while they
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.tenancy.budget_lease import MONEY, PER_MINUTE, BudgetKey, BudgetUse, period_end
 from penstock.tenancy.opening_share import whole
@@ -75,6 +77,18 @@ class Account:
     def charge(self) -> float:
         """Amount that is not available to other agents."""
         return self.used + self.held
+
+
+class MoneyTotal(msgspec.Struct, frozen=True, array_like=True):
+    """What is used of one budget of money in a day or month. The leader saves it, so that it survives the loss of the
+    leader and the agents."""
+
+    period: int
+    """Number of the day or month (`period_of`)."""
+    spent: float
+    """Amount used, as reported."""
+    counters: tuple[tuple[str, int, float], ...]
+    """Agent, number of its counter, and what of the amount it reported: a later report is charged from there."""
 
 
 class DividedBudget:
@@ -372,3 +386,15 @@ class DividedBudget:
         account.used, account.unspent, account.granted, account.held = used, unspent, granted, held
         if self.available < -self.overdrawn:
             self.overdrawn = -self.available
+
+
+def total_of(budget: DividedBudget) -> MoneyTotal:
+    """Return the total of a budget of money."""
+    counters = tuple((agent, epoch, used) for (agent, epoch), used in budget.spent().items())
+    return MoneyTotal(budget.period, budget.budget.limit - budget.available - budget.held, counters)
+
+
+def restored(budget: DividedBudget, total: MoneyTotal) -> None:
+    """Charge a saved total to a budget in which nothing is charged yet."""
+    budget.available -= total.spent
+    budget.counters.update({(agent, epoch): used for agent, epoch, used in total.counters})

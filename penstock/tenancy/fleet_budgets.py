@@ -15,8 +15,7 @@ from math import ceil
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.tenancy.agent_census import AgentCensus
 from penstock.tenancy.budget_lease import MONEY, PER_MINUTE, BudgetKey, BudgetLease, BudgetUse, period_of
-from penstock.tenancy.divided_budget import Account, DividedBudget
-from penstock.tenancy.money_totals import MoneyTotal, restored, total_of
+from penstock.tenancy.divided_budget import Account, DividedBudget, MoneyTotal, restored, total_of
 from penstock.tenancy.opening_share import WHOLE, opening_part, reserved_part, whole
 from penstock.wire.budget_exchange import LEASE_S, MAX_CHANGES, Announcement, ExchangeAnswer, ExchangeRequest
 

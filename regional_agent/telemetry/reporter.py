@@ -16,7 +16,7 @@ from penstock.fleet.report import AgentReport
 from penstock.wire import signed_report
 from penstock.wire.session import Purpose
 from regional_agent.background_tasks import cancel, keep_running
-from regional_agent.telemetry.leader_link import LeaderLink, Message, NotDelivered
+from regional_agent.upstream.leader_link import LeaderLink, Message, NotDelivered
 
 INTERVAL_S = 1.0
 """Time (s) between two reports."""

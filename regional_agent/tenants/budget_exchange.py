@@ -20,8 +20,8 @@ from penstock.wire.budget_exchange import ExchangeAnswer, ExchangeRequest, open_
 from penstock.wire.session import BadSignature, Purpose
 from penstock.wire.signed_report import content_digest
 from regional_agent.background_tasks import cancel, keep_running, wait_for_event
-from regional_agent.telemetry.leader_link import LeaderLink, Message, NotDelivered
 from regional_agent.upstream.address import Address
+from regional_agent.upstream.leader_link import LeaderLink, Message, NotDelivered
 
 INTERVAL_S = 1.0
 """Time (s) between two exchanges of an agent with active budgets."""

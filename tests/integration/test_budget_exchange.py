@@ -25,9 +25,9 @@ from penstock.wire import identity
 from penstock.wire.identity import encode_certificate
 from penstock.wire.session import Purpose, Sessions
 from penstock.wire.signed_report import authenticate_head
-from regional_agent.telemetry.leader_link import ControlPlanes, LeaderLink
 from regional_agent.tenants import budget_exchange
 from regional_agent.tenants.budget_exchange import BudgetExchange
+from regional_agent.upstream.leader_link import ControlPlanes, LeaderLink
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.budget_fleet import Meters
 from tests.support.identities import agent_sessions, control_plane_sessions

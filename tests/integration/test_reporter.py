@@ -18,9 +18,9 @@ from penstock.wire.identity import encode_certificate
 from penstock.wire.session import BadSignature, Sessions
 from penstock.wire.signed_report import authenticate_head
 from regional_agent.telemetry import reporter
-from regional_agent.telemetry.leader_link import ControlPlanes, LeaderLink
 from regional_agent.telemetry.reporter import Reporter
 from regional_agent.upstream.address import Address
+from regional_agent.upstream.leader_link import ControlPlanes, LeaderLink
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.identities import agent_sessions, control_plane_sessions
 from tests.support.small_http import Headers, SmallHttp

@@ -8,8 +8,8 @@ from math import exp
 from penstock.policy.kinds.budgets import Budget, BudgetUnit, OnLoss
 from penstock.tenancy.agent_leases import AgentLeases, Sender
 from penstock.tenancy.budget_lease import BudgetKey, BudgetLease, BudgetUse
+from penstock.tenancy.divided_budget import MoneyTotal
 from penstock.tenancy.fleet_budgets import FleetBudgets, StaleExchange
-from penstock.tenancy.money_totals import MoneyTotal
 from penstock.tenancy.without_leader import rate_without_leader
 from penstock.wire.budget_exchange import ExchangeAnswer, ExchangeRequest
 

@@ -23,7 +23,7 @@ from penstock.wire.probe import ProbeRequest, ProbeResponse
 from penstock.wire.route_context import RouteContext
 from regional_agent.shared_load.published_load import PublishedLoad
 from regional_agent.shared_load.published_prefixes import PublishedPrefixes
-from regional_agent.telemetry.leader_link import Receipt
+from regional_agent.upstream.leader_link import Receipt
 
 REPORTS = (AgentReport, ReportReceipt, Receipt)
 BETWEEN_AGENTS = (ProbeRequest, ProbeResponse, RouteContext, PublishedLoad, PublishedPrefixes)

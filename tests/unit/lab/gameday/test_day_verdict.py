@@ -61,7 +61,7 @@ def look(name: str, at_s: float) -> Look:
     agents = [agent for agent in AGENTS if not (gone and agent.startswith(fault.region))]
     others = [agent for agent in agents if not agent.startswith(fault.region or "none")]
     halved = fault.kind is TargetKind.AGENTS and hurt
-    leader = "south" if name == "leader-frozen" and at_s >= FROM_S + DETECTED_S else "north"
+    leader = "south" if fault.kind is TargetKind.LEADER and at_s >= FROM_S + DETECTED_S else "north"
     return Look(
         at_s=at_s,
         failed_peers={
