@@ -20,9 +20,9 @@ from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from penstock.policy.service_objective import Measure
 from penstock.routing.reasons import Reason
+from regional_agent.ledger.ledger_metrics import LedgerMetrics
 from regional_agent.telemetry.endpoint_metrics import EndpointMetrics
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
-from regional_agent.telemetry.ledger_metrics import LedgerMetrics
 from regional_agent.telemetry.metric_primitives import DurationHistograms, EndedRequests, RequestCounter, Series
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.telemetry.queue_metrics import QueueMetrics
