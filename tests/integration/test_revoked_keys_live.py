@@ -21,13 +21,6 @@ from tests.attacks.with_a_leaked_key import revoke, statuses
 from tests.support.control_planes import OPERATOR, rollout_rules
 from tests.support.wait import PATIENCE_S, until_async
 
-TIERS = """\
-apiVersion: penstock/v1
-kind: Tier
-name: gold
-data_class: open
-"""
-
 
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
@@ -43,7 +36,6 @@ async def test_a_revoked_key_stays_revoked(fleet: Fleet) -> None:
     ending = asyncio.create_task(ends(stream))
     rules = rollout_rules(canary_regions="[eu-de]", canary_s=3, min_requests=5, max_failure_increase=0.01, watch_s=1)
     (fleet.bundle / "rollout.yaml").write_bytes(rules)
-    (fleet.bundle / "tiers.yaml").write_text(TIERS)
     await until_async(lambda: _is_over(fleet, first))
     with_canary = await _policy(fleet)
 
@@ -118,7 +110,7 @@ async def test_a_revoked_key_stays_revoked(fleet: Fleet) -> None:
 
 async def _with_a_created_tenant(fleet: Fleet) -> None:
     """A tenant that the API creates is served within a moment, with no rollout, and its revoked key is refused."""
-    await _penstock(fleet, "create", "acme", "--tier", "gold")
+    await _penstock(fleet, "create", "acme", "--tier", "made")
     made = await _penstock(fleet, "key", "create", "acme")
     headers = {"authorization": f"Bearer {made['key']}"}
 
