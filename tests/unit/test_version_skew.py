@@ -19,6 +19,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKeySet
 from penstock.rollout.state_machine import Rollout
 from penstock.tenancy.tenant_record import TenantShard
+from penstock.tenancy.tokens.issuer_keys import IssuerKeySet
 from penstock.wire.probe import ProbeRequest, ProbeResponse
 from penstock.wire.route_context import RouteContext
 from regional_agent.shared_load.published_load import PublishedLoad
@@ -27,7 +28,10 @@ from regional_agent.upstream.leader_link import Receipt
 
 REPORTS = (AgentReport, ReportReceipt, Receipt)
 BETWEEN_AGENTS = (ProbeRequest, ProbeResponse, RouteContext, PublishedLoad, PublishedPrefixes)
-STORED = (Member, AgentMember, RegionPlan, OverrideSet, RevokedKeySet, TenantShard, Rollout, JournalEntry)
+STORED = (
+    *(Member, AgentMember, RegionPlan, OverrideSet, RevokedKeySet, TenantShard, IssuerKeySet, Rollout),
+    JournalEntry,
+)
 
 
 def structs(type_: Any) -> Iterator[inspect.StructType]:
