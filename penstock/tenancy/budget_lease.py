@@ -29,6 +29,7 @@ MAX_USES: Final = 4_000
 """Maximum number of budgets in one exchange."""
 
 _Amount = Annotated[float, Meta(ge=0, le=1e18)]
+_Number = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class BudgetKey(msgspec.Struct, frozen=True, array_like=True):
@@ -46,20 +47,20 @@ class BudgetUse(msgspec.Struct, frozen=True, array_like=True):
     """What one agent uses of one budget (agent to leader)."""
 
     key: BudgetKey
-    epoch: int
+    epoch: _Number
     """Number of the counter: the agent's epoch when the counter began. A counter of money that the agent read from its
     disk keeps its number; the agent then counts on with a new one."""
     used: _Amount
     """Amount used since the counter began, estimates of running requests included. For money: since the counter began
     in `period`. For concurrent requests: those that run now."""
-    unspent: float
+    unspent: Annotated[float, Meta(ge=-1e18, le=1e18)]
     """Amount that the agent may use without a further lease; negative if settlements exceeded it."""
     demand_per_s: _Amount
     """Amount per second that clients asked for recently, refused requests included. For concurrent requests: the number
     that would run if none were refused."""
     rate_per_s: _Amount = 0.0
     """Rate of the lease in force; 0 without one."""
-    period: int = 0
+    period: _Number = 0
     """Number of the day or month of a budget of money (`period_of`); 0 for other units."""
     request_amount: _Amount = 1.0
     """Amount of a usual request: a smaller unspent amount admits none."""

@@ -210,10 +210,11 @@ class DividedBudget:
         if self.is_money and use.period != self.period:
             self._update(account, 0.0, 0.0, 0.0)
         else:
-            self._update(account, use.used, use.unspent, 0.0)
+            # No agent can hold more than the whole, whatever it reports.
+            self._update(account, use.used, min(use.unspent, self.whole), 0.0)
         if self.refills:
             # A counter whose past is unknown withholds the budget for the time of one burst, and not for ever.
-            self.available = max(self.available, -self.whole)
+            self.available = min(max(self.available, -self.whole), self.whole - self.held)
         return account
 
     def report_ended(self, agent: str, use: BudgetUse) -> None:
