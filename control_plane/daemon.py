@@ -254,6 +254,7 @@ class ControlPlane:
         await stop_scheduler(self._scheduler)
         await self._issuer_keys.close()
         await self.elector.stop()
+        self._budgets.close()
         await self._registration.stop()
         for informer in self._informers:
             await informer.stop()

@@ -104,10 +104,7 @@ class BudgetLeader:
         """Begin or end the division of budgets with the leadership; end leases; save totals of money."""
         epoch = self._epoch()
         if epoch is None:
-            if self.fleet is not None:
-                self.fleet = None
-                self._metrics.clear()
-                self._wake(self._waiting)
+            self.close()
             return
         if self.fleet is None or self.fleet.epoch != epoch:
             self.fleet = None
@@ -123,6 +120,13 @@ class BudgetLeader:
         self._wake_all_of(fleet)
         self._metrics.show(fleet)
         await self._checkpoint.save(fleet, epoch)
+
+    def close(self) -> None:
+        """End the division of budgets: delayed requests are refused at once, and follow the next leader."""
+        if self.fleet is not None:
+            self.fleet = None
+            self._metrics.clear()
+            self._wake(self._waiting)
 
     def _leading(self) -> FleetBudgets:
         epoch = self._epoch()

@@ -184,6 +184,16 @@ async def test_totals_of_money_survive_the_leader_and_the_agents(
     assert leader.part.fleet.totals()[MONEY].spent >= 45
 
 
+async def test_a_leader_that_resigns_ends_delayed_requests(agents: list[Agent], leader: Leader) -> None:
+    a, b = agents
+    await until(lambda: a.may_open and b.may_open)
+    await until(lambda: len(leader.part._waiting) == 2)
+    delayed = list(leader.part._waiting.values())
+    leader.epoch = None
+    leader.part.close()
+    assert all(request.is_set() for request in delayed)
+
+
 async def test_only_the_leader_answers(agents: list[Agent], leader: Leader) -> None:
     a, _ = agents
     await until(lambda: a.may_open)
