@@ -198,7 +198,9 @@ def run(uploader: SegmentUploader, stop: threading.Event, rng: Random) -> None:
 
 
 def _wait_for_end(stop: threading.Event) -> None:
-    sys.stdin.buffer.read()
+    # Not `sys.stdin`, whose lock would abort an interpreter that ends while this thread waits.
+    while os.read(0, 4096):
+        pass
     stop.set()
 
 

@@ -30,11 +30,20 @@ COMMANDS = (
     ("explain", "--policy", PLANET, "--origin", "eu-de", "--model", "llama-3.1-8b", "--tenant", "acme"),
 )
 
-IMPORT_ALL = """
+WITH_EXTRAS = (
+    "adapters.usage_store.bucket_store",
+    "control_plane.usage.compaction",
+    "control_plane.usage.usage_query",
+    "regional_agent.ledger.segment_parquet",
+)
+"""The modules that need the extra `usage`, which no other module imports before a usage store is used."""
+
+IMPORT_ALL = f"""
 import importlib, pkgutil
 for package in ("penstock", "adapters", "control_plane", "regional_agent"):
-    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-        importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
+        if module.name not in {WITH_EXTRAS!r}:
+            importlib.import_module(module.name)
 """
 
 
