@@ -101,7 +101,7 @@ class WorkCounters:
         counter.weight = weight
         if not counter.waits:
             if not self.running and not self.waiting:
-                # Nobody waited for what was used before, so it counts against no tenant.
+                # No request waited while the earlier work ran, so that work counts against no tenant.
                 self.virtual_s = self.highest_s
             if counter.received_s < self.virtual_s:
                 counter.received_s = self.virtual_s

@@ -1,4 +1,4 @@
-"""The shares of GPU time that tenants with backlog receive on a virtual clock; nobody knows the lengths of answers."""
+"""The shares of GPU time that tenants with backlog receive on a virtual clock, with answers of unknown lengths."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_the_estimate_is_replaced_by_what_was_used() -> None:
     assert counters.running == 0
 
 
-def test_what_was_used_while_nobody_waited_or_ran_is_no_debt() -> None:
+def test_work_while_no_other_request_waited_or_ran_is_no_debt() -> None:
     counters = WorkCounters()
     counters.start("a", 1.0, 300.0).end(300.0, 300.0)
     held = counters.start("b", 1.0, 1.0)
