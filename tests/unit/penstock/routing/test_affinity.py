@@ -15,6 +15,7 @@ from penstock.routing.affinity import (
     NOTHING,
     PUBLISHED_AGAIN_S,
     SESSION_GAP_S,
+    STORING_S,
     AffinityIndex,
     prefix_keys,
     session_key,
@@ -205,3 +206,28 @@ def test_the_models_of_endpoints_are_those_of_their_last_requests() -> None:
     assert index.running("m", 1.0 + HELD_S) == []
     index.sent("c", [], None, "m", 1.0 + HELD_S)
     assert list(index._models) == ["a", "c"], "the oldest is removed with the next request"
+
+
+def test_keys_of_sessions_differ_from_those_of_all_prefixes() -> None:
+    assert max(keys(SYSTEM * 16)) < 1 << 32 <= session_key("t/m", b"chat-1") < 1 << 33
+
+
+class Unstored:
+    """Engine events of every endpoint, which report no block."""
+
+    def __init__(self, *endpoints: str) -> None:
+        self.endpoints = dict.fromkeys(endpoints)
+
+    def holds(self, endpoint: str, key: int) -> bool | None:
+        return False if endpoint in self.endpoints else None
+
+
+def test_an_engine_may_not_have_stored_a_prompt_yet_that_it_was_just_sent() -> None:
+    index, prompt = AffinityIndex(), keys(SYSTEM)
+    index.exact = Unstored("a", "b")  # type: ignore[assignment]
+    index.sent("b", prompt, None, "m", 99.0)
+    index.sent("a", prompt, None, "m", 100.0)
+    assert index.held(prompt, None, 100.0 + STORING_S - 0.1).blocks == {"a": 2}, "b had the time to store it"
+    assert index.held(prompt, None, 100.0 + STORING_S) is NOTHING
+    index.sent("silent", prompt, None, "m", 100.0)
+    assert index.held(prompt, None, 99.0 + HELD_S).blocks == {"silent": 2}, "without events the estimate applies"

@@ -45,7 +45,7 @@ def test_choices_have_the_plans_shares_and_reasons_and_spend_no_credit() -> None
         ("a", ArcReason.SPILLOVER),
         ("b", ArcReason.SPILLOVER),
     ]
-    assert not any(choice.spends_credit for choice in found.choices)
+    assert [choice.spends_credit for choice in found.choices] == [False] * 3
     assert found.cumulative == pytest.approx((0.5, 0.8, 1.0))
     assert found.shares == pytest.approx({"home": 0.5, "a": 0.3, "b": 0.2})
 
