@@ -10,8 +10,8 @@ from penstock.admission.retry_after import retry_after_s
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable
 from penstock.policy.residency import ResidencyClass, residency_class
-from penstock.routing.reasons import Reason, Refusal
-from penstock.routing.region_selection import RegionChoice, RegionView, idle_region_exists
+from penstock.routing.reasons import Reason, Refusal, Rejection
+from penstock.routing.region_selection import RegionChoice, RegionView, another_region_serves, idle_region_exists
 from tests.support.planet import MODEL, choose_region, healthy, plan, policy
 
 EVERYWHERE = residency_class(frozenset({"eu-de", "eu-es", "us-east"}))
@@ -274,3 +274,19 @@ def test_a_request_that_may_not_spill_uses_no_credit() -> None:
     assert served(healthy("eu-es", "us-east"), may_spill=False) == {"eu-es": 400}, (
         "without its own region, it fails over"
     )
+
+
+def test_another_region_serves_if_it_is_permitted_ready_usable_and_has_not_refused() -> None:
+    others = healthy("eu-de", "eu-es", "us-east")
+    assert another_region_serves("eu-de", EU, others, {})
+    assert not another_region_serves("eu-de", residency_class(frozenset({"eu-de"})), others, {})
+    assert not another_region_serves("eu-de", EU, others, {"eu-es": Reason.SATURATED})
+    assert not another_region_serves("eu-de", EU, healthy("eu-de", "us-east"), {})
+    for changed in (RegionView(RegionState.HEALTHY, ready=False), RegionView(RegionState.FAILED, ready=True)):
+        assert not another_region_serves("eu-de", EU, healthy("eu-de") | {"eu-es": changed}, {})
+
+
+def test_a_region_that_a_limit_closes_is_rejected_with_the_limit() -> None:
+    views = healthy("eu-de", "eu-es")
+    where = choose(views, EU, shares={"eu_de": 1.0}, limited={"eu-es": "cheap (spill.yaml:3)"})
+    assert where.rejected == (Rejection("eu-es", Reason.SPILLOVER_LIMIT, "cheap (spill.yaml:3)"),)
