@@ -146,7 +146,7 @@ async def test_bad_commands_for_tenants_are_refused(penstock: Shell) -> None:
         assert (done.code, message in done.err) == (2, True), done.err
 
 
-async def test_status_and_lists_of_a_fleet(penstock: Shell) -> None:
+async def test_status_and_lists_of_a_fleet(penstock: Shell, tmp_path: Path) -> None:
     status = await penstock.executable("status", "-o", "json")
     assert msgspec.json.decode(status.out, type=Status).leading
     table = await penstock("status")
@@ -181,7 +181,7 @@ async def test_status_and_lists_of_a_fleet(penstock: Shell) -> None:
     lost = await penstock("what-if", "--lost", "eu-de")
     assert "load of eu-de" in lost.out
     assert "fleet as reported" in lost.out
-    proposed = await penstock("what-if", "--policy", str(PLANET), "-o", "json")
+    proposed = await penstock("what-if", "--policy", str(tmp_path / "policies"), "-o", "json")
     assert msgspec.json.decode(proposed.out, type=WhatIfResponse).moves == ()
     assert (await penstock("what-if")).code == 2
 
