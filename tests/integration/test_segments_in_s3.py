@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from adapters.usage_store.segment_store import SegmentStore, StoreUnavailable, open_store
+from adapters.usage_store.segment_store import SegmentStore, StoreUnavailable
+from adapters.usage_store.store_opening import open_store
 from control_plane.usage.compaction import MIN_SEGMENTS, compact
 from control_plane.usage.segment_files import list_segments
 from control_plane.usage.usage_query import answer
