@@ -21,6 +21,7 @@ from penstock.fleet.expected_wait import expected_wait_s
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.reasons import Reason, Refusal
+from regional_agent.routing.attempt import ForwardedAttempt
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
 from regional_agent.telemetry.label_values import QueueOutcome
 
@@ -294,7 +295,7 @@ class QueueDispatcher:
                 queue.leave(entry)
                 self._left(entry, now, QueueOutcome.ABANDONED)
             else:
-                if target.from_peer:
+                if isinstance(target, ForwardedAttempt):
                     # The serving region measures the work; here, the tenant has had its turn.
                     queue.start(entry, now).end(entry.cost_s, entry.cost_s)
                 else:
