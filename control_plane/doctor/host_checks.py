@@ -16,10 +16,13 @@ import yaml
 
 from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_member import member_state
+from adapters.files.plain_file import read_plain_file
 from adapters.servers.binaries import find_script
 from adapters.servers.errors import MissingBinary
 from adapters.store.config_store import StoreUnavailable
 from control_plane.doctor.findings import Finding, ok, problem, warning
+
+MAX_FILE_BYTES = 256 * 1024
 
 TIMEOUT_S = 3.0
 """Time limit of one check over the network."""
@@ -71,7 +74,10 @@ def host_findings(daemon: Sequence[str], config: Path) -> list[Finding]:
 
 def _redis_url(config: Path) -> str | None:
     """Return the address of Redis, which printed settings do not contain, as it may contain a password."""
-    url = os.environ.get("PENSTOCK_AGENT_REDIS_URL") or yaml.safe_load(config.read_text(encoding="utf-8"))["redis_url"]
+    url = (
+        os.environ.get("PENSTOCK_AGENT_REDIS_URL")
+        or yaml.safe_load(read_plain_file(config, MAX_FILE_BYTES).content)["redis_url"]
+    )
     return str(url) if url else None
 
 

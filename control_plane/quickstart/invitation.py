@@ -130,7 +130,7 @@ def join(path: Path, file: Path, engines: Sequence[Engine]) -> RegionDir:
 
 def _packed(invitation: Invitation, identity: Path) -> bytes:
     content = {_SETTINGS: yaml.safe_dump({**invitation._asdict(), "models": list(invitation.models)}).encode()}
-    content |= {name: (identity / name).read_bytes() for name in _IDENTITY}
+    content |= {name: read_plain_file(identity / name, MAX_BYTES).content for name in _IDENTITY}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, data in content.items():

@@ -17,6 +17,7 @@ import yaml
 
 from adapters.files.authority_files import create_authority, issue_identity, load_authority
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.files.plain_file import read_plain_file
 from adapters.servers.free_ports import LOOPBACK, free_ports, is_free
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
@@ -26,6 +27,8 @@ from penstock.wire.identity import ProcessRole, SpiffeId
 
 FLEET = "quickstart"
 CONTROL_PLANE = "control-plane"
+
+MAX_FILE_BYTES = 1 << 20
 
 SLOTS = 32
 """Requests that an engine runs at once, unless the file of endpoints says otherwise."""
@@ -105,6 +108,10 @@ class RegionDir(NamedTuple):
         """File with the API key of the tenant."""
         return self.path / "secrets" / "api.key"
 
+    def read_api_key(self) -> str:
+        """Return the API key of the tenant; raises OSError."""
+        return _text_of(self.api_key).strip()
+
     @property
     def admin_token(self) -> Path:
         """File with the admin token."""
@@ -126,6 +133,11 @@ class RegionDir(NamedTuple):
         return f"{self.host}:{self.ports['etcd']}"
 
 
+def _text_of(file: Path) -> str:
+    """Return the text of a file; raises OSError, or UnicodeDecodeError, which is a ValueError."""
+    return read_plain_file(file, MAX_FILE_BYTES).content.decode()
+
+
 def open_region_dir(path: Path) -> RegionDir | None:
     """Return the quickstart of a directory; None if there is none.
 
@@ -138,7 +150,7 @@ def open_region_dir(path: Path) -> RegionDir | None:
             raise UnusableDirectory(f"{path} is not empty and has no quickstart; name another with --dir")
         return None
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = yaml.safe_load(_text_of(file))
         ports = {name: int(content[name]) for name in DEFAULT_PORTS}
         return RegionDir(path, str(content["region"]), ports, str(content["host"]))
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
@@ -189,7 +201,7 @@ def add_engines(region_dir: RegionDir, engines: Sequence[Engine]) -> None:
         PolicyRefused: the policy is invalid, or a name cannot be used in it; nothing was written.
     """
     try:
-        text = region_dir.endpoints.read_text(encoding="utf-8") if region_dir.endpoints.exists() else _ENDPOINTS_HEAD
+        text = _text_of(region_dir.endpoints) if region_dir.endpoints.exists() else _ENDPOINTS_HEAD
         written = yaml.safe_load(text) or []
         urls = {entry.get("url") for entry in written}
         names = {entry.get("name") for entry in written}
@@ -206,7 +218,7 @@ def add_engines(region_dir: RegionDir, engines: Sequence[Engine]) -> None:
             region_dir.endpoints.write_text(text + yaml.safe_dump(added, sort_keys=False), encoding="utf-8")
     except OSError as error:
         raise UnusableDirectory(f"{error.filename}: {error.strerror}; check owner and mode") from None
-    except (yaml.YAMLError, AttributeError, TypeError):
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         raise UnusableDirectory(f"{region_dir.endpoints}: is no list of endpoints; see docs/endpoints.md") from None
 
 
@@ -227,8 +239,8 @@ def first_model(region_dir: RegionDir) -> str:
         UnusableDirectory: the file has no endpoint with a model.
     """
     try:
-        return str(yaml.safe_load(region_dir.endpoints.read_text(encoding="utf-8"))[0]["models"][0])
-    except (OSError, yaml.YAMLError, LookupError, TypeError):
+        return str(yaml.safe_load(_text_of(region_dir.endpoints))[0]["models"][0])
+    except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError):
         raise UnusableDirectory(f"{region_dir.endpoints}: has no endpoint; name engines with --engine") from None
 
 

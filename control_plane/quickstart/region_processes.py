@@ -55,7 +55,7 @@ def wait_served(region_dir: RegionDir, model: str) -> None:
     """
     if not region_dir.has_control_plane:
         return
-    key = region_dir.api_key.read_text(encoding="ascii").strip()
+    key = region_dir.read_api_key()
     until = time.monotonic() + READY_S
     while model not in _listed(region_dir.ports["traffic"], key):
         if time.monotonic() > until:

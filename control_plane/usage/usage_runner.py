@@ -79,7 +79,7 @@ async def _run(module: str, request: msgspec.Struct, reply: type[_R], timeout_s:
         return msgspec.json.decode(found, type=reply)
     except TimeoutError:
         raise UsageFailed(f"it took more than {timeout_s:g} s; ask for fewer days") from None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise UsageFailed("the process that reads the segments ended; its log has the reason") from None
     finally:
         if process.returncode is None:

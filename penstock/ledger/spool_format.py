@@ -118,7 +118,7 @@ def read_spool(content: bytes, boot: bytes) -> SpoolFile:
                 opening = _opening_decoder.decode(encoded)
             else:
                 records.append(_record_decoder.decode(encoded))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadSpoolFile(f"the record at byte {at} cannot be read: {error}") from None
         at = begin + size + (size & 1)
     if opening is None:

@@ -62,7 +62,7 @@ class TokenVerifier:
             text = token.decode("ascii")
             header = jwt.get_unverified_header(text)
             unverified = _claims(text)
-        except (jwt.PyJWTError, ValueError, msgspec.DecodeError, RecursionError):
+        except (jwt.PyJWTError, ValueError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _invalid(_MALFORMED)
         url = unverified.get("iss")
         issuer = self._policy.issuers_by_url.get(url) if isinstance(url, str) else None

@@ -326,7 +326,7 @@ async def test_starts_and_serves_without_control_plane_etcd_and_redis(
             again.shared_load.release(reservation)
             assert again.endpoints.pool("m").in_flight == 0
             assert not again.shared_load.up
-            assert there.peers.state("eu-de") is not RegionState.UNKNOWN
+            await until(lambda: there.peers.state("eu-de") is not RegionState.UNKNOWN)
 
 
 async def test_series_of_removed_objects_are_removed(sites: list[Site], own_etcd: EtcdServer) -> None:

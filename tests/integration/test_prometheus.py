@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -42,16 +43,22 @@ from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
+from penstock.policy.kinds.models import Cost, CostUnit, Model
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.policy import Policy
 from penstock.policy.service_objective import Measure
 from penstock.pools.placement import WorkEstimate
 from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
+from penstock.tenancy.budget_lease import BudgetKey, BudgetLease
+from penstock.tenancy.without_leader import full_rate
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE, AgentMetrics
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
 from regional_agent.telemetry.objective_tally import ObjectiveTally
+from regional_agent.tenants.tenant_budgets import TenantBudgets
 
 RULES = GENERATED / "rules.yaml"
 
@@ -223,6 +230,12 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
     ),
     ("PenstockAgentDown", {f'up{{job="penstock-agent",{AGENT}}}': "1 1 0x60"}, "3m"),
     ("PenstockAccessLogDropped", {f"penstock_agent_access_log_lines_dropped_total{{{AGENT}}}": "0 0 0 5+0x60"}, "2m"),
+    ("PenstockLedgerRecordsLost", {f"penstock_agent_ledger_records_lost_total{{{AGENT}}}": "0 0 0 5+0x60"}, "2m"),
+    (
+        "PenstockLedgerNotStored",
+        {f"penstock_agent_ledger_oldest_segment_age_seconds{{{AGENT}}}": "1700+5x80"},
+        "6m",
+    ),
     (
         "PenstockLeaderFlapping",
         {
@@ -295,6 +308,8 @@ WELL = {
     f'penstock_agent_requests_total{{{AGENT},kind="forwarded",outcome="refused"}}': "0+50x80",
     f'penstock_agent_requests_total{{{AGENT},kind="home",outcome="ok"}}': "0+100x80",
     f"penstock_agent_shared_load_up{{{AGENT}}}": "1x80",
+    f"penstock_agent_ledger_records_lost_total{{{AGENT}}}": "0x80",
+    f"penstock_agent_ledger_oldest_segment_age_seconds{{{AGENT}}}": "30x80",
     f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1 0x80",
     f'penstock_agent_slo_target_ratio{{{AGENT},measure="first_byte",model="m"}}': "0.99x80",
     f'penstock_agent_slo_requests_total{{{AGENT},measure="first_byte",model="m",met="true"}}': "0+98x80",
@@ -396,7 +411,32 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics.set_peer("eu-es", restless, 0.02)
     metrics.set_config(7, 41, 0.5)
     metrics.set_shared_load(True, 0.01)
+    metrics.budgets.update(budgets(), 0.0)
     return metrics
+
+
+def budgets() -> TenantBudgets:
+    """The budgets of an agent, of which a tenant has used one."""
+    found = TenantBudgets("de-1", 1, OpeningLeases(), lambda region: 1, time.time)
+    sender = found.of(Tenant("acme", "open", own_budgets=(Budget(BudgetUnit.REQUESTS, 10.0),)))
+    assert sender is not None
+    estimate = WorkEstimate("acme", "m", Cost(), CostInputs(10), Work(0.0, 1.0), False)
+    for _ in range(10):
+        found.reserve(sender, Policy({}, {"m": Model("m")}, {}, ()), estimate, 0.0)
+    return found
+
+
+class OpeningLeases:
+    """The leases of an agent whose leader grants it all of each budget."""
+
+    def opening(self, key: BudgetKey, budget: Budget, now: float) -> BudgetLease:
+        return BudgetLease(key, 0, budget.limit, budget.limit, full_rate(budget), 1.0)
+
+    def ended_s(self, now: float) -> float | None:
+        return None
+
+    def wake(self) -> None:
+        pass
 
 
 def work(metrics: AgentMetrics) -> None:

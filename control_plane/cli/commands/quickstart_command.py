@@ -198,7 +198,7 @@ def _address(text: str) -> str:
 
 
 def _summary(region_dir: RegionDir, model: str, took_s: float) -> str:
-    key = region_dir.api_key.read_text(encoding="ascii").strip()
+    key = region_dir.read_api_key()
     base = region_dir.base_url
     return f"""
 Region {region_dir.region} serves after {took_s:.1f} s. Ctrl-C stops it; the same command continues it.
