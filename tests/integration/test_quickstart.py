@@ -31,7 +31,8 @@ def running(*arguments: str) -> Iterator[str]:
         assert "base URL" in shown, shown
         yield shown
     finally:
-        process.send_signal(signal.SIGTERM)
+        for _ in range(20):  # timeout(1) and impatient operators send more than one
+            process.send_signal(signal.SIGTERM)
         rest = process.communicate(timeout=60.0)[0]
     assert process.returncode == 0, rest
 
@@ -57,6 +58,21 @@ def test_a_region_serves_after_one_command_and_stops_cleanly(tmp_path: Path) -> 
             assert chat(shown, key_in(shown)).status_code == 200
         for name in ("agent.log", "control-plane.log"):
             assert "Traceback" not in (tmp_path / "region" / "logs" / name).read_text()
+
+
+def test_a_signal_ends_a_start_that_waits_for_an_engine(tmp_path: Path) -> None:
+    argv = [find_script("penstock"), "quickstart", "--engine", "http://127.0.0.1:9", "--model", "m"]
+    process = subprocess.Popen(
+        [*argv, "--dir", str(tmp_path / "region")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("starting etcd"):
+            break
+    process.send_signal(signal.SIGTERM)
+    rest = process.communicate(timeout=30.0)[0]
+    assert process.returncode == 0
+    assert "stopped" in rest
 
 
 @pytest.mark.long

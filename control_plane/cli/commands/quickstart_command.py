@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from control_plane.quickstart.places import Place
     from control_plane.quickstart.region_dir import Engine, RegionDir
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WATCH_S = 0.5
 """Interval (s) of the check that all processes run."""
 
@@ -149,23 +149,31 @@ def _run(command: str, region_dir: RegionDir, *, once: bool) -> None:
     from control_plane.quickstart.region_processes import ended, running, wait_served
 
     began_at = time.monotonic()
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    for number in STOP_SIGNALS:
+        signal.signal(number, _stop)
     model = first_model(region_dir)
     summary: Callable[[RegionDir, str, float], str] = _summary if region_dir.has_control_plane else _joined
     try:
         with running(region_dir, lambda name: typer.echo(f"starting {name} ...", err=True)) as servers:
             wait_served(region_dir, model)
             typer.echo(summary(region_dir, model, time.monotonic() - began_at))
-            while not once and not stop.wait(WATCH_S):
+            while not once:
+                time.sleep(WATCH_S)
                 error = ended(servers)
                 if error is not None:
                     raise error
-            typer.echo("stopping ...", err=True)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
     except ServerError as error:
         typer.echo(f"penstock {command}: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None
+
+
+def _stop(*_: object) -> None:
+    """Interrupt the main thread, whatever it waits for; ignore further signals, which would interrupt the stop."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    raise KeyboardInterrupt
 
 
 def _engines(urls: list[str] | None, models: list[str] | None) -> list[Engine]:
