@@ -284,8 +284,9 @@ def _definition(
 
 def _commands(path: str, command: Any, context: Any) -> list[str]:
     parts = []
-    if not hasattr(command, "list_commands"):
+    if not hasattr(command, "list_commands") or command.invoke_without_command:
         parts.append(_command(path, command, context))
+    if not hasattr(command, "list_commands"):
         return parts
     for name in command.list_commands(context):
         child = command.get_command(context, name)

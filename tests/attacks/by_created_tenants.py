@@ -93,12 +93,17 @@ async def a_created_key_outlives_its_revocation(fleet: Fleet) -> None:
         late = sum(not task.done() for task in ending)
         expect(not late, f"{late} streams are open {time.monotonic() - revoked_at:.1f} s after the revocation")
         expect(await statuses(fleet, key) == {401}, "a request with the revoked key was not refused")
+        shard = keys.tenant_shard(shard_of("leaky"))
+
+        async def restored() -> bool:
+            return await fleet.stored(shard) not in (before, b"")
+
         for attempt in ("put back", "removed"):
             if attempt == "put back":
-                await fleet.write(keys.tenant_shard(shard_of("leaky")), before)
+                await fleet.write(shard, before)
             else:
-                await fleet.store.commit((), (Delete(keys.tenant_shard(shard_of("leaky"))),))
-            await asyncio.sleep(1.0)
+                await fleet.store.commit((), (Delete(shard),))
+            expect(await within(20.0, restored), f"the leader did not restore the shard that was {attempt}")
             expect(await statuses(fleet, key) == {401}, f"the key is valid after its shard was {attempt}")
     finally:
         for client in clients:
@@ -168,7 +173,7 @@ async def forged_tokens(fleet: Fleet) -> None:
                 return await statuses(fleet, token) == {401}
 
             expect(await within(10.0, refused), "the token of a removed key is accepted")
-            await asyncio.wait([ending], timeout=1.0)
+            await asyncio.wait([ending], timeout=10.0)
             expect(ending.done(), "a stream with the token of a removed key is open")
             stream.close()
         finally:
