@@ -89,7 +89,8 @@ class TokenVerifier:
         principal = self._principal(issuer, meaning)
         if isinstance(principal, Principal):
             principal.expires_at = meaning.expires_at
-            principal.source = key_source(issuer.name, kid or "")
+            # Of the key, not of the token: a token without an identifier ends with its key too.
+            principal.source = key_source(issuer.name, key.kid)
             subject = claims.get("sub", meaning.tenant)
             principal.key = f"jwt-{issuer.name}-{sha256(str(subject).encode()).hexdigest()[:SUBJECT_CHARS]}"
         return principal

@@ -59,7 +59,7 @@ _ISSUER = Issuer(
 )
 _TIERS = {name: Tier(name, "open") for name in ("t", "other")}
 _POLICY = Policy({}, {}, {}, (), tiers=_TIERS, issuers={"idp": _ISSUER})
-_PUBLIC = PublicKey(_KEY.public_key(), frozenset({"EdDSA"}))
+_PUBLIC = PublicKey(_KEY.public_key(), frozenset({"EdDSA"}), "")
 _REGISTRY = SimpleNamespace(find=lambda issuer, kid: _PUBLIC if kid in (None, "k") else None)
 _VERIFIER = TokenVerifier(_POLICY, TenantIndex(), cast(Any, _REGISTRY), lambda: NOW)
 _HEADER = b'{"alg":"EdDSA","kid":"k"}'

@@ -186,6 +186,14 @@ async def test_keys_are_rotated_within_seconds_and_open_requests_end(tmp_path: P
         second.close()
 
 
+async def test_a_token_without_an_identifier_ends_with_its_key(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as running:
+        token = running.issuer.token("one", header={})
+        assert (await running.status(token))[0] == 200
+        await running.rotate(two=ED)
+        assert (await running.status(token))[0] == 401
+
+
 async def test_a_token_expires_for_new_requests_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with fleet(tmp_path, streams_forever) as running:
         authorization, token = running.agent.router.requests.authorization, running.issuer.token("one")

@@ -33,6 +33,8 @@ class PublicKey(msgspec.Struct, frozen=True):
     """A public key of `cryptography`."""
     algorithms: frozenset[str]
     """Algorithms that the key may verify."""
+    kid: str
+    """Identifier of the key; empty without one."""
 
 
 class IssuerKeySet(msgspec.Struct, frozen=True):
@@ -121,4 +123,4 @@ def _usable_key(jwk: dict[str, Any]) -> PublicKey | None:
         return None
     if getattr(key, "key_size", MIN_RSA_BITS) < MIN_RSA_BITS and jwk["kty"] == "RSA":
         return None
-    return PublicKey(key, algorithms)
+    return PublicKey(key, algorithms, _kid(jwk))
