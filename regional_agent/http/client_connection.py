@@ -133,7 +133,7 @@ class ClientConnection:
     def _process(self) -> None:
         """Process what has been received, until more bytes are needed, or requests have to wait."""
         while True:
-            received = self._intake.next_received(self)
+            received = self._intake.next_received(self, self.peer_ip)
             if received is None:
                 return
             if isinstance(received, RequestRefused):

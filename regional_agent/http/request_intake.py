@@ -32,8 +32,12 @@ _NO_ROOM: Final = Refusal(Reason.SATURATED, "too many large bodies at once", ret
 class HeadAcceptance(Protocol):
     """Decides about requests whose bodies have not arrived."""
 
-    def accept_head(self, request: Request) -> AcceptedHead | Refusal:
-        """Check a request with a large body by its head, before the body is read."""
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
+        """Check a request with a large body by its head, before the body is read.
+
+        Args:
+            peer_ip: the address of the TCP peer.
+        """
 
     def release_head(self, head: AcceptedHead) -> None:
         """Release what an accepted head still holds. Called when its request has ended."""
@@ -74,11 +78,12 @@ class RequestIntake:
         self._receiving: Request | None = None
         """The request that was being received after the last read."""
 
-    def next_received(self, owner: BodyOwner) -> Request | PartReceived | RequestRefused | None:
+    def next_received(self, owner: BodyOwner, peer_ip: str) -> Request | PartReceived | RequestRefused | None:
         """Return what is to be done about what has arrived; None if nothing more is until more arrives.
 
         Args:
             owner: the connection, which gives up kept bodies for those of other tenants.
+            peer_ip: the address of the TCP peer.
 
         Returns:
             A request to be handled in its turn, complete or with a part of its body; a request that has started and is
@@ -100,7 +105,7 @@ class RequestIntake:
                 return received
             request = received.request
             if isinstance(received, HeadReceived):
-                refusal = self._accept(request)
+                refusal = self._accept(request, peer_ip)
             else:
                 refusal = self._check(request, received.chunk)
                 if refusal is None:
@@ -131,12 +136,12 @@ class RequestIntake:
         elif upload.queued or sequencer.serving is not None:
             transport.pause_reading()
 
-    def _accept(self, request: Request) -> Refusal | None:
+    def _accept(self, request: Request, peer_ip: str) -> Refusal | None:
         """Check a request by its head, and send `100 Continue` only if it passes; returns why it is refused."""
         limits = self._limits
         if request.length is not None and request.length > limits.max_body_bytes:
             return self._too_large()
-        accepted = self._acceptance.accept_head(request)
+        accepted = self._acceptance.accept_head(request, peer_ip)
         if isinstance(accepted, Refusal):
             return accepted
         request.accepted_head = accepted

@@ -249,12 +249,16 @@ class Authorization:
             verdict = self._residency[key] = mask_at_origin(policy, self._region, facts)
         return verdict
 
-    def accept_head(self, request: Request, now: float) -> AcceptedHead | Refusal:
+    def accept_head(self, request: Request, peer_ip: str, now: float) -> AcceptedHead | Refusal:
         """Accept a request with a large body by its head. It counts as a request of its sender from here on.
 
         `reserve` takes the reservation over; if the request ends before that, `release_head` gives it back.
+
+        Args:
+            peer_ip: the address of the TCP peer. An invalid key counts as a failure of the client's address.
+            now: monotonic (s).
         """
-        principal = self.principal_of(request)
+        principal = self.principal_of(request, peer_ip)
         if isinstance(principal, Refusal):
             return principal
         if principal.routes is not None:

@@ -88,7 +88,7 @@ class PeerService(RoutedService):
             self._proxy.metrics.forwarded_residency_refused()
         return super().refuse(refusal, request)
 
-    def accept_head(self, request: Request) -> AcceptedHead | Refusal:
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
         """Reject a request without a valid signed route context before its body is read."""
         if request.header(ROUTE_HEADER) is None:
             return unknown_path(request)

@@ -57,7 +57,7 @@ class Service(Application):
         """Return the format of error responses to a request. By default OpenAI's."""
         return ErrorFormat.OPENAI
 
-    def accept_head(self, request: Request) -> AcceptedHead | Refusal:
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
         """Accept a request before its body is read, or reject it. By default every path is unknown."""
         return unknown_path(request)
 

@@ -108,12 +108,12 @@ class TrafficService(RoutedService):
             connection.respond(200, lines, b"")
         return lines is not None
 
-    def accept_head(self, request: Request) -> AcceptedHead | Refusal:
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
         """Reject a request of an unknown tenant, or of a tenant whose budget is used up, before its body is read."""
         refusal = self.refuse_route(request)
         if refusal is not None:
             return refusal
-        return self._authorization.accept_head(request, self._proxy.clock())
+        return self._authorization.accept_head(request, peer_ip, self._proxy.clock())
 
     def release_head(self, head: AcceptedHead) -> None:
         """Give back what a request reserved that ended before it had a context."""

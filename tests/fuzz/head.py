@@ -89,7 +89,7 @@ class Application:
         assert all(b":" in line for line in lines.split(b"\r\n")[:-1])
         connection.respond(200, [b"x-request-id: 1\r\n"], b"answer")
 
-    def accept_head(self, request: Request) -> AcceptedHead:
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead:
         """Accepts every head."""
         return AcceptedHead("t")
 

@@ -70,7 +70,7 @@ class Relay:
         self.upstream.send(self, b"request")
         return self
 
-    def accept_head(self, request: Request) -> AcceptedHead:
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead:
         """Accepts every head."""
         return AcceptedHead("t")
 

@@ -74,7 +74,7 @@ class Repeater:
         said = repr((request.method, request.target, sorted(request.headers), bytes(request.body)))
         connection.respond(200, [b"x-request-id: 1\r\n"], said.encode())
 
-    def accept_head(self, request: Request) -> AcceptedHead:
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead:
         return AcceptedHead("t")
 
     def release_head(self, head: AcceptedHead) -> None:

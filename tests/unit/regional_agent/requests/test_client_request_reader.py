@@ -197,6 +197,12 @@ def test_a_flood_of_wrong_keys_evicts_no_sender_and_is_limited_by_address(monkey
     refusal = here.ask("wrong", peer_ip="10.0.0.1")
     assert refusal.retry_after_s > 0
     assert here.whose("wrong", peer_ip="10.0.0.2") is Reason.INVALID_API_KEY, "another address"
+    head = Request()
+    head.headers = [(b"authorization", b"Bearer wrong")]
+    for peer_ip, reason in (("10.0.0.1", Reason.TOO_MANY_FAILURES), ("10.0.0.2", Reason.INVALID_API_KEY)):
+        refused = here.reader.authorization.accept_head(head, peer_ip, 0.0)
+        assert isinstance(refused, Refusal)
+        assert refused.reason is reason, "a request with a large body is refused by its head"
     # Valid keys are accepted from the same address, and nothing was cached for the others.
     assert here.whose("red", peer_ip="10.0.0.1") == ("red", "DE")
     assert len(here.located) == located
