@@ -44,13 +44,13 @@ class ThreadedRead(Generic[T]):
         Raises:
             FileStalled: the file system does not respond.
         """
-        running = self._running
+        running, stall_s = self._running, self._stall_s
         if running is None:
             running = self._start()
             self._running = running
-        done, _ = await asyncio.wait({running}, timeout=self._stall_s)
+        done, _ = await asyncio.wait({running}, timeout=stall_s)
         if not done:
-            raise FileStalled(f"{self._what}: not read within {self._stall_s:g} s; check the file system")
+            raise FileStalled(f"{self._what}: not read within {stall_s:g} s; check the file system")
         if self._running is running:
             self._running = None
         return running.result()
