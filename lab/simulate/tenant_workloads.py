@@ -73,18 +73,6 @@ class TenantRun(msgspec.Struct):
                 total_s += part_s * within / (ended - began) if ended > began else 0.0
         return total_s
 
-    def has_backlog(self, tenant: str, since_s: float, until_s: float) -> bool:
-        """Whether a request of a tenant waited in an agent during all of a time."""
-        waits = sorted(
-            (each.request.at_s, self.ends_s if each.sent_at is None else each.sent_at) for each in self.served[tenant]
-        )
-        covered = since_s
-        for began, ended in waits:
-            if began > covered:
-                break
-            covered = max(covered, ended)
-        return covered >= until_s
-
     def delays_s(self, tenant: str) -> list[float]:
         """Return the times (s) from arrival to the first token; until the end of the run for requests without one."""
         return [
