@@ -350,9 +350,9 @@ class ControlPlane:
         self._planning_rounds.wake()
         self._budget_rounds.wake()
 
-    def _budget_of(self, key: BudgetKey) -> Budget | None:
+    def _budget_of(self, key: BudgetKey, tier: str) -> Budget | None:
         policy = self.view.policy
-        return None if policy is None else budget_of(key, policy, self._tenants.find(key.tenant))
+        return None if policy is None else budget_of(key, policy, self._tenants.find(key.tenant), tier)
 
     async def _repair_revocations(self) -> None:
         epoch = self.elector.epoch

@@ -49,7 +49,7 @@ class BudgetLeader:
     Args:
         epoch: returns the fencing epoch while this control plane leads.
         agents: returns the registered agents: names in the fleet (`region/name`), with their regions.
-        limits: returns the budget with a key; None if there is none.
+        limits: returns the budget with a key and a reported tier (`BudgetUse.tier`); None if there is none.
         checkpoint: keeps the totals of money.
         metrics: counts leases, and shows overshoot.
         wall_clock: Unix time (s).
@@ -59,7 +59,7 @@ class BudgetLeader:
         self,
         epoch: Callable[[], int | None],
         agents: Callable[[], dict[str, str]],
-        limits: Callable[[BudgetKey], Budget | None],
+        limits: Callable[[BudgetKey, str], Budget | None],
         checkpoint: MoneyCheckpoint,
         metrics: BudgetMetrics,
         wall_clock: Callable[[], float] = time.time,

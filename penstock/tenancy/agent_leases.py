@@ -118,7 +118,7 @@ class AgentLeases:
             if key.unit is BudgetUnit.CONCURRENT_REQUESTS:
                 amount = rate = max(1.0, budget.limit // place.agents)
         self._around.wake()
-        return BudgetLease(key, 0, amount, amount, rate, LEASE_S)
+        return BudgetLease(key, 0, amount, amount, rate)
 
     def request(self, uses: Iterable[BudgetUse], now: float) -> ExchangeRequest:
         """Return the next request: the counters that have changed, or need more.

@@ -9,9 +9,9 @@ reordered messages harmless:
   that did not is void.
 - Counts are totals since the counter began (`epoch`), so the leader charges the difference, however often it is sent.
 
-A lease ends when the agent has had no answer for `valid_s` since it sent its last answered request: the agent drops
-what it holds, and continues at `rate_per_s` (`penstock/tenancy/without_leader.py`). The leader waits longer than that
-before it grants the same amount to another agent.
+A lease ends when the agent has had no answer for `LEASE_S` (`penstock/wire/budget_exchange.py`) since it sent its last
+answered request: the agent drops what it holds, and continues at `rate_per_s` (`penstock/tenancy/without_leader.py`).
+The leader waits longer than that before it grants the same amount to another agent.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class BudgetUse(msgspec.Struct, frozen=True, array_like=True):
     closed: bool = False
     """Whether the counter has ended: the agent forgets it once the report was answered, and starts anew if the tenant
     returns. Such a counter has no unspent amount and no demand."""
+    tier: Annotated[str, Meta(max_length=63)] = ""
+    """Tier of an identity provider's own tenant, which only the token names; "" for other tenants."""
 
 
 class BudgetLease(msgspec.Struct, frozen=True, array_like=True):
@@ -83,10 +85,9 @@ class BudgetLease(msgspec.Struct, frozen=True, array_like=True):
     rate_per_s: _Amount
     """Rate at which the agent continues after the end of the lease, without a leader. For concurrent requests: the
     number that may run."""
-    valid_s: _Amount
-    """Time (s) from the request to the end of the lease. Each later answer extends it, also one without this budget."""
     period: int = 0
-    """Day or month that the amount belongs to. If larger than that of the agent's counter, the counter starts at 0."""
+    """Day or month that the amount belongs to. If it is another one than that of the agent's counter, the counter
+    changes to it (`BudgetMeter.enter`)."""
     rest: float = -1.0
     """What all agents together have left of the budget, for clients; negative: not known."""
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit, OnLoss
 from penstock.policy.kinds.tenants import DEFAULT_HOLD_S
+from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, BudgetUse, period_end, period_of
 from penstock.tenancy.without_leader import full_rate, rate_without_leader
 
@@ -55,22 +56,6 @@ _COUNTS: Final = {
 def counted_by(unit: BudgetUnit) -> int:
     """Return what a budget of a unit counts, one of the numbers above."""
     return _COUNTS[unit]
-
-
-class Amounts:
-    """What a request needs by its estimate, or used."""
-
-    __slots__ = ("cached_tokens", "gpu_s", "input_tokens", "money", "output_tokens", "requests")
-
-    def __init__(self, requests: float = 1.0) -> None:
-        """Be the amounts of a request without tokens, GPU time and cost; 0 `requests` for one that did not start."""
-        self.requests = requests
-        self.input_tokens = 0.0
-        """Tokens of the prompt, those of a cache included."""
-        self.cached_tokens = 0.0
-        self.output_tokens = 0.0
-        self.gpu_s = 0.0
-        self.money = 0.0
 
 
 class BudgetMeter:
@@ -117,6 +102,7 @@ class BudgetMeter:
         "period_end",
         "rate_per_s",
         "spent",
+        "tier",
         "unspent",
         "used_at",
     )
@@ -153,6 +139,8 @@ class BudgetMeter:
         """Unix time (s) of the end of the period; inf for other units."""
         self.used_at = now
         """Time (s) of the last request."""
+        self.tier = ""
+        """See `BudgetUse.tier`."""
         self._left_period, self._left_spent = self.period, 0.0
         self._open = 0
         self._at = self._reported_at = now
@@ -195,6 +183,8 @@ class BudgetMeter:
         """With this amount unspent, a request of any size is admitted."""
         self._rest, self._rest_at = burst, now
         self._shown, self._shown_at = burst, now
+        if self.lost:
+            self._use_rate(now)
 
     @property
     def used(self) -> float:
@@ -246,8 +236,9 @@ class BudgetMeter:
         """Replace a reservation by the amount that was used; 0 gives it back. Called once per `take`."""
         self._open -= 1
         self.used_at = now
-        # Exactly zero without running requests, whatever the sums of fractions came to.
-        self.held = self.held - reserved if self._open else 0.0
+        # Exactly zero without running requests, and never negative, whatever the sums of fractions came to.
+        held = self.held - reserved
+        self.held = held if self._open and held > 0.0 else 0.0
         if self.is_concurrency:
             self.unspent += reserved
             return
@@ -335,10 +326,26 @@ class BudgetMeter:
         self._demand = self._demand * old + asked * (1.0 - old)
         self._asked, self._reported_at = 0.0, now
         if self.is_closed:
-            return BudgetUse(self.key, epoch, self.used, 0.0, 0.0, period=self.period, closed=True)
+            return self.closing_use(epoch)
         return BudgetUse(
-            self.key, epoch, self.used, self.unspent, self._demand, max(0.0, self.rate_per_s), self.period, self._usual
+            self.key,
+            epoch,
+            self.used,
+            self.unspent,
+            self._demand,
+            max(0.0, self.rate_per_s),
+            self.period,
+            self._usual,
+            tier=self.tier,
         )
+
+    def closing_use(self, epoch: int) -> BudgetUse:
+        """Return the last report of this counter.
+
+        Args:
+            epoch: number of the counter, see `BudgetUse`.
+        """
+        return BudgetUse(self.key, epoch, self.used, 0.0, 0.0, period=self.period, closed=True, tier=self.tier)
 
     def apply(self, lease: BudgetLease, now: float) -> None:
         """Add the amount of a lease, which is applied once."""

@@ -118,12 +118,15 @@ class DividedBudget:
         "runs",
         "shared_at",
         "silent",
+        "tier",
         "whole",
     )
 
     def __init__(self, key: BudgetKey, budget: Budget, now: float, available: float, period: int) -> None:
         self.key = key
         self.budget = budget
+        self.tier = ""
+        """See `BudgetUse.tier`: as last reported."""
         self.whole = whole(budget)
         """Amount that can be used at once."""
         self.full_rate = full_rate(budget)
@@ -208,7 +211,8 @@ class DividedBudget:
             self.silent -= 1
         account.demand, account.request = use.demand_per_s, use.request_amount
         if self.is_money and use.period != self.period:
-            self._update(account, 0.0, 0.0, 0.0)
+            # What an agent with another clock used is charged already: it must not return to the budget.
+            self._update(account, account.used, 0.0, 0.0)
         else:
             # No agent can hold more than the whole, whatever it reports.
             self._update(account, use.used, min(use.unspent, self.whole), 0.0)
@@ -276,7 +280,6 @@ class DividedBudget:
         if account is None:
             return
         self.silent -= account.is_silent
-        self.expired += account.held
         if self.runs:
             self._update(account, 0.0, 0.0, 0.0)
         else:

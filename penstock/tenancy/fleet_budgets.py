@@ -75,7 +75,7 @@ class FleetBudgets:
 
     Args:
         epoch: fencing epoch of the leader.
-        limits: returns the budget with a key; None if there is none.
+        limits: returns the budget with a key and a reported tier (`BudgetUse.tier`); None if there is none.
         now: monotonic clock (s).
         totals: saved totals of money.
     """
@@ -83,7 +83,7 @@ class FleetBudgets:
     def __init__(
         self,
         epoch: int,
-        limits: Callable[[BudgetKey], Budget | None],
+        limits: Callable[[BudgetKey, str], Budget | None],
         now: float,
         totals: Mapping[BudgetKey, MoneyTotal] | None = None,
     ) -> None:
@@ -203,7 +203,7 @@ class FleetBudgets:
         for unit in MONEY:
             self._roll(unit, wall)
         for key, budget in list(self.budgets.items()):
-            limit = self._limits(key)
+            limit = self._limits(key, budget.tier)
             if limit is None:
                 self._forget(key)
                 continue
@@ -215,6 +215,10 @@ class FleetBudgets:
             budget.refill(now, self._known_part(budget, now))
             if not budget.accounts and not self.census.unheard and budget.is_unused:
                 self._forget(key)
+        if len(self._changes) > 2 * len(self.budgets) + MAX_CHANGES:
+            # What is not announced is unused, also for agents that begin later.
+            changes = self._changes.items()
+            self._changes = {key: change for key, change in changes if change[1] or change[0] > self._all_acked}
 
     def totals(self) -> dict[BudgetKey, MoneyTotal]:
         """Return the totals of money of the present days and months, to be saved."""
@@ -246,9 +250,10 @@ class FleetBudgets:
         self, sender: str, known: _Exchange, use: BudgetUse, at: tuple[float, float], *, is_charged: bool
     ) -> None:
         now, wall = at
-        budget = self.budgets.get(use.key) or self._open(use.key, now, wall, is_charged=is_charged)
+        budget = self.budgets.get(use.key) or self._open(use, now, wall, is_charged=is_charged)
         if budget is None:
             return
+        budget.tier = use.tier or budget.tier
         budget.refill(now, self._known_part(budget, now))
         if use.closed or use.epoch != known.epoch:
             budget.report_ended(sender, use)
@@ -259,8 +264,9 @@ class FleetBudgets:
         known.budgets[use.key] = budget
         known.due[use.key] = None
 
-    def _open(self, key: BudgetKey, now: float, wall: float, *, is_charged: bool) -> DividedBudget | None:
-        limit = self._limits(key)
+    def _open(self, use: BudgetUse, now: float, wall: float, *, is_charged: bool) -> DividedBudget | None:
+        key = use.key
+        limit = self._limits(key, use.tier)
         if limit is None:
             return None
         if len(self.budgets) >= MAX_BUDGETS:
@@ -303,7 +309,7 @@ class FleetBudgets:
         account.announced_rate = rate
         keep = max(target, account.held) if not surplus else target
         return BudgetLease(
-            budget.key, number, amount, keep, rate, LEASE_S, budget.period, max(0.0, budget.available + budget.held)
+            budget.key, number, amount, keep, rate, budget.period, max(0.0, budget.available + budget.held)
         )
 
     def _known_part(self, budget: DividedBudget, now: float) -> float:
@@ -386,3 +392,6 @@ class FleetBudgets:
         period, current = period_of(unit, wall), self._periods.get(unit, 0)
         if period > current or period < current - 1:
             self._periods[unit] = period
+            self._totals = {
+                key: total for key, total in self._totals.items() if key.unit is not unit or total.period == period
+            }

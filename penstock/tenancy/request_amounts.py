@@ -8,7 +8,7 @@ from penstock.accounts.account import Account
 from penstock.ledger.prices import Rate, cost_units
 from penstock.policy.kinds.models import CostUnit
 from penstock.pools.placement import WorkEstimate
-from penstock.tenancy.budget_meter import Amounts
+from penstock.tenancy.amounts import Amounts
 
 _TOKEN: Final = CostUnit.TOKEN
 """A module constant, since in Python 3.11 access to an enum member through its class is a function call."""

@@ -9,8 +9,9 @@ from typing import Final
 
 from penstock.policy.kinds.budgets import Budget
 from penstock.policy.kinds.tenants import Tenant
+from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import BudgetKey
-from penstock.tenancy.budget_meter import GPU, MONETARY, ONE, Amounts, BudgetMeter, counted_by
+from penstock.tenancy.budget_meter import GPU, MONETARY, ONE, BudgetMeter, counted_by
 
 NO_AMOUNTS: Final = Amounts(0.0)
 """The amounts of a request that gives back everything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from penstock.accounts.account import Account
-from penstock.tenancy.budget_meter import Amounts
+from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.request_amounts import used_amounts
 from penstock.tenancy.sender_budgets import BudgetReservation
 from regional_agent.requests.request_context import RequestContext

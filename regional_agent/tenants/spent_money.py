@@ -31,6 +31,7 @@ class SpentCounter(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     period: int
     used: float
+    tier: str = ""
 
 
 class SpentCounters(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class SpentMoney:
         stored = self._file.load()
         if stored is not None:
             self._budgets.report_ended(
-                BudgetUse(each.key, each.epoch, each.used, 0.0, 0.0, period=each.period, closed=True)
+                BudgetUse(each.key, each.epoch, each.used, 0.0, 0.0, period=each.period, closed=True, tier=each.tier)
                 for each in stored.counters
             )
 
@@ -71,5 +72,5 @@ class SpentMoney:
             return
         self._saved = now
         kept = uses if len(uses) <= MAX_COUNTERS else nlargest(MAX_COUNTERS, uses, key=lambda use: use.used)
-        counters = tuple(SpentCounter(use.key, use.epoch, use.period, use.used) for use in kept)
+        counters = tuple(SpentCounter(use.key, use.epoch, use.period, use.used, use.tier) for use in kept)
         await self._file.save(SpentCounters(counters))

@@ -13,6 +13,7 @@ from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.pools.placement import WorkEstimate
 from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import (
     MAX_USES,
     BudgetKey,
@@ -22,7 +23,8 @@ from penstock.tenancy.budget_lease import (
     keyed_budgets,
     period_of,
 )
-from penstock.tenancy.budget_meter import Amounts, BudgetMeter
+from penstock.tenancy.budget_limits import reported_tier
+from penstock.tenancy.budget_meter import BudgetMeter
 from penstock.tenancy.budget_refusals import RefusalLog
 from penstock.tenancy.exceeded_budget import exceeded
 from penstock.tenancy.request_amounts import estimated_amounts
@@ -240,11 +242,7 @@ class TenantBudgets:
 
     def money_uses(self) -> list[BudgetUse]:
         """Return what counters of money have used that the leader may not have, to be kept on disk."""
-        uses = [
-            BudgetUse(meter.key, self._epoch, meter.used, 0.0, 0.0, period=meter.period, closed=True)
-            for meter in self._meters.values()
-            if meter.is_money and meter.used
-        ]
+        uses = [meter.closing_use(self._epoch) for meter in self._meters.values() if meter.is_money and meter.used]
         return [*uses, *self._ended.values()]
 
     # inside
@@ -265,7 +263,7 @@ class TenantBudgets:
                         meter.unspent += self._leases.opening(meter.key, meter.budget, now).amount
 
     def _find_meters(self, budgets: SenderBudgets, now: float) -> None:
-        rules = budgets.tenant.rules
+        rules, tier = budgets.tenant.rules, reported_tier(budgets.tenant)
         meters = []
         for key, budget in budgets.limits:
             meter = self._meters.get(key)
@@ -276,6 +274,7 @@ class TenantBudgets:
                 meter.reopen(self._leases.opening(key, budget, now), now)
             if meter.budget != budget:
                 meter.use_budget(budget, now)
+            meter.tier = tier
             if rules:
                 meter.hold_s, meter.on_loss = rules.hold_s, rules.on_loss
             if self._lost is not None and not meter.lost:

@@ -13,6 +13,7 @@ from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal
+from penstock.tenancy.budget_limits import tenant_of_tier
 from penstock.tenancy.permissions import restrictions_of, with_models_of_tier
 from penstock.tenancy.records.created_tenant import tenant_under
 from penstock.tenancy.tokens.token_claims import BadClaims, TokenClaims, read_claims
@@ -122,7 +123,7 @@ class TokenVerifier:
         tier = policy.tier(meaning.tier)
         if tier is None:
             return Refusal(Reason.TIER_UNKNOWN, f"the policy in force has no tier {meaning.tier!r}")
-        return Tenant(name, tier.data_class, tier=tier.name).under(tier)
+        return tenant_of_tier(name, tier)
 
 
 _OPTIONS: Final[Any] = {

@@ -45,5 +45,5 @@ def check(data: bytes) -> None:
         assert isfinite(budget.held)
 
 
-def _limits(key: BudgetKey) -> Budget | None:
+def _limits(key: BudgetKey, tier: str) -> Budget | None:
     return _BUDGETS[key.unit] if key.tenant == "team" else None

@@ -49,7 +49,9 @@ class Leader(SmallHttp):
         self.agents = {"eu/a": "eu", "eu/b": "eu"}
         self.forges = False
         metrics = BudgetMetrics(CollectorRegistry())
-        self.part = BudgetLeader(lambda: self.epoch, lambda: self.agents, BUDGETS.get, MoneyCheckpoint(store), metrics)
+        self.part = BudgetLeader(
+            lambda: self.epoch, lambda: self.agents, lambda key, tier: BUDGETS.get(key), MoneyCheckpoint(store), metrics
+        )
 
     async def lead(self, store: MemoryStore) -> None:
         """Win the election."""

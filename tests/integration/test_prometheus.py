@@ -430,7 +430,7 @@ class OpeningLeases:
     """The leases of an agent whose leader grants it all of each budget."""
 
     def opening(self, key: BudgetKey, budget: Budget, now: float) -> BudgetLease:
-        return BudgetLease(key, 0, budget.limit, budget.limit, full_rate(budget), 1.0)
+        return BudgetLease(key, 0, budget.limit, budget.limit, full_rate(budget))
 
     def ended_s(self, now: float) -> float | None:
         return None

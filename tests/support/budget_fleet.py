@@ -179,7 +179,7 @@ class BudgetFleet:
 
     def elect(self, epoch: int) -> None:
         """Let a new leader take office."""
-        self.leader = FleetBudgets(epoch, self.budgets.get, self.now, self.saved)
+        self.leader = FleetBudgets(epoch, lambda key, tier: self.budgets.get(key), self.now, self.saved)
         self.register()
 
     def register(self) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from penstock.policy.fields import Conflict, Label, NonEmpty, PolicyStruct, TierRef, bounds, length, pattern
+
+ISSUER_SEPARATOR: Final = ":"
+"""Separates the name of an issuer from that of one of its own tenants. No other names contain it."""
 
 ClaimName = Annotated[str, length(1, 128)]
 

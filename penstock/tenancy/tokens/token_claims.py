@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.policy.kinds.issuers import Issuer
+from penstock.policy.kinds.issuers import ISSUER_SEPARATOR, Issuer
 
 MAX_PATTERNS: Final = 100
 """Maximum number of models in a claim."""
@@ -63,7 +63,7 @@ def read_claims(issuer: Issuer, claims: Mapping[str, Any], now: float) -> TokenC
         if tenant not in issuer.tenants:
             raise BadClaims(f"the issuer {issuer.name} may not name the tenant of the token")
     else:
-        tenant, tier = f"{issuer.name}:{tenant}", _tier(issuer, claims)
+        tenant, tier = f"{issuer.name}{ISSUER_SEPARATOR}{tenant}", _tier(issuer, claims)
     data_class = None
     if issuer.data_class_claim is not None and issuer.data_class_claim in claims:
         data_class = _label(claims, issuer.data_class_claim)

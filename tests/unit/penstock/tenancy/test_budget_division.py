@@ -7,7 +7,10 @@ from random import Random
 import pytest
 
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit
-from penstock.tenancy.budget_lease import BudgetKey
+from penstock.tenancy.budget_lease import BudgetKey, BudgetUse
+from penstock.tenancy.divided_budget import DividedBudget
+from penstock.tenancy.fleet_budgets import FleetBudgets
+from penstock.wire.budget_exchange import MAX_CHANGES, ExchangeRequest
 from tests.support.budget_fleet import Agent, BudgetFleet
 
 REGIONS = {"eu": ["a", "b", "c", "d"], "us": ["e", "f", "g"], "ap": ["h", "i", "j"]}
@@ -201,3 +204,31 @@ def test_a_leader_that_is_lost_under_pressure_lets_nothing_be_exceeded() -> None
     fleet.elect(2)
     fleet.run(40.0, offer)
     assert worst <= 0.05
+
+
+def test_an_agent_whose_clock_is_ahead_returns_no_money() -> None:
+    divided = DividedBudget(key_of(BudgetUnit.MONEY_PER_DAY), Budget(BudgetUnit.MONEY_PER_DAY, 100.0), 0.0, 100.0, 7)
+    divided.report("eu/a", BudgetUse(divided.key, 1, 80.0, 0.0, 0.0, period=7))
+    divided.report("eu/a", BudgetUse(divided.key, 1, 0.0, 0.0, 0.0, period=8))
+    assert divided.available == 20.0
+    divided.report("eu/a", BudgetUse(divided.key, 1, 85.0, 0.0, 0.0, period=7))
+    assert divided.available == 15.0
+
+
+def test_what_no_agent_uses_any_more_is_forgotten() -> None:
+    fleet = FleetBudgets(1, lambda key, tier: Budget(key.unit, 60.0), 0.0)
+    fleet.set_agents({"eu/a": "eu"}, 0.0)
+    number = 0
+    for begin in range(0, 4 * MAX_CHANGES, 100):
+        for closed in (False, True):
+            number += 1
+            uses = tuple(
+                BudgetUse(BudgetKey(f"t{at}", "", BudgetUnit.REQUESTS, ""), 1, 0.0, 0.0, 0.0, closed=closed)
+                for at in range(begin, begin + 100)
+            )
+            now = number * 100.0
+            fleet.receive(ExchangeRequest("a", "eu", 1, number, number - 1, 1, uses), now, 1.8e9)
+            fleet.answer("eu/a", number, now, 1.8e9)
+            fleet.tick(now, 1.8e9)
+    assert len(fleet.budgets) <= 200
+    assert len(fleet._changes) <= 2 * len(fleet.budgets) + MAX_CHANGES

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, OnLoss
 from penstock.policy.kinds.tenants import Tenant
+from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import MONEY, BudgetKey, BudgetLease, keyed_budgets, period_of
-from penstock.tenancy.budget_meter import Amounts, BudgetMeter
+from penstock.tenancy.budget_meter import BudgetMeter
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 
 DAY_S = 86_400.0
@@ -24,7 +25,7 @@ def key_of(unit: BudgetUnit) -> BudgetKey:
 
 
 def lease(unit: BudgetUnit, amount: float, keep: float = inf, rate_per_s: float = 0.0, period: int = 0) -> BudgetLease:
-    return BudgetLease(key_of(unit), 1, amount, keep, rate_per_s, 1.0, period)
+    return BudgetLease(key_of(unit), 1, amount, keep, rate_per_s, period)
 
 
 def meter(
@@ -84,7 +85,7 @@ class TestWithLeader:
 
     def test_what_the_agent_may_not_keep_is_dropped_with_the_report(self) -> None:
         of = meter(amount=10.0)
-        of.apply(BudgetLease(of.key, 2, 0.0, 4.0, 0.1, 1.0), 0.0)
+        of.apply(BudgetLease(of.key, 2, 0.0, 4.0, 0.1), 0.0)
         assert of.unspent == 10.0
         assert of.use(1, 0.0).unspent == 4.0
 
@@ -94,6 +95,14 @@ class TestWithLeader:
         of.settle(1.0, 1.0, 5.0)
         assert [admitted(of, 1.0, 5.0) for _ in range(2)] == [True, False]
         assert of.use(1, 5.0).used == 2.0
+
+    def test_what_is_held_is_not_negative_beside_a_request_without_an_amount(self) -> None:
+        of = meter(BudgetUnit.GPU_SECONDS)
+        for amount in (0.1, 0.4, 0.0):
+            of.take(amount, 0.0)
+        for amount in (0.4, 0.1):
+            of.settle(amount, 0.0, 1.0)
+        assert of.use(1, 1.0).used >= 0.0, "the leader refuses a whole report with a negative amount"
 
     def test_demand_contains_what_was_refused_and_fades(self) -> None:
         of = meter(amount=1.0)
@@ -125,6 +134,15 @@ class TestWithoutLeader:
         of.lose(0.0, 4, 0.0)
         of.lacks(1.0, 301.0)
         assert of.lacks(1.0, 400.0) is refused
+
+    def test_a_changed_limit_has_an_effect_at_once(self) -> None:
+        of = meter(BudgetUnit.TOKENS, limit=60_000.0, amount=15_000.0, rate_per_s=250.0)
+        of.lose(0.0, 4, 0.0)
+        of.use_budget(Budget(BudgetUnit.TOKENS, 600.0), 10.0)
+        of.lacks(1.0, 20.0)
+        assert of.unspent <= 600.0
+        of.unspent = 0.0
+        assert of.lacks(20.0, 21.0), "at most 10 tokens a second"
 
     def test_a_leader_that_returns_ends_the_rate(self) -> None:
         of = meter(rate_per_s=5.0)
@@ -266,7 +284,7 @@ def test_reservations_return_to_zero_in_any_order(unit: BudgetUnit, requests: li
 def sender(*budgets: Budget, amount: float = 1e9) -> SenderBudgets:
     found = SenderBudgets(Tenant("acme", "open"), (), keyed_budgets("acme", "", budgets, "de-1"))
     found.meters = [
-        BudgetMeter(key, limit, BudgetLease(key, 0, min(amount, limit.limit), amount, 0.0, 1.0), 0.0, NOON)
+        BudgetMeter(key, limit, BudgetLease(key, 0, min(amount, limit.limit), amount, 0.0), 0.0, NOON)
         for key, limit in found.limits
     ]
     return found

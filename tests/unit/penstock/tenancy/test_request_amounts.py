@@ -13,7 +13,7 @@ from penstock.ledger.prices import Rate
 from penstock.policy.kinds.billing import ModelPrice
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
-from penstock.tenancy.budget_meter import Amounts
+from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.request_amounts import estimated_amounts, used_amounts
 
 ESTIMATE = WorkEstimate("t", "m", Cost(CostUnit.TOKEN, 0.001, 0.01), CostInputs(0), Work(0.3, 2.0), True)

@@ -13,8 +13,8 @@ from penstock.policy.kinds.models import Cost, CostUnit, Model
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.pools.placement import WorkEstimate
+from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.budget_lease import BudgetKey
-from penstock.tenancy.budget_meter import Amounts
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 from tests.support.budget_fleet import BudgetFleet

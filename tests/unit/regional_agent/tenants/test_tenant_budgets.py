@@ -44,7 +44,7 @@ class Leases:
 
     def opening(self, key: BudgetKey, budget: Budget, now: float) -> BudgetLease:
         amount = min(self.amount, budget.limit)
-        return BudgetLease(key, 0, amount, amount, full_rate(budget), 1.0)
+        return BudgetLease(key, 0, amount, amount, full_rate(budget))
 
     def ended_s(self, now: float) -> float | None:
         return None if self.ended is None else now - self.ended
@@ -167,7 +167,7 @@ class TestWithoutLeader:
         assert here.admitted(sender, 9, 9.0) == 3, "one a second by four agents"
         here.leases.ended = None
         assert here.admitted(sender, 9, 20.0) == 0
-        here.budgets.apply([BudgetLease(sender.meters[0].key, 2, 2.0, 9.0, 1.0, 1.0)], 20.0)
+        here.budgets.apply([BudgetLease(sender.meters[0].key, 2, 2.0, 9.0, 1.0)], 20.0)
         assert here.admitted(sender, 9, 20.0) == 2
 
     def test_a_tenant_that_appears_gets_an_equal_part(self) -> None:
