@@ -68,7 +68,8 @@ def invite(region_dir: RegionDir, region: str, place: Place, host: str, file: Pa
         file: the invitation; only its owner may read it.
 
     Raises:
-        UnusableDirectory: the first region cannot be reached from other machines, or a file cannot be written.
+        UnusableDirectory: the region is that of `region_dir`, which cannot be reached from other machines, or a file
+            cannot be written.
         PolicyRefused: the region cannot be added to the policy; nothing was written.
     """
     if region_dir.host == LOOPBACK or not region_dir.has_control_plane:
@@ -76,6 +77,8 @@ def invite(region_dir: RegionDir, region: str, place: Place, host: str, file: Pa
             f"{region_dir.path}: other machines cannot reach its control plane; start the first region with"
             " --host and an IP address of its machine, in a new --dir"
         )
+    if region == region_dir.region:
+        raise UnusableDirectory(f"{region} is this machine's own region; name a new one")
     policy = read_folder(region_dir.policy)
     name = f"region-{region}.yaml"
     changed = {**policy, name: region_file(region, place)}
@@ -86,12 +89,20 @@ def invite(region_dir: RegionDir, region: str, place: Place, host: str, file: Pa
     invitation = Invitation(region, host, region_dir.etcd_endpoint, region_dir.api_url, models)
     try:
         issue_identity(load_authority(region_dir.authority), agent, hosts_of(host), identity)
-        with os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as target:
-            target.write(_packed(invitation, identity))
+        packed = _packed(invitation, identity)
+        created = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        try:
+            with os.fdopen(created, "wb") as target:
+                target.write(packed)
+            (region_dir.policy / name).write_text(changed[name], encoding="utf-8")
+            (region_dir.policy / "accepted-losses.yaml").unlink(missing_ok=True)
+        except OSError:
+            # A retry refuses a file that exists; it replaces what else was written.
+            file.unlink(missing_ok=True)
+            raise
     except OSError as error:
-        raise UnusableDirectory(f"{error.filename}: {error.strerror}; name another file") from None
-    (region_dir.policy / name).write_text(changed[name], encoding="utf-8")
-    (region_dir.policy / "accepted-losses.yaml").unlink(missing_ok=True)
+        remedy = "name another file, or check owner, mode and space"
+        raise UnusableDirectory(f"{error.filename or file}: {error.strerror}; {remedy}") from None
 
 
 def join(path: Path, file: Path, engines: Sequence[Engine]) -> RegionDir:

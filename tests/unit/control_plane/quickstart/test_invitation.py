@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -66,6 +68,34 @@ def test_a_region_that_other_machines_cannot_reach_invites_none(tmp_path: Path) 
     alone = write_region_dir(tmp_path / "alone", "local", HERE, [ENGINE])
     with pytest.raises(UnusableDirectory, match="start the first region with --host"):
         invite(alone, "eu-fr", THERE, "127.0.0.3", tmp_path / "file")
+
+
+def test_the_own_region_is_not_invited(tmp_path: Path, first: RegionDir) -> None:
+    before = read_folder(first.policy)
+    with pytest.raises(UnusableDirectory, match="eu-de is this machine's own region; name a new one"):
+        invite(first, "eu-de", THERE, "127.0.0.3", tmp_path / "file")
+    assert read_folder(first.policy) == before
+    assert not (tmp_path / "file").exists()
+    assert not (first.path / "invited").exists()
+
+
+@pytest.mark.parametrize("method", ["write_text", "unlink"])
+def test_a_failed_invitation_can_be_repeated(
+    tmp_path: Path, first: RegionDir, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    real = getattr(Path, method)
+
+    def fails_in_the_policy(path: Path, *given: Any, **named: Any) -> Any:
+        if path.parent == first.policy:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, method, fails_in_the_policy)
+        with pytest.raises(UnusableDirectory, match="No space left on device"):
+            invite(first, "eu-fr", THERE, "127.0.0.3", tmp_path / "file")
+    invite(first, "eu-fr", THERE, "127.0.0.3", tmp_path / "file")
+    assert join(tmp_path / "second", tmp_path / "file", [ENGINE]).region == "eu-fr"
 
 
 def packed(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> bytes:
