@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _Fetched(msgspec.Struct):
-    """The last fetch of one URL."""
+    """The last fetch of the keys of one issuer."""
 
     tried_at: float = float("-inf")
     """Times (s, monotonic) of the last try and of the last success."""
@@ -69,8 +69,8 @@ class IssuerKeyPublisher:
         self._epoch = epoch
         self._clock = clock
         self._on_ages = on_ages
-        self._fetched: dict[str, _Fetched] = {}
-        """By URL of the key set."""
+        self._fetched: dict[tuple[str, str], _Fetched] = {}
+        """By name of the issuer and URL of its key set: issuers with one URL may have different intervals."""
         self._published = Mirror(store, keys.ISSUERS, IssuerKeySet, rng=rng)
         self.informer = self._published.informer
 
@@ -80,8 +80,8 @@ class IssuerKeyPublisher:
             self._on_ages({})
             return
         issuers = self._issuers()
-        urls = {issuer.jwks_url for issuer in issuers}
-        self._fetched = {url: fetched for url, fetched in self._fetched.items() if url in urls}
+        present = {_place_of(issuer) for issuer in issuers}
+        self._fetched = {place: fetched for place, fetched in self._fetched.items() if place in present}
         now = self._clock()
         due = [issuer for issuer in issuers if now - self._of(issuer).tried_at >= issuer.refresh_s]
         # One provider that does not respond must not delay the keys of others.
@@ -103,7 +103,7 @@ class IssuerKeyPublisher:
         return list(found.values())
 
     def _of(self, issuer: Issuer) -> _Fetched:
-        return self._fetched.setdefault(issuer.jwks_url, _Fetched())
+        return self._fetched.setdefault(_place_of(issuer), _Fetched())
 
     async def _refresh(self, issuer: Issuer) -> None:
         fetched = self._of(issuer)
@@ -129,8 +129,15 @@ class IssuerKeyPublisher:
             return
         key_set = IssuerKeySet(issuer.name, issuer.jwks_url, found, time.time())
         try:
-            await self._store.commit((SameKey(keys.LEADER, epoch),), (Put(keys.issuer(issuer.name), encode(key_set)),))
+            written = await self._store.commit(
+                (SameKey(keys.LEADER, epoch),), (Put(keys.issuer(issuer.name), encode(key_set)),)
+            )
         except StoreError as error:
             _log.warning("keys of an issuer not published", issuer=issuer.name, reason=str(error))
             return
-        _log.info("keys of an issuer published", issuer=issuer.name, kids=[each.get("kid", "") for each in found])
+        if written.succeeded:
+            _log.info("keys of an issuer published", issuer=issuer.name, kids=[each.get("kid", "") for each in found])
+
+
+def _place_of(issuer: Issuer) -> tuple[str, str]:
+    return issuer.name, issuer.jwks_url

@@ -173,7 +173,7 @@ async def test_keys_are_rotated_within_seconds_and_open_requests_end(tmp_path: P
         await running.publish()
         running.issuer.answer = (503, b"")
         await running.publish()
-        assert "503" in running.publisher._fetched[running.issuer.jwks_url].problem
+        assert "503" in running.publisher._fetched["idp", running.issuer.jwks_url].problem
         assert running.ages == {"idp": 120.0}, "since the last success"
         assert running.agent.held() == 1, "the last keys stay while the provider has none"
         running.issuer.answer = None

@@ -1,0 +1,78 @@
+"""Publication of the keys of identity providers by the leader."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+from structlog.testing import capture_logs
+
+from adapters.store import keys
+from adapters.store.config_store import Delete, Put
+from adapters.store.memory_store import MemoryStore
+from control_plane.auth import bounded_fetch
+from control_plane.tenants.issuer_key_publisher import IssuerKeyPublisher
+from penstock.policy.kinds import issuers
+from tests.support.issuer import AUDIENCE, Issuer, rsa_key
+from tests.support.planet import policy
+from tests.support.wait import PATIENCE_S
+
+RSA = rsa_key()
+
+
+class Published:
+    """A publisher of two issuers whose keys have one URL, on a clock that each tick advances by 5 s."""
+
+    def __init__(self, store: MemoryStore, epoch: int, provider: Issuer) -> None:
+        fast = issuers.Issuer("fast", "https://a.example", provider.jwks_url, (AUDIENCE,), tier="silver", refresh_s=5)
+        slow = replace(fast, name="slow", issuer="https://b.example", refresh_s=60)
+        in_force = replace(policy(), issuers={"fast": fast, "slow": slow})
+        self.store, self.provider = store, provider
+        self._now = 0.0
+        self.publisher = IssuerKeyPublisher(
+            store, lambda: (in_force, None), lambda: epoch, Random(1), lambda: self._now
+        )
+
+    async def tick(self) -> None:
+        self._now += 5.0
+        await self.publisher.tick()
+
+    async def names(self) -> set[str]:
+        listed = await self.store.list(keys.ISSUERS)
+        return {item.key.removeprefix(keys.ISSUERS) for item in listed.items}
+
+
+@pytest.fixture
+async def published(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Published]:
+    monkeypatch.setattr(bounded_fetch, "FETCH_TIMEOUT_S", PATIENCE_S)
+    provider, store = Issuer(one=RSA), MemoryStore()
+    await store.commit((), (Put(keys.LEADER, b"x"),))
+    leader = await store.get(keys.LEADER)
+    assert leader is not None
+    async with provider.http:
+        made = Published(store, leader.create_revision, provider)
+        made.publisher.informer.start()
+        await made.publisher.informer.wait_synced()
+        yield made
+        await made.publisher.informer.stop()
+        await made.publisher.close()
+        await store.close()
+
+
+async def test_issuers_with_one_url_and_different_intervals_are_both_published(published: Published) -> None:
+    published.provider.answer = (503, b"")
+    await published.tick()
+    published.provider.answer = None
+    for _ in range(13):
+        await published.tick()
+    assert await published.names() == {"fast", "slow"}
+
+
+async def test_a_former_leader_does_not_report_keys_as_published(published: Published) -> None:
+    await published.store.commit((), (Delete(keys.LEADER),))
+    with capture_logs() as logs:
+        await published.tick()
+    assert await published.names() == set()
+    assert logs == []
