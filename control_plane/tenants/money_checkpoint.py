@@ -61,6 +61,7 @@ class MoneyCheckpoint:
         self._store = store
         self._saved: dict[int, dict[BudgetKey, MoneyTotal]] = {}
         self._written_at: dict[int, float] = {}
+        """Time (s, monotonic) of the last write or, of a shard that is too large, the last try."""
         self._saved_at = 0.0
 
     async def load(self) -> dict[BudgetKey, MoneyTotal]:
@@ -101,8 +102,15 @@ class MoneyCheckpoint:
         for shard in due[:MAX_WRITES]:
             content = SavedTotals(tuple(SavedTotal(key, total) for key, total in shards[shard].items()))
             try:
+                value = encode(content)
+            except CodecError as error:
+                _log.error("totals of money not saved", shard=shard, reason=str(error))
+                # The other shards come first next time.
+                self._written_at[shard] = now
+                continue
+            try:
                 written = await self._store.commit(
-                    [SameKey(keys.LEADER, epoch)], [Put(keys.money_totals(shard), encode(content))]
+                    [SameKey(keys.LEADER, epoch)], [Put(keys.money_totals(shard), value)]
                 )
             except StoreError as error:
                 _log.warning("totals of money not saved", reason=str(error))
