@@ -66,6 +66,7 @@ OPERATIONS: Mapping[tuple[str, str], ForwardingRule] = MappingProxyType(
         ("GET", "/v1/capacity/recommendations"): ForwardingRule(),
         ("GET", "/v1/usage"): ForwardingRule(timeout_s=70.0),
         ("GET", "/v1/budgets"): ForwardingRule(),
+        ("GET", "/v1/tenants/{name}/refusals"): ForwardingRule(),
         ("POST", "/v1/explain"): ForwardingRule(),
         ("POST", "/v1/what-if"): ForwardingRule(timeout_s=60.0),
         # Residency and distance are valid without health, and a client needs an entry region in any case.

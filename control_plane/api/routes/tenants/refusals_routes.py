@@ -20,7 +20,7 @@ def routes(view: FleetView) -> APIRouter:
     async def refusals(caller: Viewer, name: TenantName) -> Response:
         """List the budgets because of which requests of a tenant were refused in the last hour, by agent.
 
-        Empty on a control plane that does not lead. Agents report the 50 budgets that were exceeded last.
+        Agents report the 50 budgets that were exceeded last.
         """
         return json_response(refusals_of(view.snapshot, name))
 

@@ -147,6 +147,14 @@ async def test_a_forwarded_request_is_not_forwarded_again(control_plane: Control
         assert forged.status_code == 401
 
 
+async def test_a_follower_does_not_answer_from_reports_that_it_lacks() -> None:
+    app = served(new_control_plane(MemoryStore()), Access(TOKEN))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://north") as http:
+        for path in ("/v1/regions", "/v1/budgets?tenant=personal", "/v1/tenants/personal/refusals"):
+            answer = await http.get(path, headers=OPERATOR)
+            assert (answer.status_code, "no control plane leads" in answer.text) == (503, True), path
+
+
 async def test_the_body_of_a_forged_request_is_not_read(control_plane: ControlPlane) -> None:
     read = False
 
