@@ -119,11 +119,16 @@ def routes(
         """
         plan = view.plans.get(body.origin)
         policy = await _policy_of_origin(view, actions, plan)
-        record = _created(keys, body, view.now())
+        is_revoked = body.key_digest is not None and keys.revocations.known.find(body.key_digest) is not None
         now, snapshot, seen_by, newest = view.now(), view.snapshot, reporter.seen_by(), reporter.policy()
 
+        def created(by: Policy) -> TenantRecord | None:
+            if is_revoked:
+                raise Problem(422, "key_digest: the key is revoked; `penstock tenant revoked-keys` shows by whom")
+            return _created(keys.tenants, by, body, now)
+
         def found() -> ExplainResponse:
-            asked = _asked(policy, body, geoip, record)
+            asked = _asked(policy, body, geoip, created(policy))
             views = reported_views(policy, snapshot, asked.origin, asked.model, now)
             explanation = explain(policy, plan, asked, views, rng)
             provenance = _provenance(newest, plan, explanation.policy_digest)
@@ -136,7 +141,7 @@ def routes(
         kept = past.events()
 
         def found_then() -> ExplainResponse:
-            asked = _asked(old_policy, body, geoip, record)
+            asked = _asked(old_policy, body, geoip, created(old_policy))
             old = past.plan(asked.origin, moment.plan_generation, plan)
             views = reported_views(old_policy, snapshot, asked.origin, asked.model, now)
             entries = old.plan.classes if old.plan is not None else ()
@@ -190,18 +195,19 @@ def _provenance(newest: PolicyStatus, plan: RegionPlan | None, digest: str) -> P
     return newest.provenance if newest.digest == digest else None
 
 
-def _created(keys: TenantKeys, body: ExplainRequest, now: float) -> TenantRecord | None:
+def _created(tenants: TenantStore, policy: Policy, body: ExplainRequest, now: float) -> TenantRecord | None:
     """Return the tenant of a request if the API created it; None for another one.
+
+    With a key this reads all tenants.
 
     Raises:
         Problem: 422, the key is revoked or expired.
     """
     if body.key_digest is None:
-        return None if body.tenant is None else keys.tenants.find(body.tenant)
-    owner = keys.tenants.owner_of(bytes.fromhex(body.key_digest))
-    if keys.revocations.known.find(body.key_digest) is not None:
-        raise Problem(422, "key_digest: the key is revoked; `penstock tenant revoked-keys` shows by whom")
-    if owner is None:
+        return None if body.tenant is None else tenants.find(body.tenant)
+    owner = tenants.owner_of(bytes.fromhex(body.key_digest))
+    # Agents refuse the keys of a created tenant while a tenant of the policy has its name.
+    if owner is None or owner[0].name in policy.tenants:
         return None
     record, key = owner
     if not key.is_valid(now):

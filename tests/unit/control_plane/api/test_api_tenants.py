@@ -12,6 +12,8 @@ import pytest
 from adapters.access.callers import Caller, Role
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
+from control_plane.tenants.tenant_store import TenantAction
+from penstock.tenancy.tenant_record import TenantKey, TenantRecord, key_digest
 from tests.support.api_app import OPERATOR as ADMIN
 from tests.support.api_app import TOKEN, is_problem, leading_control_plane, served
 from tests.support.tiers import planet_with_tiers
@@ -226,3 +228,18 @@ async def test_decisions_for_created_tenants_are_explained(api: httpx.AsyncClien
     revoked = await api.post("/v1/explain", json=asked | by_key)
     assert is_problem(revoked, 422)
     assert f"{made['view']['id']} is revoked" in revoked.json()["detail"]
+
+
+async def test_a_key_of_a_tenant_that_the_policy_hides_is_no_tenants(
+    control_plane: ControlPlane, api: httpx.AsyncClient
+) -> None:
+    # Created before the policy had a tenant of the name.
+    record = TenantRecord("personal", "gold", 1000.0, (TenantKey("psk-1", key_digest("secret"), 1000.0),))
+    action = TenantAction(CALLERS["duty"], "tenant.create", record.name, "new")
+    await control_plane._tenants.change(action, lambda before, now: record)
+    asked = {"origin": "eu-de", "model": "llama-3.1-8b", "key_digest": key_digest("secret").hex()}
+    refused = await api.post("/v1/explain", json=asked)
+    assert is_problem(refused, 422)
+    assert refused.json()["detail"] == "key_digest: no tenant has this key"
+    logged = await api.post("/v1/explain", json=asked | {"then": {"at": 1000.0}})
+    assert is_problem(logged, 422)
