@@ -20,13 +20,14 @@ def base_url(text: str) -> str:
     Raises:
         UnusableEngine: the text is no URL of an HTTP server.
     """
-    parts = urlsplit(text if "://" in text else f"http://{text}")
+    unusable = UnusableEngine(f"{text} is not the URL of an engine; write it as http://127.0.0.1:8000")
     try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
         valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:
-        valid = False
+        raise unusable from None
     if not valid or parts.query or parts.fragment or parts.username:
-        raise UnusableEngine(f"{text} is not the URL of an engine; write it as http://127.0.0.1:8000")
+        raise unusable
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
 
 

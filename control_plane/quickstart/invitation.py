@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -167,5 +168,5 @@ def _unpacked(file: Path) -> tuple[Invitation, dict[str, bytes]]:
         return invitation, {name: found[name] for name in _IDENTITY}
     except OSError as error:
         raise UnusableInvitation(f"{file}: cannot be read: {error.strerror or error}; {remedy}") from None
-    except (tarfile.TarError, EOFError, yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
+    except (tarfile.TarError, zlib.error, EOFError, yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
         raise UnusableInvitation(f"{file}: is no invitation; {remedy}") from None

@@ -62,6 +62,6 @@ def test_other_answers_are_refused(
 def test_the_url_of_an_engine_has_no_path_of_the_api() -> None:
     assert base_url("127.0.0.1:8000") == "http://127.0.0.1:8000"
     assert base_url("https://gpu/prefix/v1/") == "https://gpu/prefix"
-    for wrong in ("ftp://x", "http://", "http://u:p@x", "http://x:99999", "http://x?y"):
+    for wrong in ("ftp://x", "http://", "http://u:p@x", "http://x:99999", "http://x?y", "http://[::1:8000"):
         with pytest.raises(UnusableEngine, match="is not the URL of an engine"):
             base_url(wrong)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import tarfile
 import time
+import zlib
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -107,6 +110,13 @@ def packed(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> by
     return buffer.getvalue()
 
 
+def damaged() -> bytes:
+    """An archive in the middle of whose first file the compressed data is invalid, as after a faulty copy."""
+    whole = gzip.decompress(packed("ca.crt", Random(1).randbytes(100_000)))
+    compressor = zlib.compressobj(wbits=31)
+    return compressor.compress(whole[:50_000]) + compressor.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 64
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -118,6 +128,7 @@ def packed(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> by
         packed("invitation.yaml", b"- not: a mapping"),
         packed("invitation.yaml", b"region: [" * 1000),
         packed("ca.crt", b"0" * (300 * 1024)),
+        damaged(),
     ],
 )
 def test_anything_else_is_refused(tmp_path: Path, content: bytes) -> None:
