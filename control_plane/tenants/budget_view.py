@@ -63,15 +63,20 @@ def budget_list(
 ) -> BudgetList | None:
     """Return the budgets of a tenant; None if there is no such tenant.
 
+    A created tenant whose tier the policy lacks has none in force: all its requests are refused.
+
     Args:
         record: the record of a created tenant.
         fleet: the budgets in use, as the leader divides them; None: the leader has just been elected.
     """
     tenant = policy.tenants.get(name)
-    if tenant is None and record is not None and (tier := policy.tier(record.tier)) is not None:
-        tenant = record.under(tier)
     if tenant is None:
-        return None
+        if record is None:
+            return None
+        tier = policy.tier(record.tier)
+        if tier is None:
+            return BudgetList(name, ())
+        tenant = record.under(tier)
     owners: list[tuple[str, tuple[Budget, ...]]] = [("", tenant.budgets)]
     if record is not None and name not in policy.tenants:
         owners += [(key.id, key.budgets) for key in record.keys]

@@ -12,15 +12,17 @@ import msgspec
 import pytest
 
 from control_plane.auth.authentication import Access
-from control_plane.tenants.budget_view import BudgetList
+from control_plane.tenants.budget_view import BudgetList, budget_list
 from penstock.policy.kinds.budgets import BudgetUnit
 from penstock.tenancy.budget_lease import BudgetKey, BudgetUse
+from penstock.tenancy.tenant_record import RecordBudget, TenantRecord
 from penstock.wire.budget_exchange import PATH, ExchangeRequest, open_answer
 from penstock.wire.session import Purpose
 from penstock.wire.signed_report import content_digest, report_headers
 from tests.support.api_app import OPERATOR, TOKEN, client_of, is_problem, leading_control_plane, served
 from tests.support.identities import agent_sessions, control_plane_sessions
 from tests.support.paths import PLANET
+from tests.support.planet import policy
 from tests.support.wait import until_async
 
 KEY = BudgetKey("limited", "", BudgetUnit.REQUESTS, "eu-de")
@@ -78,3 +80,10 @@ async def test_an_exchange_is_answered_and_shown(http: httpx.AsyncClient) -> Non
     assert is_problem(await http.post(PATH, content=body, headers=report), 401)
     assert is_problem(await http.get("/v1/budgets", params={"tenant": "nobody"}, headers=OPERATOR), 404)
     assert is_problem(await http.get("/v1/budgets", params={"tenant": KEY.tenant}), 401)
+
+
+def test_a_created_tenant_whose_tier_the_policy_lacks_has_no_budgets() -> None:
+    budget = RecordBudget(BudgetUnit.REQUESTS, 10.0)
+    record = TenantRecord("acme", "gone", 1000.0, budgets=(budget,))
+    assert budget_list("acme", policy(), record, None) == BudgetList("acme", ())
+    assert budget_list("nobody", policy(), None, None) is None
