@@ -124,14 +124,16 @@ class AgentDirectory:
     async def agent_at(self, own: AgentMember) -> str:
         """Return the name of another agent of the region with the address of `own`; empty if there is none.
 
-        A balancer in front of several agents would send each connection to another one, whose keys differ.
+        A balancer in front of several agents would send each connection to another one, whose keys differ. While the
+        store cannot be read, only registrations that this process read from it count: those on disk never expire, so
+        that an agent with a new name would find its earlier one.
         """
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 listing = await self._store.list(keys.agents_of(own.region))
             others = [decode(item.value, AgentMember) for item in listing.items if item.value]
         except (TimeoutError, StoreError, CodecError):
-            others = list(self._known().values())
+            others = list(self._members.values())
         for other in others:
             if (other.region, other.peer_address) == (own.region, own.peer_address) and other.name != own.name:
                 return other.name

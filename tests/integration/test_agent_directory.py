@@ -20,6 +20,7 @@ from penstock.wire.session import BadSignature, Purpose, Sessions
 from regional_agent.peers import agent_directory
 from regional_agent.peers.agent_directory import MAX_AGENTS_PER_REGION, AgentDirectory
 from regional_agent.upstream.address import Address
+from tests.support.faulty_store import FaultyStore
 from tests.support.identities import agent_id, agent_sessions, identity, introduce
 from tests.support.wait import until
 
@@ -92,6 +93,19 @@ async def test_a_registered_server_name_is_part_of_the_address(start: Start) -> 
     assert await directory.agent_at(msgspec.structs.replace(first, name="c")) == "a"
     assert await directory.agent_at(first) == ""
     assert await directory.agent_at(msgspec.structs.replace(first, region="here")) == ""
+
+
+async def test_registrations_on_disk_do_not_occupy_an_address(start: Start, tmp_path: Path) -> None:
+    store, old = FaultyStore(MemoryStore()), member("here", "old", 443)
+    renamed = msgspec.structs.replace(old, name="new")
+    first = start(store)
+    await register(store, old)
+    await until((tmp_path / "agents").exists)
+    store.away = True
+    assert await first.agent_at(renamed) == "old", "what this process read from the store counts"
+    second = start(store)
+    assert second.names("here") == ("old",)
+    assert await second.agent_at(renamed) == ""
 
 
 async def test_an_invalid_registration_is_ignored(start: Start) -> None:
