@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import structlog
 
 from penstock.tenancy.budget_lease import BudgetKey, BudgetUse
 from regional_agent.config.state_file import StateFile
@@ -20,8 +21,11 @@ from regional_agent.tenants.tenant_budgets import TenantBudgets
 SAVE_S: Final = 2.0
 """Time (s) between two writes, if something was spent."""
 
-MAX_COUNTERS: Final = 50_000
-"""Maximum number of counters in the file; of more, those that have spent most."""
+MAX_COUNTERS: Final = 12_000
+"""Maximum number of counters in the file; of more, those that have spent most. With the longest names a counter takes
+about 600 bytes, and a file above MAX_FILE_BYTES would not be read at all."""
+
+_log = structlog.get_logger(__name__)
 
 
 class SpentCounter(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +52,8 @@ class SpentMoney:
         self._file = StateFile(state_dir / "spent-money", SpentCounters)
         self._budgets = budgets
         self._saved: tuple[int, float] = (0, 0.0)
+        """Number and sum of the counters on disk."""
+        self._saving = asyncio.Lock()
 
     def load(self) -> None:
         """Let the leader learn of what an earlier process of this agent has spent."""
@@ -65,12 +71,20 @@ class SpentMoney:
             await self.save()
 
     async def save(self) -> None:
-        """Write the file, in a thread, if something was spent since the last time."""
-        uses = self._budgets.money_uses()
-        now = (len(uses), sum(use.used for use in uses))
-        if now == self._saved:
-            return
-        self._saved = now
-        kept = uses if len(uses) <= MAX_COUNTERS else nlargest(MAX_COUNTERS, uses, key=lambda use: use.used)
-        counters = tuple(SpentCounter(use.key, use.epoch, use.period, use.used, use.tier) for use in kept)
-        await self._file.save(SpentCounters(counters))
+        """Write the file, in a thread, if something was spent since the last time; a failure is logged.
+
+        Waits for a write that runs, so that what was spent until the call is on disk at the return.
+        """
+        async with self._saving:
+            uses = self._budgets.money_uses()
+            now = (len(uses), sum(use.used for use in uses))
+            if now == self._saved:
+                return
+            kept = uses if len(uses) <= MAX_COUNTERS else nlargest(MAX_COUNTERS, uses, key=lambda use: use.used)
+            counters = tuple(SpentCounter(use.key, use.epoch, use.period, use.used, use.tier) for use in kept)
+            try:
+                await asyncio.to_thread(self._file.write, SpentCounters(counters))
+            except OSError as error:
+                _log.warning("spent money not written", file=str(self._file.path), error=error.strerror)
+                return
+            self._saved = now

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
@@ -18,13 +21,16 @@ from penstock.policy.kinds.tenants import Tenant, Tier
 from penstock.policy.policy import Policy
 from penstock.pools.placement import WorkEstimate
 from penstock.routing.reasons import Refusal
-from penstock.tenancy.budget_lease import BudgetKey, BudgetLease
+from penstock.tenancy.budget_lease import BudgetKey, BudgetLease, BudgetUse
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 from penstock.tenancy.without_leader import full_rate
+from regional_agent.background_tasks import cancel
+from regional_agent.config.state_file import MAX_FILE_BYTES, StateFile
 from regional_agent.tenants import tenant_budgets
 from regional_agent.tenants.budget_metrics import BudgetMetrics
-from regional_agent.tenants.spent_money import SpentMoney
+from regional_agent.tenants.spent_money import MAX_COUNTERS, SpentCounters, SpentMoney
 from regional_agent.tenants.tenant_budgets import IDLE_S, TenantBudgets
+from tests.support.wait import PATIENCE_S
 
 DAY_S = 86_400.0
 NOON = 1_000 * DAY_S + DAY_S / 2
@@ -202,6 +208,56 @@ class TestMoney:
         assert {(use.epoch, use.used) for use in third.budgets.uses(1.0)} == {(1, 6.0), (2, 2.0)}
         third.budgets.answered(third.budgets.uses(1.0))
         assert third.budgets.uses(2.0) == []
+
+    async def test_the_last_save_includes_what_was_spent_during_a_write(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entered, release, real = threading.Event(), threading.Event(), StateFile.write
+
+        def slow(file: StateFile[SpentCounters], value: SpentCounters) -> None:
+            entered.set()
+            release.wait(PATIENCE_S)
+            real(file, value)
+
+        monkeypatch.setattr(StateFile, "write", slow)
+        here = Here()
+        money, sender = SpentMoney(tmp_path, here.budgets), here.of(MONEY)
+        here.admitted(sender, 1)
+        periodic = asyncio.create_task(money.save())
+        await asyncio.to_thread(entered.wait, PATIENCE_S)
+        here.admitted(sender, 2)
+        asyncio.get_running_loop().call_later(0.05, release.set)
+        # The agent ends the periodic saves after the last one.
+        await money.save()
+        await cancel([periodic])
+        await asyncio.to_thread(release.wait, PATIENCE_S)
+        after = Here(epoch=2)
+        SpentMoney(tmp_path, after.budgets).load()
+        assert [use.used for use in after.budgets.uses(1.0)] == [6.0]
+
+    async def test_a_failed_write_is_repeated(self, tmp_path: Path) -> None:
+        here = Here()
+        here.admitted(here.of(MONEY), 1)
+        money = SpentMoney(tmp_path / "later", here.budgets)
+        with capture_logs() as logs:
+            await money.save()
+        assert [entry["error"] for entry in logs] == ["No such file or directory"]
+        (tmp_path / "later").mkdir()
+        await money.save()
+        assert (tmp_path / "later" / "spent-money").exists()
+
+    async def test_a_full_file_of_the_longest_names_is_read(self, tmp_path: Path) -> None:
+        here, later = Here(), Here(epoch=2)
+        keys = (
+            BudgetKey(f"{number:0>256}", "k" * 64, BudgetUnit.MONEY_PER_MONTH, "r" * 63)
+            for number in range(MAX_COUNTERS + 1)
+        )
+        here.budgets.report_ended(BudgetUse(key, 2**62, 1e17 / 3, 0.0, 0.0, period=2**31) for key in keys)
+        await SpentMoney(tmp_path, here.budgets).save()
+        SpentMoney(tmp_path, later.budgets).load()
+        assert len(later.budgets.money_uses()) == MAX_COUNTERS
+        room_for_a_name = 80 * MAX_COUNTERS
+        assert (tmp_path / "spent-money").stat().st_size + room_for_a_name <= MAX_FILE_BYTES
 
     async def test_a_damaged_file_is_no_reason_not_to_start(self, tmp_path: Path) -> None:
         (tmp_path / "spent-money").write_bytes(b"x")
