@@ -63,7 +63,8 @@ def budget_list(
 ) -> BudgetList | None:
     """Return the budgets of a tenant; None if there is no such tenant.
 
-    A created tenant whose tier the policy lacks has none in force: all its requests are refused.
+    A created tenant whose tier the policy lacks has none in force: all its requests are refused. An identity provider's
+    own tenant has those that agents use: only its tokens name its tier.
 
     Args:
         record: the record of a created tenant.
@@ -72,7 +73,9 @@ def budget_list(
     tenant = policy.tenants.get(name)
     if tenant is None:
         if record is None:
-            return None
+            in_use = () if fleet is None else ((key, each.budget) for key, each in fleet.budgets.items())
+            shown = [(key, budget) for key, budget in in_use if key.tenant == name]
+            return BudgetList(name, tuple(_views(shown, fleet))) if shown else None
         tier = policy.tier(record.tier)
         if tier is None:
             return BudgetList(name, ())

@@ -13,8 +13,10 @@ import pytest
 
 from control_plane.auth.authentication import Access
 from control_plane.tenants.budget_view import BudgetList, budget_list
-from penstock.policy.kinds.budgets import BudgetUnit
+from penstock.policy.kinds.budgets import Budget, BudgetUnit
+from penstock.policy.policy import Policy
 from penstock.tenancy.budget_lease import BudgetKey, BudgetUse
+from penstock.tenancy.fleet_budgets import FleetBudgets
 from penstock.tenancy.tenant_record import RecordBudget, TenantRecord
 from penstock.wire.budget_exchange import PATH, ExchangeRequest, open_answer
 from penstock.wire.session import Purpose
@@ -87,3 +89,17 @@ def test_a_created_tenant_whose_tier_the_policy_lacks_has_no_budgets() -> None:
     record = TenantRecord("acme", "gone", 1000.0, budgets=(budget,))
     assert budget_list("acme", policy(), record, None) == BudgetList("acme", ())
     assert budget_list("nobody", policy(), None, None) is None
+
+
+def test_an_issuers_own_tenant_has_the_budgets_that_agents_use() -> None:
+    key = BudgetKey("idp:ada", "", BudgetUnit.REQUESTS, "")
+    fleet = FleetBudgets(1, lambda key, tier: Budget(key.unit, 6.0) if tier == "silver" else None, 0.0)
+    fleet.set_agents({"eu/a": "eu"}, 0.0)
+    policy = Policy({}, {}, {}, ())
+    assert budget_list("idp:ada", policy, None, fleet) is None
+    uses = (BudgetUse(key, 1, 2.0, 0.0, 1.0, tier="silver"),)
+    fleet.receive(ExchangeRequest("a", "eu", 1, 1, uses=uses), 1.0, 1.8e9)
+    found = budget_list("idp:ada", policy, None, fleet)
+    assert found is not None
+    assert [(view.limit, view.agents[0].used) for view in found.budgets] == [(6.0, 2.0)]
+    assert budget_list("idp:ben", policy, None, fleet) is None
