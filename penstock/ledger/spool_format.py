@@ -129,6 +129,8 @@ def read_spool(content: bytes, boot: bytes) -> SpoolFile:
 def _verified_end(content: bytes) -> int:
     """Return the end of the records that the last right checkpoint covers; HEADER_BYTES if no checkpoint is right."""
     found = HEADER_BYTES
+    if len(content) < HEADER_BYTES:
+        return found
     for place in CHECKPOINT_PLACES:
         encoded = content[place : place + _CHECKPOINT.size]
         end, crc = _CHECKPOINT.unpack(encoded)

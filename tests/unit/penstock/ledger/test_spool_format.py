@@ -12,6 +12,7 @@ from penstock.ledger.segment_names import by_day, parse_segment_name
 from penstock.ledger.spool_format import (
     CHECKPOINT_PLACES,
     HEADER_BYTES,
+    MAGIC,
     BadSpoolFile,
     Opening,
     SpoolFile,
@@ -59,6 +60,12 @@ def test_a_file_of_an_earlier_boot_is_read_up_to_a_right_checkpoint() -> None:
     assert len(read_spool(torn, OTHER_BOOT).records) == 1
     with pytest.raises(BadSpoolFile, match="no record"):
         read_spool(content(ENDED), OTHER_BOOT)
+
+
+def test_a_file_of_an_earlier_boot_that_ends_within_its_header_has_no_record() -> None:
+    for size in range(len(MAGIC), HEADER_BYTES):
+        with pytest.raises(BadSpoolFile, match="no record"):
+            read_spool(content(ENDED)[:size], OTHER_BOOT)
 
 
 def test_damage_within_a_boot_is_an_error() -> None:
