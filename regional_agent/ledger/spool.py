@@ -119,7 +119,7 @@ class Spool:
         self._worker.start()
 
     def close(self) -> None:
-        """Seal what was written and stop the thread; blocks until the disk has it.
+        """Stop the thread and seal what was written; blocks until the disk has it.
 
         While requests are in progress, the file is left as after the death of the process, so that their starts count.
         """
@@ -127,15 +127,23 @@ class Spool:
         if file is None or worker is None:
             return
         self._file = None
-        if any(True for _ in self._open_starts()):
-            file.sync()
-            file.close()
-        else:
-            self._retired.append(file)
+        # The thread syncs and seals the same files, without a lock; it ends before this thread does so.
         self._stopping = True
         self._wake.set()
         worker.join()
         self._worker = None
+        is_left = any(True for _ in self._open_starts())
+        if not is_left:
+            self._retired.append(file)
+        try:
+            self._seal_retired()
+            if is_left:
+                file.sync()
+        except OSError as error:
+            self._report_error(error)
+        finally:
+            if is_left:
+                file.close()
 
     def append(self, encoded: bytes) -> None:
         """Append a record; counts it as lost if there is no room."""
@@ -191,7 +199,7 @@ class Spool:
                 self._make_next()
                 self._report("")
             except OSError as error:
-                self._report(f"{error.strerror}: {error.filename or self._folder}")
+                self._report_error(error)
                 if stopping:
                     break
             self._wake.wait(SYNC_S)
@@ -214,6 +222,9 @@ class Spool:
         while self._retired:
             self._retired[0].seal()
             self._retired.popleft()
+
+    def _report_error(self, error: OSError) -> None:
+        self._report(f"{error.strerror}: {error.filename or self._folder}")
 
     def _report(self, problem: str) -> None:
         if problem and problem != self.problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from penstock.ledger.ledger_record import LedgerRecord, RecordKind
 from penstock.ledger.spool_format import SpoolFile, read_spool, records_of
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.spool import Spool
-from regional_agent.ledger.spool_file import boot_id
+from regional_agent.ledger.spool_file import OpenSpoolFile, boot_id
 from tests.support.wait import until
 
 AGENT = AgentInstance("eu-de", "eu-de-1", 5)
@@ -80,6 +81,36 @@ async def test_a_new_file_begins_with_the_starts_of_open_requests(tmp_path: Path
         spool.switch()
     # With a request in progress, the last file is left as after a crash.
     assert suffixes(tmp_path) == [".open", ".sealed"]
+    assert [record.request_id for record in records_of(files(tmp_path)[-1], is_last=True)] == ["open"]
+
+
+async def test_the_end_waits_until_the_thread_has_left_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, leave = threading.Event(), threading.Event()
+    overlaps: list[str] = []
+    sync = OpenSpoolFile.sync
+
+    def slow(file: OpenSpoolFile) -> None:
+        if threading.current_thread() is worker and not leave.is_set():
+            inside.set()
+            leave.wait()
+        elif not leave.is_set():
+            overlaps.append(threading.current_thread().name)
+        sync(file)
+
+    starts = [encoded(RecordKind.START, "open")]
+    spool = Spool(tmp_path, AGENT, 1 << 30, lambda: starts, size_bytes=SIZE)
+    spool.open()
+    worker = spool._worker
+    monkeypatch.setattr(OpenSpoolFile, "sync", slow)
+    await until(inside.is_set)
+    end = threading.Thread(target=spool.close)
+    end.start()
+    await until(lambda: spool._stopping)
+    leave.set()
+    end.join()
+    assert overlaps == []
     assert [record.request_id for record in records_of(files(tmp_path)[-1], is_last=True)] == ["open"]
 
 
