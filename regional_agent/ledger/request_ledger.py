@@ -77,7 +77,8 @@ class RequestLedger:
     def use(self, policy: Policy) -> None:
         """Use the prices of a newly accepted policy, and begin or end the ledger as it says. Blocks for milliseconds.
 
-        A spool that cannot be created is tried again by `tick`.
+        A spool that cannot be created is tried again by `tick`. Requests that are in progress at the end of the ledger
+        have no record, unless it begins again before they end.
         """
         region = policy.regions.get(self._region)
         self._policy = policy
@@ -87,7 +88,7 @@ class RequestLedger:
         self._prices = PriceList(policy, self._wall_clock())
         self._is_on = bool(policy.usage_stores)
         if not self._is_on:
-            self.spool.close()
+            self.spool.close(seals_always=True)
         else:
             self._open()
 

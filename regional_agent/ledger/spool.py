@@ -118,10 +118,14 @@ class Spool:
         self._worker = threading.Thread(target=self._work, name="ledger spool", daemon=True)
         self._worker.start()
 
-    def close(self) -> None:
+    def close(self, *, seals_always: bool = False) -> None:
         """Stop the thread and seal what was written; blocks until the disk has it.
 
         While requests are in progress, the file is left as after the death of the process, so that their starts count.
+
+        Args:
+            seals_always: whether the file is sealed even then. For a process that goes on: it may open the spool again
+                before the requests end, and would record their ends besides the starts that count.
         """
         file, worker = self._file, self._worker
         if file is None or worker is None:
@@ -132,7 +136,7 @@ class Spool:
         self._wake.set()
         worker.join()
         self._worker = None
-        is_left = any(True for _ in self._open_starts())
+        is_left = not seals_always and any(True for _ in self._open_starts())
         if not is_left:
             self._retired.append(file)
         try:

@@ -19,6 +19,7 @@ from tests.support.agents import running_agent
 from tests.support.chats import SSE_HEAD, ask, chunk, code
 from tests.support.planet import MODEL, plan, policy
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
+from tests.support.wait import until
 
 WORD = b'data: {"choices":[{"index":0,"delta":{"content":"word"},"finish_reason":null}]}\n\n'
 USAGE = (
@@ -112,6 +113,25 @@ async def test_a_forwarded_request_is_counted_at_its_origin_and_its_gpu_time_whe
     )
     assert (served.output_tokens, served.price) == (0, 0.0)
     assert served.gpu_s > 0.0
+
+
+async def test_a_policy_that_turns_the_ledger_off_seals_the_file_despite_open_requests(tmp_path: Path) -> None:
+    answers = asyncio.Event()
+
+    async def waits(e: ScriptedEngine, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await answers.wait()
+        await streams(e, request, writer)
+
+    ledger = ledger_in(tmp_path)
+    async with engine(waits) as gpu, running_agent(tmp_path, [gpu.address], ledger=ledger) as agent:
+        asked = asyncio.create_task(ask(agent, "X-Request-Id: running"))
+        await until(lambda: bool(gpu.requests))
+        ledger.use(policy())
+        paths = list((tmp_path / "ledger").iterdir())
+        answers.set()
+        assert (await asked).status == 200
+    assert [path.suffix for path in paths] == [".sealed"]
+    assert not ledger.spool.is_open
 
 
 async def test_a_request_that_no_region_served_has_a_record_without_a_price(tmp_path: Path) -> None:

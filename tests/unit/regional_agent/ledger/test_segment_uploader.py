@@ -110,3 +110,23 @@ def test_a_damaged_file_is_kept_and_does_not_hold_up_the_others(tmp_path: Path) 
     (spool / "3-1.sealed").write_bytes(b"not a spool file")
     assert uploader(spool, store).put_all() == 1
     assert [path.name for path in spool.iterdir()] == ["3-1.damaged"]
+
+
+async def test_a_file_that_a_policy_ended_is_put_at_once_and_counts_no_request_twice(tmp_path: Path) -> None:
+    spool, store = tmp_path / "spool", tmp_path / "store"
+    starts = [encoded(RecordKind.START, "running")]
+    writing = Spool(spool, AgentInstance("eu-de", "eu-de-1", EPOCH), 1 << 30, lambda: starts, size_bytes=SIZE)
+    writing.open()
+    writing.append(encoded(RecordKind.REQUEST, "r1"))
+    writing.close(seals_always=True)
+    assert uploader(spool, store, EPOCH).put_all() == 1
+    # On again while the request still runs.
+    writing.open()
+    writing.append(encoded(RecordKind.REQUEST, "running"))
+    starts.clear()
+    writing.close()
+    for epoch in (EPOCH, EPOCH + 1):
+        uploader(spool, store, epoch).put_all()
+    rows = [row for rows in stored(store).values() for row in rows]
+    assert rows == [(RecordKind.REQUEST, "r1"), (RecordKind.REQUEST, "running")]
+    assert list(spool.iterdir()) == []
