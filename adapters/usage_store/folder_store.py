@@ -50,17 +50,20 @@ class FolderStore:
     def list(self, folder: str) -> Iterable[StoredSegment]:
         """Return all files below a folder."""
         start = self.root / folder
-        if not self.root.is_dir():
-            raise StoreUnavailable(f"{self.root} is not a folder")
         found = []
-        for base, _, names in os.walk(start):
-            for name in names:
-                path = Path(base) / name
-                try:
-                    if not name.endswith(_TEMPORARY):
-                        found.append(StoredSegment(str(path.relative_to(self.root)), path.stat().st_size))
-                except FileNotFoundError:
-                    continue
+        try:
+            if not self.root.is_dir():
+                raise StoreUnavailable(f"{self.root} is not a folder")
+            for base, _, names in os.walk(start, onerror=_raise_unless_gone):
+                for name in names:
+                    path = Path(base) / name
+                    try:
+                        if not name.endswith(_TEMPORARY):
+                            found.append(StoredSegment(str(path.relative_to(self.root)), path.stat().st_size))
+                    except FileNotFoundError:
+                        continue
+        except OSError as error:
+            raise _unavailable(error, start) from None
         return found
 
     def delete(self, path: str) -> None:
@@ -69,6 +72,11 @@ class FolderStore:
             (self.root / path).unlink(missing_ok=True)
         except OSError as error:
             raise _unavailable(error, self.root / path) from None
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _unavailable(error: OSError, path: Path) -> StoreUnavailable:
