@@ -224,6 +224,9 @@ def main() -> None:
     except ImportError as error:
         log.error("the ledger's segments cannot be stored", problem=str(MissingPackages(error.name or "pyarrow")))
         sys.exit(EXIT_MISSING_PACKAGES)
+    except StoreUnavailable as error:
+        log.error("the usage store cannot be opened", problem=str(error))
+        sys.exit(1)
     run(SegmentUploader(Path(folder), store, int(epoch), encode_segment), stop, Random())
 
 

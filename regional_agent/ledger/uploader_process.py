@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,9 @@ CHECK_S: Final = 1.0
 
 BACKOFF_BASE_S: Final = 1.0
 BACKOFF_CAP_S: Final = 60.0
+
+SETTLED_S: Final = 30.0
+"""Time (s) after which a process counts as working: one that cannot work ends within seconds of its start."""
 
 STOP_S: Final = LAST_PASS_S + 10.0
 """Time (s) that the child may take to end."""
@@ -45,7 +49,7 @@ class UploaderProcess:
         self._process: asyncio.subprocess.Process | None = None
         self.pid: int | None = None
         self.problem = ""
-        """Why no process puts segments; empty if one does or none is needed."""
+        """Why the last process ended; empty once one has run for SETTLED_S, or if none is needed."""
 
     async def run(self) -> None:
         """Keep a process running while the policy has a store for the region."""
@@ -58,10 +62,12 @@ class UploaderProcess:
                 continue
             code = await self._run_once(url)
             if url != self._store_url():
-                failures = 0
+                failures, self.problem = 0, ""
                 continue
             if code == EXIT_MISSING_PACKAGES:
                 self.problem = "pyarrow or obstore is not installed; install penstock[usage]"
+            else:
+                self.problem = f"the process ended with code {code}"
             wait_s = full_jitter_s(failures, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S, rng=self._rng)
             failures += 1
             log.error("the process that stores segments ended, restarting", exit_code=code, wait_s=round(wait_s, 3))
@@ -92,11 +98,17 @@ class UploaderProcess:
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable, *arguments, stdin=asyncio.subprocess.PIPE
         )
-        self.pid, self.problem = process.pid, ""
+        self.pid = process.pid
+        settled_at = time.monotonic() + SETTLED_S
         ended = asyncio.ensure_future(process.wait())
         while not ended.done():
             await asyncio.wait((ended,), timeout=CHECK_S)
-            if not ended.done() and url != self._store_url():
+            if ended.done():
+                break
+            if time.monotonic() >= settled_at:
+                # Not before: a process that cannot work is restarted, and its reason would be seen for moments only.
+                self.problem = ""
+            if url != self._store_url():
                 await self.stop()
         self.pid = None
         return await ended
