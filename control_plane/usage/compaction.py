@@ -37,7 +37,7 @@ def without_replaced(segments: Iterable[tuple[SegmentName, Path]]) -> list[Path]
     """
     every = list(segments)
     by_size = [(replaced_by(path), name, path) for name, path in every if name.is_compacted]
-    by_size.sort(key=lambda each: (sum(last - first for ranges in each[0].values() for first, last in ranges), each[1]))
+    by_size.sort(key=lambda each: (_number_replaced(each[0]), each[1]))
     replaced: dict[tuple[str, str], Replaced] = {}
     kept: set[Path] = set()
     for own, name, path in reversed(by_size):
@@ -52,6 +52,10 @@ def without_replaced(segments: Iterable[tuple[SegmentName, Path]]) -> list[Path]
         for name, path in every
         if (path in kept if name.is_compacted else True) and not _is_replaced(name, replaced)
     ]
+
+
+def _number_replaced(replaced: Replaced) -> int:
+    return sum(last - first + 1 for ranges in replaced.values() for first, last in ranges)
 
 
 def _is_covered(path: Path, kept: Iterable[Path]) -> bool:

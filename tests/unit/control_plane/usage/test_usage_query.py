@@ -122,6 +122,20 @@ def test_two_compactions_at_once_count_nothing_twice(store: FolderStore, tmp_pat
     assert ask(tmp_path, Dimension.TENANT).rows[0].requests == MIN_SEGMENTS
 
 
+def test_of_two_compactions_at_once_the_one_with_more_segments_counts(store: FolderStore, tmp_path: Path) -> None:
+    names = [put(store, number, record()) for number in range(MIN_SEGMENTS)]
+    other = FolderStore(tmp_path / "other")
+    for name in names:
+        other.put(str(name), store.read(str(name)))
+    # The later one did not see the only segment of another agent, which is gone by now.
+    put(store, 1, record(), agent="eu-de-2")
+    assert compact(store, names[0], tmp_path / "cache", NOON_MS) == MIN_SEGMENTS + 1
+    assert compact(other, names[0], tmp_path / "cache", NOON_MS + 1) == MIN_SEGMENTS
+    later = str(SegmentName(DAY, "eu-de", "_compacted", NOON_MS + 1, 1))
+    store.put(later, other.read(later))
+    assert ask(tmp_path).rows[0].requests == MIN_SEGMENTS + 1
+
+
 def test_upkeep_removes_only_segments_past_their_retention(store: FolderStore, tmp_path: Path) -> None:
     old = SegmentName(date(2026, 11, 20), "eu-de", "eu-de-1", 5, 1)
     store.put(str(old), encode_segment([record()]))
