@@ -17,11 +17,25 @@ import msgspec
 
 from adapters.usage_store.segment_store import SegmentStore, StoreUnavailable
 from adapters.usage_store.store_opening import MissingPackages, open_store
+from control_plane.usage.segment_files import CacheTooSmall
 from control_plane.usage.usage_process import NICENESS, cache_folder
 from penstock.ledger.segment_names import SegmentName, parse_segment_name
 
 COMPACTED_DAYS: Final = 35
 """Days back from today whose segments are compacted: late segments come from agents that were cut off for long."""
+
+_PROBLEMS: Final = (
+    StoreUnavailable,
+    MissingPackages,
+    CacheTooSmall,
+    OSError,
+    # Errors of pyarrow for damaged segments derive from these, as do those of msgspec for their metadata.
+    ValueError,
+    TypeError,
+    LookupError,
+    NotImplementedError,
+)
+"""Errors of one store, which say nothing about the others."""
 
 
 class StoreToKeep(msgspec.Struct, frozen=True):
@@ -65,7 +79,7 @@ def keep(request: UpkeepRequest, cache: Path) -> UpkeepReport:
         try:
             gone, replaced = _keep_store(open_store(each.url), each, request.now_ms, cache)
             removed, compacted = removed + gone, compacted + replaced
-        except (StoreUnavailable, MissingPackages) as error:
+        except _PROBLEMS as error:
             problems.append(f"the store {each.name}: {error}")
     return UpkeepReport(removed, compacted, tuple(problems))
 

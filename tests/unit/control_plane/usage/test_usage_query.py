@@ -9,7 +9,9 @@ import pytest
 
 from adapters.usage_store.folder_store import FolderStore
 from adapters.usage_store.segment_store import SegmentStore
+from control_plane.usage import store_upkeep
 from control_plane.usage.compaction import MIN_SEGMENTS, compact
+from control_plane.usage.segment_files import CacheTooSmall
 from control_plane.usage.store_upkeep import StoreToKeep, UpkeepRequest, keep
 from control_plane.usage.usage_query import answer
 from control_plane.usage.usage_request import Dimension, StoreToRead, UsageAnswer, UsageRequest
@@ -149,3 +151,32 @@ def test_upkeep_removes_only_segments_past_their_retention(store: FolderStore, t
     assert not (tmp_path / str(old)).exists()
     assert (tmp_path / "day=2026-11-20/region=eu-de/notes.txt").exists()
     assert ask(tmp_path).rows[0].requests == 1
+
+
+def test_a_store_with_a_bad_segment_does_not_hold_up_the_upkeep_of_others(tmp_path: Path) -> None:
+    bad, good = FolderStore(tmp_path / "bad"), FolderStore(tmp_path / "good")
+    for number in range(MIN_SEGMENTS):
+        put(bad, number, record())
+        put(good, number, record())
+    bad.put(str(SegmentName(DAY, "eu-de", "_compacted", NOON_MS, 1)), b"no Parquet file")
+    stores = tuple(StoreToKeep(name, f"file://{tmp_path}/{name}") for name in ("bad", "good"))
+    report = keep(UpkeepRequest(stores, NOON_MS), tmp_path / "cache")
+    assert report.compacted == MIN_SEGMENTS
+    (problem,) = report.problems
+    assert "the store bad: " in problem
+    assert "Parquet" in problem
+
+
+@pytest.mark.parametrize("error", [CacheTooSmall("the segments have 9 bytes"), OSError(28, "No space left on device")])
+def test_a_store_that_the_cache_cannot_hold_does_not_hold_up_the_upkeep_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def keep_store(store: SegmentStore, settings: StoreToKeep, *others: object) -> tuple[int, int]:
+        if settings.name == "bad":
+            raise error
+        return 1, 2
+
+    monkeypatch.setattr(store_upkeep, "_keep_store", keep_store)
+    stores = tuple(StoreToKeep(name, f"file://{tmp_path}/{name}") for name in ("bad", "good"))
+    report = keep(UpkeepRequest(stores, NOON_MS), tmp_path / "cache")
+    assert (report.removed, report.compacted, report.problems) == (1, 2, (f"the store bad: {error}",))
