@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from datetime import date, timedelta
 from hashlib import sha256
@@ -16,12 +17,19 @@ from penstock.ledger.segment_names import SegmentName, parse_segment_name
 MAX_CACHE_BYTES: Final = 8 << 30
 """Maximum size of the cached segments of buckets; one day of 100 million requests a month has about 150 MB."""
 
+CACHE_VARIABLE: Final = "PENSTOCK_USAGE_CACHE"
+"""The variable of the environment that has the folder of the cache."""
+
 MAX_DAYS: Final = 1_000
 """Maximum number of days of a question."""
 
 
 class CacheTooSmall(Exception):
     """The segments of a question do not fit into the cache."""
+
+
+class UnusableCache(Exception):
+    """The folder of the cache cannot be created, or others could put segments into it."""
 
 
 class Listed(NamedTuple):
@@ -60,6 +68,7 @@ def local_files(store: SegmentStore, segments: Iterable[Listed], cache: Path) ->
 
     Raises:
         CacheTooSmall: the segments are larger than the cache.
+        UnusableCache: `cache` is no folder of this user alone.
         StoreUnavailable: a segment cannot be read.
     """
     wanted = list(segments)
@@ -68,7 +77,7 @@ def local_files(store: SegmentStore, segments: Iterable[Listed], cache: Path) ->
     size_bytes = sum(each.size_bytes for each in wanted)
     if size_bytes > MAX_CACHE_BYTES:
         raise CacheTooSmall(f"the segments have {size_bytes} bytes, the cache {MAX_CACHE_BYTES}; ask for fewer days")
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_cache(cache)
     paths = {}
     for each in wanted:
         # The size is part of the name: a segment never changes otherwise.
@@ -83,6 +92,31 @@ def local_files(store: SegmentStore, segments: Iterable[Listed], cache: Path) ->
         temporary.write_bytes(store.read(str(each.name)))
         temporary.replace(path)
     return list(paths)
+
+
+def _make_cache(cache: Path) -> None:
+    """Create the folder; one that exists must be of this user alone.
+
+    Other users can create a folder by the expected name in the temporary folder, and would answer questions with it.
+
+    Raises:
+        UnusableCache: it is not.
+    """
+    remedy = f"set {CACHE_VARIABLE} to a folder that belongs to this user, and that no one else can write"
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = cache.lstat()
+    except OSError as error:
+        raise UnusableCache(f"the cache {cache} cannot be created: {error.strerror}; {remedy}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        problem = "is not a folder"
+    elif found.st_uid != os.getuid():
+        problem = f"belongs to the user {found.st_uid}"
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        problem = "can be written by other users"
+    else:
+        return
+    raise UnusableCache(f"the cache {cache} {problem}; {remedy}")
 
 
 def id_of(store: SegmentStore) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from adapters.usage_store.segment_store import SegmentStore, StoreUnavailable
 from adapters.usage_store.store_opening import MissingPackages, open_store
-from control_plane.usage.segment_files import CacheTooSmall
+from control_plane.usage.segment_files import CacheTooSmall, UnusableCache
 from control_plane.usage.usage_process import NICENESS, cache_folder
 from penstock.ledger.segment_names import SegmentName, parse_segment_name
 
@@ -28,6 +28,7 @@ _PROBLEMS: Final = (
     StoreUnavailable,
     MissingPackages,
     CacheTooSmall,
+    UnusableCache,
     OSError,
     # Errors of pyarrow for damaged segments derive from these, as do those of msgspec for their metadata.
     ValueError,

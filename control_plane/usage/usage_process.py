@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from control_plane.usage.segment_files import CACHE_VARIABLE
 from control_plane.usage.usage_request import UsageAnswer, UsageRequest
 
 NICENESS = 10
@@ -24,7 +25,7 @@ class UsageReply(msgspec.Struct, frozen=True):
 
 def cache_folder() -> Path:
     """Return the folder of cached segments: PENSTOCK_USAGE_CACHE, or one of this user in the temporary folder."""
-    return Path(os.environ.get("PENSTOCK_USAGE_CACHE") or Path(tempfile.gettempdir()) / f"penstock-usage-{os.getuid()}")
+    return Path(os.environ.get(CACHE_VARIABLE) or Path(tempfile.gettempdir()) / f"penstock-usage-{os.getuid()}")
 
 
 def main(replies: BinaryIO) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from adapters.usage_store.segment_store import StoreUnavailable
 from adapters.usage_store.store_opening import MissingPackages, open_store
 from control_plane.usage.compaction import without_replaced
-from control_plane.usage.segment_files import CacheTooSmall, list_segments, local_files
+from control_plane.usage.segment_files import CacheTooSmall, UnusableCache, list_segments, local_files
 from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRequest, UsageRow
 from penstock.accounts.outcome_rules import Outcome
 from penstock.ledger.ledger_record import RecordKind
@@ -63,7 +63,7 @@ def answer(request: UsageRequest, cache: Path) -> UsageAnswer:
             listed = list_segments(store, request.first_day, request.last_day)
             paths = local_files(store, listed, cache)
             files += without_replaced(zip((name for name, _ in listed), paths, strict=True))
-        except (StoreUnavailable, MissingPackages, CacheTooSmall) as error:
+        except (StoreUnavailable, MissingPackages, CacheTooSmall, UnusableCache) as error:
             missing.append(f"the store {each.name} could not be read: {error}")
     rows = query(files, request)
     unknown = sum(row.unknown_requests for row in rows)

@@ -11,7 +11,7 @@ from adapters.usage_store.folder_store import FolderStore
 from adapters.usage_store.segment_store import SegmentStore
 from control_plane.usage import store_upkeep
 from control_plane.usage.compaction import MIN_SEGMENTS, compact
-from control_plane.usage.segment_files import CacheTooSmall
+from control_plane.usage.segment_files import CacheTooSmall, UnusableCache
 from control_plane.usage.store_upkeep import StoreToKeep, UpkeepRequest, keep
 from control_plane.usage.usage_query import answer
 from control_plane.usage.usage_request import Dimension, StoreToRead, UsageAnswer, UsageRequest
@@ -167,7 +167,14 @@ def test_a_store_with_a_bad_segment_does_not_hold_up_the_upkeep_of_others(tmp_pa
     assert "Parquet" in problem
 
 
-@pytest.mark.parametrize("error", [CacheTooSmall("the segments have 9 bytes"), OSError(28, "No space left on device")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        CacheTooSmall("the segments have 9 bytes"),
+        UnusableCache("the cache is not a folder"),
+        OSError(28, "No space left on device"),
+    ],
+)
 def test_a_store_that_the_cache_cannot_hold_does_not_hold_up_the_upkeep_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
