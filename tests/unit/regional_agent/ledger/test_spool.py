@@ -17,7 +17,7 @@ from penstock.ledger.ledger_record import LedgerRecord, RecordKind
 from penstock.ledger.spool_format import SpoolFile, read_spool, records_of
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.spool import Spool
-from regional_agent.ledger.spool_file import OpenSpoolFile, boot_id
+from regional_agent.ledger.spool_file import boot_id
 from tests.support.wait import until
 
 AGENT = AgentInstance("eu-de", "eu-de-1", 5)
@@ -89,29 +89,33 @@ async def test_the_end_waits_until_the_thread_has_left_the_file(
 ) -> None:
     inside, leave = threading.Event(), threading.Event()
     overlaps: list[str] = []
-    sync = OpenSpoolFile.sync
+    sync = os.fdatasync
 
-    def slow(file: OpenSpoolFile) -> None:
+    def slow(descriptor: int) -> None:
         if threading.current_thread() is worker and not leave.is_set():
             inside.set()
             leave.wait()
         elif not leave.is_set():
             overlaps.append(threading.current_thread().name)
-        sync(file)
+        sync(descriptor)
 
     starts = [encoded(RecordKind.START, "open")]
     spool = Spool(tmp_path, AGENT, 1 << 30, lambda: starts, size_bytes=SIZE)
     spool.open()
     worker = spool._worker
-    monkeypatch.setattr(OpenSpoolFile, "sync", slow)
+    await until(lambda: has_next(spool))
+    monkeypatch.setattr(os, "fdatasync", slow)
+    spool.append(encoded(RecordKind.REQUEST, "r1"))
     await until(inside.is_set)
+    # For the sync at the end.
+    spool.append(encoded(RecordKind.REQUEST, "r2"))
     end = threading.Thread(target=spool.close)
     end.start()
     await until(lambda: spool._stopping)
     leave.set()
     end.join()
     assert overlaps == []
-    assert [record.request_id for record in records_of(files(tmp_path)[-1], is_last=True)] == ["open"]
+    assert [record.request_id for record in records_of(files(tmp_path)[-1], is_last=True)] == ["r1", "r2", "open"]
 
 
 async def test_a_full_spool_keeps_what_it_has_and_counts_the_rest(tmp_path: Path) -> None:
