@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from penstock.accounts.account import Account
+from penstock.cost.gpu_time import gpu_time_s
 from penstock.fleet.report import LedgerReport
 from penstock.ledger.ledger_record import RecordKind
 from penstock.ledger.prices import PriceList, cost_units
@@ -64,7 +65,6 @@ class RequestLedger:
         self._policy: Policy | None = None
         self._prices: PriceList | None = None
         self._digest = ""
-        self._gpus: Mapping[str, float] = {}
         self._gpu_s_price = 0.0
         self.open_requests: Callable[[], Iterable[RequestContext]] = _none
         """Returns the requests in progress."""
@@ -83,7 +83,6 @@ class RequestLedger:
         region = policy.regions.get(self._region)
         self._policy = policy
         self._digest = policy.digest()[:DIGEST_CHARACTERS]
-        self._gpus = {model.name: model.scaling.gpus_per_endpoint for model in policy.models.values()}
         self._gpu_s_price = 0.0 if region is None else region.cost_per_gpu_hour / SECONDS_PER_HOUR
         self._prices = PriceList(policy, self._wall_clock())
         self._is_on = bool(policy.usage_stores)
@@ -165,7 +164,7 @@ class RequestLedger:
             if isinstance(attempt, LocalAttempt):
                 gpu_class = attempt.endpoint.spec.accelerator
                 if route is None or route.occupies_slot:
-                    gpu_s = self._gpu_s(attempt, now)
+                    gpu_s = _gpu_s(context, attempt, now)
             else:
                 egress_bytes = account.sent_bytes
         name = estimate.adapter or context.model
@@ -217,14 +216,10 @@ class RequestLedger:
         """Record the GPU time of an attempt that does not serve its request, at `now` (by the clock, s)."""
         if not self._is_on:
             return
-        gpu_s = self._gpu_s(attempt, now)
+        gpu_s = _gpu_s(context, attempt, now)
         start = self._common(context, _LOST_ATTEMPT)
         rest = (self._region, attempt.endpoint.spec.accelerator, "", 0, 0, 0, 0, gpu_s, 0.0)
         self.spool.append(self._encode((*start, *rest, gpu_s * self._gpu_s_price, 0, False, True, self._digest)))
-
-    def _gpu_s(self, attempt: LocalAttempt, now: float) -> float:
-        gpus = self._gpus.get(attempt.estimate.model, 0.0)
-        return gpus * (now - attempt.since) / attempt.mean_streams()
 
     def _start(self, context: RequestContext) -> bytes:
         return self._encode(self._common(context, _START))
@@ -245,6 +240,12 @@ class RequestLedger:
 
     def _open_starts(self) -> list[bytes]:
         return [self._start(context) for context in self.open_requests() if context.is_in_ledger]
+
+
+def _gpu_s(context: RequestContext, attempt: LocalAttempt, now: float) -> float:
+    # Not by the newest policy, which may lack the model.
+    model = context.policy.models.get(attempt.estimate.model)
+    return gpu_time_s(model, now - attempt.since, attempt.mean_streams())
 
 
 def _none() -> Iterable[RequestContext]:

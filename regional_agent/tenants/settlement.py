@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from penstock.accounts.account import Account
+from penstock.cost.gpu_time import gpu_time_s, gpus_of
 from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.request_amounts import used_amounts
 from penstock.tenancy.sender_budgets import BudgetReservation
@@ -45,11 +46,14 @@ def _used(
     estimate, route = context.estimate, context.request.route
     gpus, gpu_s = 0.0, None
     if reservation.budgets.needs_gpu:
-        model = context.policy.models.get(estimate.model)
-        gpus = 1.0 if model is None else model.scaling.gpus_per_endpoint
+        models = context.policy.models
+        gpus = gpus_of(models.get(estimate.model))
         if isinstance(attempt, LocalAttempt):
             occupies = route is None or route.occupies_slot
-            gpu_s = gpus * (account.ended_at - attempt.since) / attempt.mean_streams() if occupies else 0.0
+            gpu_s = 0.0
+            if occupies:
+                held_s = account.ended_at - attempt.since
+                gpu_s = gpu_time_s(models.get(attempt.estimate.model), held_s, attempt.mean_streams())
     price = budgets.price_of(context.policy, estimate) if reservation.budgets.needs_money else None
     started = attempt is not None or account.first_byte_at is not None
     return used_amounts(account, estimate, gpu_s, gpus, price, started=started)

@@ -134,6 +134,25 @@ async def test_a_policy_that_turns_the_ledger_off_seals_the_file_despite_open_re
     assert not ledger.spool.is_open
 
 
+async def test_gpu_time_of_a_model_that_a_policy_removed_is_by_the_policy_of_the_request(tmp_path: Path) -> None:
+    answers = asyncio.Event()
+
+    async def waits(e: ScriptedEngine, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await answers.wait()
+        await streams(e, request, writer)
+
+    ledger = ledger_in(tmp_path)
+    async with engine(waits) as gpu, running_agent(tmp_path, [gpu.address], ledger=ledger) as agent:
+        asked = asyncio.create_task(ask(agent, "X-Request-Id: running"))
+        await until(lambda: bool(gpu.requests))
+        store = UsageStore("all", "file:///nowhere", covers=frozenset(policy().regions))
+        ledger.use(replace(policy(), models={}, usage_stores=(store,)))
+        answers.set()
+        assert (await asked).status == 200
+    (end,) = (record for record in records_in(tmp_path) if record.kind == RecordKind.REQUEST)
+    assert end.gpu_s > 0.0
+
+
 async def test_a_request_that_no_region_served_has_a_record_without_a_price(tmp_path: Path) -> None:
     async with running_agent(tmp_path, [], ledger=ledger_in(tmp_path)) as agent:
         assert (await ask(agent)).status == 503
