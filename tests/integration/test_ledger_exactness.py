@@ -68,6 +68,10 @@ def stored(store: Path) -> Counter[tuple[str, int]]:
     return Counter((row["request_id"], row["kind"]) for row in rows)
 
 
+async def stores_all(store: Path, names: list[str]) -> bool:
+    return {name for name, _ in await asyncio.to_thread(stored, store)} >= set(names)
+
+
 async def test_the_ledger_has_each_request_of_the_engine_once(tmp_path: Path, own_etcd: EtcdServer) -> None:
     store = tmp_path / "store"
     # The store is unavailable at first: its path is a file.
@@ -105,6 +109,8 @@ async def test_the_ledger_has_each_request_of_the_engine_once(tmp_path: Path, ow
         finished += ["later-0", "later-1"]
         for client in await ask(agent, "later-0", "later-1"):
             client.close()
+        # The uploader, whose start takes long on a busy machine, works before the agent must wait for it.
+        await until_async(lambda: stores_all(store, finished[:SERVED] + running))
         # The agent seals what it has, and the uploader puts it before it ends.
         await asyncio.to_thread(agent.stop, PATIENCE_S)
         chats = [request for request in gpu.requests if request.head.startswith(b"POST")]
