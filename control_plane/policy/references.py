@@ -10,7 +10,7 @@ from control_plane.policy.bundle_errors import MAX_SUGGESTIONS, PolicyError
 from control_plane.policy.catalogue import Catalogue
 from control_plane.policy.documents import Document
 from penstock.policy import fields
-from penstock.policy.geography import COUNTRIES
+from penstock.policy.geography import BLOCS, COUNTRIES
 from penstock.policy.kinds.regions import Bloc, Region
 
 _NOT_ISO = {"UK": "the United Kingdom is GB in ISO 3166-1", "EL": "Greece is GR in ISO 3166-1"}
@@ -22,7 +22,8 @@ class References:
     def __init__(self, catalogue: Catalogue) -> None:
         self.errors: list[PolicyError] = []
         self._names = catalogue.names
-        self._members = {bloc.name: frozenset(bloc.members) for _, bloc in catalogue.of(Bloc)}
+        self._blocs = BLOCS.keys() | catalogue.names.get("Bloc", {}).keys()
+        self._members = _built_in(catalogue) | {bloc.name: frozenset(bloc.members) for _, bloc in catalogue.of(Bloc)}
         self.complete = all(
             len(catalogue.of(shape)) == len(catalogue.names.get(kind, {}))
             for kind, shape in (("Region", Region), ("Bloc", Bloc))
@@ -69,7 +70,7 @@ class References:
             case fields.SUBDIVISION:
                 return _country_of(name) in COUNTRIES
             case fields.PLACE:
-                return name in COUNTRIES or name in self._names.get("Bloc", {})
+                return name in COUNTRIES or name in self._blocs
         return name in self._names.get(kind, {})
 
     def countries(self, names: Iterable[str]) -> frozenset[str]:
@@ -77,7 +78,7 @@ class References:
         return frozenset().union(*(self._inside(name) | {name} for name in names)) & COUNTRIES
 
     def jurisdictions(self, region: str) -> frozenset[str]:
-        """Return a region's country and every bloc that contains it."""
+        """Return a region's country and the blocs that contain it: those of the bundle, and built-in ones it names."""
         return self._jurisdictions[region]
 
     def regions_in(self, places: Iterable[str]) -> frozenset[str]:
@@ -108,10 +109,23 @@ class References:
     def _remedy(self, name: str) -> str:
         if name in _NOT_ISO or name.upper() in COUNTRIES:
             return _country_remedy(name)
-        return self._suggestion(name, self._names.get("Bloc", {}), "use ISO 3166-1 alpha-2 codes and names of blocs")
+        return self._suggestion(name, self._blocs, "use ISO 3166-1 alpha-2 codes and names of blocs")
 
     def _suggestion(self, name: str, known: Iterable[str], otherwise: str) -> str:
         return suggest(name, known, otherwise) if len(self.errors) < MAX_SUGGESTIONS else otherwise
+
+
+def _built_in(catalogue: Catalogue) -> dict[str, frozenset[str]]:
+    """Return the built-in blocs that the bundle names and does not define. The others are left out, so that the digest
+    of a policy does not depend on blocs that the policy does not use."""
+    named = {
+        name
+        for entries in catalogue.entries.values()
+        for entry in entries
+        for _, kind, name in entry.references
+        if kind == fields.PLACE
+    }
+    return {name: BLOCS[name] for name in named & BLOCS.keys() - catalogue.names.get("Bloc", {}).keys()}
 
 
 def _country_of(subdivision: str) -> str:

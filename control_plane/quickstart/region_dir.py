@@ -173,7 +173,7 @@ def write_region_dir(
     found = RegionDir(path, region, choose_ports(host), host)
     key = f"psk-{secrets.token_urlsafe(32)}"
     models = list(dict.fromkeys(model for engine in engines for model in engine.models))
-    bundle = starter_bundle({region: place}, models, sha256(key.encode()).hexdigest())
+    bundle = starter_bundle({region: place}, models, {None: sha256(key.encode()).hexdigest()})
     compile_bundle(bundle)
     try:
         for folder in (path, path / "secrets", found.policy):

@@ -1,4 +1,4 @@
-"""The policy bundle with which a fleet starts: its regions, its models, and one tenant."""
+"""The policy bundle with which a fleet starts: its regions, its models, and its tenants."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import yaml
 
 from control_plane.policy.kinds import API_VERSION
 from control_plane.quickstart.places import Place
+from penstock.policy.geography import BLOCS
 
 DATA_CLASS = "open"
 TENANT = "everybody"
@@ -29,32 +30,66 @@ def models_file(models: Sequence[str]) -> str:
     )
 
 
-def starter_bundle(regions: Mapping[str, Place], models: Sequence[str], key_digest: str) -> dict[str, str]:
+def starter_bundle(
+    regions: Mapping[str, Place], models: Sequence[str], key_digests: Mapping[str | None, str]
+) -> dict[str, str]:
     """Return the files of a bundle by name.
 
     Args:
         regions: the place of each region by name.
         models: names of the models that the engines serve.
-        key_digest: SHA-256 of the tenant's API key, hexadecimal.
+        key_digests: SHA-256 (hexadecimal) of each tenant's API key, by the country or bloc that its requests stay in;
+            by None that of the tenant whose requests may be served anywhere.
     """
     files = {f"region-{name}.yaml": region_file(name, place) for name, place in regions.items()}
     files["models.yaml"] = models_file(models)
     files["tenants.yaml"] = _documents(
         "Who sends requests. Residency rules (kind: ResidencyRule) decide by data class where they may be served.",
-        {"kind": "DataClass", "name": DATA_CLASS},
-        {"kind": "Tenant", "name": TENANT, "data_class": DATA_CLASS, "key_digests": [key_digest]},
+        *(document for place, digest in key_digests.items() for document in _tenant(place, digest)),
     )
-    if len(regions) == 1:
-        files["accepted-losses.yaml"] = _documents(
-            "Remove this file when there is a second region.",
-            {
-                "kind": "AcceptedLoss",
-                "name": "only-region",
-                "regions": list(regions),
-                "because": "There is one region; requests are refused while it is lost.",
-            },
-        )
+    kept = [place for place in key_digests if place is not None]
+    if kept:
+        files["residency.yaml"] = _documents("Where requests may be served, by data class.", *map(_rule, kept))
+    losses = {"only-region": list(regions)} | {f"only-region-in-{p.lower()}": _regions_in(p, regions) for p in kept}
+    accepted = [_accepted_loss(name, alone) for name, alone in losses.items() if len(alone) == 1]
+    if accepted:
+        files["accepted-losses.yaml"] = _documents("Remove each document when there is a second region.", *accepted)
     return files
+
+
+def tenant_name(place: str | None) -> str:
+    """Return the name of the tenant whose requests stay in a country or bloc, or may be served anywhere (None)."""
+    return TENANT if place is None else place.lower()
+
+
+def _tenant(place: str | None, key_digest: str) -> Sequence[Mapping[str, Any]]:
+    name, data_class = tenant_name(place), DATA_CLASS if place is None else place.lower()
+    return (
+        {"kind": "DataClass", "name": data_class},
+        {"kind": "Tenant", "name": name, "data_class": data_class, "key_digests": [key_digest]},
+    )
+
+
+def _rule(place: str) -> Mapping[str, Any]:
+    return {
+        "kind": "ResidencyRule",
+        "name": f"{place.lower()}-stays",
+        "match": {"data_classes": [place.lower()]},
+        "allow": {"jurisdictions": [place]},
+    }
+
+
+def _regions_in(place: str, regions: Mapping[str, Place]) -> list[str]:
+    return [name for name, region in regions.items() if region.country in BLOCS.get(place, {place})]
+
+
+def _accepted_loss(name: str, regions: Sequence[str]) -> Mapping[str, Any]:
+    return {
+        "kind": "AcceptedLoss",
+        "name": name,
+        "regions": list(regions),
+        "because": "There is one region; requests are refused while it is lost.",
+    }
 
 
 def _documents(comment: str, *documents: Mapping[str, Any]) -> str:

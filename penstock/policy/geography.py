@@ -1,8 +1,10 @@
-"""Locations, country codes, and estimated round trips between locations."""
+"""Locations, country codes, blocs of countries, and estimated round trips between locations."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import asin, cos, radians, sin, sqrt
+from typing import Final
 
 import msgspec
 
@@ -34,6 +36,25 @@ _OFFICIALLY_ASSIGNED = """
 # XK is user-assigned, not part of ISO 3166-1; GeoIP databases return it for Kosovo.
 COUNTRIES = frozenset(_OFFICIALLY_ASSIGNED.split()) | {"XK"}
 """Accepted country codes: ISO 3166-1 alpha-2 as officially assigned, and XK."""
+
+# The 27 member states: https://european-union.europa.eu/principles-countries-history/eu-countries_en
+_MEMBER_STATES = "AT BE BG CY CZ DE DK EE ES FI FR GR HR HU IE IT LT LU LV MT NL PL PT RO SE SI SK"
+_EU = frozenset(_MEMBER_STATES.split())
+
+BLOCS: Final[Mapping[str, frozenset[str]]] = {
+    "EU": _EU,
+    # Parts of member states that have codes of their own in ISO 3166-1, and so in GeoIP databases, where EU law applies
+    # (Articles 349 and 355 TFEU): Aland, French Guiana, Guadeloupe, Saint Martin, Martinique, Reunion, Mayotte.
+    "EU-TERRITORIES": frozenset(["AX", "GF", "GP", "MF", "MQ", "RE", "YT"]),
+    # The EU, and the EFTA states that the EEA Agreement joins to it: https://www.efta.int/eea
+    "EEA": _EU | {"IS", "LI", "NO"},
+    # https://www.efta.int/about-efta
+    "EFTA": frozenset(["CH", "IS", "LI", "NO"]),
+    # https://www.gcc-sg.org/en-us/AboutGCC/MemberStates
+    "GCC": frozenset(["AE", "BH", "KW", "OM", "QA", "SA"]),
+}
+"""Blocs that every bundle has, by name: their countries (ISO 3166-1 alpha-2). Only unions of states by treaty: lists
+that an authority changes, such as countries of adequate protection (Article 45 GDPR), belong in a bundle."""
 
 
 class Location(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -19,7 +19,7 @@ TENANTS = tuple(f"tenant-{number:02d}" for number in range(20))
 def write_bundle(directory: Path) -> None:
     """Write the bundle."""
     directory.mkdir()
-    for name in ("blocs.yaml", "data-classes.yaml", "failover.yaml", "spillover.yaml"):
+    for name in ("data-classes.yaml", "failover.yaml", "spillover.yaml"):
         (directory / name).write_text(read_folder(PLANET)[name])
     documents = [
         f"kind: Region\nname: {name}\ncity: City {number}\ncountry: {('DE', 'ES', 'US', 'JP')[number % 4]}\n"

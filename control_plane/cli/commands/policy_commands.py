@@ -239,24 +239,29 @@ def init(
         list[str], typer.Option(help="NAME=PLACE of a region: a country (DE) or time zone (Europe/Berlin); repeatable.")
     ],
     model: Annotated[list[str], typer.Option(help="Name of a model that engines serve; repeatable.")],
+    stay_in: Annotated[
+        list[str] | None,
+        typer.Option(help="Add a tenant whose requests stay in this country or bloc (EU, EEA, ...); repeatable."),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write a starter bundle: regions, models, and one tenant, whose API key is printed once."""
+    """Write a starter bundle: regions, models, and tenants, whose API keys are printed once."""
     import secrets
     from hashlib import sha256
 
     from control_plane.policy.compiler import compile_bundle
     from control_plane.quickstart.places import UnknownPlace, place_named
-    from control_plane.quickstart.starter_bundle import TENANT, starter_bundle
+    from control_plane.quickstart.starter_bundle import starter_bundle, tenant_name
 
     with exit_on_error("policy init"):
         if directory.exists() and any(directory.iterdir()):
             raise UsageFault(f"{directory} is not empty; name a new folder")
         named = {each.partition("=")[0]: each.partition("=")[2] for each in region}
-        key = f"psk-{secrets.token_urlsafe(32)}"
+        keys = {place: f"psk-{secrets.token_urlsafe(32)}" for place in (None, *(stay_in or ()))}
+        digests = {place: sha256(key.encode()).hexdigest() for place, key in keys.items()}
         try:
             places = {name: place_named(place) for name, place in named.items()}
-            files = starter_bundle(places, list(dict.fromkeys(model)), sha256(key.encode()).hexdigest())
+            files = starter_bundle(places, list(dict.fromkeys(model)), digests)
             compile_bundle(files)
         except UnknownPlace as error:
             raise UsageFault(str(error)) from None
@@ -265,11 +270,13 @@ def init(
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (directory / name).write_text(text, encoding="utf-8")
+    tenants = {tenant_name(place): key for place, key in keys.items()}
     if output is Output.JSON:
-        print_json({"directory": str(directory), "files": sorted(files), "tenant": TENANT, "api_key": key})
+        print_json({"directory": str(directory), "files": sorted(files), "api_keys": tenants})
     else:
         print(f"wrote {', '.join(sorted(files))} to {directory}")
-        print(f"API key of the tenant {TENANT}, which is stored nowhere: {key}")
+        for tenant, key in tenants.items():
+            print(f"API key of the tenant {tenant}, which is stored nowhere: {key}")
         print(f"next: penstock policy verify {directory}")
 
 

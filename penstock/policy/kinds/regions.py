@@ -53,7 +53,8 @@ class Region(PolicyStruct, frozen=True):
 
 
 class Bloc(PolicyStruct, frozen=True):
-    """A named group of countries, such as the EU."""
+    """A named group of countries. EU, EU-TERRITORIES, EEA, EFTA and GCC are built in; a document of one of these names
+    takes the place of the built-in bloc."""
 
     name: BlocName
     """Unique name, such as `EU`; must not be the code of a country."""

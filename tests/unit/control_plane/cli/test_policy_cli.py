@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from control_plane.cli import demand_file
+from control_plane.policy.compiler import compile_bundle
+from control_plane.policy.folder import read_folder
 from control_plane.policy.schema import schema_text
 from tests.support.cli import run
 from tests.support.git_repositories import PolicyRepository, bundle_files, git_over_http
@@ -196,24 +198,33 @@ def test_every_policy_command_is_registered_under_its_name() -> None:
 def test_init_writes_a_bundle_that_verify_accepts(tmp_path: Path) -> None:
     bundle = tmp_path / "new"
     regions = ["--region", "eu-de=DE", "--region", "asia-tokyo=Asia/Tokyo"]
-    result = run("policy", "init", str(bundle), *regions, "--model", "m", "-o", "json")
+    stay = ["--stay-in", "EEA", "--stay-in", "JP"]
+    result = run("policy", "init", str(bundle), *regions, *stay, "--model", "m", "-o", "json")
     assert result.exit_code == 0, result.stderr
-    assert msgspec.json.decode(result.stdout)["api_key"].startswith("psk-")
+    keys = msgspec.json.decode(result.stdout)["api_keys"]
+    assert (set(keys), len(set(keys.values()))) == ({"everybody", "eea", "jp"}, 3)
     assert run("policy", "verify", str(bundle)).exit_code == 0
+    rules = {rule.name: rule.allow for rule in compile_bundle(read_folder(bundle)).residency}
+    assert rules == {"eea-stays": {"eu-de"}, "jp-stays": {"asia-tokyo"}}
     again = run("policy", "init", str(bundle), *regions, "--model", "m")
     assert "is not empty; name a new folder" in again.stderr
 
 
 @pytest.mark.parametrize(
-    ("region", "model", "message"),
+    ("region", "model", "place", "message"),
     [
-        ("eu=Nowhere", "m", "Nowhere is no country and no time zone"),
-        ("Eu=DE", "m", "use 1 to 63 lower-case letters"),
-        ("eu=DE", "/m", "models.yaml"),
+        ("eu=Nowhere", "m", "EU", "Nowhere is no country and no time zone"),
+        ("Eu=DE", "m", "EU", "use 1 to 63 lower-case letters"),
+        ("eu=DE", "/m", "EU", "models.yaml"),
+        ("eu=DE", "m", "EUU", "EUU is not a country or bloc; did you mean EU?"),
+        ("eu=DE", "m", "GCC", "allows no region"),
     ],
 )
-def test_init_refuses_invalid_names_and_writes_nothing(tmp_path: Path, region: str, model: str, message: str) -> None:
-    result = run("policy", "init", str(tmp_path / "new"), "--region", region, "--model", model)
+def test_init_refuses_invalid_names_and_writes_nothing(
+    tmp_path: Path, region: str, model: str, place: str, message: str
+) -> None:
+    options = ("--region", region, "--model", model, "--stay-in", place)
+    result = run("policy", "init", str(tmp_path / "new"), *options)
     assert result.exit_code == 2
     assert message in result.stderr
     assert not (tmp_path / "new").exists()

@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from control_plane.policy import references
 from control_plane.policy.compiler import compile_bundle, compile_revision
+from penstock.policy.geography import BLOCS, COUNTRIES
 from penstock.policy.kinds.models import Cost, CostUnit, ModelVersions, Version
 from penstock.policy.kinds.regions import EntryMap
 from penstock.policy.kinds.tenants import Quota
@@ -59,6 +61,34 @@ def test_blocs_are_expanded_to_countries_and_regions() -> None:
     assert rule.allow == {"eu-de"}
     assert policy.regions["eu-de"].jurisdictions == {"DE", "EU", "EEA"}
     assert policy.regions["us-east"].jurisdictions == {"US"}
+
+
+def test_a_built_in_bloc_needs_no_document_and_a_bloc_of_the_bundle_takes_precedence() -> None:
+    without = BUNDLE | {"places.yaml": BUNDLE["places.yaml"].partition("---\napiVersion: penstock/v1\nkind: Bloc")[0]}
+    policy = compile_bundle(without)
+    (rule,) = policy.residency
+    assert rule.client_countries == BLOCS["EEA"]
+    assert rule.allow == {"eu-de"}
+    assert policy.regions["eu-de"].jurisdictions == {"DE", "EU", "EEA"}
+    own = without | {"blocs.yaml": "apiVersion: penstock/v1\nkind: Bloc\nname: EU\nmembers: [US]\n"}
+    policy = compile_bundle(own)
+    (rule,) = policy.residency
+    assert rule.allow == {"us-east"}
+    assert rule.client_countries == BLOCS["EEA"], "the definition of one bloc changes no other built-in one"
+    error = "blocs.yaml:4: members[0]: XX is not a country or bloc"
+    assert any(error in each for each in refused({**own, "blocs.yaml": own["blocs.yaml"].replace("US", "XX")}))
+
+
+def test_blocs_that_a_bundle_does_not_use_leave_its_digest_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = compile_bundle(BUNDLE).digest()
+    monkeypatch.setattr(references, "BLOCS", {"DACH": frozenset({"DE"})})
+    assert compile_bundle(BUNDLE).digest() == before
+
+
+def test_built_in_blocs_have_only_countries() -> None:
+    assert frozenset().union(*BLOCS.values()) <= COUNTRIES
+    assert not BLOCS.keys() & COUNTRIES
+    assert len(BLOCS["EU"]) == 27
 
 
 def test_an_entry_map_expands_blocs_and_keeps_the_order_of_its_regions() -> None:

@@ -73,7 +73,7 @@ REFERENCES = [
     ("residency.yaml", "countries: [EEA]", "subdivisions: [UK-ENG]", "residency.yaml:7: match.subdivisions[0]: UK is not a country; the United Kingdom is GB in ISO 3166-1"),
     ("residency.yaml", "countries: [EEA]", "countries: [EEA, UK]", "residency.yaml:7: match.countries[1]: UK is not a country or bloc; the United Kingdom is GB in ISO 3166-1"),
     ("residency.yaml", "countries: [EEA]", "countries: [de]", "residency.yaml:7: match.countries[0]: de is not a country or bloc; write DE, in capitals"),
-    ("residency.yaml", "countries: [EEA]", "countries: [Germany]", "residency.yaml:7: match.countries[0]: Germany is not a country or bloc; use one of EEA, EU"),
+    ("residency.yaml", "countries: [EEA]", "countries: [Germany]", "residency.yaml:7: match.countries[0]: Germany is not a country or bloc; use one of EEA, EFTA, EU, EU-TERRITORIES, GCC"),
     ("residency.yaml", "jurisdictions: [EU]", "regions: [eu-dd]", "residency.yaml:9: allow.regions[0]: there is no Region eu-dd; did you mean eu-de?"),
     ("residency.yaml", "jurisdictions: [EU]", "jurisdictions: [JP]", "residency.yaml:8: allow: allows no region; name a region of this bundle, or a jurisdiction of one"),
     ("places.yaml", "country: US", "country: USA", "places.yaml:15: country: USA is not a country; use its ISO 3166-1 alpha-2 code, such as DE"),
