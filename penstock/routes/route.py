@@ -189,8 +189,8 @@ class Route(PolicyStruct, frozen=True, omit_defaults=True):
     """Location of an identifier that the client chose: a JSON pointer into the body, or `?name` for a query parameter.
     The first endpoint that accepts such a request is preferred for all other requests with the same identifier."""
     previous_object: Place = ""
-    """JSON pointer to the identifier of an earlier object in a request that creates one: the endpoint that has the
-    earlier object is preferred."""
+    """JSON pointer to the identifier of an earlier object in a request that creates one. Only the endpoint that created
+    the earlier object for the same tenant serves the request; beside `client_object`, the pointer is not read."""
     occupies_slot: bool = True
     """Whether a request occupies a slot of its endpoint. false is for a WebSocket that only carries notifications."""
     offered: bool = True
@@ -204,6 +204,11 @@ class Route(PolicyStruct, frozen=True, omit_defaults=True):
     def creates_objects(self) -> bool:
         """Whether a response contains the identifier of a new object."""
         return self.object_id.startswith("/")
+
+    @property
+    def continues_objects(self) -> bool:
+        """Whether a request may continue from an earlier object."""
+        return self.previous_object != "" and not self.client_object
 
     @property
     def object_parameter(self) -> str:

@@ -29,8 +29,10 @@ class ObjectRequest(NamedTuple):
 
     model: str
     is_for_object: bool
-    """Whether the request is for the object itself, which no other endpoint has. Otherwise the request generates from
-    the object, and may be sent to another endpoint."""
+    """Whether the request is for the object itself, and generates nothing."""
+    needs_object: bool
+    """Whether only the endpoint that has the object can serve the request: a request for the object itself, or one that
+    continues from it. Otherwise another endpoint may serve the request."""
     occupies_slot: bool
     forwarded: bool
     """Whether an agent of another region forwarded the request; such a request is never forwarded again."""
@@ -66,13 +68,14 @@ def region_with_object(
         return tried[location.region]
     if request.forwarded:
         return Reason.NOT_FOUND
-    if request.needs_room:
+    if request.needs_room and not request.needs_object:
         if not is_usable(view) or not view.ready or view.credits <= 0:
             return Reason.SATURATED
     elif view.state in _UNREACHABLE_STATES:
-        # Only this region can serve the request, so the request needs neither a share nor a spill credit.
         return Reason.UNREACHABLE
-    return RegionChoice(location.region, ArcReason.SPILLOVER, spends_credit=request.needs_room)
+    # A request that only this region can serve needs neither a share nor a spill credit. It waits in the queue there.
+    spends_credit = request.needs_room and not request.needs_object
+    return RegionChoice(location.region, ArcReason.SPILLOVER, spends_credit)
 
 
 def why_not_at_endpoint(
@@ -93,6 +96,10 @@ def why_not_at_endpoint(
         if not view.ready:
             return Reason.ENDPOINT_NOT_READY
         return Reason.SATURATED if view.in_flight >= view.limit + BEYOND_LIMIT else None
+    if request.needs_object and excluded:
+        return failed or Reason.ENDPOINT_NOT_READY
+    if request.needs_object and not view.ready:
+        return Reason.ENDPOINT_NOT_READY
     if request.occupies_slot:
         return Reason.SATURATED if not may_start or excluded or not view.takes_more else None
     return Reason.ENDPOINT_NOT_READY if excluded or not view.ready else None

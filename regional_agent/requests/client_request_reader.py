@@ -24,7 +24,13 @@ from regional_agent.requests.authorization import Authorization, Sender, model_n
 from regional_agent.requests.classify import RequestFields
 from regional_agent.requests.model_name import can_replace_model, replace_model, request_fields
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.requests.requested_object import NO_OBJECT, is_for_object, location_at, prefer_object
+from regional_agent.requests.requested_object import (
+    NO_OBJECT,
+    earlier_object,
+    is_for_object,
+    location_at,
+    prefer_object,
+)
 from regional_agent.requests.work_estimate import session_of, work_estimate_of
 from regional_agent.telemetry.demand_meter import DemandMeter
 
@@ -95,7 +101,9 @@ class ClientRequestReader:
             refusal = refuse_route(principal, request)
             if refusal is not None:
                 return refusal
+        route = request.route
         location: ObjectLocation | None = None
+        earlier: ObjectLocation | None = None
         versions: ModelVersions | None = None
         fields: RequestFields | Refusal
         if reader is not None and is_for_object(request, reader):
@@ -107,15 +115,22 @@ class ClientRequestReader:
             fields = request_fields(request)
         if not isinstance(fields, RequestFields):
             return fields
+        if route is not None and route.previous_object and route.continues_objects:
+            found = earlier_object(self.objects, request, route, tenant.name, now)
+            if isinstance(found, Refusal):
+                return found
+            earlier = found
         asked_for = fields.model
         if policy.versions and location is None:
             versions = versions_of(policy, asked_for)
         if versions is not None:
             if not permits_name(principal.models, asked_for):
                 return model_not_found(asked_for)
-            fields = self._version(versions, tenant, request, fields)
+            fields = self._version(versions, tenant, request, fields, earlier)
             if not isinstance(fields, RequestFields):
                 return fields
+        if earlier is not None and _has_fallen_back(policy, fields.model, earlier):
+            fields = replace_model(request, earlier.model) or fields
         mask = sender.masks.get(fields.model) or authorization.mask(policy, fields.model, principal, facts)
         adapter = ""
         if not isinstance(mask, Mask) and mask.reason is _MODEL_NOT_FOUND:
@@ -131,7 +146,7 @@ class ClientRequestReader:
             return mask
         if location is not None and location.region not in mask.permitted.regions:
             return Refusal(Reason.NO_PERMITTED_REGION, f"residency forbids {location.region}, which has the object")
-        model, route = policy.models[fields.model], request.route
+        model = policy.models[fields.model]
         # One object for all requests: look-ups compare it by identity, and its hash is computed once.
         fields.model = model.name
         estimate = work_estimate_of(request, fields, facts.tenant, model.cost, self._expectations)
@@ -166,7 +181,9 @@ class ClientRequestReader:
             context.asked_for = asked_for
             if location is not None:
                 context.object_location = location
-            elif route is not None and (route.previous_object or route.client_object):
+            elif earlier is not None:
+                context.object_location, context.may_fall_back = earlier, False
+            elif route is not None and route.client_object:
                 prefer_object(self.objects, context, now)
             self._demand.offered(fields.model, mask.permitted, facts.location.country)
         except BaseException:
@@ -205,9 +222,15 @@ class ClientRequestReader:
         return True
 
     def _version(
-        self, versions: ModelVersions, tenant: Tenant, request: Request, fields: RequestFields
+        self,
+        versions: ModelVersions,
+        tenant: Tenant,
+        request: Request,
+        fields: RequestFields,
+        earlier: ObjectLocation | None,
     ) -> RequestFields | Refusal:
-        """Rewrite the request for the model version that serves it; a session always maps to the same version."""
+        """Rewrite the request for the model version that serves it: that of the object from which the request continues
+        (`earlier`), else that of its session, which does not change."""
         version = model_of_tier(versions, tenant)
         if not can_replace_model(request):
             if version is not None:
@@ -218,6 +241,8 @@ class ClientRequestReader:
                 return fields
             names = ", ".join(each.model for each in versions.versions)
             return Refusal(Reason.BAD_REQUEST, f"{fields.model} has several versions; request one of them: {names}")
+        if version is None and earlier is not None and any(each.model == earlier.model for each in versions.versions):
+            version = earlier.model
         if version is None:
             session = session_of(request, fields)
             if session:
@@ -231,6 +256,12 @@ class ClientRequestReader:
             Reason.BAD_REQUEST,
             "the body's model name is repeated or contains escapes; send it once, without escapes",
         )
+
+
+def _has_fallen_back(policy: Policy, model: str, earlier: ObjectLocation) -> bool:
+    """Whether the fallback of a model created the object from which a request for the model continues."""
+    asked = policy.models.get(model)
+    return asked is not None and asked.fallback == earlier.model
 
 
 def _trace_ids(rng: Random) -> list[str]:

@@ -20,7 +20,13 @@ from regional_agent.requests.authorization import NO_POLICY, Authorization
 from regional_agent.requests.classify import RequestFields
 from regional_agent.requests.model_name import request_fields
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.requests.requested_object import NO_OBJECT, is_for_object, location_at, prefer_object
+from regional_agent.requests.requested_object import (
+    NO_OBJECT,
+    earlier_object,
+    is_for_object,
+    location_at,
+    prefer_object,
+)
 from regional_agent.requests.work_estimate import work_estimate_of
 
 DEFAULT_COST: Final = Cost()
@@ -87,6 +93,11 @@ class ForwardedRequestReader:
             location = location_at(self.objects, request, reader.object_parameter, route_context.tenant, now)
             if location is None or location.region != self._region or location.model != route_context.model:
                 return Refusal(Reason.NOT_FOUND, NO_OBJECT)
+        elif route is not None and route.continues_objects:
+            earlier = earlier_object(self.objects, request, route, route_context.tenant, now)
+            if isinstance(earlier, Refusal):
+                return earlier
+            location = earlier
         fields = request_fields(request)
         if isinstance(fields, Refusal):
             fields = RequestFields(route_context.model)
@@ -104,7 +115,7 @@ class ForwardedRequestReader:
         context.route_context = route_context
         if location is not None:
             context.object_location = location
-        elif route is not None and (route.previous_object or route.client_object):
+        elif route is not None and route.client_object:
             prefer_object(self.objects, context, now)
         context.extends_text = route_context.extends_text
         max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.max_wait_s

@@ -150,6 +150,15 @@ class RequestContext:
         return reader is not None and reader.object_parameter != "" and self.object_location is not None
 
     @property
+    def needs_object(self) -> bool:
+        """Whether only the endpoint that has the request's object can serve the request: one for the object itself, or
+        one that continues from it. An endpoint is only preferred for an identifier that the client chose."""
+        if self.object_location is None:
+            return False
+        route = self.request.route
+        return self.is_for_object or (route is not None and route.continues_objects)
+
+    @property
     def is_repeatable(self) -> bool:
         """Whether the request may be sent again if an engine may have begun to process it."""
         route = self.request.route

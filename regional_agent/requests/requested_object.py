@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.routes.object_locations import ObjectLocation
+from penstock.routes.route import Route
 from penstock.routes.route_reader import RouteReader
+from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.requests.request_context import RequestContext
@@ -27,9 +29,21 @@ def location_at(objects: KnownObjects, request: Request, place: str, tenant: str
 
 
 def prefer_object(objects: KnownObjects, context: RequestContext, now: float) -> None:
-    """Set the location of the earlier object that a request names, or of the object that the client named."""
+    """Set the location of the object that the client named."""
     request, route, tenant = context.request, context.request.route, context.facts.tenant
     assert route is not None
-    if route.client_object:
-        context.client_object = object_in(request, route.client_object) or ""
-    context.object_location = location_at(objects, request, route.client_object or route.previous_object, tenant, now)
+    context.client_object = object_in(request, route.client_object) or ""
+    context.object_location = location_at(objects, request, route.client_object, tenant, now)
+
+
+def earlier_object(
+    objects: KnownObjects, request: Request, route: Route, tenant: str, now: float
+) -> ObjectLocation | Refusal | None:
+    """Return the location of the object from which a request continues; None if the request names none.
+
+    An identifier that is unknown is refused: it may be that of another tenant, and engines check no tenant.
+    """
+    object_id = object_in(request, route.previous_object)
+    if object_id is None:
+        return None
+    return objects.find(tenant, object_id, now) or Refusal(Reason.NOT_FOUND, NO_OBJECT)

@@ -371,10 +371,14 @@ def _entry(waiter: Waiter, size_bytes: int, max_wait_s: float) -> QueueEntry:
 def _group(waiter: Waiter) -> str:
     """The group of a request: requests of one residency class may use the same endpoints and regions.
 
-    Long prompts are groups of their own, since an endpoint with room may take a short prompt and no long one.
+    Long prompts are groups of their own, since an endpoint with room may take a short prompt and no long one. So are
+    the requests that only the endpoint with their object can serve.
     """
     context = waiter.context
     name = context.residency.permitted.name
+    location = context.object_location
+    if location is not None and context.needs_object:
+        return f"{name}, at {location.endpoint}"
     return f"{name}, long prompts" if is_long(context.estimate) else name
 
 

@@ -101,7 +101,7 @@ class Router:
             at_object = self._object_target(context, location, now, in_turn=in_turn)
         if isinstance(at_object, (LocalAttempt, ForwardedAttempt)):
             target: Attempt | Refusal = at_object
-        elif location is not None and context.is_for_object:
+        elif location is not None and context.needs_object:
             target = refuse_object(location, at_object, self.queue.wait_s(context.model))
         elif context.route_context is None:
             target = self._target_from_origin(context, now, in_turn=in_turn)
@@ -116,6 +116,8 @@ class Router:
 
         A forwarded request leaves in any case: its origin knows the other regions.
         """
+        if context.needs_object:
+            return False
         if context.route_context is not None or self.local.endpoints.pool(context.model).ready > 0:
             return True
         permitted = context.residency.permitted
@@ -131,6 +133,9 @@ class Router:
         """
         if context.is_for_object:
             return self._saturated(context, "requests for an object are not queued", now)
+        location = context.object_location
+        if location is not None and location.region != self.region and context.needs_object:
+            return self._saturated(context, f"the request was queued in {location.region}, which has the object", now)
         if context.attempts >= MAX_ATTEMPTS:
             return self._saturated(context, f"{MAX_ATTEMPTS} attempts were rejected", now)
         if not self.local.endpoints.pool(context.model).ready and not self.awaits_endpoint(context):
@@ -173,14 +178,19 @@ class Router:
     ) -> Attempt | Reason:
         """Return a target in the region that has an object, or the reason why there is no target."""
         is_forwarded = context.route_context is not None
-        request = ObjectRequest(context.model, context.is_for_object, occupies_slot(context), is_forwarded)
+        needs_object = context.needs_object
+        request = ObjectRequest(
+            context.model, context.is_for_object, needs_object, occupies_slot(context), is_forwarded
+        )
         view = self._peers.view(location.region, context.model, now)
         permitted = context.residency.permitted
         where = region_with_object(request, location, permitted, self.region, view, context.tried_regions)
         if not isinstance(where, RegionChoice):
             return where
         if where.region == self.region:
-            may_start = (is_forwarded or self._plans_home(context)) and (in_turn or not self.queue.must_queue(context))
+            may_start = (needs_object or is_forwarded or self._plans_home(context)) and (
+                in_turn or not self.queue.must_queue(context)
+            )
             return self.local.at_object(context, request, location.endpoint, now, in_turn=may_start)
         return self._peers.forward(context, where)
 

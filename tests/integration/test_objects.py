@@ -14,8 +14,10 @@ import msgspec
 import pytest
 
 from penstock.health.region_health import RegionState
+from penstock.policy.kinds.models import ModelVersions, Version
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routing.weighted_sampler import samplers_of
+from regional_agent.endpoints.endpoint import Endpoint
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import SSE_HEAD, ask, chunk, code
 from tests.support.planet import MODEL, plan
@@ -85,16 +87,54 @@ async def request(agent: Agent, method: str, path: str, *headers: str) -> Answer
     return answer
 
 
+async def proceed(agent: Agent, object_id: str, *headers: str, **fields: Any) -> Answer:
+    """Create an object that continues from an earlier one."""
+    body = json.dumps({"model": MODEL, "input": "hello", "previous_response_id": object_id, **fields}).encode()
+    return await ask(agent, *headers, body=body, path=RESPONSES)
+
+
+def holder_of(agent: Agent, object_id: str) -> Endpoint:
+    """Return the endpoint of a pair that has an object."""
+    pool = agent.endpoints.pool(MODEL)
+    return next(each for each in pool.endpoints if (each.name == "gpu-0") == object_id.startswith("first"))
+
+
+def escaped(text: str) -> str:
+    """Return a JSON string of which each character is escaped."""
+    return '"' + "".join(f"\\u{ord(character):04x}" for character in text) + '"'
+
+
+def with_tenants(agent: Agent) -> tuple[str, str]:
+    """Give the fleet two tenants; returns the header with the API key of each."""
+    tenants = {
+        name: msgspec.structs.replace(tenant, key_digests=(sha256(name.encode()).hexdigest(),))
+        for name, tenant in agent.config.policy.tenants.items()
+        if name == "open"
+    }
+    tenants["other"] = msgspec.structs.replace(
+        tenants["open"], name="other", key_digests=(sha256(b"other").hexdigest(),)
+    )
+    agent.config.policy = msgspec.structs.replace(agent.config.policy, tenants=tenants, anonymous_tenant=None)
+    return "Authorization: Bearer open", "Authorization: Bearer other"
+
+
 @asynccontextmanager
 async def pair(directory: Path, **fields: Any) -> AsyncIterator[Agent]:
     """Run an agent with two engines."""
+    async with engines_behind_agent(directory, **fields) as (agent, _):
+        yield agent
+
+
+@asynccontextmanager
+async def engines_behind_agent(directory: Path, **fields: Any) -> AsyncIterator[tuple[Agent, list[ScriptedEngine]]]:
+    """Run an agent with two engines, and return the engines too."""
     split = fields.pop("split", False)
     async with (
         engine(keeps("first", split=split)) as first,
         engine(keeps("second", split=split)) as second,
         running_agent(directory, [first.address, second.address], **fields) as agent,
     ):
-        yield agent
+        yield agent, [first, second]
         await until(lambda: agent.held() == 0)
 
 
@@ -119,16 +159,7 @@ async def test_every_request_reaches_the_endpoint_that_created_the_object(
 
 async def test_unknown_objects_and_those_of_other_tenants_are_not_found(tmp_path: Path) -> None:
     async with pair(tmp_path) as agent:
-        tenants = {
-            name: msgspec.structs.replace(tenant, key_digests=(sha256(name.encode()).hexdigest(),))
-            for name, tenant in agent.config.policy.tenants.items()
-            if name == "open"
-        }
-        tenants["other"] = msgspec.structs.replace(
-            tenants["open"], name="other", key_digests=(sha256(b"other").hexdigest(),)
-        )
-        agent.config.policy = msgspec.structs.replace(agent.config.policy, tenants=tenants, anonymous_tenant=None)
-        ours, theirs = "Authorization: Bearer open", "Authorization: Bearer other"
+        ours, theirs = with_tenants(agent)
         path = f"{RESPONSES}/{await create(agent, ours)}"
         assert (await request(agent, "GET", path, ours)).status == 200
         for method, target, key in (
@@ -149,8 +180,121 @@ async def test_a_previous_response_is_continued_where_it_is(tmp_path: Path) -> N
         for _ in range(8):
             last = await create(agent, previous_response_id=last)
             assert last.partition("-")[0] == home
-        assert await create(agent, previous_response_id="resp_unknown")
         assert await create(agent, previous_response_id=None)
+
+
+async def test_unknown_responses_and_those_of_other_tenants_are_not_continued(tmp_path: Path) -> None:
+    async with engines_behind_agent(tmp_path) as (agent, engines):
+        ours, theirs = with_tenants(agent)
+        last = await create(agent, ours)
+        sent = sum(len(each.requests) for each in engines)
+        for object_id in (last, "resp_unknown", "", "x" * 300):
+            for written in (json.dumps(object_id), escaped(object_id)):
+                body = b'{"model": "%b", "previous_response_id": %b}' % (MODEL.encode(), written.encode())
+                answer = await ask(agent, theirs, body=body, path=RESPONSES)
+                assert (answer.status, code(answer.body)) == (404, "not_found"), object_id
+        assert sum(len(each.requests) for each in engines) == sent
+        assert (await proceed(agent, last, ours)).status == 200
+
+
+async def test_what_continues_a_response_waits_for_its_full_endpoint(tmp_path: Path) -> None:
+    async with pair(tmp_path, slots=1, queue=0) as agent:
+        last = await create(agent)
+        holder = holder_of(agent, last)
+        holder.take(0, 0)
+        waiting = [asyncio.create_task(proceed(agent, last)) for _ in range(3)]
+        await until(lambda: agent.waiting() == 3)
+        # Requests without an object pass those that wait for the full endpoint.
+        others = [await asyncio.wait_for(create(agent), 10) for _ in range(3)]
+        assert not any(other.startswith(last[:4]) for other in others)
+        assert agent.waiting() == 3
+        holder.give_back(0, 0)
+        agent.queue.room_appeared()
+        answers = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        assert {(answer.status, json.loads(answer.body)["id"].partition("-")[0]) for answer in answers} == {
+            (200, last.partition("-")[0])
+        }
+
+
+async def test_what_continues_a_response_is_refused_after_its_wait(tmp_path: Path) -> None:
+    async with pair(tmp_path, slots=1, queue=0) as agent:
+        last = await create(agent)
+        model = agent.config.policy.models[MODEL]
+        queueing = msgspec.structs.replace(model.queueing, max_wait_s=0.2)
+        models = {MODEL: msgspec.structs.replace(model, queueing=queueing)}
+        agent.config.policy = msgspec.structs.replace(agent.config.policy, models=models)
+        holder = holder_of(agent, last)
+        holder.take(0, 0)
+        answer = await asyncio.wait_for(proceed(agent, last), 10)
+        assert (answer.status, code(answer.body)) == (429, "saturated")
+        assert int(answer.headers["retry-after"]) >= 1
+        holder.give_back(0, 0)
+        assert (await proceed(agent, last)).status == 200
+
+
+async def test_what_continues_a_response_waits_in_the_region_that_has_it(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        pair(tmp_path / "server", region="eu-es", slots=1, queue=0) as server,
+        engine(keeps("near")) as near,
+        running_agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+    ):
+        last = await create(origin)
+        # The plan gives the region no share any more, and the region grants no credit.
+        here = plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0)
+        origin.config.samplers, origin.config.plan = samplers_of(here), here
+        assert (await create(origin)).startswith("near")
+        holder = holder_of(server, last)
+        holder.take(0, 0)
+        waiting = asyncio.create_task(proceed(origin, last))
+        await until(lambda: server.waiting() == 1)
+        holder.give_back(0, 0)
+        server.queue.room_appeared()
+        answer = await asyncio.wait_for(waiting, 10)
+        assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-es")
+        assert json.loads(answer.body)["id"].partition("-")[0] == last.partition("-")[0]
+        assert not origin.peers.spent
+        server.objects.here._by_tenant.clear()
+        answer = await proceed(origin, last)
+        assert (answer.status, code(answer.body)) == (404, "not_found")
+        origin.peers.states["eu-es"] = RegionState.FAILED
+        answer = await proceed(origin, last)
+        assert (answer.status, code(answer.body)) == (503, "none_ready")
+
+
+@pytest.mark.parametrize("status", [404, 500])
+async def test_an_error_of_the_endpoint_that_has_the_response_is_not_tried_elsewhere(
+    tmp_path: Path, status: int
+) -> None:
+    async def fails(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(_json(status, {"error": {"message": "the engine failed"}}))
+
+    async with engines_behind_agent(tmp_path) as (agent, engines):
+        last = await create(agent)
+        for each in engines:
+            each.script = fails
+        answer = await proceed(agent, last)
+        assert (answer.status, b"the engine failed" in answer.body) == (status, True)
+        assert sum(len(each.requests) for each in engines) == 2
+
+
+@pytest.mark.parametrize("how", ["version", "fallback"])
+async def test_a_response_is_continued_by_the_model_that_created_it(tmp_path: Path, how: str) -> None:
+    async with pair(tmp_path, models=[MODEL, "lighter"]) as agent:
+        policy = agent.config.policy
+        models = {**policy.models, "lighter": msgspec.structs.replace(policy.models[MODEL], name="lighter")}
+        if how == "fallback":
+            models["asked"] = msgspec.structs.replace(policy.models[MODEL], name="asked", fallback="lighter")
+        else:
+            versions = ModelVersions("asked", (Version(MODEL, 50), Version("lighter", 50)))
+            policy = msgspec.structs.replace(policy, versions={"asked": versions})
+        agent.config.policy = msgspec.structs.replace(policy, models=models)
+        for _ in range(4):
+            last = await create(agent, model="asked")
+            for _ in range(4):
+                answer = await proceed(agent, last, model="asked")
+                assert (answer.status, json.loads(answer.body)["id"].partition("-")[0]) == (200, last.partition("-")[0])
+                last = json.loads(answer.body)["id"]
 
 
 async def test_a_removed_or_unready_endpoint_is_an_error(tmp_path: Path) -> None:
@@ -165,7 +309,8 @@ async def test_a_removed_or_unready_endpoint_is_an_error(tmp_path: Path) -> None
         pool.fill([endpoint for endpoint in pool.endpoints if endpoint is not holder])
         answer = await request(agent, "GET", path)
         assert (answer.status, code(answer.body)) == (404, "not_found")
-        assert (await create(agent, previous_response_id=object_id)).partition("-")[0] != object_id.partition("-")[0]
+        answer = await proceed(agent, object_id)
+        assert (answer.status, code(answer.body)) == (404, "not_found")
 
 
 async def test_a_full_endpoint_still_serves_requests_for_its_objects(tmp_path: Path) -> None:
@@ -203,7 +348,7 @@ async def test_an_object_of_another_region_is_found_there(tmp_path: Path) -> Non
         assert (answer.status, code(answer.body)) == (503, "none_ready")
 
 
-async def test_a_region_without_a_share_is_not_preferred(tmp_path: Path) -> None:
+async def test_a_region_without_a_share_serves_what_needs_its_objects(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
     async with pair(tmp_path / "server", region="eu-es") as server, pair(tmp_path / "origin") as origin:
         here = await create(origin)
@@ -213,10 +358,10 @@ async def test_a_region_without_a_share_is_not_preferred(tmp_path: Path) -> None
         origin.peers.states["eu-es"] = RegionState.HEALTHY
         read = await request(origin, "GET", f"{RESPONSES}/{here}")
         assert (read.status, read.headers["x-penstock-region"]) == (200, "eu-de"), "the object itself is still read"
-        elsewhere = await ask(
-            origin, body=json.dumps({"model": MODEL, "previous_response_id": here}).encode(), path=RESPONSES
-        )
-        assert (elsewhere.status, elsewhere.headers["x-penstock-region"]) == (200, "eu-es")
+        continued = await proceed(origin, here)
+        assert (continued.status, continued.headers["x-penstock-region"]) == (200, "eu-de")
+        other = await ask(origin, body=json.dumps({"model": MODEL}).encode(), path=RESPONSES)
+        assert (other.status, other.headers["x-penstock-region"]) == (200, "eu-es")
 
 
 async def test_the_history_of_a_prompt_is_read_from_its_endpoint(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionChoice, RegionView
 
 EU = residency_class(frozenset({"eu-de", "eu-es"}))
-READ = ObjectRequest("m", is_for_object=True, occupies_slot=False, forwarded=False)
-GENERATE = ObjectRequest("m", is_for_object=False, occupies_slot=True, forwarded=False)
-COUNT = ObjectRequest("m", is_for_object=False, occupies_slot=False, forwarded=False)
+READ = ObjectRequest("m", is_for_object=True, needs_object=True, occupies_slot=False, forwarded=False)
+CONTINUE = ObjectRequest("m", is_for_object=False, needs_object=True, occupies_slot=True, forwarded=False)
+GENERATE = ObjectRequest("m", is_for_object=False, needs_object=False, occupies_slot=True, forwarded=False)
+COUNT = ObjectRequest("m", is_for_object=False, needs_object=False, occupies_slot=False, forwarded=False)
 """Uses the object, and occupies no slot."""
 
 HEALTHY = RegionView(RegionState.HEALTHY, ready=True, credits=1)
@@ -48,6 +49,10 @@ def spill(*, spends_credit: bool) -> RegionChoice:
         (READ, THERE, DRAINING, {}, spill(spends_credit=False)),
         (READ, THERE, FAILED, {}, Reason.UNREACHABLE),
         (COUNT, THERE, FULL, {}, spill(spends_credit=False)),
+        (CONTINUE, THERE, FULL, {}, spill(spends_credit=False)),
+        (CONTINUE, THERE, DRAINING, {}, spill(spends_credit=False)),
+        (CONTINUE, THERE, FAILED, {}, Reason.UNREACHABLE),
+        (CONTINUE, THERE, HEALTHY, {"eu-es": Reason.SATURATED}, Reason.SATURATED),
         (GENERATE, THERE, HEALTHY, {}, spill(spends_credit=True)),
         (GENERATE, THERE, FULL, {}, Reason.SATURATED),
         (GENERATE, THERE, DRAINING, {}, Reason.SATURATED),
@@ -79,6 +84,13 @@ def endpoint(in_flight: int = 0, *, ready: bool = True) -> EndpointView:
         (GENERATE, endpoint(), None, False, False, Reason.SATURATED),
         (GENERATE, endpoint(), None, True, True, Reason.SATURATED),
         (GENERATE, endpoint(4), None, False, True, Reason.SATURATED),
+        (CONTINUE, endpoint(), None, False, True, None),
+        (CONTINUE, endpoint(), None, False, False, Reason.SATURATED),
+        (CONTINUE, endpoint(4), None, False, True, Reason.SATURATED),
+        (CONTINUE, endpoint(), Reason.SATURATED, True, True, Reason.SATURATED),
+        (CONTINUE, endpoint(), Reason.ENGINE_FAILED, True, True, Reason.ENGINE_FAILED),
+        (CONTINUE, endpoint(), None, True, True, Reason.ENDPOINT_NOT_READY),
+        (CONTINUE, endpoint(ready=False), None, False, True, Reason.ENDPOINT_NOT_READY),
         (COUNT, endpoint(4), None, False, False, None),
         (COUNT, endpoint(), None, True, True, Reason.ENDPOINT_NOT_READY),
         (COUNT, endpoint(ready=False), None, False, True, Reason.ENDPOINT_NOT_READY),
