@@ -60,7 +60,7 @@ sim: $(VENV)/.demo  ## what the decisions must reach, against baselines on a vir
 calibrate: $(VENV)/.test  ## simulate what the last bench-live measured, and compare p50 and p99 (ARGS=--help)
 	@$(BIN)/python -m tests.calibration $(ARGS)
 
-test: $(VENV)/.test  ## all tests, against real etcd, Valkey, sockets and processes (ARGS=)
+test: $(VENV)/.test $(VENV)/bin/helm  ## all tests, against real etcd, Valkey, sockets and processes (ARGS=)
 	@$(BIN)/pytest $(or $(ARGS),$(TOGETHER))
 
 test-stress: $(VENV)/.test  ## the suite repeated in random order, every other time under CPU load (ROUNDS=4, ARGS=)
@@ -168,6 +168,9 @@ $(VENV)/.test: pyproject.toml lab/pyproject.toml constraints.txt | $(VENV)/bin/p
 	@echo 'Installing Penstock and its test tools into $(VENV) (about a minute) ...'
 	@$(PIP) -e '.[test]' -e ./lab || $(NO_PIP)
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/bin/helm: | $(VENV)/.test
+	@-$(BIN)/python -m release.helm $@
 
 $(MUTATION)/.ready: pyproject.toml lab/pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo 'Setting up $(MUTATION) (about a minute) ...'

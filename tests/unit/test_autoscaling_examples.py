@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from control_plane.planning.capacity_metrics import LABELS, CapacityMetrics
 from tests.support.paths import ROOT
 
-EXAMPLES = ROOT / "deploy" / "kubernetes" / "examples"
+EXAMPLES = ROOT / "deploy" / "autoscaling"
 METRIC = "penstock_desired_endpoints"
 
 
@@ -18,14 +18,14 @@ def test_both_query_one_region_and_model_and_keep_the_replicas_without_a_respons
     registry = CollectorRegistry()
     CapacityMetrics(registry)
     assert METRIC in {family.name for family in registry.collect()}
-    keda = yaml.safe_load((EXAMPLES / "autoscaling-keda.yaml").read_text())
+    keda = yaml.safe_load((EXAMPLES / "keda.yaml").read_text())
     (trigger,) = keda["spec"]["triggers"]
     assert re.findall(r'(\w+)="', trigger["metadata"]["query"]) == list(LABELS)
     assert METRIC in trigger["metadata"]["query"]
     assert (trigger["metricType"], trigger["metadata"]["threshold"]) == ("AverageValue", "1")
     assert keda["spec"]["fallback"]["behavior"] == "currentReplicas"
     assert trigger["metadata"]["ignoreNullValues"] == "false"
-    hpa = yaml.safe_load((EXAMPLES / "autoscaling-hpa.yaml").read_text())
+    hpa = yaml.safe_load((EXAMPLES / "hpa.yaml").read_text())
     (metric,) = (each["external"] for each in hpa["spec"]["metrics"])
     assert metric["metric"]["name"] == METRIC
     assert list(metric["metric"]["selector"]["matchLabels"]) == list(LABELS)

@@ -1,0 +1,1 @@
+"""Builds what a release consists of into `dist/` (`make release`). Not part of any wheel."""
