@@ -144,6 +144,15 @@ CAPACITY = (
         summary="Endpoint {{ $labels.endpoint }} in {{ $labels.site }} accepts requests and makes no progress",
         impact="Each trial request there waits for seconds before another endpoint serves it. The slots are missing.",
     ),
+    Alert(
+        name="PenstockEndpointSlow",
+        expr="avg by (site, endpoint) (penstock_agent_endpoint_slowdown_ratio) > 1.2",
+        for_s=600,
+        severity=TICKET,
+        summary="Endpoint {{ $labels.endpoint }} in {{ $labels.site }} takes {{ $value | humanize }} times as long"
+        " for a token as its siblings",
+        impact="Its requests take longer. It receives fewer requests, so the pool serves less than its slots.",
+    ),
 )
 
 _CERTIFICATE_DAYS_LEFT = (

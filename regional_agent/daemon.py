@@ -101,7 +101,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     identity = IdentityFiles(settings.identity_dir, ProcessRole.AGENT, settings.name, settings.region, binding=binding)
     tls = AgentTls(settings)
     limits = _limits_by_listener(settings.limits)
-    metrics = AgentMetrics(settings.max_tenant_series)
+    metrics = AgentMetrics(settings.max_tenant_series, settings.max_endpoint_series)
     metrics.certificates = CertificateExpiry(
         {
             "identity": settings.identity_dir / CERTIFICATE,
@@ -126,6 +126,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
     admin_keys = ApiKeys(settings.admin_api_keys_file) if settings.admin_api_keys_file is not None else None
     access = KeyAccess(admin_keys, identity.sessions, key_setting=f"{PREFIX}ADMIN_API_KEYS_FILE")
     pools = UpstreamPools(pool, peer_pool, control_plane_pool)
+    metrics.connections.pools = {"endpoints": pool, "peers": peer_pool, "control_planes": control_plane_pool}
     async with AgentRuntime(
         settings,
         AgentCredentials(
@@ -177,6 +178,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
             locator=runtime.locator,
             readiness=readiness,
         )
+        metrics.connections.listeners = {name: listener.counts for name, listener in listeners.items()}
         _freeze_garbage_collector()
         await runtime.announce(peer_url=urls["peer"], admin_url=_reachable(urls["admin"], settings.advertise_peer_url))
         print_line(msgspec.json.encode({"agent": settings.name, "region": settings.region, **urls}).decode())

@@ -121,6 +121,108 @@ AGENTS = Board(
             ),
         ),
         Row(
+            "Connections",
+            (
+                lines(
+                    Prose(
+                        "How many connections to servers are open?",
+                        "Connections to engines, peer agents and control planes, with a request (active) and without"
+                        " (idle).",
+                        "Active ones grow without more requests: engines are slow; see the pools and endpoints.",
+                    ),
+                    [
+                        Query(
+                            'sum by (site, pool, state) (penstock_agent_upstream_connections{site=~"$region"})',
+                            "{{site}} {{pool}} {{state}}",
+                        )
+                    ],
+                    "short",
+                    span=8,
+                ),
+                lines(
+                    Prose(
+                        "How often are connections reused?",
+                        "Part of the requests and probes that found an idle connection, by kind of server.",
+                        "Near 0: a server or a load balancer before it closes connections after each response.",
+                    ),
+                    [
+                        Query(
+                            "sum by (site, pool)"
+                            ' (rate(penstock_agent_upstream_connections_reused_total{site=~"$region"}[5m]))'
+                            " / (sum by (site, pool)"
+                            ' (rate(penstock_agent_upstream_connections_reused_total{site=~"$region"}[5m]))'
+                            " + sum by (site, pool)"
+                            ' (rate(penstock_agent_upstream_connections_opened_total{site=~"$region"}[5m])))',
+                            "{{site}} {{pool}}",
+                        )
+                    ],
+                    "percentunit",
+                    span=8,
+                ),
+                lines(
+                    Prose(
+                        "Which connections cannot be opened?",
+                        "Failed and opened (dashed) connections per second, by kind of server.",
+                        "Endpoints: `penstock endpoints --state down` has the reason. Peers: the network between"
+                        " regions.",
+                    ),
+                    [
+                        Query(
+                            "sum by (site, pool)"
+                            ' (rate(penstock_agent_upstream_connections_failed_total{site=~"$region"}[5m]))',
+                            "{{site}} {{pool}} failed",
+                        ),
+                        Query(
+                            "sum by (site, pool)"
+                            ' (rate(penstock_agent_upstream_connections_opened_total{site=~"$region"}[5m]))',
+                            "{{site}} {{pool}} opened",
+                            dashed=True,
+                        ),
+                    ],
+                    "ops",
+                    span=8,
+                ),
+                lines(
+                    Prose(
+                        "How many clients are connected?",
+                        "Open connections of each listener.",
+                        "Near `max_connections`: more agents, or clients that reuse too few connections.",
+                    ),
+                    [
+                        Query(
+                            'sum by (site, agent, listener) (penstock_agent_client_connections{site=~"$region"})',
+                            "{{site}} {{agent}} {{listener}}",
+                        )
+                    ],
+                    "short",
+                    span=12,
+                ),
+                lines(
+                    Prose(
+                        "How many connections do clients open?",
+                        "Accepted connections per second, and dashed those above the limits.",
+                        "Refused ones: raise `max_connections`, or one network opens too many"
+                        " (`max_connections_per_address`).",
+                    ),
+                    [
+                        Query(
+                            "sum by (site, listener)"
+                            ' (rate(penstock_agent_client_connections_accepted_total{site=~"$region"}[5m]))',
+                            "{{site}} {{listener}}",
+                        ),
+                        Query(
+                            "sum by (site, listener)"
+                            ' (rate(penstock_agent_client_connections_refused_total{site=~"$region"}[5m]))',
+                            "{{site}} {{listener}} refused",
+                            dashed=True,
+                        ),
+                    ],
+                    "ops",
+                    span=12,
+                ),
+            ),
+        ),
+        Row(
             "Processes",
             (
                 quantiles(

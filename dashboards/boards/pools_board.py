@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dashboards.boards.board import Board
+from dashboards.boards.endpoint_panels import EACH_ENDPOINT
 from dashboards.boards.panels import GREEN, ORANGE, RED, Prose, Query, Row, lines
 from dashboards.recording_rules import IN_FLIGHT, SHORTFALL, SLOTS
 
@@ -222,6 +223,7 @@ POOLS = Board(
                 ),
             ),
         ),
+        Row("Each endpoint", EACH_ENDPOINT),
         Row(
             "Engines",
             (

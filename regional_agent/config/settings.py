@@ -264,6 +264,9 @@ class AgentSettings(BaseModel):
     max_tenant_series: Annotated[int, Field(ge=0, le=10_000)] = 20
     """Maximum number of tenants with metric series of their own: the tenants with the highest `priority` in the policy,
     then by name. All further tenants are counted as `other`. Each tenant has several series for each model."""
+    max_endpoint_series: Annotated[int, Field(ge=0, le=1_000)] = 100
+    """Maximum number of endpoints with metric series of their own, about 45 each; an endpoint keeps its series while it
+    exists. The requests of further endpoints are counted as `other`."""
     otlp_endpoint: Annotated[HttpUrl, BeforeValidator(_without_path)] | None = None
     """URL of an OpenTelemetry collector, https://host:port (default port of collectors: 4318). Spans of requests are
     sent to its path `/v1/traces` (OTLP over HTTP, JSON). http is accepted on loopback addresses, or if

@@ -38,6 +38,7 @@ from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.routing.engine_request import RequestRewrite
+from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
 
 MODELS_INTERVAL_S: Final = 5.0
 """Interval (s) between two queries of a ready engine's loaded models."""
@@ -104,6 +105,7 @@ class Endpoint(EndpointAccount):
         "signals_problem",
         "spec",
         "stall",
+        "traffic",
         "usable",
         "wake",
         "warm_since",
@@ -131,6 +133,8 @@ class Endpoint(EndpointAccount):
         """The outcome that ejected the endpoint last; empty if none did."""
         self.kv_events: KvEventFollower | None = None
         """Follower of the engine's KV events; None if KV events are not read."""
+        self.traffic = EndpointTraffic()
+        """Counts of this agent's attempts, for metrics."""
         self.progress = ProgressTracker()
         """The progress of this agent's requests."""
         self.occupation = Occupation()
@@ -366,6 +370,7 @@ class Endpoint(EndpointAccount):
         is_ejected = ejection.state is EjectionState.EJECTED and before.state is not EjectionState.EJECTED
         if is_ejected:
             self.ejected_by = outcome.value
+            self.traffic.ejections += 1
         return is_ejected
 
     def make_suspect(self, stall: Stall) -> bool:
@@ -375,6 +380,7 @@ class Endpoint(EndpointAccount):
             return False
         detection = self._detection
         self.stall = stall
+        self.traffic.suspicions += 1
         self._set_ejection(made_no_progress(self.ejection, detection.clock(), detection.rules, detection.rng))
         return True
 

@@ -19,6 +19,10 @@ class ConnectionCounts:
         """Start at zero; `trusts` returns whether an address is a trusted proxy, which has no network limit."""
         self.connections = 0
         self.handshakes = 0
+        self.accepted = 0
+        """Connections since the start, without those of `refused`."""
+        self.refused = 0
+        """Connections since the start that were above the limits."""
         self._limits = limits
         self.trusts = trusts
         self._max_per_network = limits.max_connections_per_address or max(
@@ -32,7 +36,10 @@ class ConnectionCounts:
         network = client_network(address)
         self.connections += 1
         self._connections_from[network] += 1
-        return self._fits(address, self.connections, self._connections_from[network])
+        fits = self._fits(address, self.connections, self._connections_from[network])
+        self.accepted += fits
+        self.refused += not fits
+        return fits
 
     def remove_connection(self, address: str) -> None:
         """Count a closed connection."""

@@ -62,7 +62,7 @@ class Listener:
         self._application = application
         self._limits = limits
         self._tls = tls
-        self._counts = ConnectionCounts(limits, trusts)
+        self.counts = ConnectionCounts(limits, trusts)
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._handshakes: TlsHandshakes | None = None
@@ -88,7 +88,7 @@ class Listener:
                 self._socket,
                 self._tls,
                 self._protocol,
-                counts=self._counts,
+                counts=self.counts,
                 limits=self._limits,
                 on_end=self._check_drained,
             )
@@ -119,14 +119,14 @@ class Listener:
     @property
     def handshakes(self) -> int:
         """Number of TLS handshakes in progress."""
-        return self._counts.handshakes
+        return self.counts.handshakes
 
     async def wait_drained(self, grace_s: float) -> bool:
         """Wait up to `grace_s` (s) until all connections have closed; returns whether they have."""
-        if not self._counts.none_left:
+        if not self.counts.none_left:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), grace_s)
-        return self._counts.none_left
+        return self.counts.none_left
 
     def refuse_uploads(self) -> None:
         """Refuse the requests whose bodies are still arriving and that no handler has received."""
@@ -153,9 +153,9 @@ class Listener:
     def on_connected(self, connection: ClientConnection) -> None:
         """Count a connection, and refuse it over the limits; without a response where too many are refused."""
         self.connections.add(connection)
-        if self._counts.add_connection(connection.peer_ip):
+        if self.counts.add_connection(connection.peer_ip):
             return
-        if self._counts.crowded:
+        if self.counts.crowded:
             connection.transport.abort()
         else:
             connection.refuse(_TOO_MANY, None)
@@ -163,11 +163,11 @@ class Listener:
     def on_closed(self, connection: ClientConnection) -> None:
         """Count a closed connection."""
         self.connections.discard(connection)
-        self._counts.remove_connection(connection.peer_ip)
+        self.counts.remove_connection(connection.peer_ip)
         self._check_drained()
 
     def _check_drained(self) -> None:
-        if self.state.draining and self._counts.none_left:
+        if self.state.draining and self.counts.none_left:
             self._drained.set()
 
     async def _sweep(self) -> None:

@@ -171,6 +171,7 @@ class LocalAttempt(Placement[Endpoint]):
     def on_first_byte(self, now: float) -> None:
         """Release the prefill of a response that has begun, and update the learned speed. `now` in s."""
         if self.first_byte(now):
+            self.endpoint.traffic.first_bytes.observe(now - self.since)
             if self.outcome is None:
                 self.endpoint.progress.began(now - self.since, streaming=True)
             self._prefilled()
@@ -239,7 +240,9 @@ class LocalAttempt(Placement[Endpoint]):
         services, endpoint = self._services, self.endpoint
         services.shared_load.release(self)
         services.on_release()
+        outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
         try:
+            endpoint.traffic.ended(outcome, service_s)
             self.end_charge(now, service_s, usage)
             if service_s is not None:
                 endpoint.completed(service_s)
@@ -252,7 +255,6 @@ class LocalAttempt(Placement[Endpoint]):
             if service_s is None and usage is not None:
                 services.chooser.learn_length(self.estimate, now, usage)
             if not self._judged_later:
-                outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)
                 services.endpoints.failures.ended(endpoint, self.estimate.tenant, outcome, self.since)
         except Exception:
             # The reservation is released, so a failure to learn must not fail the request.

@@ -21,7 +21,9 @@ from penstock.policy.policy import Policy
 from penstock.policy.service_objective import Measure
 from penstock.routing.reasons import Reason
 from regional_agent.ledger.ledger_metrics import LedgerMetrics
-from regional_agent.telemetry.endpoint_metrics import EndpointMetrics
+from regional_agent.telemetry.by_endpoint.endpoint_metrics import EndpointMetrics
+from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES
+from regional_agent.telemetry.connection_metrics import ConnectionMetrics
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
 from regional_agent.telemetry.metric_primitives import DurationHistograms, EndedRequests, RequestCounter, Series
 from regional_agent.telemetry.objective_tally import ObjectiveTally
@@ -84,12 +86,15 @@ class AgentMetrics:
     Not thread-safe: set and render from the agent's event loop.
     """
 
-    def __init__(self, max_tenant_series: int = MAX_TENANT_SERIES) -> None:
+    def __init__(
+        self, max_tenant_series: int = MAX_TENANT_SERIES, max_endpoint_series: int = MAX_ENDPOINT_SERIES
+    ) -> None:
         """Create the metrics at zero.
 
         Args:
             max_tenant_series: number of tenants with separate series: the tenants with the highest priority, then by
                 name. All other tenants share the label `other`.
+            max_endpoint_series: number of endpoints with separate series.
         """
         self.registry = CollectorRegistry()
         self._max_tenant_series = max_tenant_series
@@ -144,7 +149,8 @@ class AgentMetrics:
             "outcome",
         )
         self.queues = QueueMetrics(self.registry)
-        self.endpoints = EndpointMetrics(self.registry)
+        self.endpoints = EndpointMetrics(self.registry, max_endpoint_series)
+        self.connections = ConnectionMetrics(self.registry)
         self.budgets = BudgetMetrics(self.registry)
         self.ledger = LedgerMetrics(self.registry)
         self.loop_delay = LoopDelay(self.registry, "penstock_agent")

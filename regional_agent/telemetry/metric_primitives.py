@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -34,6 +34,11 @@ class DurationHistogram:
                 end = middle
         self._counts[bucket] += 1
         self._sum_s += seconds
+
+    def add(self, other: DurationHistogram) -> None:
+        """Add the counts of a histogram with the same bounds."""
+        self._counts = [own + more for own, more in zip(self._counts, other._counts, strict=True)]
+        self._sum_s += other._sum_s
 
     def buckets(self) -> list[tuple[str, float]]:
         """Return the cumulative counts by upper bound, in the format of Prometheus."""
@@ -136,6 +141,52 @@ class CounterFamily(Collector):
         family = CounterMetricFamily(name, help_text, labels=labels)
         for labels_of, count in self._values():
             family.add_metric(labels_of, count)
+        yield family
+
+
+class GaugeFamily(Collector):
+    """A gauge whose values are read at a scrape."""
+
+    def __init__(
+        self,
+        name: str,
+        help_text: str,
+        labels: tuple[str, ...],
+        values: Callable[[], Iterable[tuple[tuple[str, ...], float]]],
+    ) -> None:
+        """`values` returns the label values and the value of every series."""
+        self._description = (name, help_text, labels)
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry at a scrape."""
+        name, help_text, labels = self._description
+        family = GaugeMetricFamily(name, help_text, labels=labels)
+        for labels_of, value in self._values():
+            family.add_metric(labels_of, value)
+        yield family
+
+
+class HistogramFamily(Collector):
+    """A histogram whose series are found at a scrape."""
+
+    def __init__(
+        self,
+        name: str,
+        help_text: str,
+        labels: tuple[str, ...],
+        values: Callable[[], Iterable[tuple[tuple[str, ...], DurationHistogram]]],
+    ) -> None:
+        """`values` returns the label values and the durations of every series."""
+        self._description = (name, help_text, labels)
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry at a scrape."""
+        name, help_text, labels = self._description
+        family = HistogramMetricFamily(name, help_text, labels=labels)
+        for labels_of, times in self._values():
+            family.add_metric(labels_of, times.buckets(), times.sum_s)
         yield family
 
 

@@ -14,8 +14,8 @@ from penstock.fleet.report import MAX_REJECTED_FILES, AgentReport, PoolReport
 from penstock.fleet.traffic_report import SpilloverReport
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.telemetry.agent_state import AgentState
+from regional_agent.telemetry.by_endpoint.endpoint_reports import EndpointReports
 from regional_agent.telemetry.demand_meter import DemandMeter
-from regional_agent.telemetry.endpoint_reports import EndpointReports
 
 
 class ReportSender(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import inf
 
 from penstock.health.outlier_ejection import EjectionState
+from penstock.pools.slowdown import slowdowns
 from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
@@ -52,7 +53,10 @@ class StateMetrics:
     def _update_endpoints(self) -> None:
         # An endpoint whose address changed is listed twice until requests to the old address end. The new address is
         # listed first, so the order is reversed to keep the new address.
-        endpoints = {endpoint.name: endpoint for endpoint in reversed(list(self._state.endpoints.every()))}
+        every = {endpoint.name: endpoint for endpoint in reversed(list(self._state.endpoints.every()))}
+        places = self._metrics.endpoints.places
+        places.update(self._state.endpoints.every())
+        endpoints = {name: endpoint for name, endpoint in every.items() if name in places.named}
         for gone in self._exported_endpoints - endpoints.keys():
             self._metrics.endpoints.remove(gone)
         for name, endpoint in endpoints.items():
@@ -63,6 +67,7 @@ class StateMetrics:
                 ejected=endpoint.ejection.is_ejected,
                 suspect=endpoint.ejection.state is EjectionState.SUSPECT,
             )
+            self._metrics.endpoints.set_speed(name, endpoint.view.slots, endpoint.learner.learned)
             values = {signal: reading.value for signal, reading in endpoint.readings.items()}
             heard_at = max((reading.received_at for reading in endpoint.readings.values()), default=-inf)
             self._metrics.endpoints.set_signals(name, values, endpoint.now() - heard_at)
@@ -76,6 +81,8 @@ class StateMetrics:
                     batches=events.log.batches,
                     gaps=events.log.gaps,
                 )
+        siblings = slowdowns((each, (each.models, each.spec.accelerator)) for each in every.values())
+        self._metrics.endpoints.set_slowdowns({name: siblings[name] for name in endpoints if name in siblings})
         self._exported_endpoints = set(endpoints)
 
     def _update_peers(self) -> None:

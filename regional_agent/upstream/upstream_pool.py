@@ -59,6 +59,21 @@ MAX_HOST_LINES: Final = 4096
 """Maximum number of addresses whose Host header is cached; a full cache is cleared."""
 
 
+class PoolCounts:
+    """Counts of a pool's connections since its start."""
+
+    __slots__ = ("closed", "failed", "opened", "reused")
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.closed = 0
+        """Those of `opened` that have closed."""
+        self.failed = 0
+        """Connections that could not be opened."""
+        self.reused = 0
+        """Requests for which an idle connection was taken."""
+
+
 class UpstreamPool(ConnectionOwner):
     """Idle connections by address. `take` is synchronous; only a new connection needs `connect`."""
 
@@ -78,6 +93,7 @@ class UpstreamPool(ConnectionOwner):
             max_moved_s: maximum time (s) for which connections are reused after DNS ceased to list their address.
         """
         self.batcher = WriteBatcher()
+        self.counts = PoolCounts()
         self._hosts = HostAddresses(resolve)
         self._idle: dict[Address, list[UpstreamConnection]] = {}
         self._tls = tls
@@ -123,8 +139,14 @@ class UpstreamPool(ConnectionOwner):
         while idle:
             connection = idle.pop()
             if connection.usable():
+                self.counts.reused += 1
                 return connection
         return None
+
+    @property
+    def idle(self) -> int:
+        """Number of idle connections."""
+        return sum([len(idle) for idle in self._idle.values()])
 
     async def connect(self, address: Address, timeout_s: float | None = None) -> UpstreamConnection:
         """Open a new connection; raises ConnectFailed."""
@@ -133,6 +155,7 @@ class UpstreamPool(ConnectionOwner):
             async with asyncio.timeout(allowed_s):
                 return await self._open_or_free_descriptors(address)
         except (OSError, TimeoutError, ValueError, BadIdentity) as error:
+            self.counts.failed += 1
             raise ConnectFailed(f"cannot connect to {address}: {error or 'timed out'}") from error
 
     def connection(self, address: Address) -> UpstreamConnection:
@@ -157,6 +180,7 @@ class UpstreamPool(ConnectionOwner):
 
     def discard(self, connection: UpstreamConnection) -> None:
         """Remove a connection that closed, and its address if no idle connection is left."""
+        self.counts.closed += 1
         idle = self._idle.get(connection.address)
         if idle is not None:
             if connection in idle:
@@ -193,6 +217,7 @@ class UpstreamPool(ConnectionOwner):
             except OSError as error:
                 failed = error
             else:
+                self.counts.opened += 1
                 if tls is not None and self._verify is not None:
                     self._verify_server(transport, address)
                 set_tcp_timeout(transport.get_extra_info("socket"), UPSTREAM_TIMEOUT_S)

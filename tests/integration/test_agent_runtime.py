@@ -206,6 +206,8 @@ async def test_two_regions_discover_each_other(sites: list[Site], own_etcd: Etcd
         text = de.metrics.render().decode()
         assert 'penstock_agent_peer_state{region="eu-es",state="healthy"} 1.0' in text
         assert 'penstock_agent_endpoint_ready{endpoint="gpu-0"} 1.0' in text
+        assert 'penstock_agent_endpoint_slots{endpoint="gpu-0"} 4.0' in text
+        assert 'penstock_agent_endpoint_requests_total{endpoint="gpu-0",outcome="served"} 0.0' in text
         assert "penstock_agent_shared_load_up 1.0" in text
         assert "penstock_agent_plan_epoch 7.0" in text
         assert 'penstock_agent_file_rejected{file="endpoints"} 0.0' in text

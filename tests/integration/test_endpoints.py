@@ -22,7 +22,7 @@ from regional_agent.endpoints.endpoint_file import BadEndpointFile
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_signals import MAX_PAGE_BYTES
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
-from regional_agent.telemetry.endpoint_reports import endpoint_report
+from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.small_http import Headers, SmallHttp

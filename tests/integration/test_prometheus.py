@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
@@ -36,7 +37,7 @@ from penstock.accounts.outcome_rules import Counts, Outcome
 from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.token_counts import Usage
 from penstock.cost.request_properties import CostInputs
-from penstock.cost.work import Work
+from penstock.cost.work import Speed, Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
@@ -55,10 +56,14 @@ from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 from penstock.tenancy.budget_lease import BudgetKey, BudgetLease
 from penstock.tenancy.without_leader import full_rate
+from regional_agent.http.connection_counts import ConnectionCounts
+from regional_agent.http.limits import Limits
 from regional_agent.telemetry.agent_metrics import CONTENT_TYPE, AgentMetrics
+from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.tenants.tenant_budgets import TenantBudgets
+from regional_agent.upstream.upstream_pool import UpstreamPool
 
 RULES = GENERATED / "rules.yaml"
 
@@ -176,6 +181,12 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         "PenstockEndpointSuspect",
         {f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1x120"},
         "5m",
+    ),
+    (
+        "PenstockEndpointSlow",
+        {f'penstock_agent_endpoint_slowdown_ratio{{{AGENT},endpoint="gpu-1"}}': "1.3x200"}
+        | {"penstock_leader": "1x200", 'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x200"},
+        "12m",
     ),
     ("PenstockSharedLoadDown", {f"penstock_agent_shared_load_up{{{AGENT}}}": "0x40"}, "2m"),
     (
@@ -311,6 +322,7 @@ WELL = {
     f"penstock_agent_ledger_records_lost_total{{{AGENT}}}": "0x80",
     f"penstock_agent_ledger_oldest_segment_age_seconds{{{AGENT}}}": "30x80",
     f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1 0x80",
+    f'penstock_agent_endpoint_slowdown_ratio{{{AGENT},endpoint="gpu-1"}}': "1.1x80",
     f'penstock_agent_slo_target_ratio{{{AGENT},measure="first_byte",model="m"}}': "0.99x80",
     f'penstock_agent_slo_requests_total{{{AGENT},measure="first_byte",model="m",met="true"}}': "0+98x80",
     f'penstock_agent_slo_requests_total{{{AGENT},measure="first_byte",model="m",met="false"}}': "0+2x80",
@@ -406,6 +418,11 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics.usage.use_names(["acme"], {"m": 1.0})
     metrics.set_in_flight("m", 2)
     metrics.endpoints.set_load("gpu-1", 2, True)
+    metrics.endpoints.set_speed("gpu-1", 4, Speed(0.0, 1.0, 1.0, 0.02))
+    metrics.endpoints.set_slowdowns({"gpu-1": 1.1})
+    metrics.endpoints.places.named["gpu-1"] = EndpointTraffic()
+    metrics.connections.pools = {"endpoints": UpstreamPool(lambda: ssl.create_default_context())}
+    metrics.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
     metrics.endpoints.set_ejection("gpu-1", 0.4, ejected=True, suspect=False)
     metrics.endpoints.set_signals("gpu-1", {Signal.KV_USED: 0.7}, 0.3)
     metrics.set_peer("eu-es", restless, 0.02)
@@ -447,6 +464,14 @@ def work(metrics: AgentMetrics) -> None:
     metrics.refused(Reason.SATURATED)
     metrics.retried(RetryReason.PEER_REFUSED)
     metrics.endpoints.ejected(AttemptOutcome.UNREACHABLE)
+    traffic = metrics.endpoints.places.named["gpu-1"]
+    traffic.ended(AttemptOutcome.SERVED, 2.0)
+    traffic.ended(AttemptOutcome.UNREACHABLE, None)
+    traffic.first_bytes.observe(0.2)
+    traffic.ejections += 1
+    connections = metrics.connections.pools["endpoints"].counts
+    connections.opened, connections.reused = connections.opened + 1, connections.reused + 3
+    metrics.connections.listeners["traffic"].add_connection("127.0.0.1")
     metrics.endpoints.became_suspect(StallReason.SILENT)
     metrics.stream_failed(ContinuationOutcome.RESUMED)
     metrics.waited("m", 0.2, QueueOutcome.DISPATCHED)

@@ -47,6 +47,25 @@ async def idles(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @on_uvloop
+async def test_opened_reused_failed_and_closed_connections_are_counted() -> None:
+    server = await asyncio.start_server(idles, "127.0.0.1", 0)
+    address, pool = Address(*server.sockets[0].getsockname()[:2]), UpstreamPool()
+    first, second = await pool.connect(address), await pool.connect(address)
+    pool.release(first)
+    assert pool.idle == 1
+    assert pool.take(address) is first
+    assert pool.take(address) is None
+    first.abort()
+    second.abort()
+    await until(lambda: pool.counts.closed == 2)
+    server.close()
+    with pytest.raises(ConnectFailed):
+        await pool.connect(address)
+    counts = pool.counts
+    assert (counts.opened, counts.reused, counts.failed, pool.idle) == (2, 1, 1, 0)
+
+
+@on_uvloop
 async def test_idle_connections_are_closed_for_a_new_one() -> None:
     accepted: list[asyncio.StreamWriter] = []
 

@@ -23,6 +23,7 @@ from dashboards.recording_rules import RECORDINGS, STATE_CODES
 from dashboards.rules import Alert
 from penstock.accounts.outcome_rules import Outcome
 from penstock.accounts.retry_rules import RetryReason
+from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
@@ -287,7 +288,7 @@ def test_alerts_named_in_panels_exist() -> None:
 
 VOCABULARY: dict[str, frozenset[str]] = {
     "kind": frozenset(RequestKind),
-    "outcome": frozenset({*Outcome, *QueueOutcome, *PublishOutcome, *ReportOutcome}),
+    "outcome": frozenset({*Outcome, *QueueOutcome, *PublishOutcome, *ReportOutcome, *AttemptOutcome}),
     "reason": frozenset({*Reason, *RetryReason}),
     "state": frozenset(RegionState),
     "phase": frozenset(Phase),

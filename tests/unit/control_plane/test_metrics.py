@@ -24,7 +24,7 @@ from penstock.accounts.outcome_rules import Outcome
 from penstock.accounts.retry_rules import RetryReason
 from penstock.answers.token_counts import Usage
 from penstock.cost.request_properties import CostInputs
-from penstock.cost.work import Work
+from penstock.cost.work import Speed, Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
@@ -39,10 +39,14 @@ from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
+from regional_agent.http.connection_counts import ConnectionCounts
+from regional_agent.http.limits import Limits
 from regional_agent.telemetry import agent_metrics as agent_metrics
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
+from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
 from regional_agent.telemetry.label_values import QueueOutcome, RequestKind
 from regional_agent.telemetry.objective_tally import ObjectiveTally
+from regional_agent.upstream.upstream_pool import UpstreamPool
 
 AGENT_CONTRACT = {
     "requests": ("counter", {"model", "server", "kind", "outcome"}),
@@ -77,6 +81,21 @@ AGENT_CONTRACT = {
     "event_loop_delay_seconds": ("histogram", set()),
     "endpoint_suspect": ("gauge", {"endpoint"}),
     "endpoint_suspicions": ("counter", {"reason"}),
+    "endpoint_slots": ("gauge", {"endpoint"}),
+    "endpoint_work_time_ratio": ("gauge", {"endpoint", "work"}),
+    "endpoint_slowdown_ratio": ("gauge", {"endpoint"}),
+    "endpoint_requests": ("counter", {"endpoint", "outcome"}),
+    "endpoint_outages": ("counter", {"endpoint", "cause"}),
+    "endpoint_ttft_seconds": ("histogram", {"endpoint"}),
+    "endpoint_request_duration_seconds": ("histogram", {"endpoint"}),
+    "endpoints_without_series": ("gauge", set()),
+    "upstream_connections": ("gauge", {"pool", "state"}),
+    "upstream_connections_opened": ("counter", {"pool"}),
+    "upstream_connections_failed": ("counter", {"pool"}),
+    "upstream_connections_reused": ("counter", {"pool"}),
+    "client_connections": ("gauge", {"listener"}),
+    "client_connections_accepted": ("counter", {"listener"}),
+    "client_connections_refused": ("counter", {"listener"}),
     "endpoint_kv_events_current": ("gauge", {"endpoint"}),
     "endpoint_kv_blocks": ("gauge", {"endpoint"}),
     "endpoint_kv_event_batches": ("counter", {"endpoint"}),
@@ -192,6 +211,11 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.queues.displaced(0, 1)
     agent.endpoints.set_load("gpu-1", 2, True)
     agent.endpoints.set_ejection("gpu-1", 0.5, ejected=False, suspect=False)
+    agent.endpoints.set_speed("gpu-1", 4, Speed(0.0, 1.0, 1.0, 0.02))
+    agent.endpoints.set_slowdowns({"gpu-1": 1.1})
+    agent.endpoints.places.named["gpu-1"] = EndpointTraffic()
+    agent.connections.pools = {"endpoints": UpstreamPool()}
+    agent.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
     agent.endpoints.set_kv_events("gpu-1", current=True, blocks=4, batches=2, gaps=0)
     agent.endpoints.set_signals("gpu-1", {Signal.QUEUED: 3.0, Signal.PREFIX_HITS: 6.0, Signal.PREFIX_QUERIES: 8.0}, 0.5)
     agent.decided(0.00002)

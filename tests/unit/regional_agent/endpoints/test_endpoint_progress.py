@@ -15,7 +15,7 @@ from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_progress import MAX_LATE_S, ProgressMonitor
 from regional_agent.endpoints.endpoint_status import endpoint_status
-from regional_agent.telemetry.endpoint_reports import endpoint_report
+from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from regional_agent.upstream.address import Address
 
 RULES = EjectionRules(base_s=5.0, suspect_after_s=10.0)

@@ -7,11 +7,13 @@ from random import Random
 
 import pytest
 
+from penstock.accounts.outcome_rules import Outcome
 from penstock.answers.token_counts import Usage
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_signals import Signal
+from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.pools.placement import WorkEstimate
 from penstock.pools.speed_learning import SpeedLearner
@@ -171,6 +173,23 @@ async def test_faster_accelerators_get_more(tmp_path: Path) -> None:
         endpoint.view.completions = 99
     names = [here.choose(chat()).endpoint.name for _ in range(10)]
     assert names.count("gpu-0") > 2 * names.count("gpu-1")
+
+
+async def test_attempts_are_counted_by_outcome_with_their_times(tmp_path: Path) -> None:
+    here = Here(tmp_path, "h100")
+    served, left = here.choose(chat()), here.choose(chat())
+    served.on_first_byte(0.3)
+    served.settle(2.0, 2.0)
+    left.settle(1.0)
+    failed = here.choose(chat())
+    failed.failed(Outcome.ENGINE_CUT)
+    failed.settle(1.0)
+    traffic = here.pool.endpoints[0].traffic
+    assert (traffic.served, traffic.other_outcomes) == (
+        1,
+        {AttemptOutcome.INCONCLUSIVE: 1, AttemptOutcome.BROKEN_OFF: 1},
+    )
+    assert (traffic.first_bytes.sum_s, traffic.durations.sum_s) == (0.3, 2.0)
 
 
 async def test_a_refusal_without_targets_states_the_reason(tmp_path: Path) -> None:

@@ -11,8 +11,13 @@ from penstock.health.outlier_ejection import AttemptOutcome, Ejection, EjectionS
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_pool import EndpointPool
-from regional_agent.telemetry import endpoint_reports
-from regional_agent.telemetry.endpoint_reports import MAX_LIST_BYTES, PER_REPORT, EndpointReports, endpoint_report
+from regional_agent.telemetry.by_endpoint import endpoint_reports
+from regional_agent.telemetry.by_endpoint.endpoint_reports import (
+    MAX_LIST_BYTES,
+    PER_REPORT,
+    EndpointReports,
+    endpoint_report,
+)
 from regional_agent.upstream.address import Address
 from tests.support.stores import SetClock
 

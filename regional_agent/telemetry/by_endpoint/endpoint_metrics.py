@@ -6,9 +6,13 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from penstock.cost.work import Speed
 from penstock.health.engine_signals import LOAD_SIGNALS, Signal
 from penstock.health.outlier_ejection import FAILURES, AttemptOutcome
 from penstock.health.progress import StallReason
+from penstock.pools.slowdown import decode_time
+from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES, EndpointPlaces
+from regional_agent.telemetry.by_endpoint.endpoint_traffic_metrics import register_traffic
 from regional_agent.telemetry.metric_primitives import CounterFamily
 
 
@@ -17,9 +21,13 @@ class EndpointMetrics:
 
     Args:
         registry: where the metrics are registered.
+        max_endpoint_series: number of endpoints with series of their own.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, max_endpoint_series: int = MAX_ENDPOINT_SERIES) -> None:
+        self.places = EndpointPlaces(max_endpoint_series)
+        """The endpoints with series of their own."""
+        register_traffic(registry, self.places)
         self._endpoint_in_flight = _gauge(
             registry,
             "endpoint_in_flight",
@@ -55,6 +63,23 @@ class EndpointMetrics:
             "endpoint_ejections",
             "Outlier ejections of endpoints, by the failure that caused each.",
             ("reason",),
+        )
+        self._slots = _gauge(
+            registry, "endpoint_slots", "Requests that the endpoint runs at once, as configured.", ("endpoint",)
+        )
+        self._work_time = _gauge(
+            registry,
+            "endpoint_work_time_ratio",
+            "Learned time of a unit of prefill and of decode on the endpoint, relative to policy's costs on the"
+            " reference accelerator; 2 is half as fast. No series before a few completions.",
+            ("endpoint", "work"),
+        )
+        self._slowdown = _gauge(
+            registry,
+            "endpoint_slowdown_ratio",
+            "Learned time of decode relative to the median of the endpoints with the same models and accelerator;"
+            " 1.25 is 25 % slower.",
+            ("endpoint",),
         )
         self._engine_signal = _gauge(
             registry,
@@ -94,6 +119,19 @@ class EndpointMetrics:
         self._endpoint_in_flight.labels(endpoint).set(in_flight)
         self._endpoint_ready.labels(endpoint).set(ready)
 
+    def set_speed(self, endpoint: str, slots: int, speed: Speed | None) -> None:
+        """Set the slots of one endpoint and its learned speed; None if it is not learned yet."""
+        self._slots.labels(endpoint).set(slots)
+        if speed is not None:
+            self._work_time.labels(endpoint, "prefill").set(speed.prefill)
+            self._work_time.labels(endpoint, "decode").set(decode_time(speed))
+
+    def set_slowdowns(self, ratios: Mapping[str, float]) -> None:
+        """Set the slowdown of every endpoint; endpoints not in `ratios` have no series."""
+        self._slowdown.clear()
+        for endpoint, ratio in ratios.items():
+            self._slowdown.labels(endpoint).set(ratio)
+
     def set_ejection(self, endpoint: str, weight: float, *, ejected: bool, suspect: bool) -> None:
         """Set the warm-up weight (0-1) of an endpoint, and whether the endpoint is ejected and suspect."""
         self._endpoint_weight.labels(endpoint).set(weight)
@@ -131,8 +169,11 @@ class EndpointMetrics:
             self._endpoint_ejected,
             self._endpoint_suspect,
             self._engine_signal_age,
+            self._slots,
         ):
             gauge.remove(endpoint)
+        for work in ("prefill", "decode"):
+            self._work_time.remove(endpoint, work)
         for signal in LOAD_SIGNALS:
             self._engine_signal.remove(endpoint, signal.value)
         self._prefix_tokens.pop(endpoint, None)

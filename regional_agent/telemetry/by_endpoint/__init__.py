@@ -1,0 +1,1 @@
+"""What the agent counts and reports for each endpoint."""
