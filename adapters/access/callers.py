@@ -35,6 +35,8 @@ class Caller(msgspec.Struct, frozen=True):
     regions: frozenset[str] | None = None
     """Regions that the caller may change; None: all regions, and resources of the whole fleet, such as policies. Read
     access depends on the role only."""
+    is_dry_run: bool = False
+    """Whether a change of the caller is only to be shown: it is checked like any change, and nothing is written."""
 
     def reaches(self, regions: Iterable[str] | None) -> bool:
         """Whether the caller may change all of `regions`; None stands for the whole fleet."""

@@ -171,7 +171,7 @@ async def read_values(backup: Backup, sessions: Sessions) -> dict[str, bytes]:
 
 
 async def restore_backup(
-    store: ConfigStore, backup: Backup, sessions: Sessions, *, prefix: str, force: bool
+    store: ConfigStore, backup: Backup, sessions: Sessions, *, prefix: str, force: bool, dry_run: bool = False
 ) -> RestoredKeys:
     """Write the keys of a backup, signed for this fleet.
 
@@ -183,6 +183,7 @@ async def restore_backup(
         sessions: of the control plane that signs the values.
         prefix: prefix of the fleet's keys in this store.
         force: replace the existing keys, and remove keys that the backup lacks.
+        dry_run: check everything, and write nothing.
 
     Raises:
         RestoreRefused: the backup is of another fleet, a control plane runs, or the store has keys of the fleet and
@@ -210,7 +211,7 @@ async def restore_backup(
         Put(keys.DEFAULT_PREFIX + entry.key, values[keys.DEFAULT_PREFIX + entry.key]) for entry in backup.entries
     ]
     signed = SignedStore(store, sessions, prefix=prefix)
-    for batch in _batches(operations):
+    for batch in () if dry_run else _batches(operations):
         if not (await signed.commit([SameKey(keys.LEADER, 0)], batch)).succeeded:
             raise StoreError("a control plane became leader meanwhile; stop it, and restore again with --force")
     return RestoredKeys(len(present), [key for key, value in values.items() if not value])

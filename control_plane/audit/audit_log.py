@@ -71,6 +71,8 @@ class AuditLog:
     ) -> AuditEntry:
         """Make the change `do` if all of `expect` holds, and append the entry of `made`, in one transaction.
 
+        For a dry run only `expect` is checked, and the entry that would be appended is returned.
+
         Args:
             expect: preconditions in the store: at least the revision of each key that `do` writes.
             do: the change; if empty, only the entry is written.
@@ -98,6 +100,10 @@ class AuditLog:
                     after=after,
                 )
             )
+            if made.caller.is_dry_run:
+                if not (await self._store.commit(list(expect), [])).succeeded:
+                    raise ChangeRefused(f"{made.target} is not as {made.action} expected it")
+                return entry
             key = keys.audit_entry(entry.seq)
             committed = await self._store.commit(
                 [*expect, Unchanged(keys.AUDIT_HEAD, revision), Unchanged(key, 0)],

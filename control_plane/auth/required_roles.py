@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated
 
 import structlog
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from msgspec.structs import replace
 
 from adapters.access.callers import Caller, Role
 from control_plane.api.responses import Problem
@@ -38,8 +39,24 @@ def require(role: Role) -> Callable[..., Awaitable[Caller]]:
     return caller
 
 
+DryRun = Annotated[
+    bool,
+    Query(description="Check the change, and return what it would return, without making it."),
+]
+
+
+def require_for_change(role: Role) -> Callable[..., Awaitable[Caller]]:
+    """Return a dependency as `require` does, for a route that makes a change: its requests may be dry runs."""
+
+    async def caller(request: Request, _: _Bearer, dry_run: DryRun = False) -> Caller:
+        found = await authorise(request, request.app.state.access, role)
+        return replace(found, is_dry_run=dry_run)
+
+    return caller
+
+
 _monitor, _viewer = require(Role.MONITOR), require(Role.VIEWER)
-_operator, _admin = require(Role.OPERATOR), require(Role.ADMIN)
+_operator, _admin = require_for_change(Role.OPERATOR), require_for_change(Role.ADMIN)
 
 Monitor = Annotated[Caller, Depends(_monitor)]
 Viewer = Annotated[Caller, Depends(_viewer)]

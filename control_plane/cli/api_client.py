@@ -98,7 +98,13 @@ class ApiClient:
     """A client for the control planes of one fleet; use it as a context manager."""
 
     def __init__(
-        self, urls: Sequence[str], token: AdminToken, *, tls: ssl.SSLContext | None = None, timeout_s: float = TIMEOUT_S
+        self,
+        urls: Sequence[str],
+        token: AdminToken,
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = TIMEOUT_S,
+        is_dry_run: bool = False,
     ) -> None:
         """Prepare a client without sending anything.
 
@@ -107,7 +113,9 @@ class ApiClient:
             token: sent with every request.
             tls: for HTTPS; None trusts the authorities that the system trusts.
             timeout_s: time limit (s) of a request to one control plane.
+            is_dry_run: whether control planes only check changes, and make none.
         """
+        self.is_dry_run = is_dry_run
         self._urls = [url.rstrip("/") for url in urls]
         headers = {"authorization": token.header()}
         self._http = httpx.Client(timeout=timeout_s, headers=headers, verify=True if tls is None else tls)
@@ -187,6 +195,8 @@ class ApiClient:
         changes: bool,
     ) -> ApiResponse:
         url, status = self._find()
+        if changes and self.is_dry_run and method != "GET":
+            params = {**(params or {}), "dry_run": "true"}
         if changes and status.leader is None:
             raise NoLeader("no control plane leads, so changes are not possible; try again")
         return self._send(url, method, path, params, body, headers)

@@ -50,6 +50,15 @@ OptionalReasonOption = Annotated[
     typer.Option("--reason", "-r", help="Reason of the change; recorded in the audit log.", show_default=False),
 ]
 
+DryRunOption = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Let the control plane check the change and print what it would do; nothing changes.",
+        show_default=False,
+    ),
+]
+
 _REMEDY = "give --url or --context, or choose a context with `penstock context use`"
 
 
@@ -95,13 +104,27 @@ class FleetOptions:
             BadContexts: the context file is unusable or lacks the context.
             BadSecret: the token file is unusable.
         """
+        return self._client(environment, timeout_s, is_dry_run=False)
+
+    def _client(self, environment: Mapping[str, str], timeout_s: float, is_dry_run: bool) -> ApiClient:
         selected = select_context(self.url, self.context, environment)
         token_path = self.token_file or selected.token_file or environment.get("PENSTOCK_ADMIN_TOKEN_FILE")
         if not token_path:
             raise UsageFault("no token: give --token-file, or set PENSTOCK_ADMIN_TOKEN_FILE")
         token = load_admin_token(Path(token_path))
         tls = _client_tls(self.ca_file or selected.ca_file, environment)
-        return ApiClient(selected.urls, token, tls=tls, timeout_s=timeout_s)
+        return ApiClient(selected.urls, token, tls=tls, timeout_s=timeout_s, is_dry_run=is_dry_run)
+
+
+@dataclass(frozen=True)
+class ChangeOptions(FleetOptions):
+    """The connection options of a command that makes a change, and whether it is only to be shown."""
+
+    dry_run: DryRunOption = False
+
+    def connect(self, environment: Mapping[str, str] = os.environ, timeout_s: float = TIMEOUT_S) -> ApiClient:
+        """Return a client as `FleetOptions.connect` does; with --dry-run, one that makes no change."""
+        return self._client(environment, timeout_s, self.dry_run)
 
 
 def _client_tls(ca_file: Path | str | None, environment: Mapping[str, str]) -> ssl.SSLContext | None:
@@ -127,16 +150,23 @@ def _client_tls(ca_file: Path | str | None, environment: Mapping[str, str]) -> s
 
 
 def with_fleet_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `fleet` of a command by the options of `FleetOptions`, placed before --output."""
+    """Replace the parameter `fleet` of a command by the options of its type, placed before --output.
+
+    The type is FleetOptions, or ChangeOptions for a command that makes a change.
+    """
     own = signature(command, eval_str=True).parameters
-    options = signature(FleetOptions, eval_str=True).parameters
+    connection: type[FleetOptions] = own["fleet"].annotation
+    options = signature(connection, eval_str=True).parameters
     last = [name for name in own if name == "output"]
     order = [*(name for name in own if name not in ("fleet", "output")), *options, *last]
     every = {**own, **options}
 
     @wraps(command)
     def run(**given: Any) -> None:
-        command(fleet=FleetOptions(**{name: given.pop(name) for name in options}), **given)
+        fleet = connection(**{name: given.pop(name) for name in options})
+        command(fleet=fleet, **given)
+        if isinstance(fleet, ChangeOptions) and fleet.dry_run:
+            typer.echo("dry run: nothing was changed", err=True)
 
     # typer derives the options from the signature.
     parameters = [every[name].replace(kind=Parameter.KEYWORD_ONLY) for name in order]

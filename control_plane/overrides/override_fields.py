@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -34,6 +34,10 @@ Expiry = Annotated[
     Field(description="Seconds until the override expires; `none`: it lasts until lifted.", examples=[7200, "none"]),
 ]
 
+NO_END: Final = "none"
+"""Default of `expires_in_s` for API, command line and page. A region that was withdrawn does not return by itself: its
+fault may still exist."""
+
 LastResort = Annotated[
     bool,
     Field(
@@ -54,7 +58,7 @@ class OverrideFields(BaseModel):
     origin: str | None = Field(None, max_length=253, description="Limit to the requests that arrive in this region.")
     value: float | None = Field(None, strict=True, description="Share of a weight, from 0 to below 1.")
     last_resort: LastResort = True
-    expires_in_s: Expiry = "none"
+    expires_in_s: Expiry = NO_END
 
     def override(self, id: str, author: str, reason: str, now: float) -> Override:
         """Return the override as of `now` (Unix time, s).

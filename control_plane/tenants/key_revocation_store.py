@@ -167,7 +167,8 @@ class KeyRevocationStore:
             )
         except ChangeRefused:
             return False
-        self._known = self._known.merged(entries.keys)
+        if not made.caller.is_dry_run:
+            self._known = self._known.merged(entries.keys)
         return True
 
     def _note(self, change: Changed) -> None:

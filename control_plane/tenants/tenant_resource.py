@@ -97,7 +97,7 @@ class NewTenantKey(msgspec.Struct, frozen=True):
     """A key that was created, with the key itself."""
 
     key: str
-    """The API key. No other response contains it, and it cannot be read again."""
+    """The API key. No other response contains it, and it cannot be read again. Empty for a dry run."""
     view: TenantKeyView
     replaced: TenantKeyView | None = None
     """The key that was rotated, with the time at which it expires; null for a new key."""

@@ -201,7 +201,8 @@ class TenantStore:
             await self._audit.record(made, expect=[Unchanged(key, revision), *fence], do=[Put(key, value)])
         except ChangeRefused:
             return False
-        self._learn(number, shard)
+        if not made.caller.is_dry_run:
+            self._learn(number, shard)
         return True
 
     def _note(self, change: Changed) -> None:

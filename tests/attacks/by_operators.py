@@ -147,7 +147,7 @@ async def changes_of_a_viewer(fleet: Fleet) -> None:
     Each is refused with 403 and leaves nothing in etcd.
     """
     drain = {"kind": "drain", "region": "eu-de", "reason": "an attack", "expires_in_s": 600}
-    drill = {"exercise": "control_plane_failover", "reason": "an attack"}
+    drill = {"exercise": "step_down", "reason": "an attack"}
     changed = (keys.OVERRIDES, keys.DRILL, keys.AUDIT_HEAD)
     before = [await fleet.store.get(key) for key in changed]
     for number in range(30):

@@ -81,6 +81,9 @@ async def test_the_fleet_recovers_after_etcd_was_lost_and_restored(tmp_path: Pat
             foreign_config = configuration(tmp_path / "stranger", etcd.endpoint, fleet=1)
             result = await penstock("restore", file, "--config", foreign_config)
             assert (result.exit_code, "of another fleet" in result.stderr) == (1, True)
+            for _ in range(2):
+                result = await penstock("restore", file, "--config", config, "--dry-run")
+                assert (result.exit_code, "would restore" in result.stdout) == (0, True), result.output
             result = await penstock("restore", file, "--config", config)
             assert result.exit_code == 0, result.output
             result = await penstock("restore", file, "--config", config)

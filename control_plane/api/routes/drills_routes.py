@@ -20,7 +20,7 @@ from control_plane.drills.drill_resource import DrillPage, DrillReport, drill_re
 from control_plane.drills.drill_runner import DrillRefused, DrillRunner, LeaderNotReady, NoSuchDrill
 from control_plane.status.fleet_view import FleetView
 from penstock.drills.drill_state import Drill, DrillRequest
-from penstock.policy.kinds.operations import Exercise
+from penstock.policy.kinds.operations import HOLD_S, MAX_BURN_RATE, Exercise
 
 MAX_NUMBER = 2**53 - 1
 
@@ -37,9 +37,9 @@ class BeginDrill(_Body):
     exercise: Exercise
     reason: Reason
     region: str | None = Field(None, max_length=253, description="Region to evacuate; only for `evacuate_region`.")
-    hold_s: float = Field(60.0, strict=True, ge=0, le=3600, description="Seconds for which the region stays empty.")
+    hold_s: float = Field(HOLD_S, strict=True, ge=0, le=3600, description="Seconds for which the region stays empty.")
     max_burn_rate: float = Field(
-        2.0,
+        MAX_BURN_RATE,
         strict=True,
         ge=1,
         le=1000,

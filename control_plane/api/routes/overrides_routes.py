@@ -19,7 +19,7 @@ from control_plane.api.responses import Problem, json_response
 from control_plane.api.serving.client_location import require_policy, require_region
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
-from control_plane.overrides.override_fields import BadExpiry, Expiry, LastResort, OverrideFields
+from control_plane.overrides.override_fields import NO_END, BadExpiry, Expiry, LastResort, OverrideFields
 from control_plane.overrides.override_resource import (
     LiftedOverrides,
     OverridePage,
@@ -65,7 +65,7 @@ class DrainRequest(_Body):
     """Reason and duration of a drain."""
 
     reason: Reason
-    expires_in_s: Expiry
+    expires_in_s: Expiry = NO_END
     last_resort: LastResort = True
     force: Force = False
 
@@ -74,7 +74,6 @@ class OverrideRequest(OverrideFields):
     """An override to set."""
 
     reason: Reason
-    expires_in_s: Expiry
     force: Force = False
 
 

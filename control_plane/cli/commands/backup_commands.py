@@ -37,6 +37,9 @@ def restore(
     file: FileArgument,
     config: ConfigOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the fleet's keys that etcd has.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the backup and etcd, and write nothing.", show_default=False)
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Write the keys of a backup into etcd, while no control plane runs.
@@ -44,7 +47,7 @@ def restore(
     Refused for the backup of another fleet, and without --force if etcd has keys of the fleet. Plans of the restored
     fleet have a larger epoch than plans at the time of the backup. See docs/disaster-recovery.md.
     """
-    _run("restore", _restore(file, config, force, output))
+    _run("restore", _restore(file, config, output, force=force, dry_run=dry_run))
 
 
 def _run(command: str, work: Any) -> None:
@@ -79,7 +82,7 @@ async def _backup(file: Path, config: Path | None, output: Output) -> None:
     print_as(output, summary, lambda: f"{file}: {len(taken.entries)} keys of fleet {name} at revision {taken.revision}")
 
 
-async def _restore(file: Path, config: Path | None, force: bool, output: Output) -> None:
+async def _restore(file: Path, config: Path | None, output: Output, *, force: bool, dry_run: bool) -> None:
     from adapters.store import keys
     from adapters.store.codec import CodecError, decode, encode
     from adapters.store.config_store import Put
@@ -88,14 +91,17 @@ async def _restore(file: Path, config: Path | None, force: bool, output: Output)
 
     saved = read_backup(file)
     async with _stores(config) as (settings, sessions, etcd, store):
-        restored = await restore_backup(etcd, saved, sessions, prefix=settings.etcd_prefix, force=force)
+        restored = await restore_backup(
+            etcd, saved, sessions, prefix=settings.etcd_prefix, force=force, dry_run=dry_run
+        )
         item = await store.get(keys.EPOCH_BASE)
         try:
             base = decode(item.value, EpochBase).base if item is not None else 0
         except CodecError as error:
             raise BadBackup(f"{file}: {keys.EPOCH_BASE}: {error}") from None
-        # Plans from before the backup have at most this epoch, and a new etcd restarts its revisions (ADR 7).
-        await store.commit([], [Put(keys.EPOCH_BASE, encode(EpochBase(base + saved.revision)))])
+        if not dry_run:
+            # Plans from before the backup have at most this epoch, and a new etcd restarts its revisions (ADR 7).
+            await store.commit([], [Put(keys.EPOCH_BASE, encode(EpochBase(base + saved.revision)))])
     summary = {
         "file": str(file),
         "fleet": saved.fleet,
@@ -106,7 +112,8 @@ async def _restore(file: Path, config: Path | None, force: bool, output: Output)
     }
 
     def view() -> str:
-        lines = [f"restored {len(saved.entries)} keys of fleet {saved.fleet}, as of {saved.taken_at}"]
+        verb = "would restore" if dry_run else "restored"
+        lines = [f"{verb} {len(saved.entries)} keys of fleet {saved.fleet}, as of {saved.taken_at}"]
         lines += [f"not signed by a process of the fleet, so ignored: {key}" for key in restored.unauthentic]
         return "\n".join(lines)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from control_plane.cli.api_client import ApiClient
-from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.commands.operating.rollout_commands import LIMIT, request_action
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
@@ -31,7 +31,7 @@ def revisions(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
 
 @with_fleet_options
 def apply(
-    fleet: FleetOptions,
+    fleet: ChangeOptions,
     policy: PolicyArgument,
     reason: ReasonOption,
     allow_removal: Annotated[
@@ -51,7 +51,7 @@ def apply(
 
 @with_fleet_options
 def rollback(
-    fleet: FleetOptions, policy: PolicyArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
+    fleet: ChangeOptions, policy: PolicyArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
 ) -> None:
     """Return every region at once to a stored policy that the whole fleet has run before."""
     with exit_on_error("policy rollback"), fleet.connect() as api:

@@ -93,7 +93,7 @@ def keys_table(keys: Sequence[TenantKeyView]) -> Table:
 def new_key_view(made: NewTenantKey) -> RenderableType:
     """Return a key that was created, with the key itself."""
     shown = keys_table([made.view, *([made.replaced] if made.replaced is not None else [])])
-    return Group(f"{made.key}\n(the key is not shown again)", shown)
+    return Group(f"{made.key}\n(the key is not shown again)" if made.key else "(no key was made)", shown)
 
 
 def revoked_keys_table(revoked: Sequence[RevokedKeyView]) -> Table:

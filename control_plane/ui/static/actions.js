@@ -122,8 +122,9 @@ function summary({ before, after, moves, moved_per_s: movedPerS, policy_before: 
     moves.length > LEFT_OUT && h("p", { class: "hint" }, `${moves.length - LEFT_OUT} smaller moves are not shown.`));
 }
 
-const expiry = () => h("select", {}, [1, 4, 12, 24].map((each) => h("option", { value: each * HOUR_S }, `${each} h`)),
-  h("option", { value: "none" }, "until lifted"));
+/** Durations of an override; the first one is the default, which API and command line have too. */
+const expiry = () => h("select", {}, h("option", { value: "none" }, "until lifted"),
+  [1, 4, 12, 24].map((each) => h("option", { value: each * HOUR_S }, `${each} h`)));
 const seconds = (field) => (field.value === "none" ? "none" : Number(field.value));
 
 /** Empties a region: `drain` by steps, `fail_over` at once. */

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -124,7 +124,19 @@ class Exercise(StrEnum):
     """The exercise of a drill."""
 
     EVACUATE_REGION = "evacuate_region"
-    CONTROL_PLANE_FAILOVER = "control_plane_failover"
+    STEP_DOWN = "step_down"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Exercise | None:
+        """Read a drill that an earlier release stored."""
+        return cls.STEP_DOWN if value == "control_plane_failover" else None
+
+
+HOLD_S: Final = 60.0
+"""Default time (s) for which a drill keeps a region empty."""
+
+MAX_BURN_RATE: Final = 2.0
+"""Default burn rate of an error budget above which a drill is aborted."""
 
 
 class DrillSchedule(PolicyStruct, frozen=True):
@@ -133,15 +145,15 @@ class DrillSchedule(PolicyStruct, frozen=True):
     name: Label
     """Unique name; drills and warnings cite it."""
     exercise: Exercise
-    """`evacuate_region`: drain `region`, keep it empty, and return its traffic. `control_plane_failover`: the leader
-    steps down, and another control plane takes over."""
+    """`evacuate_region`: drain `region`, keep it empty, and return its traffic. `step_down`: the leader steps down,
+    and another control plane takes over."""
     starts_at: StartsAt
     region: RegionRef | None = None
     """Name of the region to evacuate; required for `evacuate_region`, and not allowed otherwise."""
     recurrence: RecurrenceField = Recurrence.NEVER
-    hold_s: Annotated[float, bounds(ge=0, le=3600)] = 60.0
+    hold_s: Annotated[float, bounds(ge=0, le=3600)] = HOLD_S
     """Time (s) for which the region stays empty."""
-    max_burn_rate: Annotated[float, bounds(ge=1, le=1000)] = 2.0
+    max_burn_rate: Annotated[float, bounds(ge=1, le=1000)] = MAX_BURN_RATE
     """Maximum burn rate of a model's error budget since the beginning of the drill; a rate of 1 uses up the budget
     exactly. The drill is aborted if the rate is higher and the objective is significantly missed."""
     source: Annotated[str, DERIVED] = ""

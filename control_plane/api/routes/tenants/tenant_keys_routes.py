@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Response
 from msgspec.structs import replace
 
+from adapters.access.callers import Caller
 from adapters.store.config_store import StoreError
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
@@ -62,7 +63,8 @@ def routes(store: TenantStore, view: FleetView) -> APIRouter:
             return with_key(existing(before, name), key, now)
 
         await _change(TenantAction(caller, "key.create", name, body.reason or "", key.id), edit)
-        return json_response(NewTenantKey(secret, key_view(name, key, view.now())), 201, NO_STORE)
+        shown = key_view(name, key, view.now())
+        return json_response(NewTenantKey(_sent(caller, secret), shown), 201, NO_STORE)
 
     @router.post("/{id}/rotate", status_code=201, responses=returns(NewTenantKey, "The key is rotated.", status=201))
     async def rotate_key(caller: Operator, name: TenantName, id: KeyId, body: RotationBody) -> Response:
@@ -74,7 +76,7 @@ def routes(store: TenantStore, view: FleetView) -> APIRouter:
 
         record = await _change(TenantAction(caller, "key.rotate", name, body.reason or "", id), edit)
         shown, replaced = (_shown(record, each) for each in (key.id, id))
-        return json_response(NewTenantKey(secret, shown, replaced), 201, NO_STORE)
+        return json_response(NewTenantKey(_sent(caller, secret), shown, replaced), 201, NO_STORE)
 
     @router.delete("/{id}", responses=returns(TenantKeyView, "The key is revoked."))
     async def revoke_key(caller: Operator, name: TenantName, id: KeyId, reason: Annotated[Reason, Query()]) -> Response:
@@ -107,6 +109,11 @@ def _new_key(now: float, expires_in_s: float | None) -> tuple[TenantKey, str]:
     id, secret = new_key(urandom(ID_BYTES + SECRET_BYTES))
     expires_at = None if expires_in_s is None else now + expires_in_s
     return TenantKey(id, key_digest(secret), now, expires_at), secret
+
+
+def _sent(caller: Caller, secret: str) -> str:
+    """Return the key as the response has it: empty for a dry run, in which no key was made."""
+    return "" if caller.is_dry_run else secret
 
 
 async def _keys(store: TenantStore, view: FleetView, name: str) -> list[TenantKeyView]:

@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.api_client import ApiClient, ApiRefused, Unreachable
-from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.commands.operating.overrides_commands import seconds_of
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.drills.drill_resource import DrillPage, DrillReport
 from penstock.drills.drill_state import FINAL_PHASES, DrillPhase
-from penstock.policy.kinds.operations import Exercise
+from penstock.policy.kinds.operations import HOLD_S, MAX_BURN_RATE, Exercise
 from penstock.policy.service_objective import within_text
 
 app = typer.Typer(no_args_is_help=True, help="Exercise failures on the live fleet, safely.")
@@ -35,9 +35,14 @@ MAX_FAILED_POLLS = 30
 answer."""
 
 NumberArgument = Annotated[int, typer.Argument(help="Number of the drill.", show_default=False)]
-HoldOption = Annotated[str, typer.Option("--hold", help="How long the region stays empty, such as 60s or 10m.")]
+HoldOption = Annotated[
+    str | None, typer.Option("--hold", help=f"How long the region stays empty, such as 10m. Default: {HOLD_S:g}s.")
+]
 BurnRateOption = Annotated[
-    float, typer.Option(help="Abort when the error budget of a model burns faster; 1 uses it up exactly.")
+    float | None,
+    typer.Option(
+        help=f"Abort when the error budget of a model burns faster; 1 uses it up exactly. Default: {MAX_BURN_RATE:g}."
+    ),
 ]
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the drill is over.")]
 
@@ -45,17 +50,17 @@ WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until t
 @app.command()
 @with_fleet_options
 def evacuate(
-    fleet: FleetOptions,
+    fleet: ChangeOptions,
     region: Annotated[str, typer.Argument(help="Name of the region.", show_default=False)],
     reason: ReasonOption,
-    hold: HoldOption = "60s",
-    max_burn_rate: BurnRateOption = 2.0,
+    hold: HoldOption = None,
+    max_burn_rate: BurnRateOption = None,
     wait: WaitOption = True,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Evacuate a region, keep it empty, and return its traffic. Exit code 1 if the drill was refused or aborted."""
     with exit_on_error("drill evacuate"), fleet.connect() as api:
-        hold_s = seconds_of(hold, "--hold")
+        hold_s = None if hold is None else seconds_of(hold, "--hold")
         if isinstance(hold_s, str):
             raise UsageFault("--hold none: a region that is evacuated by a drill returns; use `drain` to keep it empty")
         body = {
@@ -65,19 +70,19 @@ def evacuate(
             "max_burn_rate": max_burn_rate,
             "reason": reason,
         }
-        _run(api, body, wait, output)
+        _run(api, {field: value for field, value in body.items() if value is not None}, wait, output)
 
 
 @app.command("step-down")
 @with_fleet_options
 def step_down(
-    fleet: FleetOptions, reason: ReasonOption, wait: WaitOption = True, output: OutputOption = Output.TABLE
+    fleet: ChangeOptions, reason: ReasonOption, wait: WaitOption = True, output: OutputOption = Output.TABLE
 ) -> None:
     """Make the leader step down, so that another control plane takes over.
 
     Exit code 1 if the drill was refused or aborted.
     """
-    body = {"exercise": Exercise.CONTROL_PLANE_FAILOVER.value, "reason": reason}
+    body = {"exercise": Exercise.STEP_DOWN.value, "reason": reason}
     with exit_on_error("drill step-down"), fleet.connect() as api:
         _run(api, body, wait, output)
 
@@ -110,7 +115,7 @@ def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
 @app.command()
 @with_fleet_options
 def abort(
-    fleet: FleetOptions, number: NumberArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
+    fleet: ChangeOptions, number: NumberArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
 ) -> None:
     """Abort the drill under way: an evacuated region gets its traffic back along the failback ramp."""
     with exit_on_error("drill abort"), fleet.connect() as api:
@@ -144,7 +149,7 @@ def _run(api: ApiClient, body: dict[str, Any], wait: bool, output: Output) -> No
     number = newest.items[0].number + 1 if newest.items else 1
     report: DrillReport = api.request("PUT", f"/v1/drills/{number}", body=body, changes=True).decoded(DrillReport)
     failed = 0
-    while wait and report.phase not in FINAL_PHASES:
+    while wait and not api.is_dry_run and report.phase not in FINAL_PHASES:
         time.sleep(POLL_S)
         try:
             report, failed = _get(api, report.number), 0
@@ -153,7 +158,7 @@ def _run(api: ApiClient, body: dict[str, Any], wait: bool, output: Output) -> No
             if failed > MAX_FAILED_POLLS or (isinstance(error, ApiRefused) and error.status < 500):
                 raise
     print_as(output, report, lambda: drill_view(report))
-    if wait and report.phase is not DrillPhase.DONE:
+    if wait and not api.is_dry_run and report.phase is not DrillPhase.DONE:
         raise typer.Exit(EXIT_FAILED)
 
 

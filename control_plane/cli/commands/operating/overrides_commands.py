@@ -13,9 +13,9 @@ import typer
 from rich.table import Table
 
 from control_plane.cli.api_client import ApiClient, ApiRefused
-from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, fail
-from control_plane.cli.output import Output, OutputOption, print_as, table_of
+from control_plane.cli.output import Output, OutputOption, print_as, print_view, table_of
 from control_plane.overrides.override_resource import LiftedOverrides, OverridePage, OverrideState, OverrideStatus
 from penstock.overrides.overrides import OverrideKind
 
@@ -26,7 +26,8 @@ ValueArgument = Annotated[
     float, typer.Argument(help="Share of the region's capacity, from 0 to below 1.", show_default=False)
 ]
 DurationOption = Annotated[
-    str, typer.Option("--for", help="Duration, such as 90s, 30m, 2h or 1d12h; `none`: until lifted.")
+    str | None,
+    typer.Option("--for", help="Duration, such as 90s, 30m, 2h or 1d12h. Default: until lifted (`none`)."),
 ]
 EmptyOption = Annotated[
     bool,
@@ -40,6 +41,9 @@ ForceOption = Annotated[
 ]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Limit to the traffic of this model.")]
 OriginOption = Annotated[str | None, typer.Option("--origin", help="Limit to the requests that arrive in this region.")]
+
+EVALUATION_TIMEOUT_S = 60.0
+"""Time limit (s) of the requests of a dry run: the control plane evaluates the change on the fleet as it is."""
 
 _UNIT_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+")
@@ -60,20 +64,23 @@ def _set_command(name: str, kind: OverrideKind, help_text: str, *own: tuple[str,
         own: name, annotation and default of each parameter that is specific to this command.
     """
 
-    def run(fleet: FleetOptions, reason: str, duration: str, output: Output, **fields: Any) -> None:
+    def run(fleet: ChangeOptions, reason: str, duration: str | None, output: Output, **fields: Any) -> None:
         empty = fields.pop("empty", False)
-        with exit_on_error(name), fleet.connect() as api:
-            body = {"kind": kind.value, "reason": reason, "expires_in_s": seconds_of(duration)}
-            body |= {field: value for field, value in fields.items() if value is not None}
-            _print([_set(api, name, body | ({"last_resort": False} if empty else {}))], output)
+        with exit_on_error(name), _connected(fleet) as api:
+            wanted: dict[str, Any] = {"kind": kind.value}
+            wanted |= {} if duration is None else {"expires_in_s": seconds_of(duration)}
+            wanted |= {field: value for field, value in fields.items() if value is not None and field != "force"}
+            wanted |= {"last_resort": False} if empty else {}
+            forced = {"force": True} if fields.get("force") else {}
+            _print(api, [_set(api, name, wanted | forced | {"reason": reason})], output, overrides=[wanted])
 
     required = [parameter for parameter in own if parameter[2] is Parameter.empty]
     optional = [parameter for parameter in own if parameter[2] is not Parameter.empty]
     parameters: list[tuple[str, Any, object]] = [
-        ("fleet", FleetOptions, Parameter.empty),
+        ("fleet", ChangeOptions, Parameter.empty),
         *required,
         ("reason", ReasonOption, Parameter.empty),
-        ("duration", DurationOption, "none"),
+        ("duration", DurationOption, None),
         ("model", ModelOption, None),
         ("origin", OriginOption, None),
         *optional,
@@ -118,19 +125,19 @@ freeze = _set_command("freeze", OverrideKind.FREEZE, "Keep the shares of the pla
 
 @with_fleet_options
 def undrain(
-    fleet: FleetOptions, region: RegionArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
+    fleet: ChangeOptions, region: RegionArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
 ) -> None:
     """Lift every drain and failover of a region. Its traffic returns along the failback ramp."""
-    with exit_on_error("undrain"), fleet.connect() as api:
+    with exit_on_error("undrain"), _connected(fleet) as api:
         path = f"/v1/regions/{quote(region, safe='')}/undrain"
         lifted: LiftedOverrides = api.request("POST", path, body={"reason": reason}, changes=True).decoded(
             LiftedOverrides
         )
-        _print(lifted.overrides, output)
+        _print(api, lifted.overrides, output, lift=[status.override.id for status in lifted.overrides])
 
 
 @with_fleet_options
-def unfreeze(fleet: FleetOptions, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
+def unfreeze(fleet: ChangeOptions, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
     """Lift every freeze."""
     with exit_on_error("unfreeze"), fleet.connect() as api:
         freezes = [
@@ -140,7 +147,7 @@ def unfreeze(fleet: FleetOptions, reason: ReasonOption, output: OutputOption = O
         ]
         if not freezes:
             fail("unfreeze", "no freeze is in force", EXIT_FAILED)
-        _print([_lift(api, status.override.id, reason) for status in freezes], output)
+        _print(api, [_lift(api, status.override.id, reason) for status in freezes], output)
 
 
 @app.command("list")
@@ -148,20 +155,20 @@ def unfreeze(fleet: FleetOptions, reason: ReasonOption, output: OutputOption = O
 def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
     """List overrides, open maintenance windows, and regions on the failback ramp."""
     with exit_on_error("overrides list"), fleet.connect() as api:
-        _print(_list(api), output)
+        _print(api, _list(api), output)
 
 
 @app.command()
 @with_fleet_options
 def lift(
-    fleet: FleetOptions,
+    fleet: ChangeOptions,
     id: Annotated[str, typer.Argument(help="Identifier, as `overrides list` prints it.", show_default=False)],
     reason: ReasonOption,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Lift one override. The traffic of its region returns along the failback ramp."""
-    with exit_on_error("overrides lift"), fleet.connect() as api:
-        _print([_lift(api, id, reason)], output)
+    with exit_on_error("overrides lift"), _connected(fleet) as api:
+        _print(api, [_lift(api, id, reason)], output, lift=[id])
 
 
 def seconds_of(duration: str, option: str = "--for") -> float | str:
@@ -201,8 +208,22 @@ def _list(api: ApiClient) -> list[OverrideStatus]:
     return [status for page in pages for status in page.items]
 
 
-def _print(statuses: Sequence[OverrideStatus], output: Output) -> None:
+def _connected(fleet: ChangeOptions) -> ApiClient:
+    """Return a client that waits for an evaluation of the fleet if the command is a dry run."""
+    return fleet.connect(timeout_s=EVALUATION_TIMEOUT_S) if fleet.dry_run else fleet.connect()
+
+
+def _print(api: ApiClient, statuses: Sequence[OverrideStatus], output: Output, **change: Any) -> None:
+    """Print overrides; in a dry run as a table, also what the change would move (fields of `POST /v1/what-if`)."""
     print_as(output, statuses, lambda: _table(statuses))
+    moves = any(status.override.kind is not OverrideKind.FREEZE for status in statuses)
+    if api.is_dry_run and output is Output.TABLE and change and moves:
+        # Imported late, because they import the planner.
+        from control_plane.cli.views.simulation_view import live_view
+        from control_plane.status.query_responses import WhatIfResponse
+
+        found: WhatIfResponse = api.request("POST", "/v1/what-if", body=change).decoded(WhatIfResponse)
+        print_view(live_view(found))
 
 
 def _table(statuses: Sequence[OverrideStatus]) -> Table:

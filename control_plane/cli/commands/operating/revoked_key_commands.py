@@ -11,7 +11,7 @@ import typer
 
 from adapters.files.plain_file import read_plain_file
 from adapters.files.secret_file import MAX_FILE_BYTES
-from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.tenant_view import revoked_keys_table
@@ -22,7 +22,7 @@ PATH = "/v1/revoked-keys"
 
 @with_fleet_options
 def revoke_key(
-    fleet: FleetOptions,
+    fleet: ChangeOptions,
     reason: ReasonOption,
     key_file: Annotated[Path | None, typer.Option(help="File with the API key, one line.")] = None,
     digest: Annotated[str | None, typer.Option(help="SHA-256 of the key in hexadecimal, as in the policy.")] = None,
@@ -56,7 +56,7 @@ def revoked_keys(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> No
 
 @with_fleet_options
 def lift_key(
-    fleet: FleetOptions,
+    fleet: ChangeOptions,
     id: Annotated[str, typer.Argument(help="Identifier, as `tenant revoked-keys` prints it.", show_default=False)],
     reason: ReasonOption,
     output: OutputOption = Output.TABLE,

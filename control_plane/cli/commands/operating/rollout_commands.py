@@ -7,7 +7,7 @@ from collections.abc import Callable
 import typer
 
 from control_plane.cli.api_client import ApiClient
-from control_plane.cli.command_options import FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.rollout_view import rollout_view, rollouts_view
@@ -41,7 +41,7 @@ def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
 def _action_command(action: str, help_text: str) -> Callable[..., None]:
     """Make the command that requests one action on the current rollout."""
 
-    def run(fleet: FleetOptions, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
+    def run(fleet: ChangeOptions, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
         with exit_on_error(f"rollout {action}"), fleet.connect() as api:
             request_action(api, f"{CURRENT}/{action}", reason, output)
 

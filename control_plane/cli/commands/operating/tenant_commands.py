@@ -9,7 +9,13 @@ import typer
 
 from control_plane.cli.api_client import ApiClient
 from control_plane.cli.budget_arguments import BudgetOption, budget_bodies
-from control_plane.cli.command_options import FleetOptions, OptionalReasonOption, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import (
+    ChangeOptions,
+    FleetOptions,
+    OptionalReasonOption,
+    ReasonOption,
+    with_fleet_options,
+)
 from control_plane.cli.commands.operating import revoked_key_commands, tenant_budgets_command, tenant_key_commands
 from control_plane.cli.commands.operating.tenant_key_commands import NameArgument, keys_of, path_of
 from control_plane.cli.error_output import UsageFault, exit_on_error
@@ -38,7 +44,7 @@ NoteOption = Annotated[str | None, typer.Option("--note", help="Free text for pe
 @app.command()
 @with_fleet_options
 def create(
-    fleet: FleetOptions,
+    fleet: ChangeOptions,
     name: NameArgument,
     tier: Annotated[str, typer.Option("--tier", help="Tier of the policy in force.", show_default=False)],
     budget: BudgetOption = None,
@@ -92,7 +98,7 @@ def show(fleet: FleetOptions, name: NameArgument, output: OutputOption = Output.
 @app.command()
 @with_fleet_options
 def change(
-    fleet: FleetOptions,
+    fleet: ChangeOptions,
     name: NameArgument,
     tier: Annotated[str | None, typer.Option("--tier", help="New tier.", show_default=False)] = None,
     budget: BudgetOption = None,
@@ -115,7 +121,9 @@ def change(
 
 @app.command()
 @with_fleet_options
-def suspend(fleet: FleetOptions, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
+def suspend(
+    fleet: ChangeOptions, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
+) -> None:
     """Suspend a tenant: agents refuse its requests within a second and end the open ones. Its keys stay."""
     with exit_on_error("tenant suspend"), fleet.connect() as api:
         suspended = _tenant(api, "POST", f"{path_of(name)}/suspend", {"reason": reason})
@@ -124,7 +132,7 @@ def suspend(fleet: FleetOptions, name: NameArgument, reason: ReasonOption, outpu
 
 @app.command()
 @with_fleet_options
-def resume(fleet: FleetOptions, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
+def resume(fleet: ChangeOptions, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
     """End the suspension of a tenant."""
     with exit_on_error("tenant resume"), fleet.connect() as api:
         resumed = _tenant(api, "POST", f"{path_of(name)}/resume", {"reason": reason})
@@ -133,7 +141,7 @@ def resume(fleet: FleetOptions, name: NameArgument, reason: ReasonOption, output
 
 @app.command()
 @with_fleet_options
-def delete(fleet: FleetOptions, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
+def delete(fleet: ChangeOptions, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
     """Delete a tenant and revoke its keys for good. Admins only."""
     with exit_on_error("tenant delete"), fleet.connect() as api:
         response = api.request("DELETE", path_of(name), params={"reason": reason}, headers=ANY_STATE, changes=True)

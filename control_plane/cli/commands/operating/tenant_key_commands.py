@@ -9,7 +9,13 @@ import typer
 
 from control_plane.cli.api_client import ApiClient, ResponseLost
 from control_plane.cli.budget_arguments import BudgetOption, budget_bodies
-from control_plane.cli.command_options import FleetOptions, OptionalReasonOption, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import (
+    ChangeOptions,
+    FleetOptions,
+    OptionalReasonOption,
+    ReasonOption,
+    with_fleet_options,
+)
 from control_plane.cli.commands.operating.overrides_commands import seconds_of
 from control_plane.cli.error_output import EXIT_FAILED, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_as
@@ -31,7 +37,7 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print the key 
 @app.command()
 @with_fleet_options
 def create(
-    fleet: FleetOptions,
+    fleet: ChangeOptions,
     name: NameArgument,
     expires: ExpiresOption = "none",
     budget: BudgetOption = None,
@@ -55,10 +61,12 @@ def create(
 @app.command()
 @with_fleet_options
 def rotate(
-    fleet: FleetOptions,
+    fleet: ChangeOptions,
     name: NameArgument,
     id: IdArgument,
-    overlap: Annotated[str, typer.Option("--overlap", help="Duration until the old key expires; 0s: at once.")] = "24h",
+    overlap: Annotated[
+        str | None, typer.Option("--overlap", help="Duration until the old key expires; 0s: at once. Default: 24h.")
+    ] = None,
     expires: ExpiresOption = "none",
     reason: OptionalReasonOption = None,
     quiet: QuietOption = False,
@@ -66,11 +74,9 @@ def rotate(
 ) -> None:
     """Create the successor of a key, and print it. Both keys are valid during the overlap."""
     with exit_on_error("tenant key rotate"):
-        body = {
-            "overlap_s": _seconds(overlap, "--overlap"),
-            "expires_in_s": _seconds(expires, "--expires"),
-            "reason": reason,
-        }
+        body = {"expires_in_s": _seconds(expires, "--expires"), "reason": reason}
+        if overlap is not None:
+            body["overlap_s"] = _seconds(overlap, "--overlap")
         with fleet.connect() as api:
             path = f"{path_of(name)}/keys/{quote(id, safe='')}/rotate"
             _print(_new_key(api, "rotate", name, path, body), output, quiet)
@@ -79,7 +85,7 @@ def rotate(
 @app.command()
 @with_fleet_options
 def revoke(
-    fleet: FleetOptions,
+    fleet: ChangeOptions,
     name: NameArgument,
     id: IdArgument,
     reason: ReasonOption,
@@ -124,7 +130,7 @@ def _new_key(api: ApiClient, command: str, name: str, path: str, body: dict[str,
 
 def _print(made: NewTenantKey, output: Output, quiet: bool) -> None:
     if quiet and output is Output.TABLE:
-        print(made.key, flush=True)
+        print(made.key, end="\n" if made.key else "", flush=True)
     else:
         print_as(output, made, lambda: new_key_view(made))
 

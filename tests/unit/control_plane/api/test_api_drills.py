@@ -18,7 +18,7 @@ from tests.unit.control_plane.api.test_api_overrides import api, as_
 __all__ = ["api"]
 
 EVACUATE = {"exercise": "evacuate_region", "region": "jp-tok", "reason": "a test"}
-FAILOVER = {"exercise": "control_plane_failover", "reason": "a test"}
+FAILOVER = {"exercise": "step_down", "reason": "a test"}
 
 
 @pytest.fixture
@@ -40,6 +40,9 @@ async def test_a_repeated_put_begins_one_drill(reporting: httpx.AsyncClient) -> 
     body = EVACUATE | {"hold_s": 3600.0}
     ahead = await reporting.put("/v1/drills/2", json=body)
     assert (ahead.status_code, ahead.json()["detail"]) == (409, "the number of the next drill is 1, not 2")
+    shown = await reporting.put("/v1/drills/1", params={"dry_run": "true"}, json=body)
+    assert (shown.status_code, shown.json()["number"]) == (201, 1)
+    assert (await reporting.get("/v1/drills")).json()["items"] == []
     first, second = [await reporting.put("/v1/drills/1", json=body) for _ in range(2)]
     assert (first.status_code, second.status_code) == (201, 200), second.text
     assert (first.json()["number"], second.json()["number"]) == (1, 1)

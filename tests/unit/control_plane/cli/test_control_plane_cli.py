@@ -330,7 +330,7 @@ def test_a_drill_is_awaited_while_the_store_does_not_answer(
     monkeypatch.setattr(drill_commands, "POLL_S", 0.0)
 
     def drill(phase: DrillPhase) -> bytes:
-        request = DrillRequest(Exercise.CONTROL_PLANE_FAILOVER, None, 60.0, 2.0, "a test", "duty")
+        request = DrillRequest(Exercise.STEP_DOWN, None, 60.0, 2.0, "a test", "duty")
         steps = (DrillStep(phase, 1000.0, "as it is"),)
         return msgspec.json.encode(drill_report(Drill(1, request, steps, 7, "north", 42, 1)))
 

@@ -171,6 +171,19 @@ def test_drain_list_and_undrain(penstock: Any) -> None:
     assert penstock("undrain", "eu-de", "--reason", "done").exit_code == 1
 
 
+def test_a_dry_run_shows_the_override_and_what_would_move(penstock: Any) -> None:
+    shown = penstock("drain", "eu-de", "-r", "new disks", "--dry-run")
+    assert (shown.exit_code, shown.stderr) == (0, "dry run: nothing was changed\n")
+    for word in ("drain", "eu-de", "active 0%", "when lifted", "after: drain"):
+        assert word in shown.stdout
+    assert printed(penstock("overrides", "list", "-o", "json")) == []
+    assert penstock("drain", "eu-de", "-r", "new disks").exit_code == 0
+    for command in (("undrain", "eu-de"), ("drain", "eu-es")):
+        result = penstock(*command, "-r", "done", "--dry-run", "-o", "json")
+        assert result.exit_code == (0 if command[0] == "undrain" else 1), result.stderr
+    assert len(printed(penstock("overrides", "list", "-o", "json"))) == 1
+
+
 def test_force_overrides_guard_rails(penstock: Any) -> None:
     assert penstock("failover", "eu-de", "-r", "smoke").exit_code == 0
     refused = penstock("drain", "eu-es", "-r", "more smoke")

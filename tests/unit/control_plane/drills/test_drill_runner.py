@@ -52,7 +52,7 @@ DOCUMENTS = {
     "failover": "apiVersion: penstock/v1\nkind: Failover\nhold_down_s: 1.0\nfailback_ramp_s: 1.0\n"
     "unhealthy_threshold: 100\n",
     "spillover": "apiVersion: penstock/v1\nkind: Spillover\ntarget_utilisation: 0.8\nstep_per_s: 1.0\n",
-    "drills": "apiVersion: penstock/v1\nkind: Drill\nname: takeover\nexercise: control_plane_failover\nstarts_at: {}\n",
+    "drills": "apiVersion: penstock/v1\nkind: Drill\nname: takeover\nexercise: step_down\nstarts_at: {}\n",
 }
 NAMES = ("north", "south")
 

@@ -24,7 +24,7 @@ from tests.support.reports import offered, report
 
 REGIONS = ("eu-de", "eu-es", "us-east")
 EVACUATE = DrillRequest(Exercise.EVACUATE_REGION, "eu-de", 60.0, 2.0, "a test", "duty")
-FAILOVER = msgspec.structs.replace(EVACUATE, exercise=Exercise.CONTROL_PLANE_FAILOVER, region=None)
+FAILOVER = msgspec.structs.replace(EVACUATE, exercise=Exercise.STEP_DOWN, region=None)
 START = datetime(2026, 12, 1, 2, 0, tzinfo=UTC).timestamp()
 
 

@@ -136,7 +136,7 @@ def test_each_phase_has_a_time_limit() -> None:
 
 
 def test_the_leader_steps_down_until_another_plan_is_in_force() -> None:
-    drill = begun(Exercise.CONTROL_PLANE_FAILOVER)
+    drill = begun(Exercise.STEP_DOWN)
     drill, effects = on_tick(drill, seen(1.0), 1.0)
     assert (drill.phase, effects) == (DrillPhase.STEPPING_DOWN, (StepDown(),))
     waiting, effects = on_tick(drill, seen(2.0, epoch=9, leader="south"), 2.0)
@@ -146,7 +146,7 @@ def test_the_leader_steps_down_until_another_plan_is_in_force() -> None:
 
 
 def test_a_failover_that_nobody_takes_over_is_aborted() -> None:
-    drill = begun(Exercise.CONTROL_PLANE_FAILOVER)
+    drill = begun(Exercise.STEP_DOWN)
     assert stepped(drill, 3.0, epoch=9, plan_epoch=90).phase is DrillPhase.ABORTED
     assert stepped(drill, TAKE_OVER_WITHIN_S + 1).phase is DrillPhase.ABORTED
 
