@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRow
+from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRow, sum_of
 from penstock.accounts.outcome_rules import RULES, Counts, Outcome
 
 QUESTIONS: Final = (
@@ -73,7 +73,7 @@ def make_statement(tenant: str, answers: Sequence[UsageAnswer]) -> Statement:
         _grouped(by_outcome.rows, Dimension.MODEL),
         _grouped(by_key.rows, Dimension.KEY),
         _grouped(by_day.rows, Dimension.DAY),
-        _sum(by_outcome.rows),
+        sum_of(by_outcome.rows),
         _answered(by_outcome.rows),
         tuple(dict.fromkeys(line for answer in answers for line in answer.missing)),
     )
@@ -144,12 +144,7 @@ def _grouped(rows: Iterable[UsageRow], dimension: Dimension) -> tuple[tuple[str,
     found: dict[str, list[UsageRow]] = {}
     for row in rows:
         found.setdefault(row.group[dimension.value], []).append(row)
-    return tuple((name, _sum(of_name)) for name, of_name in sorted(found.items()))
-
-
-def _sum(rows: Sequence[UsageRow]) -> UsageRow:
-    fields = UsageRow.__struct_fields__[1:]
-    return UsageRow({}, *(sum(getattr(row, field) for row in rows) for field in fields))
+    return tuple((name, sum_of(of_name)) for name, of_name in sorted(found.items()))
 
 
 def _answered(rows: Iterable[UsageRow]) -> float | None:

@@ -14,7 +14,7 @@ from adapters.usage_store.segment_store import StoreUnavailable
 from adapters.usage_store.store_opening import MissingPackages, open_store
 from control_plane.usage.compaction import without_replaced
 from control_plane.usage.segment_files import CacheTooSmall, UnusableCache, list_segments, local_files
-from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRequest, UsageRow
+from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRequest, UsageRow, sum_of
 from penstock.accounts.outcome_rules import Outcome
 from penstock.ledger.ledger_record import RecordKind
 
@@ -69,7 +69,17 @@ def answer(request: UsageRequest, cache: Path) -> UsageAnswer:
     unknown = sum(row.unknown_requests for row in rows)
     if unknown:
         missing.append(f"{unknown} requests ran when their agent died; what they used is not known")
-    return UsageAnswer(request.first_day, request.last_day, tuple(rows), len(files), tuple(missing))
+    shown, others = largest(rows, request)
+    days = request.first_day, request.last_day
+    return UsageAnswer(*days, tuple(shown), len(files), tuple(missing), others=others)
+
+
+def largest(rows: Sequence[UsageRow], request: UsageRequest) -> tuple[Sequence[UsageRow], UsageRow | None]:
+    """Return the rows that the question wants, and the sums of the others; None if there are none."""
+    if request.top is None:
+        return rows, None
+    ordered = sorted(rows, key=lambda row: -getattr(row, request.order.value))
+    return ordered[: request.top], sum_of(ordered[request.top :]) if len(ordered) > request.top else None
 
 
 def query(files: Sequence[Path], request: UsageRequest) -> list[UsageRow]:

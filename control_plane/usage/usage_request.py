@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 from enum import StrEnum
 
@@ -25,6 +26,17 @@ class Dimension(StrEnum):
     """Day (UTC) on which requests ended."""
 
 
+class UsageOrder(StrEnum):
+    """What groups can be ordered by, largest first: fields of `UsageRow`."""
+
+    REQUESTS = "requests"
+    INPUT_TOKENS = "input_tokens"
+    OUTPUT_TOKENS = "output_tokens"
+    GPU_S = "gpu_s"
+    PRICE = "price"
+    GPU_COST = "gpu_cost"
+
+
 class StoreToRead(msgspec.Struct, frozen=True):
     """One usage store of the policy."""
 
@@ -42,6 +54,9 @@ class UsageRequest(msgspec.Struct, frozen=True):
     by: tuple[Dimension, ...] = (Dimension.TENANT,)
     tenant: str | None = None
     """Only this tenant; None: all."""
+    top: int | None = None
+    """Maximum number of groups, the largest by `order`; None: all, ordered by their names."""
+    order: UsageOrder = UsageOrder.REQUESTS
 
 
 class UsageRow(msgspec.Struct, frozen=True):
@@ -73,6 +88,12 @@ class UsageRow(msgspec.Struct, frozen=True):
     """What the GPU seconds cost by the regions' prices."""
 
 
+def sum_of(rows: Sequence[UsageRow]) -> UsageRow:
+    """Return the sums of all rows, without a group."""
+    fields = UsageRow.__struct_fields__[1:]
+    return UsageRow({}, *(sum(getattr(row, field) for row in rows) for field in fields))
+
+
 class UsageAnswer(msgspec.Struct, frozen=True):
     """The answer to a question."""
 
@@ -85,3 +106,5 @@ class UsageAnswer(msgspec.Struct, frozen=True):
     """What the sums lack: stores that could not be read, segments that agents hold, requests whose end is not known."""
     currency: str = ""
     """Currency of `price` and `gpu_cost`; empty without a price list."""
+    others: UsageRow | None = None
+    """Sums of the groups beyond the largest ones that the question wants; None without such groups."""

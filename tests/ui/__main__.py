@@ -28,9 +28,13 @@ from tests.support.tiers import TIERS
 from tests.ui import large_fleet_checks, planet_checks, report_checks
 from tests.ui.checks import OUT, PATIENCE_MS
 from tests.ui.tenant_checks import tenants
+from tests.ui.usage_checks import policy_with_store, usage
 
 POLICY = OUT / "policy"
 """The policy of the planet, which a check changes."""
+
+USAGE = OUT / "segments"
+"""The usage store of the planet."""
 
 CLIENTS = 14
 """Clients of Frankfurt: more than it has slots, so that some are served in Madrid."""
@@ -38,6 +42,9 @@ CLIENTS = 14
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
+
+SHOWN_IN = {"ask": "form", "usage": ".totals dd", "past": ".map .region"}
+"""What views without a visible table show once they have read their data."""
 
 Check = Callable[[Page, Planet, str], Awaitable[None]]
 
@@ -298,10 +305,9 @@ async def phone(page: Page, planet: Planet, token: str) -> None:
     """At the width of a phone nothing but tables scrolls sideways, in every view."""
     before = page.viewport_size
     await page.set_viewport_size({"width": 390, "height": 844})
-    for view in ("now", "region/eu-de", "change", "ask", "tenants", "past"):
+    for view in ("now", "region/eu-de", "change", "ask", "tenants", "usage", "past"):
         await page.goto(page.url.partition("#")[0] + f"#/{view}")
-        ready = page.locator("form" if view == "ask" else ".map .region" if view == "past" else "main table")
-        await expect(ready.first).to_be_visible(timeout=PATIENCE_MS)
+        await expect(page.locator(SHOWN_IN.get(view, "main table")).first).to_be_visible(timeout=PATIENCE_MS)
         await page.screenshot(path=OUT / f"phone-{view.partition('/')[0]}.png", full_page=True)
         width = await page.evaluate("document.documentElement.scrollWidth")
         assert width <= 390, f"{view} is {width} px wide"
@@ -333,6 +339,7 @@ CHECKS: tuple[Check, ...] = (
     ask,
     past,
     tenants,
+    usage,
     phone,
     lost_region,
     lost_control_plane,
@@ -401,4 +408,7 @@ if __name__ == "__main__":
     shutil.rmtree(POLICY, ignore_errors=True)
     shutil.copytree(SHIPPED_BUNDLE, POLICY)
     (POLICY / "tiers.yaml").write_text(TIERS)
+    shutil.rmtree(USAGE, ignore_errors=True)
+    regions = ", ".join(each.name for each in topology().regions)
+    (POLICY / "usage.yaml").write_text(policy_with_store(USAGE.resolve(), regions))
     sys.exit(asyncio.run(main()))

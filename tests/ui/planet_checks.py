@@ -17,6 +17,7 @@ VIEWS = {
     "change": "table",
     "ask": "form",
     "tenants": "table",
+    "usage": "table",
     "past": "output",
 }
 """What each view shows once it has read its data."""

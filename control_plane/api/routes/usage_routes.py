@@ -16,11 +16,14 @@ from control_plane.api.serving.client_location import require_policy
 from control_plane.auth.required_roles import Viewer
 from control_plane.status.fleet_view import FleetView
 from control_plane.usage.segment_files import MAX_DAYS
-from control_plane.usage.usage_request import Dimension, StoreToRead, UsageAnswer, UsageRequest
+from control_plane.usage.usage_request import Dimension, StoreToRead, UsageAnswer, UsageOrder, UsageRequest
 from control_plane.usage.usage_runner import UsageBusy, UsageFailed, UsageRunner
 from penstock.fleet.snapshot import FRESH_S, Snapshot
 from penstock.ledger.prices import prices_at
 from penstock.policy.policy import Policy
+
+MAX_TOP = 1_000
+"""Maximum number of the largest groups that a question can ask for."""
 
 LATE_S = 300.0
 """Age (s) from which a segment that is not in the store is late."""
@@ -31,6 +34,11 @@ By = Annotated[
 ]
 First = Annotated[date | None, Query(alias="from", description="First day (UTC). Default: the first of the month.")]
 Last = Annotated[date | None, Query(alias="to", description="Last day (UTC), included. Default: today.")]
+Top = Annotated[
+    int | None,
+    Query(ge=1, le=MAX_TOP, description="Only the groups that are largest by `order`; the others are summed up."),
+]
+Order = Annotated[UsageOrder, Query(description="With `top`: what the groups are ordered by, largest first.")]
 OfTenant = Annotated[str | None, Query(max_length=128, description="Only this tenant.")]
 
 
@@ -40,7 +48,13 @@ def routes(view: FleetView, runner: UsageRunner) -> APIRouter:
 
     @router.get("/usage", responses=returns(UsageAnswer, "The sums, and what they lack."))
     async def usage(
-        caller: Viewer, by: By = "tenant", first: First = None, last: Last = None, tenant: OfTenant = None
+        caller: Viewer,
+        by: By = "tenant",
+        first: First = None,
+        last: Last = None,
+        tenant: OfTenant = None,
+        top: Top = None,
+        order: Order = UsageOrder.REQUESTS,
     ) -> Response:
         """Sum up requests, tokens, GPU seconds and money of a range of days.
 
@@ -50,7 +64,8 @@ def routes(view: FleetView, runner: UsageRunner) -> APIRouter:
         policy = require_policy(view.policy)
         today = datetime.now(UTC).date()
         end = last or today
-        question = UsageRequest(stores_of(policy), first or end.replace(day=1), end, dimensions(by.split(",")), tenant)
+        begin, wanted = first or end.replace(day=1), dimensions(by.split(","))
+        question = UsageRequest(stores_of(policy), begin, end, wanted, tenant, top, order)
         if question.first_day > end or (end - question.first_day).days >= MAX_DAYS:
             raise Problem(422, f"`from` must be at most {MAX_DAYS} days before `to`; correct one of them")
         if not question.stores:

@@ -17,7 +17,7 @@ from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.output import print_json, print_view, table_of
 from control_plane.usage.statement import QUESTIONS, make_statement, month_of, plain_cell, statement_csv, statement_html
-from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRow
+from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageOrder, UsageRow
 
 USAGE_TIMEOUT_S = 70.0
 """Time limit (s) of a question; the control plane's own is shorter."""
@@ -54,6 +54,8 @@ def usage(
     ] = None,
     last: Annotated[str | None, typer.Option("--to", help="Last day (UTC), included. Default: today.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
+    top: Annotated[int | None, typer.Option(help="Only the largest groups, and the sums of the others.")] = None,
+    order: Annotated[UsageOrder, typer.Option(help="With --top: what groups are ordered by.")] = UsageOrder.REQUESTS,
     cost: Annotated[bool, typer.Option("--cost", help="With prices and costs of GPUs.")] = False,
     output: Annotated[UsageOutput, typer.Option("--output", "-o", help="Output format.")] = UsageOutput.TABLE,
 ) -> None:
@@ -61,7 +63,7 @@ def usage(
     if ctx.invoked_subcommand is not None:
         return
     with exit_on_error("usage"), fleet.connect(timeout_s=USAGE_TIMEOUT_S) as api:
-        wanted = {"by": by, "from": first, "to": last, "tenant": tenant}
+        wanted = {"by": by, "from": first, "to": last, "tenant": tenant, "top": top, "order": order.value}
         answer = api.request("GET", "/v1/usage", params=wanted).decoded(UsageAnswer)
     match output:
         case UsageOutput.JSON:
@@ -105,8 +107,17 @@ def columns_of(answer: UsageAnswer, by: Sequence[str], *, cost: bool) -> tuple[l
     sums = ["requests", "unknown_requests", "input_tokens", "cached_tokens", "output_tokens", "overhead_tokens"]
     sums += ["estimated_requests", "gpu_s", "overhead_gpu_s", "egress_bytes"]
     sums += ["price", "gpu_cost"] if cost else []
-    rows = [[*(row.group[name] for name in by), *(getattr(row, name) for name in sums)] for row in answer.rows]
+    rows = [[*_names(row, by), *(getattr(row, name) for name in sums)] for row in _rows(answer)]
     return [*by, *sums], rows
+
+
+def _rows(answer: UsageAnswer) -> tuple[UsageRow, ...]:
+    return answer.rows if answer.others is None else (*answer.rows, answer.others)
+
+
+def _names(row: UsageRow, by: Sequence[str]) -> list[str]:
+    """Return the group of a row; that of the other groups has a name that no tenant, model or region can have."""
+    return [row.group[name] for name in by] if row.group or not by else ["(others)"] + [""] * (len(by) - 1)
 
 
 def _dimensions(answer: UsageAnswer) -> list[str]:
@@ -119,8 +130,8 @@ def _view(answer: UsageAnswer, *, cost: bool) -> RenderableType:
     money = [f"price {answer.currency}".strip(), "GPU cost"] if cost else []
     title = f"Usage from {answer.first_day} to {answer.last_day} (UTC)"
     table = table_of(*names, *numbers, *money, title=title, right=[*numbers, *money])
-    for row in answer.rows:
-        table.add_row(*row.group.values(), *_numbers(row), *([_money(row.price), _money(row.gpu_cost)] if cost else []))
+    for row in _rows(answer):
+        table.add_row(*_names(row, names), *_numbers(row), *([_money(row.price), _money(row.gpu_cost)] if cost else []))
     notes = [Text(f"missing: {line}", "yellow") for line in answer.missing]
     if not answer.rows:
         notes.insert(0, Text("no records in this time"))

@@ -11,6 +11,7 @@ import { PastView } from "./past.js";
 import { RegionView } from "./region.js";
 import { forget, renew, resume, showSignIn } from "./signin.js";
 import { TenantsView, TenantView } from "./tenants.js";
+import { UsageView } from "./usage.js";
 
 /** Period (ms) of what a view reads itself while nothing happens; an event causes a read at once. */
 const PERIOD_MS = 5000;
@@ -49,6 +50,7 @@ class Page {
       ask: () => new AskView(),
       past: () => new PastView(),
       tenants: () => (argument ? new TenantView(decodeURIComponent(argument), this.caller) : new TenantsView(this.caller)),
+      usage: () => new UsageView(),
     };
     this.view = (views[name] ?? views.now)();
     main.replaceChildren(this.view.element);

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from adapters.usage_store.folder_store import FolderStore
 from adapters.usage_store.segment_store import SegmentStore
@@ -14,7 +16,7 @@ from control_plane.usage.compaction import MIN_SEGMENTS, compact
 from control_plane.usage.segment_files import CacheTooSmall, UnusableCache
 from control_plane.usage.store_upkeep import StoreToKeep, UpkeepRequest, keep
 from control_plane.usage.usage_query import answer
-from control_plane.usage.usage_request import Dimension, StoreToRead, UsageAnswer, UsageRequest
+from control_plane.usage.usage_request import Dimension, StoreToRead, UsageAnswer, UsageOrder, UsageRequest
 from penstock.ledger.ledger_record import LedgerRecord, RecordKind
 from penstock.ledger.segment_names import SegmentName
 from regional_agent.ledger.segment_parquet import encode_segment
@@ -47,9 +49,9 @@ def put(store: SegmentStore, number: int, *records: LedgerRecord, agent: str = "
     return name
 
 
-def ask(folder: Path, *by: Dimension, tenant: str | None = None, first: date = DAY, last: date = DAY) -> UsageAnswer:
+def ask(folder: Path, *by: Dimension, **fields: Any) -> UsageAnswer:
     store = StoreToRead("all", f"file://{folder}")
-    return answer(UsageRequest((store,), first, last, by, tenant), folder / "cache")
+    return answer(replace(UsageRequest((store,), DAY, DAY, by), **fields), folder / "cache")
 
 
 @pytest.fixture
@@ -75,7 +77,7 @@ def test_usage_is_divided_by_day_and_limited_to_a_tenant_and_days(store: FolderS
     put(store, 1, record(), record(tenant="other"))
     (row,) = ask(tmp_path, Dimension.DAY, Dimension.MODEL, tenant="acme").rows
     assert (row.group, row.requests) == ({"day": "2026-11-27", "model": "llama"}, 1)
-    assert ask(tmp_path, first=date(2026, 11, 28), last=date(2026, 11, 29)).rows == ()
+    assert ask(tmp_path, first_day=date(2026, 11, 28), last_day=date(2026, 11, 29)).rows == ()
     assert ask(tmp_path, Dimension.TENANT, tenant="' OR 1=1 --").rows == ()
     (total,) = ask(tmp_path).rows
     assert (total.group, total.requests) == ({}, 2)
@@ -187,3 +189,12 @@ def test_a_store_that_the_cache_cannot_hold_does_not_hold_up_the_upkeep_of_other
     stores = tuple(StoreToKeep(name, f"file://{tmp_path}/{name}") for name in ("bad", "good"))
     report = keep(UpkeepRequest(stores, NOON_MS), tmp_path / "cache")
     assert (report.removed, report.compacted, report.problems) == (1, 2, (f"the store bad: {error}",))
+
+
+def test_the_largest_groups_are_named_and_the_others_summed_up(store: FolderStore, tmp_path: Path) -> None:
+    put(store, 1, *(record(tenant=f"t{number}", gpu_s=float(number)) for number in range(5)))
+    found = ask(tmp_path, Dimension.TENANT, top=2, order=UsageOrder.GPU_S)
+    assert [(row.group["tenant"], row.gpu_s) for row in found.rows] == [("t4", 4.0), ("t3", 3.0)]
+    assert found.others is not None
+    assert (found.others.group, found.others.requests, found.others.gpu_s) == ({}, 3, 3.0)
+    assert ask(tmp_path, Dimension.TENANT, top=5).others is None
