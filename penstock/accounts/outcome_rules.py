@@ -31,7 +31,8 @@ class Outcome(StrEnum):
     ENGINE_ERROR = "engine_error"
     """The engine responded with 5xx, or with an error in a response with status 200."""
     ENGINE_CUT = "engine_cut"
-    """The response began and ended early: the connection closed, or its data was invalid."""
+    """The response began and ended early: the connection closed, its data was invalid, or its finish reason states that
+    the engine aborted the answer."""
     STALLED = "stalled"
     """The engine did not begin to respond in time, or stopped sending during the response."""
     TIMED_OUT = "timed_out"

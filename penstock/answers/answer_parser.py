@@ -20,7 +20,7 @@ from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, is_null
 from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import Fields, ReportedUsage, is_empty, members_of, value_at
-from penstock.answers.values import finish_reason_in, has_output, list_of, text_of
+from penstock.answers.values import CUT_REASONS, finish_reason_in, has_output, last_finish_reason, list_of, text_of
 
 JSON: Final = 0
 EVENTS: Final = 1
@@ -144,6 +144,11 @@ class AnswerParser:
                 return False
             return held.size_bytes < MIN_DECIDED_BYTES or (held.may_be_error and held.size_bytes <= MAX_UNDECIDED_BYTES)
         return len(self._splitter.rest) <= MAX_UNDECIDED_BYTES
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the engine ended the answer before its end, by the finish reason that `finish` has read."""
+        return self.finish_reason in CUT_REASONS
 
     @property
     def is_unreadable(self) -> bool:
@@ -277,12 +282,13 @@ class AnswerParser:
                 usage = usage_of_text(data)
                 if usage is not None:
                     self._usage, self.ended, self._final_at = usage, True, self.delivered
+                    self.finish_reason = last_finish_reason(data)
                     return False
             read = usage_of_answer(data, self.usage)
             if read is not None:
                 self._usage, has_choices = read
                 if self._kind == JSON:
-                    self.ended = True
+                    self.ended, self.finish_reason = True, last_finish_reason(data)
                 elif has_choices:
                     self._final_at = -1
                     self.delivered += 1
@@ -334,7 +340,7 @@ class AnswerParser:
             self._reported.replace(self._usage)
             self._usage = None
         reports = self._reported.read(fields)
-        if self._kind != JSON and (finish := finish_reason_in(fields)):
+        if finish := finish_reason_in(fields):
             self.finish_reason = finish
         kind, done = fields.get("type"), fields.get("done")
         if kind is not None and bytes(kind) in _ENDING_TYPES:

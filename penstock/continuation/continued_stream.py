@@ -15,6 +15,7 @@ import msgspec
 from penstock.answers.answer_errors import AnswerError, error_in
 from penstock.answers.event_splitter import EventSplitter
 from penstock.answers.usage_reader import members_of
+from penstock.answers.values import CUT_REASONS
 from penstock.continuation.answer_transcript import AnswerTranscript
 from penstock.continuation.continuable_request import ContinuableRequest, continuation_body
 from penstock.continuation.stream_events import (
@@ -47,6 +48,7 @@ class ContinuedStream:
         "done",
         "error",
         "failure",
+        "is_cut",
         "problem",
         "usage_event",
     )
@@ -70,6 +72,8 @@ class ContinuedStream:
         """Failure of the engine according to the stream itself; empty without a failure."""
         self.error: AnswerError | None = None
         """The error that the client received in place of the end of the answer."""
+        self.is_cut = False
+        """Whether the client received an answer that the engine ended before its end, by its finish reason."""
         self.done = False
         """Whether the client has received the end of the answer, or an error of its request."""
         self.usage_event = b""
@@ -180,6 +184,11 @@ class ContinuedStream:
             return self._release_held() + event
         choice = chunk.choices[0] if chunk.choices else None
         content = (choice.content or "") if choice is not None else ""
+        if choice is not None and choice.finish_reason in CUT_REASONS:
+            if not self.problem:
+                self.failure = f"the engine ended it with the finish reason {choice.finish_reason}"
+                return b""
+            self.is_cut = True
         if self._is_continuation:
             content = self._without_repetition(content)
             event = self._rewrite(data, chunk, content)

@@ -34,6 +34,7 @@ from tests.support.streamed_chats import (
     chat,
     dies,
     ends,
+    finishes_with,
     hangs,
     in_turn,
     is_complete,
@@ -79,6 +80,35 @@ async def test_another_engine_continues_a_stream(tmp_path: Path, failure: Failur
     log.close()
     line = json.loads((tmp_path / "access.log").read_text())
     assert (line["outcome"], line["continuations"], line["attempts"]) == ("ok", 1, 2)
+
+
+@pytest.mark.parametrize("reason", ["abort", "cancelled", "error"])
+@pytest.mark.parametrize("limit", [0, 7])
+async def test_another_engine_continues_a_stream_that_its_engine_aborts(
+    tmp_path: Path, reason: str, limit: int
+) -> None:
+    scripts = streams_chat(1, limit, finishes_with(reason), in_event=False), streams_chat(2)
+    async with before(tmp_path, *scripts) as (agent, engines):
+        answer = await chat(agent)
+        assert (answer.status, is_complete(answer.body)) == (200, True)
+        assert sum(len(gpu.requests) for gpu in engines) == 2
+        await until(lambda: released(agent))
+        assert (agent.counted(), agent.continued()) == ({"ok": 1}, {"resumed": 1})
+
+
+@pytest.mark.parametrize("continues", [True, False])
+async def test_an_aborted_stream_that_is_not_continued_is_the_engines_fault(tmp_path: Path, continues: bool) -> None:
+    fields: dict[str, Any] = {"tools": [{"type": "function"}]} if continues else {}
+    async with before(tmp_path, streams_chat(1, 7, finishes_with("abort"), in_event=False)) as (agent, _):
+        if not continues:
+            policy = agent.config.policy
+            agent.config.policy = replace(policy, models={MODEL: replace(policy.models[MODEL], continue_streams=False)})
+        stream = read_stream((await chat(agent, **fields)).body)
+        assert (stream.finish_reason, stream.done, stream.error) == ("abort", True, None)
+        await until(lambda: released(agent))
+        assert agent.counted() == {"engine_cut": 1}
+        charged = [each for each in agent.endpoints.every() if each.ejection.failures]
+        assert len(charged) == 1
 
 
 async def test_a_connection_of_a_continued_stream_serves_further_requests(tmp_path: Path) -> None:

@@ -45,8 +45,26 @@ async def ends(writer: asyncio.StreamWriter) -> None:
     writer.write(b"0\r\n\r\n")
 
 
-def streams_chat(number: int, limit: int | None = None, failure: Failure = dies) -> Script:
-    """The script of an engine that streams words as the fake engine does, and fails after `limit` words."""
+def finishes_with(reason: str) -> Failure:
+    """A failure: the engine ends the answer in order, with a finish reason, its usage and [DONE], as on SIGTERM."""
+
+    async def failure(writer: asyncio.StreamWriter) -> None:
+        same = {"id": "chatcmpl-answer-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
+        choice = {"index": 0, "delta": {"content": ""}, "text": "", "finish_reason": reason}
+        used = {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
+        for event in ({**same, "choices": [choice]}, {**same, "choices": [], "usage": used}):
+            writer.write(chunk(b"data: " + json.dumps(event).encode() + b"\n\n"))
+        writer.write(chunk(DONE) + b"0\r\n\r\n")
+
+    return failure
+
+
+def streams_chat(number: int, limit: int | None = None, failure: Failure = dies, *, in_event: bool = True) -> Script:
+    """The script of an engine that streams words as the fake engine does, and fails after `limit` words.
+
+    Args:
+        in_event: whether the engine fails within an event.
+    """
 
     async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         chat = received.head.startswith(b"POST /v1/chat/completions ")
@@ -64,7 +82,7 @@ def streams_chat(number: int, limit: int | None = None, failure: Failure = dies)
         for word in range(request.output_tokens):
             if word == limit:
                 event = form.token_events(word, 1, None)
-                writer.write(chunk(event[: len(event) // 2]))
+                writer.write(chunk(event[: len(event) // 2]) if in_event else b"")
                 await writer.drain()
                 await asyncio.sleep(0.01)
                 await failure(writer)

@@ -218,7 +218,7 @@ class ContinuedResponse:
 
     def outcome(self) -> Outcome:
         """The outcome of a response that the client received as a whole."""
-        return self._relayed.outcome_with(self._stream.error)
+        return self._relayed.outcome_with(self._stream.error, is_cut=self._stream.is_cut)
 
     def outcome_of(self, failure: Refusal) -> Outcome:
         """The outcome of a response that failed."""

@@ -195,10 +195,14 @@ class RelayedResponse:
 
     def outcome(self) -> Outcome:
         """The outcome of a response that the client received as a whole."""
-        return self.outcome_with(None if self._intake is None else self._intake.parser.error)
+        parser = None if self._intake is None else self._intake.parser
+        return self.outcome_with(None) if parser is None else self.outcome_with(parser.error, is_cut=parser.is_cut)
 
-    def outcome_with(self, error: AnswerError | None) -> Outcome:
-        """The outcome of a whole response; charges the endpoint for an error in it."""
+    def outcome_with(self, error: AnswerError | None, *, is_cut: bool = False) -> Outcome:
+        """The outcome of a whole response; charges the endpoint for an error in it, and for an answer that it cut."""
+        if error is None and is_cut and self.writer.status < 400:
+            self.attempt.failed(Outcome.ENGINE_CUT)
+            return Outcome.ENGINE_CUT
         if error is None:
             return _OK if self.writer.status < 400 else outcome_of_status(self.writer.status)
         self.attempt.erred(error)

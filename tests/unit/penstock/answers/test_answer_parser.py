@@ -87,6 +87,23 @@ def test_usage_before_the_end_is_read_in_any_chunking(size: int, end: str, tail:
     assert (reader.delivered, reader.finish_reason, reader.error) == (2, "stop", None)
 
 
+@pytest.mark.parametrize("reason", ["abort", "cancelled", "error", "stop", "tool_calls", None])
+@pytest.mark.parametrize("size", [7, 100_000])
+@pytest.mark.parametrize("spaces", [False, True])
+def test_an_answer_that_its_engine_aborted_is_cut(reason: str | None, size: int, *, spaces: bool) -> None:
+    text = 'quotes "finish_reason": "abort" in what a model writes'
+    streamed, whole = parser(), parser(kind=JSON)
+    read(
+        stream(delta(""), delta(text), delta("", finish_reason=reason), {"choices": [], "usage": USAGE}), size, streamed
+    )
+    answer = {"choices": [{"message": {"content": text}, "finish_reason": reason, "logprobs": None}], "usage": USAGE}
+    separators = (", ", ": ") if spaces else (",", ":")
+    read(json.dumps(answer, separators=separators).encode(), size, whole)
+    for reader in (streamed, whole):
+        assert (reader.finish_reason, reader.usage) == (reason or "", READ)
+        assert reader.is_cut is (reason in ("abort", "cancelled", "error"))
+
+
 def test_the_terminator_may_come_in_writes_of_its_own() -> None:
     reader = parser()
     for part in (WHOLE, b"data:", b" [DONE]", b"\n", b"\n"):
