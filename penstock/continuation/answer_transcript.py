@@ -83,8 +83,8 @@ class AnswerTranscript:
                 return "the answer has several choices"
             if choice.logprobs is not None:
                 return "the answer contains log probabilities"
-            if choice.delta is not None and not choice.delta.is_text:
-                return "the answer contains more than text: a tool call, reasoning, a refusal or audio"
+            if choice.delta is not None and not choice.delta.is_continuable:
+                return "the answer contains more than text and tool calls: reasoning, a refusal or audio"
         if self._text_bytes > MAX_TEXT_BYTES:
             return f"the answer is longer than {MAX_TEXT_BYTES} bytes"
         return ""
@@ -108,7 +108,8 @@ class AnswerTranscript:
             announces = delta is not None and delta.role is not None
             self.role_sent |= announces
             # An empty text is a token whose bytes are not a character yet, unless the event announces the role.
-            self._stream_tokens += bool(generated) or (generated is not None and not announces)
+            calls = delta is not None and bool(delta.tool_calls)
+            self._stream_tokens += bool(generated) or calls or (generated is not None and not announces)
         usage = chunk.usage
         if usage is not None and usage.completion_tokens is not None and usage.is_possible:
             self._stream_tokens = usage.completion_tokens

@@ -21,14 +21,13 @@ DEFAULT_COMPLETION_TOKENS: Final = 16
 _NULL: Final = frozenset({b"null"})
 _NOT_SET: Final = frozenset({b"null", b"false"})
 _EMPTY: Final = frozenset({b"null", b"[]"})
+_MAY_CALL: Final = frozenset({b"null", b'"none"', b'"auto"'})
 _AT_MOST_ONE: Final = frozenset({b"null", b"1"})
 
 HARMLESS_VALUES: Final[dict[str, frozenset[bytes]]] = {
     "n": _AT_MOST_ONE,
     "best_of": _AT_MOST_ONE,
     "use_beam_search": _NOT_SET,
-    "tools": _EMPTY,
-    "tool_choice": frozenset({b"null", b'"none"', b'"auto"'}),
     "functions": _EMPTY,
     "function_call": frozenset({b"null", b'"none"', b'"auto"'}),
     "logprobs": _NOT_SET,
@@ -75,6 +74,9 @@ class ContinuableRequest(msgspec.Struct, frozen=True):
     """Whether the client requested the usage at the end of the stream."""
     wants_continuous_usage: bool = False
     """Whether the client requested the usage up to each chunk in that chunk."""
+    must_call: bool = False
+    """Whether the request requires a tool call, which constrains the answer from its first token: the answer can be
+    generated again, but not continued from a text."""
 
 
 class _TextPart(msgspec.Struct):
@@ -142,7 +144,8 @@ def _read(chat: bool, fields: dict[str, msgspec.Raw]) -> ContinuableRequest | st
         max_tokens = DEFAULT_COMPLETION_TOKENS
     wants_usage = options is not None and bool(options.include_usage)
     wants_continuous_usage = wants_usage and bool(options.continuous_usage_stats)
-    return ContinuableRequest(chat, max_tokens, wants_usage, wants_continuous_usage)
+    must_call = bytes(fields.get("tool_choice", b"null")) not in _MAY_CALL
+    return ContinuableRequest(chat, max_tokens, wants_usage, wants_continuous_usage, must_call)
 
 
 def body_with_usage(request: ContinuableRequest, body: bytes | bytearray) -> bytes:

@@ -1,9 +1,10 @@
 """One event stream for a client, made of the streams of the engines that contributed to one answer.
 
 The client receives complete events only, so that a further stream can follow at any time. The end of the answer, from
-the event with `finish_reason` to `[DONE]`, is forwarded as a whole: after a failure within the end, the answer is
-continued from the text before the end. Requests to engines ask for the usage of each chunk (`body_with_usage`); the
-client receives only the usage that it requested.
+the first tool call or from the event with `finish_reason` to `[DONE]`, is forwarded as a whole: after a failure within
+the end, the answer is continued from the text before the end. Engines can continue a text, but no half of a tool call,
+and no answer after a whole one. Requests to engines ask for the usage of each chunk (`body_with_usage`); the client
+receives only the usage that it requested.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from penstock.continuation.continuable_request import ContinuableRequest, contin
 from penstock.continuation.stream_events import (
     DONE_DATA,
     DONE_EVENT,
+    Choice,
     Chunk,
     decode_chunk,
     encode_event,
@@ -34,12 +36,23 @@ MAX_HELD_EVENTS: Final = 16
 usage between them."""
 
 
+MAX_HELD_BYTES: Final = 1024 * 1024
+"""Maximum size (bytes) of the events with tool calls that are held: about 4,000 tokens, as vLLM sends them."""
+
+EVENTS_PER_COMMENT: Final = 32
+"""Number of held events with tool calls after which the client receives a comment, which keeps its connection open."""
+
+_COMMENT: Final = b": a tool call is being generated\n\n"
+
+
 class ContinuedStream:
     """Forwards the events of one answer, and rewrites the events of a continuation to extend the first stream."""
 
     __slots__ = (
+        "_ends",
         "_half_event",
         "_held",
+        "_held_bytes",
         "_is_continuation",
         "_repeatable_space",
         "_request",
@@ -65,7 +78,11 @@ class ContinuedStream:
         self._half_event = b""
         """A malformed event, such as an incomplete event before the error that an agent adds; empty without one."""
         self._held: list[bytes] = []
-        """Events of the end of the answer, until the end is complete."""
+        """Events of the end of the answer, tool calls included, until the end is complete."""
+        self._held_bytes = 0
+        """Size (bytes) of the held events with tool calls."""
+        self._ends = 0
+        """Number of held events from the finish reason on."""
         self.problem = ""
         """Reason why the answer cannot be continued; empty if it can be continued."""
         self.failure = ""
@@ -95,7 +112,7 @@ class ContinuedStream:
 
     def end(self) -> bytes:
         """End the stream, and return its remainder. An answer without a finish reason is a failure."""
-        if not (self.problem or self.failure or self.done or self._held):
+        if not (self.problem or self.failure or self.done or self._ends):
             self.failure = "the stream ended without a finish reason"
         return b"" if self.failure else self._release()
 
@@ -127,8 +144,7 @@ class ContinuedStream:
     def next_stream(self) -> None:
         """Discard the incomplete part of a failed stream; `feed` receives another stream from now on."""
         self._splitter.take_rest()
-        self._held.clear()
-        self._half_event = b""
+        self._release_held()
         self.failure = ""
         self._is_continuation = True
         self._transcript.next_stream()
@@ -184,6 +200,8 @@ class ContinuedStream:
             return self._release_held() + event
         choice = chunk.choices[0] if chunk.choices else None
         content = (choice.content or "") if choice is not None else ""
+        if self._request.must_call and not content.isspace() and content:
+            self.give_up("the request requires a tool call, and the answer contains text")
         if choice is not None and choice.finish_reason in CUT_REASONS:
             if not self.problem:
                 self.failure = f"the engine ended it with the finish reason {choice.finish_reason}"
@@ -198,13 +216,24 @@ class ContinuedStream:
             transcript.identify(chunk)
         if self.problem:
             return self._release_held() + event
-        if self._held or (choice is not None and choice.finish_reason is not None):
-            if len(self._held) >= MAX_HELD_EVENTS:
-                self.give_up("too many events follow the finish reason")
-            self._held.append(event)
-            return b""
+        if self._held or (choice is not None and (choice.finish_reason is not None or choice.calls_tool)):
+            return self._hold(event, chunk, choice)
         transcript.add(chunk, content)
         return event
+
+    def _hold(self, event: bytes, chunk: Chunk, choice: Choice | None) -> bytes:
+        """Hold an event of the end of the answer; returns what the client receives in its place."""
+        self._held.append(event)
+        if self._ends or (choice is not None and choice.finish_reason is not None):
+            self._ends += 1
+            if self._ends > MAX_HELD_EVENTS:
+                self.give_up("too many events follow the finish reason")
+            return b""
+        self._transcript.add(chunk, "")
+        self._held_bytes += len(event)
+        if self._held_bytes > MAX_HELD_BYTES:
+            self.give_up(f"the tool calls are longer than {MAX_HELD_BYTES} bytes")
+        return b"" if len(self._held) % EVENTS_PER_COMMENT else _COMMENT
 
     def _wants_usage_of(self, chunk: Chunk) -> bool:
         return self._request.wants_usage and (self._request.wants_continuous_usage or not chunk.choices)
@@ -222,7 +251,7 @@ class ContinuedStream:
 
     def _release_held(self) -> bytes:
         held, self._held = [*self._held, self._half_event], []
-        self._half_event = b""
+        self._half_event, self._held_bytes, self._ends = b"", 0, 0
         return b"".join(held)
 
     def _without_repetition(self, content: str) -> str:
@@ -243,9 +272,9 @@ class ContinuedStream:
         if transcript.identity:
             fields.pop("system_fingerprint", None)
             fields |= transcript.identity
-        finishes = False
+        ends = False
         for choice in fields.get("choices") or ():
-            finishes |= choice.get("finish_reason") is not None
+            ends |= choice.get("finish_reason") is not None or bool((choice.get("delta") or {}).get("tool_calls"))
             holder = choice.get("delta") or choice
             field = "text" if holder is choice else "content"
             if transcript.role_sent:
@@ -259,7 +288,7 @@ class ContinuedStream:
             if not self._wants_usage_of(chunk):
                 del fields["usage"]
         is_usage_only = used is not None and not chunk.choices and "usage" not in fields
-        adds = content or not chunk.choices or finishes or not transcript.role_sent or self.problem
+        adds = content or not chunk.choices or ends or not transcript.role_sent or self.problem
         return encode_event(fields) if adds and not is_usage_only else b""
 
     def _add_usage(self, usage: dict[str, Any]) -> None:

@@ -35,16 +35,9 @@ class Delta(msgspec.Struct):
     audio: Any = None
 
     @property
-    def is_text(self) -> bool:
-        """Whether the delta adds only text."""
-        return not (
-            self.tool_calls
-            or self.function_call
-            or self.reasoning_content
-            or self.reasoning
-            or self.refusal
-            or self.audio
-        )
+    def is_continuable(self) -> bool:
+        """Whether the delta adds only text and tool calls."""
+        return not (self.function_call or self.reasoning_content or self.reasoning or self.refusal or self.audio)
 
 
 class Choice(msgspec.Struct):
@@ -55,6 +48,11 @@ class Choice(msgspec.Struct):
     text: str | None = None
     logprobs: Any = None
     finish_reason: str | None = None
+
+    @property
+    def calls_tool(self) -> bool:
+        """Whether the choice adds a part of a tool call."""
+        return self.delta is not None and bool(self.delta.tool_calls)
 
     @property
     def content(self) -> str | None:

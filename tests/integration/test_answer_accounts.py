@@ -542,12 +542,12 @@ async def test_a_fallback_model_that_continues_streams_hides_what_the_client_did
         assert (len(seen), metered(agent), agent.counted()) == (2, (12, 8, 3, 0), {"ok": 1})
 
 
-TOOLS = event({"id": "c", "choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0}]}, "finish_reason": None}]})
+THOUGHT = event({"id": "c", "choices": [{"index": 0, "delta": {"reasoning": "First,"}, "finish_reason": None}]})
 
 
 @pytest.mark.parametrize(
     ("parts", "outcome"),
-    [((event(INVALID), DONE), "client_error"), ((*WORDS[:2], TOOLS, event(ERROR)), "engine_error")],
+    [((event(INVALID), DONE), "client_error"), ((*WORDS[:2], THOUGHT, event(ERROR)), "engine_error")],
     ids=["invalid", "failed"],
 )
 async def test_an_error_in_a_stream_that_is_not_continued_is_no_success(

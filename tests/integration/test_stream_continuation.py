@@ -24,10 +24,10 @@ from regional_agent.http.protocol.request_parser import PARSED_BYTES
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import answers, ask, is_busy, never_responds
+from tests.support.chats import SSE_HEAD, answers, ask, chunk, is_busy, never_responds
 from tests.support.engines import running_engines
 from tests.support.planet import MODEL, plan
-from tests.support.sockets import RawClient, Script, ScriptedEngine, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.streamed_chats import (
     CHAT,
     Failure,
@@ -98,7 +98,7 @@ async def test_another_engine_continues_a_stream_that_its_engine_aborts(
 
 @pytest.mark.parametrize("continues", [True, False])
 async def test_an_aborted_stream_that_is_not_continued_is_the_engines_fault(tmp_path: Path, continues: bool) -> None:
-    fields: dict[str, Any] = {"tools": [{"type": "function"}]} if continues else {}
+    fields: dict[str, Any] = {"logprobs": True} if continues else {}
     async with before(tmp_path, streams_chat(1, 7, finishes_with("abort"), in_event=False)) as (agent, _):
         if not continues:
             policy = agent.config.policy
@@ -127,13 +127,71 @@ async def test_a_text_completion_is_continued(tmp_path: Path) -> None:
         assert is_complete(answer.body)
 
 
-@pytest.mark.parametrize("fields", [{"tools": [{"type": "function"}]}, {"logprobs": True}, {"response_format": {}}])
+@pytest.mark.parametrize("fields", [{"functions": [{}]}, {"logprobs": True}, {"response_format": {}}])
 async def test_responses_with_more_than_text_end_with_an_error(tmp_path: Path, fields: dict[str, Any]) -> None:
     async with before(tmp_path, streams_chat(1, 7), streams_chat(2)) as (agent, engines):
         _, _, body = await chat(agent, **fields)
         code = json.loads(body.split(b"\n\n")[-2].removeprefix(b"data: "))["error"]["code"]
         assert (code, sum(len(gpu.requests) for gpu in engines)) == ("engine_failed", 1)
         assert (agent.counted(), agent.continued()) == ({"engine_cut": 1}, {})
+
+
+def calls_tool(number: int, delta_after: dict[str, Any] | None, failure: Failure | None) -> Script:
+    """The script of an engine that writes a word, calls a tool, and fails within the arguments of the call."""
+    function = {"name": "look_up", "arguments": ""}
+    call = {"index": 0, "id": f"call-{number}", "type": "function", "function": function}
+    parts = [{"tool_calls": [{"index": 0, "function": {"arguments": part}}]} for part in ('{"city":', '"Köln"', "}")]
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        body = json.loads(received.body)
+        generated, prompt = 0, 9 + body.get("continue_final_message", False)
+        text = [] if body.get("continue_final_message") else [{"content": "Let me look."}]
+        writer.write(SSE_HEAD)
+        deltas = [{"role": "assistant", "content": ""}, *text, {"tool_calls": [call]}, *parts, {}]
+        for at, delta in enumerate(deltas if delta_after is None else [deltas[0], delta_after, *deltas[1:]]):
+            if failure is not None and at == len(deltas) - 2:
+                await failure(writer)
+                return
+            generated += at > 0 and delta != {}
+            choice = {"index": 0, "delta": delta, "finish_reason": "tool_calls" if delta == {} else None}
+            used = {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
+            same = {"id": f"answer-{number}", "created": number, "model": MODEL, "usage": used}
+            writer.write(chunk(b"data: " + json.dumps({**same, "choices": [choice]}).encode() + b"\n\n"))
+            await writer.drain()
+        writer.write(chunk(b"data: " + json.dumps({**same, "choices": []}).encode() + b"\n\n"))
+        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    return script
+
+
+@pytest.mark.parametrize("failure", [dies, ends, finishes_with("abort")])
+async def test_a_tool_call_that_breaks_off_is_made_once(tmp_path: Path, failure: Failure) -> None:
+    scripts = calls_tool(1, None, failure), calls_tool(2, None, None)
+    async with before(tmp_path, *scripts) as (agent, engines):
+        answer = await chat(agent, tools=[{"type": "function"}], max_tokens=None)
+        stream = read_stream(answer.body)
+        assert (stream.text, stream.finish_reason, stream.error) == ("Let me look.", "tool_calls", None)
+        chunks = [json.loads(event[6:]) for event in answer.body.split(b"\n\n")[:-2]]
+        calls = [
+            call for each in chunks for choice in each["choices"] for call in choice["delta"].get("tool_calls", ())
+        ]
+        assert [call["id"] for call in calls if "id" in call] == ["call-2"]
+        assert "".join(call["function"]["arguments"] for call in calls) == '{"city":"Köln"}'
+        assert stream.usage == {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
+        continued = next(json.loads(r.body) for gpu in engines for r in gpu.requests if b"final_message" in r.body)
+        assert continued["messages"][-1] == {"role": "assistant", "content": "Let me look."}
+        await until(lambda: released(agent))
+        assert (agent.counted(), agent.continued()) == ({"ok": 1}, {"resumed": 1})
+
+
+async def test_a_stream_that_breaks_off_after_reasoning_ends_with_one_error(tmp_path: Path) -> None:
+    async with before(tmp_path, calls_tool(1, {"reasoning": "First,"}, dies), streams_chat(2)) as (agent, engines):
+        body = (await chat(agent)).body
+        *_, last, rest = body.split(b"\n\n")
+        assert (json.loads(last.removeprefix(b"data: "))["error"]["code"], rest) == ("engine_failed", b"")
+        assert (body.count(b'"error"'), sum(len(gpu.requests) for gpu in engines)) == (1, 1)
+        await until(lambda: released(agent))
+        assert (agent.counted(), agent.continued()) == ({"engine_cut": 1}, {"not_continuable": 1})
 
 
 async def test_several_answers_end_with_an_error(tmp_path: Path) -> None:

@@ -30,9 +30,7 @@ def encode(fields: dict[str, Any], **more: Any) -> bytes:
         {"best_of": 2},
         {"stream": False},
         {"stream": None},
-        {"tools": [{"type": "function"}]},
         {"functions": [{}]},
-        {"tool_choice": "required"},
         {"logprobs": True},
         {"top_logprobs": 3},
         {"response_format": {"type": "json_object"}},
@@ -74,6 +72,17 @@ def test_another_path_cannot_be_continued() -> None:
 )
 def test_a_chat_that_can_be_continued(fields: dict[str, Any]) -> None:
     assert continuable_request(CHAT_PATH, encode(CHAT, **fields)) == ContinuableRequest(True, None, False)
+
+
+@pytest.mark.parametrize(
+    ("choice", "must_call"),
+    [("auto", False), ("none", False), ("required", True), ({"type": "function", "function": {"name": "f"}}, True)],
+)
+def test_a_chat_with_tools_can_be_continued(choice: Any, *, must_call: bool) -> None:
+    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function"}]}
+    messages = [*CHAT["messages"], called, {"role": "tool", "tool_call_id": "c", "content": "7 degrees"}]
+    body = encode(CHAT, messages=messages, tools=[{"type": "function"}], tool_choice=choice)
+    assert continuable_request(CHAT_PATH, body) == ContinuableRequest(True, None, False, must_call=must_call)
 
 
 def test_limits_and_usage_are_read() -> None:

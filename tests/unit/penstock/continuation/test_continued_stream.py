@@ -28,8 +28,9 @@ def event(delta: dict[str, Any], finish_reason: str | None = None, number: int =
 @pytest.mark.parametrize(
     "breaks",
     [
-        event({"tool_calls": [{"index": 0, "function": {"name": "f"}}]}),
+        event({"function_call": {"name": "f"}}),
         event({"reasoning_content": "First,"}),
+        event({"reasoning": "First,"}),
         event({"content": "a"}, index=1),
         event({"content": "a"}, logprobs={"content": []}),
         b"event: ping\ndata: {}\n\n",
@@ -52,7 +53,7 @@ def test_an_answer_that_is_more_than_text_is_passed_on_and_not_continued(breaks:
 
 def test_usage_that_the_client_did_not_request_is_left_out_of_what_is_not_continued() -> None:
     answer = ContinuedStream(ContinuableRequest(True, None, False))
-    called = event({"tool_calls": [{"index": 0, "function": {"name": "f"}}]})
+    called = event({"reasoning": "First,"})
     used = b', "usage": {"prompt_tokens": 3, "completion_tokens": 1}}\n\n'
     relayed = answer.feed(called[:-3] + used + b'data: {"choices": []' + used + DONE)
     assert json.loads(relayed.removesuffix(DONE).removeprefix(b"data: ")) == json.loads(called.removeprefix(b"data: "))
@@ -146,9 +147,11 @@ def test_a_continuation_that_calls_a_tool_keeps_the_identity() -> None:
     answer.feed(event({"role": "assistant", "content": "a"}))
     answer.next_stream()
     call = event({"role": "assistant", "tool_calls": [{"index": 0}]}, number=2)
-    parts = answer.feed(call[:30]) + answer.feed(call[30:] + DONE[:9]) + answer.feed(DONE[9:])
-    data, done = parts.split(b"\n\n", 1)
-    assert json.loads(data.removeprefix(b"data: "))["id"] == "answer-1"
+    finish = event({}, "tool_calls", number=2)
+    parts = answer.feed(call[:30]) + answer.feed(call[30:] + finish + DONE[:9]) + answer.feed(DONE[9:])
+    data, _, done = parts.split(b"\n\n", 2)
+    chunk = json.loads(data.removeprefix(b"data: "))
+    assert (chunk["id"], chunk["choices"][0]["delta"]) == ("answer-1", {"tool_calls": [{"index": 0}]})
     assert (done, answer.done) == (DONE, True)
 
 
