@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adapters.usage_store.segment_store import SegmentStore
+from adapters.object_store.object_store import ObjectStore
 from control_plane.usage.segment_files import list_segments, local_files
 from penstock.ledger.segment_names import COMPACTED, SegmentName
 
@@ -87,7 +87,7 @@ def _is_replaced(name: SegmentName, replaced: Mapping[tuple[str, str], Replaced]
     return any(first <= name.number <= last for first, last in ranges)
 
 
-def compact(store: SegmentStore, day: SegmentName, cache: Path, now_ms: int) -> int:
+def compact(store: ObjectStore, day: SegmentName, cache: Path, now_ms: int) -> int:
     """Replace the segments of a day and region by one; returns how many were replaced.
 
     Args:

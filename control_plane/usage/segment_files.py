@@ -10,8 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from adapters.usage_store.folder_store import FolderStore
-from adapters.usage_store.segment_store import SegmentStore
+from adapters.object_store.folder_store import FolderStore
+from adapters.object_store.object_store import ObjectStore
 from penstock.ledger.segment_names import SegmentName, parse_segment_name
 
 MAX_CACHE_BYTES: Final = 8 << 30
@@ -45,7 +45,7 @@ def days_between(first: date, last: date) -> Iterator[date]:
         yield first + timedelta(days=number)
 
 
-def list_segments(store: SegmentStore, first: date, last: date) -> list[Listed]:
+def list_segments(store: ObjectStore, first: date, last: date) -> list[Listed]:
     """Return the segments of a range of days. Objects with other names are ignored.
 
     Raises:
@@ -60,7 +60,7 @@ def list_segments(store: SegmentStore, first: date, last: date) -> list[Listed]:
     return found
 
 
-def local_files(store: SegmentStore, segments: Iterable[Listed], cache: Path) -> list[Path]:
+def local_files(store: ObjectStore, segments: Iterable[Listed], cache: Path) -> list[Path]:
     """Return a local file for each segment, in the order of `segments`.
 
     Args:
@@ -119,7 +119,7 @@ def _make_cache(cache: Path) -> None:
     raise UnusableCache(f"the cache {cache} {problem}; {remedy}")
 
 
-def id_of(store: SegmentStore) -> str:
+def id_of(store: ObjectStore) -> str:
     """Return what distinguishes a store from others in the cache."""
     return getattr(store, "url", "")
 

@@ -15,8 +15,8 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from adapters.usage_store.segment_store import SegmentStore, StoreUnavailable
-from adapters.usage_store.store_opening import MissingPackages, open_store
+from adapters.object_store.object_store import ObjectStore, StoreUnavailable
+from adapters.object_store.store_opening import MissingPackages, open_store
 from control_plane.usage.segment_files import CacheTooSmall, UnusableCache
 from control_plane.usage.usage_process import NICENESS, cache_folder
 from penstock.ledger.segment_names import SegmentName, parse_segment_name
@@ -85,7 +85,7 @@ def keep(request: UpkeepRequest, cache: Path) -> UpkeepReport:
     return UpkeepReport(removed, compacted, tuple(problems))
 
 
-def _keep_store(store: SegmentStore, settings: StoreToKeep, now_ms: int, cache: Path) -> tuple[int, int]:
+def _keep_store(store: ObjectStore, settings: StoreToKeep, now_ms: int, cache: Path) -> tuple[int, int]:
     from control_plane.usage.compaction import MIN_SEGMENTS, compact
 
     today = datetime.fromtimestamp(now_ms / 1000, UTC).date()

@@ -10,8 +10,8 @@ from typing import Any, Final
 import duckdb
 import msgspec
 
-from adapters.usage_store.segment_store import StoreUnavailable
-from adapters.usage_store.store_opening import MissingPackages, open_store
+from adapters.object_store.object_store import StoreUnavailable
+from adapters.object_store.store_opening import MissingPackages, open_store
 from control_plane.usage.compaction import without_replaced
 from control_plane.usage.segment_files import CacheTooSmall, UnusableCache, list_segments, local_files
 from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRequest, UsageRow, sum_of

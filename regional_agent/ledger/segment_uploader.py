@@ -23,8 +23,8 @@ import structlog
 
 from adapters.backoff import full_jitter_s
 from adapters.logs import configure_logs
-from adapters.usage_store.segment_store import SegmentStore, StoreUnavailable
-from adapters.usage_store.store_opening import MissingPackages, open_store
+from adapters.object_store.object_store import ObjectStore, StoreUnavailable
+from adapters.object_store.store_opening import MissingPackages, open_store
 from penstock.ledger.ledger_record import LedgerRecord
 from penstock.ledger.segment_names import SegmentName, by_day
 from penstock.ledger.spool_format import (
@@ -69,7 +69,7 @@ class SpoolPath(NamedTuple):
 class SegmentUploader:
     """Puts the files of one spool into one store."""
 
-    def __init__(self, folder: Path, store: SegmentStore, epoch: int, encode: Encode) -> None:
+    def __init__(self, folder: Path, store: ObjectStore, epoch: int, encode: Encode) -> None:
         """Create an uploader.
 
         Args:

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from adapters.usage_store.segment_store import SegmentStore, StoreUnavailable
-from adapters.usage_store.store_opening import open_store
+from adapters.object_store.object_store import ObjectStore, StoreUnavailable
+from adapters.object_store.store_opening import open_store
 from control_plane.usage.compaction import MIN_SEGMENTS, compact
 from control_plane.usage.segment_files import list_segments
 from control_plane.usage.usage_query import answer
@@ -77,7 +77,7 @@ async def test_segments_are_kept_in_a_bucket(tmp_path: Path, monkeypatch: pytest
         with moto(port):
             await create_bucket(port)
             assert uploader.put_all() == 1
-            store: SegmentStore = open_store(URL)
+            store: ObjectStore = open_store(URL)
             names = [put(store, number, record()) for number in range(MIN_SEGMENTS)]
             # Twice by the same name.
             put(store, 0, record())

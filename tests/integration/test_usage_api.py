@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.usage_store.folder_store import FolderStore
+from adapters.object_store.folder_store import FolderStore
 from control_plane.auth.authentication import Access
 from tests.support.api_app import OPERATOR, TOKEN, client_of, leading_control_plane, served
 from tests.support.paths import PLANET

@@ -31,7 +31,7 @@ COMMANDS = (
 )
 
 WITH_EXTRAS = (
-    "adapters.usage_store.bucket_store",
+    "adapters.object_store.bucket_store",
     "control_plane.usage.compaction",
     "control_plane.usage.usage_query",
     "regional_agent.ledger.segment_parquet",

@@ -16,7 +16,7 @@ ALLOWED = {
     "adapters/files/tls_files.py": "OpenSSL opens what the reader has opened; the trust store of the system is checked",
     "adapters/etcd/etcd_stubs.py": "a source file of the installed package etcd3",
     "adapters/geoip.py": "geoip2 decodes the bytes of the reader",
-    "adapters/usage_store/folder_store.py": "segments, in a child process that may wait",
+    "adapters/object_store/folder_store.py": "objects, in a child process or a thread that may wait",
     "control_plane/policy/tarball.py": "an archive in memory",
     "control_plane/quickstart/places.py": "data of the installed package tzdata",
     "regional_agent/ledger/request_ledger.py": "the spool, which is no file",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from adapters.usage_store.folder_store import FolderStore
-from adapters.usage_store.segment_store import SegmentStore
+from adapters.object_store.folder_store import FolderStore
+from adapters.object_store.object_store import ObjectStore
 from control_plane.usage import usage_query
 from control_plane.usage.segment_files import UnusableCache, list_segments, local_files
 from control_plane.usage.usage_request import StoreToRead, UsageRequest
@@ -28,17 +28,17 @@ class Bucket:
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> SegmentStore:
+def bucket(tmp_path: Path) -> ObjectStore:
     store: Any = Bucket(tmp_path / "bucket")
     put(store, 1, record())
     return store  # type: ignore[no-any-return]
 
 
-def cached(bucket: SegmentStore, cache: Path) -> list[Path]:
+def cached(bucket: ObjectStore, cache: Path) -> list[Path]:
     return local_files(bucket, list_segments(bucket, DAY, DAY), cache)
 
 
-def test_the_folder_of_the_cache_is_of_this_user_alone(bucket: SegmentStore, tmp_path: Path) -> None:
+def test_the_folder_of_the_cache_is_of_this_user_alone(bucket: ObjectStore, tmp_path: Path) -> None:
     cache = tmp_path / "some" / "cache"
     (path,) = cached(bucket, cache)
     assert cache.stat().st_mode & 0o777 == 0o700
@@ -69,7 +69,7 @@ def writable_by_others(cache: Path) -> None:
 
 @pytest.mark.parametrize("make", [a_link, a_file, writable_by_the_group, writable_by_others])
 def test_a_folder_that_others_may_have_made_is_refused(
-    bucket: SegmentStore, tmp_path: Path, make: Callable[[Path], None]
+    bucket: ObjectStore, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     make(tmp_path / "cache")
     with pytest.raises(UnusableCache, match="PENSTOCK_USAGE_CACHE"):
@@ -77,7 +77,7 @@ def test_a_folder_that_others_may_have_made_is_refused(
 
 
 def test_a_folder_of_another_user_is_refused(
-    bucket: SegmentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cache").mkdir(0o700)
     uid = os.getuid()
@@ -87,7 +87,7 @@ def test_a_folder_of_another_user_is_refused(
 
 
 def test_a_question_names_the_store_that_the_cache_cannot_serve(
-    bucket: SegmentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writable_by_others(tmp_path / "cache")
     monkeypatch.setattr(usage_query, "open_store", lambda url: bucket)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from adapters.usage_store.folder_store import FolderStore
-from adapters.usage_store.segment_store import SegmentStore
+from adapters.object_store.folder_store import FolderStore
+from adapters.object_store.object_store import ObjectStore
 from control_plane.usage import store_upkeep
 from control_plane.usage.compaction import MIN_SEGMENTS, compact
 from control_plane.usage.segment_files import CacheTooSmall, UnusableCache
@@ -43,7 +43,7 @@ def record(kind: RecordKind = RecordKind.REQUEST, tenant: str = "acme", **fields
     )
 
 
-def put(store: SegmentStore, number: int, *records: LedgerRecord, agent: str = "eu-de-1") -> SegmentName:
+def put(store: ObjectStore, number: int, *records: LedgerRecord, agent: str = "eu-de-1") -> SegmentName:
     name = SegmentName(DAY, "eu-de", agent, 5, number)
     store.put(str(name), encode_segment(records))
     return name
@@ -180,7 +180,7 @@ def test_a_store_with_a_bad_segment_does_not_hold_up_the_upkeep_of_others(tmp_pa
 def test_a_store_that_the_cache_cannot_hold_does_not_hold_up_the_upkeep_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def keep_store(store: SegmentStore, settings: StoreToKeep, *others: object) -> tuple[int, int]:
+    def keep_store(store: ObjectStore, settings: StoreToKeep, *others: object) -> tuple[int, int]:
         if settings.name == "bad":
             raise error
         return 1, 2

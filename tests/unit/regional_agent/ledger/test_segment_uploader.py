@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from adapters.usage_store.folder_store import FolderStore
-from adapters.usage_store.segment_store import StoreUnavailable
+from adapters.object_store.folder_store import FolderStore
+from adapters.object_store.object_store import StoreUnavailable
 from penstock.ledger.ledger_record import RecordKind
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.segment_parquet import encode_segment

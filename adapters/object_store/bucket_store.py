@@ -1,4 +1,4 @@
-"""A store of segments in a bucket of S3, Google Cloud Storage or Azure, through obstore.
+"""An object store in a bucket of S3, Google Cloud Storage or Azure, through obstore.
 
 obstore reads credentials and further configuration from the environment, such as AWS_ACCESS_KEY_ID, AWS_REGION and
 AWS_ENDPOINT_URL, and from the metadata service of the cloud.
@@ -13,10 +13,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from adapters.usage_store.segment_store import StoredSegment, StoreUnavailable
+from adapters.object_store.object_store import ObjectMissing, StoredObject, StoreUnavailable
 
 TIMEOUT: Final = timedelta(seconds=20)
 """Maximum time of one HTTP request."""
@@ -58,19 +58,31 @@ class BucketStore:
         except (BaseError, OSError) as error:
             raise _unavailable(error) from None
 
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Write an object by a conditional request (If-None-Match), which fails if the path has an object."""
+        try:
+            obstore.put(self._store, path, content, mode="create")
+        except AlreadyExistsError:
+            return False
+        except (BaseError, OSError) as error:
+            raise _unavailable(error) from None
+        return True
+
     def read(self, path: str) -> bytes:
         """Return the content of an object."""
         try:
             return bytes(obstore.get(self._store, path).bytes())
+        except FileNotFoundError:
+            raise ObjectMissing(f"{path}: no such object") from None
         except (BaseError, OSError) as error:
             raise _unavailable(error) from None
 
-    def list(self, folder: str) -> Iterable[StoredSegment]:
+    def list(self, folder: str) -> Iterable[StoredObject]:
         """Return all objects below a folder."""
         try:
             for batch in obstore.list(self._store, prefix=folder or None):
                 for found in batch:
-                    yield StoredSegment(found["path"], found["size"])
+                    yield StoredObject(found["path"], found["size"])
         except (BaseError, OSError) as error:
             raise _unavailable(error) from None
 

@@ -1,12 +1,12 @@
-"""Opens the store of segments at a URL."""
+"""Opens the object store at a URL."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from adapters.usage_store.folder_store import FolderStore
-from adapters.usage_store.segment_store import SegmentStore
+from adapters.object_store.folder_store import FolderStore
+from adapters.object_store.object_store import ObjectStore
 
 
 class MissingPackages(Exception):
@@ -16,8 +16,8 @@ class MissingPackages(Exception):
         super().__init__(f"{package} is not installed; install penstock[usage]")
 
 
-def open_store(url: str) -> SegmentStore:
-    """Return the store with a URL of `UsageStore.url`; does not connect.
+def open_store(url: str) -> ObjectStore:
+    """Return the store with a URL, as of `UsageStore.url` and `JobStore.url`; does not connect.
 
     Raises:
         MissingPackages: the store needs packages that are not installed.
@@ -28,7 +28,7 @@ def open_store(url: str) -> SegmentStore:
         return FolderStore(Path(unquote(parts.path)))
     try:
         # Imported late, because obstore is an extra.
-        from adapters.usage_store.bucket_store import BucketStore
+        from adapters.object_store.bucket_store import BucketStore
     except ImportError as error:
         raise MissingPackages(error.name or "obstore") from None
     return BucketStore(url)

@@ -1,4 +1,4 @@
-"""The operations on a store of segments."""
+"""The operations on an object store."""
 
 from __future__ import annotations
 
@@ -10,24 +10,31 @@ class StoreUnavailable(Exception):
     """The store cannot be reached or refused an operation. The message has no credentials."""
 
 
-class StoredSegment(NamedTuple):
+class ObjectMissing(StoreUnavailable):
+    """The store has no object with the path."""
+
+
+class StoredObject(NamedTuple):
     """An object of the store."""
 
     path: str
-    """Path within the store, as of `SegmentName`."""
+    """Path within the store."""
     size_bytes: int
 
 
-class SegmentStore(Protocol):
+class ObjectStore(Protocol):
     """A store. All operations block, and raise StoreUnavailable."""
 
     def put(self, path: str, content: bytes) -> None:
         """Write an object, or replace it; returns when it is durable."""
 
-    def read(self, path: str) -> bytes:
-        """Return the content of an object."""
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Write an object unless one has the path; returns whether it was written. Of several writers, one succeeds."""
 
-    def list(self, folder: str) -> Iterable[StoredSegment]:
+    def read(self, path: str) -> bytes:
+        """Return the content of an object; raises ObjectMissing if there is none."""
+
+    def list(self, folder: str) -> Iterable[StoredObject]:
         """Return all objects below a folder; none if it does not exist."""
 
     def delete(self, path: str) -> None:

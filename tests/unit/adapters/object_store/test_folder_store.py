@@ -1,24 +1,25 @@
-"""A folder lists all segments or is unavailable: a part of them would be taken for all."""
+"""A folder lists all objects or is unavailable: a part of them would be taken for all. A new object has one writer."""
 
 from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapters.usage_store.folder_store import FolderStore
-from adapters.usage_store.segment_store import StoredSegment, StoreUnavailable
+from adapters.object_store.folder_store import FolderStore
+from adapters.object_store.object_store import ObjectMissing, StoredObject, StoreUnavailable
 
 
 def test_all_files_below_a_folder_are_listed(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     store.put("day=1/a.parquet", b"12")
     store.put("day=2/b.parquet", b"123")
-    assert sorted(store.list("")) == [StoredSegment("day=1/a.parquet", 2), StoredSegment("day=2/b.parquet", 3)]
-    assert list(store.list("day=2")) == [StoredSegment("day=2/b.parquet", 3)]
+    assert sorted(store.list("")) == [StoredObject("day=1/a.parquet", 2), StoredObject("day=2/b.parquet", 3)]
+    assert list(store.list("day=2")) == [StoredObject("day=2/b.parquet", 3)]
     assert list(store.list("day=3")) == []
 
 
@@ -44,7 +45,7 @@ def test_a_file_that_cannot_be_examined_is_an_error(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     store.put("day=1/a.parquet", b"12")
     (tmp_path / "day=1/gone.parquet").symlink_to("nowhere")
-    assert list(store.list("")) == [StoredSegment("day=1/a.parquet", 2)]
+    assert list(store.list("")) == [StoredObject("day=1/a.parquet", 2)]
     (tmp_path / "day=1/loop.parquet").symlink_to("loop.parquet")
     with pytest.raises(StoreUnavailable, match=r"loop\.parquet: Too many levels"):
         store.list("")
@@ -55,3 +56,22 @@ def test_a_root_that_cannot_be_examined_is_an_error(tmp_path: Path) -> None:
         FolderStore(tmp_path / "nowhere").list("")
     with pytest.raises(StoreUnavailable, match="File name too long"):
         FolderStore(tmp_path / ("n" * 300)).list("")
+
+
+def test_of_several_writers_of_a_new_object_one_succeeds(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    with ThreadPoolExecutor(8) as threads:
+        written = list(threads.map(lambda number: store.put_new("claims/1", b"%d" % number), range(8)))
+    assert written.count(True) == 1
+    assert store.read("claims/1") == b"%d" % written.index(True)
+    assert list(store.list("")) == [StoredObject("claims/1", 1)]
+
+
+def test_a_missing_object_differs_from_a_store_that_cannot_be_read(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    with pytest.raises(ObjectMissing):
+        store.read("nothing")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreUnavailable) as raised:
+        store.read("folder")
+    assert not isinstance(raised.value, ObjectMissing)

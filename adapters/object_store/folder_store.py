@@ -1,12 +1,13 @@
-"""A store of segments in a folder, such as of a network file system."""
+"""An object store in a folder, such as of a network file system."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from adapters.usage_store.segment_store import StoredSegment, StoreUnavailable
+from adapters.object_store.object_store import ObjectMissing, StoredObject, StoreUnavailable
 
 _TEMPORARY = ".new"
 
@@ -20,8 +21,15 @@ class FolderStore:
 
     def put(self, path: str, content: bytes) -> None:
         """Write a file beside the name, sync it, and rename it."""
+        self._write(path, content, replace=True)
+
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Write a file beside the name, sync it, and link it, which fails if the name exists."""
+        return self._write(path, content, replace=False)
+
+    def _write(self, path: str, content: bytes, *, replace: bool) -> bool:
         target = self.root / path
-        temporary = target.with_name(f".{target.name}.{os.getpid()}{_TEMPORARY}")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}{_TEMPORARY}")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -29,7 +37,10 @@ class FolderStore:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
-                temporary.replace(target)
+                if replace:
+                    temporary.replace(target)
+                else:
+                    target.hardlink_to(temporary)
             finally:
                 temporary.unlink(missing_ok=True)
             descriptor = os.open(target.parent, os.O_RDONLY)
@@ -37,17 +48,24 @@ class FolderStore:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+        except FileExistsError as error:
+            if replace:
+                raise _unavailable(error, target) from None
+            return False
         except OSError as error:
             raise _unavailable(error, target) from None
+        return True
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
         try:
             return (self.root / path).read_bytes()
+        except FileNotFoundError:
+            raise ObjectMissing(f"{self.root / path}: no such file") from None
         except OSError as error:
             raise _unavailable(error, self.root / path) from None
 
-    def list(self, folder: str) -> Iterable[StoredSegment]:
+    def list(self, folder: str) -> Iterable[StoredObject]:
         """Return all files below a folder."""
         start = self.root / folder
         found = []
@@ -59,7 +77,7 @@ class FolderStore:
                     path = Path(base) / name
                     try:
                         if not name.endswith(_TEMPORARY):
-                            found.append(StoredSegment(str(path.relative_to(self.root)), path.stat().st_size))
+                            found.append(StoredObject(str(path.relative_to(self.root)), path.stat().st_size))
                     except FileNotFoundError:
                         continue
         except OSError as error:

@@ -1,0 +1,1 @@
+"""Object stores, of the ledger's segments and of jobs: a folder, or a bucket."""
