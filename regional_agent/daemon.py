@@ -40,6 +40,7 @@ from regional_agent.http.drain import drain_all
 from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import is_served
 from regional_agent.http.listener import Listener
+from regional_agent.jobs.agent_jobs import AgentJobs
 from regional_agent.peers.server_certificates import AgentCertificateCheck, ControlPlaneCertificateCheck
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
@@ -141,6 +142,8 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         recorder = OutcomeRecorder(settings.region, metrics, runtime.tally, access_log, tracer, runtime.ledger)
         proxy = Proxy(runtime.router, pools, recorder, settings.limits, via=via, rng=rng)
         proxy.start()
+        jobs = AgentJobs(runtime.agent, runtime.config, runtime.client_requests, proxy, rng)
+        jobs.start()
         runtime.reloaded_files += [("identity", identity), ("admin_api_keys", access)]
         runtime.reloaded_files += [("tls", files) for files in tls.files]
         if region_key is not None:
@@ -165,10 +168,13 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
                     "agent": settings.name,
                     "in_flight": dict(proxy.in_flight()),
                     **runtime.status(),
+                    "jobs": jobs.status(),
                 },
             ),
         )
-        traffic = TrafficService(runtime.client_requests, proxy, runtime.config, readiness, runtime.endpoints)
+        traffic = TrafficService(
+            runtime.client_requests, proxy, runtime.config, readiness, runtime.endpoints, jobs.routes
+        )
         peer = PeerService(runtime.forwarded_requests, proxy, runtime.config, runtime.responder)
         listeners, urls = await _open_listeners(
             _ServiceListener("admin", settings.admin_listen, admin, tls.admin),
@@ -192,6 +198,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         print_line(msgspec.json.encode({"stopping": settings.name, "within_s": grace_s + CLOSE_S}).decode())
         await service_manager.stopping(grace_s + CLOSE_S)
         await runtime.withdraw()
+        await jobs.stop()
         cut = await drain_all([listeners["traffic"], listeners["peer"]], grace_s, proxy.shut_down, hurry)
         listeners["admin"].stop_accepting()
         await listeners["admin"].drain(0.0)

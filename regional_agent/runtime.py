@@ -123,7 +123,7 @@ class AgentRuntime:
         self._tasks: list[asyncio.Task[None]] = []
         region, name, clock = settings.region, settings.name, time.monotonic
         make_state_dir(settings.state_dir)
-        agent = self._agent = AgentInstance(region, name, next_epoch(settings.state_dir, time.time()))
+        agent = self.agent = AgentInstance(region, name, next_epoch(settings.state_dir, time.time()))
         etcd_files = None
         if store is None:
             etcd = EtcdStore(settings.etcd_endpoints, tls=tls_to_etcd(settings))
@@ -240,7 +240,7 @@ class AgentRuntime:
         )
         self.state_metrics = StateMetrics(metrics, state, self.shared_load, self.ledger)
         self._reports = ReportBuilder(
-            ReportSender(region, name, self._agent.epoch),
+            ReportSender(region, name, self.agent.epoch),
             state,
             self.demand,
             credits,
@@ -300,7 +300,7 @@ class AgentRuntime:
             settings.name,
             self._peer_url,
             settings.advertise_admin_url or admin_url,
-            self._agent.epoch,
+            self.agent.epoch,
             self.responder.certificate,
             settings.advertise_peer_server_name or "",
         )
@@ -346,7 +346,7 @@ class AgentRuntime:
         """Return the content of the status page."""
         reason = self.readiness.not_ready_reason()
         return {
-            "epoch": self._agent.epoch,
+            "epoch": self.agent.epoch,
             "ready": reason is None,
             "not_ready_because": reason,
             **self.config.status(),
@@ -386,7 +386,7 @@ class AgentRuntime:
     async def _has_successor(self) -> bool:
         # The registration is read from the store, because the directory may not yet contain a new successor.
         newest = await self._directory.read_member(self._settings.region, self._settings.name)
-        return newest is not None and newest.epoch > self._agent.epoch and newest.peer_url == self._peer_url
+        return newest is not None and newest.epoch > self.agent.epoch and newest.peer_url == self._peer_url
 
 
 def _redis(

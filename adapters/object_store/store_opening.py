@@ -13,7 +13,7 @@ class MissingPackages(Exception):
     """The packages that the store needs are not installed."""
 
     def __init__(self, package: str) -> None:
-        super().__init__(f"{package} is not installed; install penstock[usage]")
+        super().__init__(f"{package} is not installed; install penstock[usage] or penstock[jobs]")
 
 
 def open_store(url: str) -> ObjectStore:

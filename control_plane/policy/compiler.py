@@ -29,6 +29,7 @@ from control_plane.policy.time_zones import moment_of, time_zone
 from penstock.policy.fields import PLACE
 from penstock.policy.kinds.billing import Prices, UsageStore
 from penstock.policy.kinds.issuers import Issuer
+from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import (
     DrillSchedule,
@@ -213,6 +214,10 @@ def _policy(
         replace(store, covers=references.regions_in(store.jurisdictions).union(store.regions))
         for _, store in catalogue.of(UsageStore)
     ]
+    job_stores = [
+        replace(store, covers=references.regions_in(store.jurisdictions).union(store.regions))
+        for _, store in catalogue.of(JobStore)
+    ]
     return Policy(
         regions=_by_name(regions),
         models=_by_name(_model(model) for _, model in catalogue.of(Model)),
@@ -221,6 +226,7 @@ def _policy(
         issuers=_by_name(issuer for _, issuer in catalogue.of(Issuer)) or UNSET,
         prices=tuple(prices) or UNSET,
         usage_stores=_sorted(stores) or UNSET,
+        job_stores=_sorted(job_stores) or UNSET,
         residency=_sorted(rules),
         rtt_ms=catalogue.single(GeoRouting).rtt_ms,
         entry_maps=_sorted(maps),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from penstock.policy.fields import PolicyStruct
 from penstock.policy.kinds.billing import Prices, UsageStore
 from penstock.policy.kinds.issuers import Issuer
+from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import DrillSchedule, GuardRails, MaintenanceWindow, Objective, RolloutRules
 from penstock.policy.kinds.regions import Bloc, EntryMapDocument, GeoRouting, Region
@@ -40,6 +41,7 @@ KINDS = {
     "Issuer": Kind(Issuer, 0, 100),
     "Prices": Kind(Prices, 0, 100),
     "UsageStore": Kind(UsageStore, 0, 100),
+    "JobStore": Kind(JobStore, 0, 100),
     "AnonymousAccess": Kind(AnonymousAccess, 0, 1),
     "BrowserAccess": Kind(BrowserAccess, 0, 1),
     "ResidencyRule": Kind(ResidencyRuleDocument, 0, 1_000),

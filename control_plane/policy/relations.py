@@ -10,6 +10,7 @@ from control_plane.policy.time_zones import clock_errors
 from penstock.policy.adapter_patterns import matches, overlap
 from penstock.policy.kinds.billing import Prices, UsageStore
 from penstock.policy.kinds.issuers import Issuer
+from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import DrillSchedule, MaintenanceWindow
 from penstock.policy.kinds.regions import Region
@@ -30,6 +31,7 @@ def check_relations(catalogue: Catalogue, references: References) -> None:
     _check_models(catalogue, references)
     _check_removals(catalogue, references)
     _check_billing(catalogue, references)
+    _check_stores(catalogue, references)
     _check_issuers(catalogue, references)
     for document, window in catalogue.of(MaintenanceWindow):
         references.errors += clock_errors(document, window.starts_at, window.time_zone)
@@ -48,7 +50,7 @@ def _check_issuers(catalogue: Catalogue, references: References) -> None:
 
 
 def _check_billing(catalogue: Catalogue, references: References) -> None:
-    """Check that price lists agree on the currency and begin on different days, and that a region has one store."""
+    """Check that price lists agree on the currency and begin on different days."""
     currencies: dict[str, str] = {}
     days: dict[float, str] = {}
     for document, prices in catalogue.of(Prices):
@@ -60,13 +62,21 @@ def _check_billing(catalogue: Catalogue, references: References) -> None:
         if other != prices.name:
             problem = f"the prices {other} are valid from the same day"
             references.errors.append(document.error(("valid_from",), problem, "choose another day, or merge the lists"))
-    owners: dict[str, str] = {}
-    for document, store in catalogue.of(UsageStore):
-        for region in sorted(references.regions_in(store.jurisdictions).union(store.regions)):
-            owner = owners.setdefault(region, store.name)
-            if owner != store.name:
-                problem = f"the store {owner} holds the records of {region} already"
-                references.errors.append(document.error((), problem, "let one store hold the records of each region"))
+
+
+def _check_stores(catalogue: Catalogue, references: References) -> None:
+    """Check that a region has one store of each kind."""
+    usage, jobs = list(catalogue.of(UsageStore)), list(catalogue.of(JobStore))
+    for stores, what in ((usage, "records"), (jobs, "jobs")):
+        owners: dict[str, str] = {}
+        for document, store in stores:
+            for region in sorted(references.regions_in(store.jurisdictions).union(store.regions)):
+                owner = owners.setdefault(region, store.name)
+                if owner != store.name:
+                    problem = f"the store {owner} holds the {what} of {region} already"
+                    references.errors.append(
+                        document.error((), problem, f"let one store hold the {what} of each region")
+                    )
 
 
 def _check_removals(catalogue: Catalogue, references: References) -> None:

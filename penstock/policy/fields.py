@@ -114,6 +114,16 @@ Origin = Annotated[
 ]
 """An origin as browsers serialise it (https://html.spec.whatwg.org/#ascii-serialisation-of-an-origin)."""
 
+StoreUrl = Annotated[
+    str,
+    pattern(
+        r"^(file:///[^?#\s]*[^?#/\s]|(s3|gs|az)://[^/?#@\s]+(/[^?#@\s]*[^?#@/\s])?)$",
+        "write file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://account/container/prefix, without"
+        " credentials, which processes read from files and their environment",
+    ),
+]
+"""URL of an object store."""
+
 Moment = Annotated[
     float,
     Meta(

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from penstock.policy.geography import estimated_rtt_ms, great_circle_km, lifted_ms
 from penstock.policy.kinds.billing import Prices, UsageStore
 from penstock.policy.kinds.issuers import Issuer
+from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import DrillSchedule, GuardRails, MaintenanceWindow, Objective, RolloutRules
 from penstock.policy.kinds.regions import EntryMap, Region
@@ -54,6 +55,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     """Price lists by `valid_from`. Like the following field, absent from stored policies without documents of it."""
     usage_stores: tuple[UsageStore, ...] | UnsetType = UNSET
     """Stores of the ledger by name; absent if the ledger is off."""
+    job_stores: tuple[JobStore, ...] | UnsetType = UNSET
+    """Stores of jobs by name; absent if no region offers jobs."""
     anonymous_tenant: str | None = None
     """The tenant of requests without an API key; None refuses them."""
     objective: Objective = Objective()
@@ -91,6 +94,13 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     def usage_store(self, region: str) -> UsageStore | None:
         """Return the store that holds the ledger records of a region, if one does."""
         for store in self.usage_stores or ():
+            if region in (store.covers or ()):
+                return store
+        return None
+
+    def job_store(self, region: str) -> JobStore | None:
+        """Return the store that holds the jobs of a region, if one does."""
+        for store in self.job_stores or ():
             if region in (store.covers or ()):
                 return store
         return None

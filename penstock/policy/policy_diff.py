@@ -22,6 +22,7 @@ _KIND_OF = {
     "issuers": "Issuer",
     "prices": "Prices",
     "usage_stores": "UsageStore",
+    "job_stores": "JobStore",
     "residency": "ResidencyRule",
     "accepted_losses": "AcceptedLoss",
     "maintenance": "MaintenanceWindow",

@@ -2,7 +2,8 @@
 
 A file that was lost or cut off is often a valid bundle with fewer documents, or with a shorter last document. Without a
 residency rule or a part of one, requests may run where they must not; without tenants, regions, models or routes,
-requests are refused; without prices or usage stores, they are free or not recorded.
+requests are refused; without prices or usage stores, they are free or not recorded; without job stores, files and
+batches cannot be reached.
 """
 
 from __future__ import annotations
@@ -59,12 +60,13 @@ _NAMES: Mapping[str, Callable[[Policy], Set[str]]] = {
     "Tier": lambda policy: (policy.tiers or {}).keys(),
     "Prices": lambda policy: {prices.name for prices in policy.prices or ()},
     "UsageStore": lambda policy: {store.name for store in policy.usage_stores or ()},
+    "JobStore": lambda policy: {store.name for store in policy.job_stores or ()},
     "Region": lambda policy: policy.regions.keys(),
     "Model": lambda policy: policy.models.keys(),
     "Route": lambda policy: {route.name for route in policy.routes if route.source},
 }
 
-_EACH = frozenset({"ResidencyRule", "DataClass", "Tier", "Prices", "UsageStore"})
+_EACH = frozenset({"ResidencyRule", "DataClass", "Tier", "Prices", "UsageStore", "JobStore"})
 """Kinds of which every removal needs an AcceptedRemoval; of the others, only the removal of many documents. Tenants
 that the API created with a tier are refused without it."""
 

@@ -32,6 +32,7 @@ class Reason(StrEnum):
     NO_POLICY = "no_policy"
     SHUTTING_DOWN = "shutting_down"
     LEDGER_FULL = "ledger_full"
+    STORE_UNAVAILABLE = "store_unavailable"
     # mask
     RESIDENCY_NOT_ALLOWED = "residency_not_allowed"
     RESIDENCY_DENIED = "residency_denied"

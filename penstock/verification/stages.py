@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock.health.region_health import RegionState
+from penstock.jobs.store_selection import select_store
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, residency_class
@@ -110,6 +111,17 @@ def at_servers(policy: Policy, situation: Situation) -> Iterator[Breach]:
         unasked = msgspec.structs.replace(context, residency=())
         if check(unasked, _SIGNER, policy, here, 0.0) is None:
             yield breach(policy, "server", situation, here, "accepts what its origin's policy forbids")
+
+
+def at_job_stores(policy: Policy, situation: Situation) -> Iterator[Breach]:
+    """Check that files and batches are kept only in stores that no agent of a forbidden region reads."""
+    expected = permitted(policy, situation)
+    for here in policy.regions:
+        store = select_store(policy, here, expected)
+        if isinstance(store, Refusal):
+            continue
+        for region in sorted((store.covers or frozenset()) - expected):
+            yield breach(policy, "job store", situation, region, f"covered by the store {store.name} of {here}")
 
 
 def at_within_mask(policy: Policy, situation: Situation) -> Iterator[Breach]:

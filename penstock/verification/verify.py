@@ -15,7 +15,9 @@ The properties and their proofs:
    its own policy and the policy of the origin permit the region (`stages.at_servers`, which assumes a valid signature).
 5. *Plans name permitted regions only*: the plans of every planner, with fallbacks and failover tables, without loss,
    and for every loss of one region and, in small policies, of two; with spare capacity and without (`plan_checks`).
-6. *Survival of losses*: every loss of one or two regions of every class, checked with the live decision (`survival`).
+6. *Jobs stay in permitted regions*: for every situation and every region, the selected job store covers permitted
+   regions only (`stages.at_job_stores`).
+7. *Survival of losses*: every loss of one or two regions of every class, checked with the live decision (`survival`).
 
 While every region that the plan names for a class is healthy, an agent draws from the plan's shares without a decision.
 A draw returns the origin, which residency permits, or another region; draws are used only if all other regions are
@@ -34,7 +36,14 @@ from penstock.verification.breach import Breach, forbidding, permitted
 from penstock.verification.plan_checks import planned
 from penstock.verification.policy_warnings import rule_warnings, window_warnings
 from penstock.verification.situations import Situation, situations
-from penstock.verification.stages import at_decisions, at_origins, at_servers, at_steering, at_within_mask
+from penstock.verification.stages import (
+    at_decisions,
+    at_job_stores,
+    at_origins,
+    at_servers,
+    at_steering,
+    at_within_mask,
+)
 from penstock.verification.survival import Survival, survival
 
 
@@ -93,7 +102,12 @@ def verify(policy: Policy) -> VerificationReport:
     breaches = [
         breach
         for situation in found
-        for stage in (at_origins(policy, situation), at_steering(policy, situation), at_servers(policy, situation))
+        for stage in (
+            at_origins(policy, situation),
+            at_steering(policy, situation),
+            at_servers(policy, situation),
+            at_job_stores(policy, situation),
+        )
         for breach in stage
     ]
     reached = {residency.name: at_decisions(measured, example) for residency, example in examples.items()}

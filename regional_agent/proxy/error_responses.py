@@ -58,6 +58,7 @@ STATUS: dict[Reason, int] = {
     Reason.STREAM_STALLED: 504,
     Reason.SHUTTING_DOWN: 503,
     Reason.LEDGER_FULL: 503,
+    Reason.STORE_UNAVAILABLE: 503,
 }
 """Status by reason. Reasons that only exclude one region or endpoint have no status."""
 
@@ -95,6 +96,7 @@ RETRIES: dict[Reason, bool | None] = {
     Reason.STREAM_STALLED: None,
     Reason.SHUTTING_DOWN: True,
     Reason.LEDGER_FULL: True,
+    Reason.STORE_UNAVAILABLE: True,
 }
 """Whether the same request can succeed here later; None where an engine may have run it, so that the client decides.
 
@@ -139,6 +141,7 @@ MEANING: dict[Reason, str] = {
     Reason.STREAM_STALLED: "The engine stopped sending during a stream. Sent as the last event of the stream.",
     Reason.SHUTTING_DOWN: "The agent stops, and the request did not end within `shutdown_grace_s`. Retry at once.",
     Reason.LEDGER_FULL: "The agent has no room for records of use, and its settings refuse requests without a record.",
+    Reason.STORE_UNAVAILABLE: "The store of files and batches cannot be reached, or too many uploads run at once.",
     Reason.LOOP_DETECTED: "The request returned to an agent that had forwarded it.",
     Reason.TOO_MANY_HOPS: "Between agents: the request was forwarded more than once.",
 }

@@ -103,7 +103,7 @@ class Authorization:
         self._locator = locator
         self.budgets = budgets
         """Limits tenants and keys to their budgets."""
-        self._location_header = self._locator.header
+        self.location_header = self._locator.header
         self._policy: Policy | None = None
         """The policy under which all cached entries were computed."""
         self._located_by = self._locator.generation
@@ -132,7 +132,7 @@ class Authorization:
             self._located_by = self._locator.generation
             self._forget_senders()
         headers = request.by_name or request.index()
-        location_header = headers.get(self._location_header)
+        location_header = headers.get(self.location_header)
         # A location header from an untrusted peer has no effect, so it is not part of the cache key.
         if location_header is not None and not self._locator.trusts(peer_ip):
             location_header = None
@@ -293,6 +293,39 @@ class Authorization:
         """Return the principal of a request that another region forwarded, or the refusal of its key or tenant."""
         return self.withdrawn(policy).refuse(context) or self._forwarded.find(policy, context)
 
+    def stored_sender(self, policy: Policy, facts: RequestFacts, key_id: str, models: Patterns) -> Sender | Refusal:
+        """Return the sender of a request that was stored earlier, or the refusal of its key, tenant or data class.
+
+        Args:
+            facts: as they were when the sender was authenticated.
+            key_id: identifier of the API key; empty without one.
+            models: the restrictions of the key then, which apply besides those of the tenant.
+        """
+        name, data_class = facts.tenant, facts.data_class
+        stated = RouteContext(
+            "", self._region, self._region, name, data_class, facts.location, "", (), "", 0.0, 0.0, key_id=key_id
+        )
+        known = self.forwarded_principal(policy, stated)
+        if isinstance(known, Refusal):
+            return known
+        if known.tenant.data_class != data_class:
+            own = self.residency(policy, RequestFacts(name, known.tenant.data_class, facts.location))
+            stored = self.residency(policy, facts)
+            if isinstance(own, Refusal):
+                return own
+            if isinstance(stored, Refusal):
+                return stored
+            if not stored.permitted.regions <= own.permitted.regions:
+                detail = "the data class of the tenant has changed, and forbids regions that were permitted"
+                return Refusal(Reason.RESIDENCY_DENIED, detail)
+        principal = Principal(known.tenant, key_id, models=(*known.models, *models))
+        found = self._tenants.find_id(key_id)
+        if found is not None:
+            principal.budgets = found.key.budgets
+        sender = Sender(principal, facts, self._masks_of(principal, facts))
+        sender.budgets = self.budgets.of(principal.tenant, principal.key, principal.budgets)
+        return sender
+
     def withdrawn(self, policy: Policy) -> Withdrawn:
         """Return what earlier policies contained and `policy`, which is in force, does not."""
         if policy is not self._policy:
@@ -362,7 +395,7 @@ class Authorization:
 
     def _facts(self, tenant: Tenant, request: Request, peer_ip: str) -> RequestFacts:
         """Locate the client of a request."""
-        location_headers = request.every(self._location_header)
+        location_headers = request.every(self.location_header)
         if location_headers and not self._locator.trusts(peer_ip):
             location_headers = []
         location = self._locator.locate_client(peer_ip, request.every(b"x-forwarded-for"), location_headers)

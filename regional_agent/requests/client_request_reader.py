@@ -91,10 +91,22 @@ class ClientRequestReader:
             client_timeout_s: the timeout (s) that the client set; inf for none.
             agent_timeout_s: the total timeout (s) of requests whose route and model set none.
         """
-        authorization = self.authorization
-        sender = authorization.sender_of(policy, request, peer_ip)
+        sender = self.authorization.sender_of(policy, request, peer_ip)
         if not isinstance(sender, Sender):
             return sender
+        return self.read_from(policy, request, sender, now, client_timeout_s, agent_timeout_s)
+
+    def read_from(
+        self,
+        policy: Policy,
+        request: Request,
+        sender: Sender,
+        now: float,
+        client_timeout_s: float,
+        agent_timeout_s: float,
+    ) -> RequestContext | Refusal:
+        """Return the context of a request of a sender that has been authenticated, or the refusal; as `read`."""
+        authorization = self.authorization
         tenant, facts, reader = sender.tenant, sender.facts, request.reader
         principal = sender.principal
         if principal.routes is not None:

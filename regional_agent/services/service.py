@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routes.route import ErrorFormat
 from penstock.routes.route_query import refusal_of_miss
 from penstock.routes.route_table import RouteMatch
@@ -25,6 +26,10 @@ JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
 
 READS: Final = frozenset({b"GET", b"HEAD"})
+
+LEDGER_FULL: Final = Refusal(
+    Reason.LEDGER_FULL, "the ledger of this agent has no room for the record of the request", retry_after_s=MIN_RETRY_S
+)
 
 DECISIONS_PER_SAMPLE: Final = 32
 """Number of requests for each measured decision time."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
-from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -14,6 +11,7 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.cors import cors_lines, preflight_lines
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
+from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
@@ -23,11 +21,7 @@ from regional_agent.requests.model_name import can_start_early
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.request_options import NO_OPTIONS, options_of
 from regional_agent.services.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
-from regional_agent.services.service import JSON, READS, RoutedService, answer_health
-
-_LEDGER_FULL: Final = Refusal(
-    Reason.LEDGER_FULL, "the ledger of this agent has no room for the record of the request", retry_after_s=MIN_RETRY_S
-)
+from regional_agent.services.service import JSON, LEDGER_FULL, READS, RoutedService, answer_health
 
 
 class TrafficService(RoutedService):
@@ -40,6 +34,7 @@ class TrafficService(RoutedService):
         config: ActiveConfig,
         readiness: Readiness,
         endpoints: EndpointSet,
+        jobs: JobRoutes | None = None,
     ) -> None:
         """Create the service for clients.
 
@@ -49,12 +44,14 @@ class TrafficService(RoutedService):
             config: the policy in force, for the list of models.
             readiness: answers health checks.
             endpoints: the endpoints of this region, whose adapters are in the list of models.
+            jobs: the APIs of files and batches; None offers none.
         """
         super().__init__(proxy, config, reader.objects)
         self._reader = reader
         self._authorization = reader.authorization
         self._readiness = readiness
         self._endpoints = endpoints
+        self._jobs = jobs
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
         """Proxy a request of a route; respond directly to a request for the list of models and to a health check."""
@@ -69,6 +66,9 @@ class TrafficService(RoutedService):
                 lookup = self._look_up(request, connection, owner, self._serve)
                 if lookup is not None:
                     return lookup
+        elif self._is_job(request):
+            assert self._jobs is not None
+            return self._jobs.handle(request, connection, self.refuse)
         return self._serve(request, connection, refusal)
 
     def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Exchange | None:
@@ -112,8 +112,14 @@ class TrafficService(RoutedService):
         """Reject a request of an unknown tenant, or of a tenant whose budget is used up, before its body is read."""
         refusal = self.refuse_route(request)
         if refusal is not None:
+            if self._jobs is not None and self._is_job(request):
+                return self._jobs.accept_head(request, peer_ip)
             return refusal
         return self._authorization.accept_head(request, peer_ip, self._proxy.clock())
+
+    def _is_job(self, request: Request) -> bool:
+        """Whether a request is for the APIs of files and batches, and the policy in force offers them here."""
+        return request.route is None and self._jobs is not None and self._jobs.serves(request)
 
     def release_head(self, head: AcceptedHead) -> None:
         """Give back what a request reserved that ended before it had a context."""
@@ -121,10 +127,21 @@ class TrafficService(RoutedService):
 
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
         """Reject a request whose API key was revoked, or whose residency forbids this region."""
-        return self.refuse_route(request) or self._authorization.refuse_sender(request, peer_ip)
+        refusal = self.refuse_route(request)
+        if refusal is not None and not self._is_job(request):
+            return refusal
+        return self._authorization.refuse_sender(request, peer_ip)
+
+    def reads_whole(self, request: Request) -> bool:
+        """Whether the body is JSON; an uploaded file is read as it arrives."""
+        if request.route is None and self._is_job(request):
+            return False
+        return super().reads_whole(request)
 
     def can_start_early(self, request: Request) -> bool:
         """Whether a body that is not JSON can be streamed to the engine: the model is known."""
+        if request.route is None:
+            return self._is_job(request)
         return can_start_early(request)
 
     def _context(self, request: Request, connection: ClientConnection) -> RequestContext | Refusal:
@@ -133,7 +150,7 @@ class TrafficService(RoutedService):
             return NO_POLICY
         ledger = self._proxy.recorder.ledger
         if ledger is not None and ledger.refuses:
-            return _LEDGER_FULL
+            return LEDGER_FULL
         options = NO_OPTIONS
         if not request.plain:
             asked = options_of(request)

@@ -23,6 +23,7 @@ from penstock.health.engine_kinds import EngineKind
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import NOWHERE, Location
+from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Scaling
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.routing.region_selection import RegionView
@@ -35,6 +36,7 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import Listener
+from regional_agent.jobs.agent_jobs import AgentJobs
 from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.shared_objects import SharedObjects
@@ -139,6 +141,7 @@ class Agent:
         self.objects = KnownObjects()
         self.router: Router
         self.proxy: Proxy
+        self.jobs: AgentJobs
         self.listener: Listener
         self.peer_listener: Listener
         self.traffic = self.peer = Address("", 0)
@@ -230,6 +233,7 @@ async def running_agent(
     config: ActiveConfig | None = None,
     options: Mapping[str, Any] | None = None,
     cold_start_s: float = 0.0,
+    job_store: JobStore | None = None,
 ) -> AsyncIterator[Agent]:
     """Run one agent of `region` in front of `engines`, which are ready, with the test fleet's policy in force.
 
@@ -240,6 +244,7 @@ async def running_agent(
         config: None for the test fleet's policy and `plan`.
         options: further fields of each endpoint's entry.
         cold_start_s: as of all models; 0: no request waits while no endpoint is ready.
+        job_store: the policy's job store; None offers no jobs.
     """
     connections = pool or UpstreamPool()
     fields = {"models": list(models), "slots": slots, "queue": queue, **(options or {})}
@@ -249,6 +254,8 @@ async def running_agent(
     in_force = msgspec.structs.replace(policy(), anonymous_tenant=anonymous)
     starting = {name: replace(model, scaling=Scaling(cold_start_s)) for name, model in in_force.models.items()}
     in_force = replace(in_force, models=starting)
+    if job_store is not None:
+        in_force = replace(in_force, job_stores=(job_store,))
     metrics = AgentMetrics()
     metrics.use_names(in_force.models, in_force.regions)
     samplers = samplers_of(plan) if plan is not None else {}
@@ -287,7 +294,10 @@ async def running_agent(
     )
     agent.proxy.start()
     readiness = Readiness(agent.config, endpoints, others.serve_any)
-    service = TrafficService(agent.router.requests, agent.proxy, agent.config, readiness, endpoints)
+    instance = AgentInstance(region, name, 1)
+    jobs = agent.jobs = AgentJobs(instance, agent.config, agent.router.requests, agent.proxy, Random())
+    jobs.start()
+    service = TrafficService(agent.router.requests, agent.proxy, agent.config, readiness, endpoints, jobs.routes)
     forwarded = ForwardedRequestReader(
         region,
         agent.config,
@@ -309,6 +319,7 @@ async def running_agent(
         for listener in (agent.listener, peer):
             listener.stop_accepting()
             await listener.drain(0.0)
+        await jobs.stop()
         agent.proxy.stop()
         if ledger is not None:
             ledger.close()

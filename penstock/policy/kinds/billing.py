@@ -16,6 +16,7 @@ from penstock.policy.fields import (
     PlaceRef,
     PolicyStruct,
     RegionRef,
+    StoreUrl,
     bounds,
     pattern,
 )
@@ -65,14 +66,7 @@ class UsageStore(PolicyStruct, frozen=True):
 
     name: Label
     """Unique name."""
-    url: Annotated[
-        str,
-        pattern(
-            r"^(file:///[^?#\s]*[^?#/\s]|(s3|gs|az)://[^/?#@\s]+(/[^?#@\s]*[^?#@/\s])?)$",
-            "write file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://account/container/prefix, without"
-            " credentials, which processes read from files and their environment",
-        ),
-    ]
+    url: StoreUrl
     """Folder or bucket: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or
     `az://account/container/prefix`."""
     regions: NonEmpty[tuple[RegionRef, ...]] = ()

@@ -109,9 +109,9 @@ class AcceptedRemoval(PolicyStruct, frozen=True):
     """Accepts that the bundle no longer has these documents.
 
     Without it, a bundle is refused that removes a residency rule, a data class in use, a tier, a price list, a usage
-    store, or more than a quarter (and at least two, or the only one) of the tenants, regions, models or routes of the
-    policy in force: its files may have been lost or cut off. A listed name must not be in the bundle; a rule that
-    loses entries gets another name.
+    store, a job store, or more than a quarter (and at least two, or the only one) of the tenants, regions, models or
+    routes of the policy in force: its files may have been lost or cut off. A listed name must not be in the bundle; a
+    rule that loses entries gets another name.
     """
 
     name: Label
@@ -130,6 +130,8 @@ class AcceptedRemoval(PolicyStruct, frozen=True):
     """Names of removed price lists."""
     usage_stores: NonEmpty[tuple[Label, ...]] = ()
     """Names of removed usage stores."""
+    job_stores: NonEmpty[tuple[Label, ...]] = ()
+    """Names of removed job stores."""
     regions: NonEmpty[tuple[Label, ...]] = ()
     """Names of removed regions."""
     models: NonEmpty[tuple[ModelName, ...]] = ()
@@ -149,6 +151,7 @@ _REMOVED_KINDS = {
     "tiers": "Tier",
     "prices": "Prices",
     "usage_stores": "UsageStore",
+    "job_stores": "JobStore",
     "regions": "Region",
     "models": "Model",
     "routes": "Route",

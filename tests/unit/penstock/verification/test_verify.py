@@ -10,11 +10,13 @@ import pytest
 
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
+from penstock.jobs.store_selection import select_store
 from penstock.planning.planner import PlanResult
 from penstock.planning.tick_input import TickInput
 from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy import residency
 from penstock.policy.geography import Location
+from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.residency_rules import AcceptedLoss, ResidencyRule
@@ -194,6 +196,24 @@ class _PlanningEverywhere:
 
 def _mapping_without_the_mask(rules: Policy, client: Any) -> Mask:
     return Mask(residency_class(frozenset(rules.regions)))
+
+
+def _store_for_all(rules: Policy, region: str, permitted: frozenset[str]) -> JobStore | Refusal:
+    return select_store(rules, region, frozenset(rules.regions))
+
+
+def test_a_job_store_that_covers_a_forbidden_region_is_not_selected(monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = ResidencyRule("not-us", tenants=frozenset({"one"}), deny=frozenset({"us"}), source="r.yaml:5")
+    stores = tuple(JobStore(name, f"file:///{name}", covers=frozenset(name.split("-"))) for name in ("de-us", "es"))
+    rules = policy(denied, job_stores=stores)
+    refused = select_store(rules, "de", frozenset({"de", "es", "jp"}))
+    assert isinstance(refused, Refusal)
+    assert refused.reason is residency.Reason.RESIDENCY_DENIED
+    assert select_store(rules, "es", frozenset({"de", "es", "jp"})) is stores[1]
+    assert isinstance(select_store(rules, "jp", frozenset(rules.regions)), Refusal)
+    assert not verify(rules).breaches
+    monkeypatch.setattr(stages, "select_store", _store_for_all)
+    assert {(each.stage, each.region) for each in verify(rules).breaches} == {("job store", "us")}
 
 
 DEFECTS: list[tuple[str, Any, str, Callable[..., Any]]] = [

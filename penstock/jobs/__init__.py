@@ -1,0 +1,1 @@
+"""Requests that can wait: files of requests, batches, and their states."""

@@ -1,0 +1,81 @@
+"""A batch as OpenAI's API shows it, from what the store has of it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.jobs.batch_state import BatchState
+from penstock.jobs.completion_window import expected_at
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim
+
+_ENDED_AT: Final = {
+    BatchState.COMPLETED: "completed_at",
+    BatchState.FAILED: "failed_at",
+    BatchState.EXPIRED: "expired_at",
+    BatchState.CANCELLED: "cancelled_at",
+}
+
+
+def state_of(claim: Claim | None, end: BatchEnd | None, *, is_cancelled: bool) -> BatchState:
+    """The state of a batch.
+
+    Args:
+        claim: the newest claim.
+        is_cancelled: whether cancellation was requested.
+    """
+    if end is not None:
+        return end.state
+    if is_cancelled:
+        return BatchState.CANCELLING
+    return BatchState.VALIDATING if claim is None else claim.state
+
+
+def batch_object(
+    record: BatchRecord, claim: Claim | None, end: BatchEnd | None, *, is_cancelled: bool, now: float
+) -> dict[str, Any]:
+    """The batch as a JSON object (https://platform.openai.com/docs/api-reference/batch/object).
+
+    `expected_completion_at` is not of OpenAI's API: the time (Unix, s) by the rate so far.
+
+    Args:
+        now: Unix time (s).
+    """
+    state = state_of(claim, end, is_cancelled=is_cancelled)
+    counts, started_at = BatchCounts(), None
+    if end is not None:
+        counts, started_at = end.counts, end.started_at
+    elif claim is not None:
+        counts, started_at = claim.counts, claim.started_at
+    errors = None
+    if end is not None and end.errors:
+        data = [
+            {"code": each.code, "message": each.message, "line": each.line, "param": each.param} for each in end.errors
+        ]
+        errors = {"object": "list", "data": data}
+    shown: dict[str, Any] = {
+        "id": record.id,
+        "object": "batch",
+        "endpoint": record.endpoint,
+        "errors": errors,
+        "input_file_id": record.input_file_id,
+        "completion_window": record.completion_window,
+        "status": state.value,
+        "output_file_id": None if end is None else end.output_file_id,
+        "error_file_id": None if end is None else end.error_file_id,
+        "created_at": record.created_at,
+        "in_progress_at": _seconds(started_at),
+        "expires_at": record.expires_at,
+        "finalizing_at": None if end is None else _seconds(end.finalizing_at),
+        **dict.fromkeys(_ENDED_AT.values()),
+        "cancelling_at": None,
+        "request_counts": {"total": record.requests, "completed": counts.completed, "failed": counts.failed},
+        "metadata": record.metadata,
+        "expected_completion_at": expected_at(record, claim, now) if end is None else None,
+    }
+    if end is not None:
+        shown[_ENDED_AT[end.state]] = _seconds(end.at)
+    return shown
+
+
+def _seconds(at: float | None) -> int | None:
+    return None if at is None else int(at)

@@ -1,0 +1,31 @@
+"""Rules for claims: which agent may run a batch, and until when."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.jobs.job_records import Claim
+
+LEASE_S: Final = 30.0
+"""Time (s) for which a claim is valid without a renewal."""
+
+RENEW_S: Final = 5.0
+"""Interval (s) of renewals."""
+
+CLOCK_SKEW_S: Final = 5.0
+"""Time (s) that is added to a lease, since it ends by the clock of another host. A larger difference leads to requests
+that run twice, never to two results: results of a claim that has been replaced do not count."""
+
+
+def may_claim(newest: Claim | None, agent: str, epoch: int, now: float) -> bool:
+    """Whether an agent may claim a batch at `now` (Unix time, s): there is no valid claim, or that of an earlier start
+    of the agent.
+
+    Args:
+        newest: the claim with the highest number; None if there is none.
+        agent: unique name of the agent.
+        epoch: number of the agent's start.
+    """
+    if newest is None or newest.until + CLOCK_SKEW_S < now:
+        return True
+    return newest.agent == agent and newest.epoch < epoch

@@ -1,0 +1,77 @@
+"""What follows the response to one request of a batch, and the line that a result has in a result file.
+
+Source: https://platform.openai.com/docs/api-reference/batch/request-output
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+MAX_RUNS: Final = 3
+"""Runs of a request whose engine failed; the last response is its result."""
+
+MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
+"""Maximum size (bytes) of a response; a larger one is replaced by an error."""
+
+RETRY_BASE_S: Final = 1.0
+RETRY_CAP_S: Final = 60.0
+"""Bounds (s) of the time before a request runs again that was refused for lack of room or budget."""
+
+WAITS: Final = frozenset({"saturated", "quota_exceeded", "none_ready", "no_policy", "shutting_down", "ledger_full"})
+"""Refusals of requests that no engine has started, and that can succeed later."""
+
+_ENGINE_ERRORS: Final = frozenset({500, 502, 503, 504})
+
+
+class Next(Enum):
+    """What follows the response to a request."""
+
+    RESULT = "result"
+    """The response is the result."""
+    RUN_AGAIN = "run again"
+    """An engine failed; the request runs again, up to MAX_RUNS times."""
+    WAIT = "wait"
+    """No engine has started the request; it runs later, until the batch expires."""
+
+
+def next_of(status: int, refusal: str, runs: int) -> Next:
+    """What follows a response.
+
+    Args:
+        status: the status of the response.
+        refusal: the reason of the agent's refusal; empty for the response of an engine.
+        runs: how often the request has run, this time included.
+    """
+    if refusal in WAITS:
+        return Next.WAIT
+    if status in _ENGINE_ERRORS and runs < MAX_RUNS:
+        return Next.RUN_AGAIN
+    return Next.RESULT
+
+
+def result_line(request_id: str, custom_id: str, status: int, body: bytes) -> bytes:
+    """The line of a request that has a response; a body that is not JSON is an error."""
+    try:
+        body.decode()
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        message = f"the response with status {status} is not JSON"
+        return error_line(request_id, custom_id, "response_not_json", message)
+    response: Any = {"status_code": status, "request_id": request_id, "body": msgspec.Raw(body.strip())}
+    line = {"id": f"batch_req_{request_id}", "custom_id": custom_id, "response": response, "error": None}
+    # A response may contain line ends between its values, and none within its strings.
+    return msgspec.json.encode(line).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
+
+
+def error_line(request_id: str, custom_id: str, code: str, message: str) -> bytes:
+    """The line of a request without a response."""
+    line = {
+        "id": f"batch_req_{request_id}",
+        "custom_id": custom_id,
+        "response": None,
+        "error": {"code": code, "message": message},
+    }
+    return msgspec.json.encode(line) + b"\n"

@@ -1,0 +1,127 @@
+"""What the job store keeps of files and batches, as JSON objects."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.jobs.batch_state import BatchState
+from penstock.jobs.request_line import LineProblem
+from penstock.policy.geography import NOWHERE, Location
+from penstock.tenancy.permissions import Patterns
+
+MAX_ERRORS: Final = 100
+"""Maximum number of problems of lines that are kept; further ones are not looked for."""
+
+
+class JobSender(msgspec.Struct, frozen=True):
+    """The sender of a job, as it was authenticated."""
+
+    tenant: str
+    data_class: str
+    key_id: str = ""
+    """Identifier of the API key; empty without one."""
+    location: Location = NOWHERE
+    """Location of the client."""
+    models: Patterns = ()
+    """Restrictions of the models that the sender may use."""
+
+
+class FilePart(msgspec.Struct, frozen=True):
+    """A part of a file, which is an object of the store. A file is its parts in order."""
+
+    path: str
+    size_bytes: int
+    lines: int = 0
+    """Number of lines; a part has whole lines only."""
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """A file. It exists once this record does, and its parts are written before."""
+
+    id: str
+    filename: str
+    purpose: str
+    created_at: int
+    """Unix time (s)."""
+    size_bytes: int
+    parts: tuple[FilePart, ...]
+    lines: int = 0
+    requests: int = 0
+    """Number of lines that are not empty."""
+    urls: dict[str, int] = {}
+    """The first line with each `url`."""
+
+
+class BatchRecord(msgspec.Struct, frozen=True):
+    """A batch as it was created. It never changes."""
+
+    id: str
+    sender: JobSender
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    created_at: int
+    """Unix time (s)."""
+    expires_at: int
+    """Unix time (s)."""
+    requests: int
+    """Number of requests in the input file."""
+    metadata: dict[str, str] | None = None
+
+
+class BatchCounts(msgspec.Struct, frozen=True):
+    """Requests of a batch that have a result."""
+
+    completed: int = 0
+    failed: int = 0
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The right of one agent to run a batch, and the progress of the batch under it.
+
+    Claims of a batch are numbered. The store accepts one claim with each number.
+    """
+
+    number: int
+    agent: str
+    epoch: int
+    """Number of the agent's start."""
+    until: float
+    """Unix time (s) until which the claim is valid unless it is renewed; 0: it was given up."""
+    started_at: float
+    """Unix time (s) at which the first agent began to run the batch."""
+    counts: BatchCounts = BatchCounts()
+    per_s: float = 0.0
+    """Results a second under this claim."""
+    state: BatchState = BatchState.IN_PROGRESS
+    finalizing_at: float | None = None
+    """Unix time (s) at which the last request had a result."""
+    accepted: tuple[tuple[int, int], ...] | None = None
+    """Earlier claims, each with the number of its last segment that counts; None before they were read. What agents of
+    earlier claims write later never counts."""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Results that were written together: they count once this record exists, and their lines are not run again."""
+
+    ranges: tuple[tuple[int, int], ...]
+    """The lines, as of `ranges_of`."""
+    counts: BatchCounts
+    output: FilePart | None = None
+    errors: FilePart | None = None
+
+
+class BatchEnd(msgspec.Struct, frozen=True):
+    """How a batch has ended. The store accepts one end of each batch."""
+
+    state: BatchState
+    at: float
+    """Unix time (s)."""
+    counts: BatchCounts = BatchCounts()
+    started_at: float | None = None
+    finalizing_at: float | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    errors: tuple[LineProblem, ...] = ()

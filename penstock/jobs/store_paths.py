@@ -1,0 +1,112 @@
+"""Paths of the job store. Everything of a tenant is below its folder.
+
+    tenants/<tenant>/files/<file>.json               record of a file
+    tenants/<tenant>/file-data/<file>/<part>         its parts
+    tenants/<tenant>/batches/<batch>.json            record of a batch
+    tenants/<tenant>/batch-data/<batch>/...          claims, segments of results, cancellation, end
+    open/<region>/<tenant>/<batch>                   marks a batch that has not ended
+
+Identifiers begin with the time of creation, so that lists are in this order.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+RANDOM_BYTES: Final = 10
+"""Number of random bytes of an identifier."""
+
+_TIME_CHARS: Final = 12
+_ID: Final = re.compile(r"(file-|batch_)[0-9a-f]{32}")
+
+FILE: Final = "file-"
+BATCH: Final = "batch_"
+
+
+def new_id(prefix: str, unix_s: float, random: bytes) -> str:
+    """An identifier that begins with `prefix`; `random` has RANDOM_BYTES bytes."""
+    return f"{prefix}{int(unix_s * 1000):0{_TIME_CHARS}x}{random.hex()}"
+
+
+def is_id(prefix: str, text: str) -> bool:
+    """Whether a text is an identifier with this prefix."""
+    return text.startswith(prefix) and _ID.fullmatch(text) is not None
+
+
+def files(tenant: str) -> str:
+    """Folder of the records of a tenant's files."""
+    return f"tenants/{tenant}/files"
+
+
+def file_record(tenant: str, file: str) -> str:
+    """Path of the record of a file."""
+    return f"{files(tenant)}/{file}.json"
+
+
+def all_file_data(tenant: str) -> str:
+    """Folder of the parts of all files of a tenant."""
+    return f"tenants/{tenant}/file-data"
+
+
+def file_part(tenant: str, file: str, number: int) -> str:
+    """Path of a part of an uploaded file."""
+    return f"{all_file_data(tenant)}/{file}/{number:06d}"
+
+
+def batches(tenant: str) -> str:
+    """Folder of the records of a tenant's batches."""
+    return f"tenants/{tenant}/batches"
+
+
+def open_batches(region: str) -> str:
+    """Folder of the marks of the batches of a region that have not ended."""
+    return f"open/{region}"
+
+
+class BatchPaths(NamedTuple):
+    """Paths of one batch."""
+
+    tenant: str
+    batch: str
+
+    @property
+    def record(self) -> str:
+        """Path of the record."""
+        return f"{batches(self.tenant)}/{self.batch}.json"
+
+    @property
+    def _data(self) -> str:
+        return f"tenants/{self.tenant}/batch-data/{self.batch}"
+
+    @property
+    def claims(self) -> str:
+        """Folder of the claims."""
+        return f"{self._data}/claims"
+
+    def claim(self, number: int) -> str:
+        """Path of a claim."""
+        return f"{self.claims}/{number:06d}.json"
+
+    @property
+    def segments(self) -> str:
+        """Folder of the segments of results."""
+        return f"{self._data}/segments"
+
+    def segment(self, claim: int, number: int, suffix: str) -> str:
+        """Path of an object of a segment: its `json`, and the parts `output` and `errors` that it names."""
+        return f"{self.segments}/{claim:06d}-{number:08d}.{suffix}"
+
+    @property
+    def cancellation(self) -> str:
+        """Path of an object that exists once cancellation was requested."""
+        return f"{self._data}/cancel"
+
+    @property
+    def end(self) -> str:
+        """Path of the record of the end."""
+        return f"{self._data}/end.json"
+
+    def mark(self, region: str) -> str:
+        """Path of the mark of a batch that has not ended."""
+        return f"{open_batches(region)}/{self.tenant}/{self.batch}"

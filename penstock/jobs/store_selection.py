@@ -1,0 +1,27 @@
+"""Selects the store of a tenant's files and batches; a store that residency forbids is never selected."""
+
+from __future__ import annotations
+
+from penstock.policy.kinds.jobs import JobStore
+from penstock.policy.policy import Policy
+from penstock.routing.reasons import Reason, Refusal
+
+
+def select_store(policy: Policy, region: str, permitted: frozenset[str]) -> JobStore | Refusal:
+    """The store for files and batches that reach `region`, or the refusal.
+
+    Agents of every region that a store covers can read the store. It is selected only for requests that may run in
+    all of these regions.
+
+    Args:
+        permitted: the regions that residency permits.
+    """
+    store = policy.job_store(region)
+    if store is None:
+        return Refusal(Reason.NOT_OFFERED, f"the policy has no job store for the region {region}")
+    covers = store.covers or frozenset()
+    forbidden = sorted(covers - permitted)
+    if forbidden:
+        detail = f"the job store of this region also covers {', '.join(forbidden)}, where the request may not run"
+        return Refusal(Reason.RESIDENCY_DENIED, detail)
+    return store

@@ -1,0 +1,58 @@
+"""Kind of policy document: the stores of jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, UnsetType
+
+from penstock.policy.fields import (
+    DERIVED,
+    Conflict,
+    Label,
+    NonEmpty,
+    PlaceRef,
+    PolicyStruct,
+    RegionRef,
+    StoreUrl,
+    bounds,
+)
+
+
+class JobStore(PolicyStruct, frozen=True):
+    """Where agents keep files and batches. In a region without a store, the agents do not offer these APIs.
+
+    A tenant's files and batches are kept in the store of the region that its client has reached, and only if the
+    tenant's requests may run in every region that the store covers: agents of all these regions can read the store.
+    """
+
+    name: Label
+    """Unique name."""
+    url: StoreUrl
+    """Folder or bucket: `file:///folder`, `s3://bucket/prefix`, `gs://bucket/prefix` or
+    `az://account/container/prefix`. All agents of the covered regions must reach it."""
+    regions: NonEmpty[tuple[RegionRef, ...]] = ()
+    """Regions whose jobs the store holds."""
+    jurisdictions: NonEmpty[tuple[PlaceRef, ...]] = ()
+    """Countries and blocs whose regions' jobs the store holds: those of its own location. A region may have one store
+    only."""
+    max_file_bytes: Annotated[int, bounds(ge=1_000, le=100_000_000_000)] = 1_000_000_000
+    """Maximum size (bytes) of a file; the setting `max_body_bytes` of the agent limits uploads, too."""
+    max_requests: Annotated[int, bounds(ge=1, le=100_000_000)] = 1_000_000
+    """Maximum number of requests of a batch."""
+    max_tenant_bytes: Annotated[int, bounds(ge=1_000, le=1_000_000_000_000_000)] = 100_000_000_000
+    """Bytes that the files of one tenant may take; further uploads are refused."""
+    max_open_batches: Annotated[int, bounds(ge=1, le=10_000)] = 100
+    """Batches of one tenant that may be unfinished; further ones are refused."""
+    concurrency: Annotated[int, bounds(ge=1, le=10_000)] = 64
+    """Requests of jobs that one agent runs or queues at a time."""
+    max_use_percent: Annotated[float, bounds(ge=1, le=100)] = 75.0
+    """Part (%) of a model's slots in a region up to which requests of jobs start; the others stay free for requests
+    with a priority. A lower one of the tenant's tier applies."""
+    covers: Annotated[frozenset[str] | UnsetType, DERIVED] = UNSET
+    """All regions whose jobs the store holds."""
+
+    def conflict(self) -> Conflict | None:
+        if self.regions or self.jurisdictions:
+            return None
+        return Conflict("holds the jobs of no region", "write `regions`, `jurisdictions`, or both")

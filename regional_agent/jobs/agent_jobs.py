@@ -1,0 +1,64 @@
+"""The parts of an agent that serve and run jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+from penstock.jobs.item_results import MAX_RESULT_BYTES
+from penstock.jobs.job_records import JobSender
+from regional_agent.background_tasks import cancel, keep_running
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.config.start_epoch import AgentInstance
+from regional_agent.jobs.api.job_routes import JobRoutes
+from regional_agent.jobs.batches.batch_worker import BatchWorker
+from regional_agent.jobs.internal_connection import InternalRequests
+from regional_agent.jobs.storage.job_storage import JobStorages
+from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.requests.client_request_reader import ClientRequestReader
+from regional_agent.services.job_service import JobService
+
+
+class AgentJobs:
+    """The job APIs of an agent, and the worker that runs batches. They do nothing while the policy has no job store."""
+
+    def __init__(
+        self, agent: AgentInstance, config: ActiveConfig, reader: ClientRequestReader, proxy: Proxy, rng: Random
+    ) -> None:
+        """Create the parts; `start` runs the worker.
+
+        Args:
+            config: the policy in force.
+            reader: reads the requests of batches, as those of clients.
+            proxy: sends requests to their targets.
+        """
+        self._region = agent.region
+        self._config = config
+        self._reader = reader
+        self._proxy = proxy
+        self._storages = JobStorages()
+        stores = JobStoresInUse(agent.region, config, self._storages, rng)
+        self.worker = BatchWorker(agent, stores, self._connect, rng)
+        self.routes = JobRoutes(stores, config, reader.authorization, self.worker)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _connect(self, sender: JobSender) -> tuple[JobService, InternalRequests]:
+        service = JobService(self._reader, self._proxy, self._config, self._region, sender)
+        header = self._reader.authorization.location_header
+        return service, InternalRequests(service, self._proxy.limits, header, MAX_RESULT_BYTES)
+
+    def start(self) -> None:
+        """Look for batches and run them."""
+        self._tasks = [keep_running("batches", self.worker.run)]
+
+    async def stop(self) -> None:
+        """Stop all batches; other agents, or the next start, continue them."""
+        await cancel(self._tasks)
+        await self.worker.stop()
+        self._storages.close()
+
+    def status(self) -> dict[str, Any]:
+        """Return the fields of the status page."""
+        return self.worker.status()

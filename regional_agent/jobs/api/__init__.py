@@ -1,0 +1,1 @@
+"""The APIs of files and batches for clients."""

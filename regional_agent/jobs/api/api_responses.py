@@ -1,0 +1,154 @@
+"""Responses of the APIs of jobs: handlers that wait for the store, and error responses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from adapters.object_store.object_store import StoreUnavailable
+from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.routes.route import ErrorFormat
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.messages import KEEP_ALIVE_1_0, Request, response_head, with_common_lines
+from regional_agent.proxy.error_formats import error_body
+
+JSON: Final = b"content-type: application/json\r\n"
+
+log = structlog.get_logger()
+
+
+class Response(NamedTuple):
+    """A complete response."""
+
+    status: int
+    body: bytes
+
+
+class Content(NamedTuple):
+    """A response of a known size that is read part by part."""
+
+    size_bytes: int
+    parts: AsyncIterator[bytes]
+
+
+class BadInput(Exception):
+    """The request cannot be executed as it is.
+
+    Args:
+        status: status of the response.
+        code: stable code for programs.
+        param: the invalid field; None if there is no single one.
+    """
+
+    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.response = Response(status, error_body(ErrorFormat.OPENAI, status, code, message, param=param))
+
+
+Answer = Response | Content | Refusal
+Refuse = Callable[[Refusal, Request], tuple[int, list[bytes], bytes]]
+"""Counts a refusal, and returns status, header lines and body."""
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    """A response with a JSON object."""
+    return Response(status, msgspec.json.encode(content))
+
+
+def store_unavailable(error: StoreUnavailable) -> Refusal:
+    """The refusal of a request that needs the store. The message of the store is logged, since it has its URL."""
+    log.warning("the job store failed", error=str(error))
+    detail = "the store of files and batches cannot be reached"
+    return Refusal(Reason.STORE_UNAVAILABLE, detail, retry_after_s=MIN_RETRY_S)
+
+
+class WaitingResponse:
+    """The handler of a request whose response waits for the store."""
+
+    def __init__(
+        self, request: Request, connection: ClientConnection, refuse: Refuse, answer: Awaitable[Answer]
+    ) -> None:
+        """Start `answer`, and respond with its result."""
+        self._request = request
+        self._connection = connection
+        self._refuse = refuse
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._begun = False
+        self._task = asyncio.create_task(self._run(answer), name="job request")
+
+    async def _run(self, awaitable: Awaitable[Answer]) -> None:
+        try:
+            await self._respond(await answer_of(awaitable))
+        except Exception:
+            log.exception("a request of the job APIs failed")
+            self._connection.abort()
+
+    async def _respond(self, answer: Answer) -> None:
+        connection = self._connection
+        if isinstance(answer, Refusal):
+            connection.respond(*self._refuse(answer, self._request))
+        elif isinstance(answer, Response):
+            connection.respond(answer.status, [JSON], answer.body)
+        else:
+            await self._send(answer)
+
+    async def _send(self, content: Content) -> None:
+        request, connection = self._request, self._connection
+        keep_alive = connection.may_keep_alive(request)
+        lines = [
+            *with_common_lines([b"content-type: application/octet-stream\r\n"], request),
+            b"content-length: %d\r\n" % content.size_bytes,
+        ]
+        if not keep_alive:
+            lines.append(b"connection: close\r\n")
+        elif request.http_1_0:
+            lines.append(KEEP_ALIVE_1_0)
+        self._begun = True
+        connection.write(response_head(200, lines))
+        if request.method != b"HEAD":
+            async for part in content.parts:
+                connection.write(part)
+                await self._writable.wait()
+        connection.finished(keep_alive=keep_alive)
+
+    def on_client_gone(self) -> None:
+        """Stop to wait."""
+        self._task.cancel()
+
+    def on_client_writable(self, writable: bool) -> None:
+        """Apply the client's back-pressure to the reads of the store."""
+        self._writable.set() if writable else self._writable.clear()
+
+    def on_request_body(self, chunk: bytes) -> None:
+        """Not called: only complete requests wait."""
+
+    def on_request_end(self) -> None:
+        """Not called: only complete requests wait."""
+
+    def on_request_refused(self, refusal: Refusal) -> None:
+        """Refuse the request: another tenant needs the memory of its body."""
+        self._task.cancel()
+        if self._begun:
+            self._connection.abort()
+        else:
+            self._connection.respond(*self._refuse(refusal, self._request))
+
+    def drop_body(self) -> bool:
+        """Return True: the body has been read when the handler starts."""
+        return True
+
+
+async def answer_of(answer: Awaitable[Answer]) -> Answer:
+    """Return an answer, or the response to what it raises."""
+    try:
+        return await answer
+    except BadInput as error:
+        return error.response
+    except StoreUnavailable as error:
+        return store_unavailable(error)

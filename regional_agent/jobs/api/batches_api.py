@@ -1,0 +1,179 @@
+"""OpenAI's Batch API (https://platform.openai.com/docs/api-reference/batch)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from penstock.jobs import store_paths
+from penstock.jobs.batch_state import BatchState, is_end
+from penstock.jobs.batch_view import batch_object, state_of
+from penstock.jobs.completion_window import MAX_WINDOW_S, window_s
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, FileRecord, JobSender
+from penstock.jobs.request_line import LineProblem
+from penstock.jobs.store_paths import BatchPaths
+from penstock.policy.kinds.jobs import JobStore
+from regional_agent.jobs.api.api_responses import Answer, BadInput, json_response
+from regional_agent.jobs.api.files_api import list_object, no_such_file
+from regional_agent.jobs.api.page_query import Page
+from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.file_store import FileStore
+
+MAX_METADATA: Final = 16
+MAX_METADATA_KEY: Final = 64
+MAX_METADATA_VALUE: Final = 512
+"""Limits of `metadata`, as OpenAI's: pairs, and characters of each key and value."""
+
+MAX_IDEMPOTENCY_KEY: Final = 256
+
+
+class NewBatch(msgspec.Struct, frozen=True):
+    """The body of a request that creates a batch."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+
+
+class BatchesApi:
+    """The batches of one tenant."""
+
+    def __init__(
+        self,
+        batches: BatchStore,
+        files: FileStore,
+        store: JobStore,
+        sender: JobSender,
+        on_created: Callable[[], None],
+    ) -> None:
+        """Create the API for requests of `sender`; `on_created` is called when a batch can be run."""
+        self._batches = batches
+        self._files = files
+        self._store = store
+        self._sender = sender
+        self._on_created = on_created
+
+    async def create(self, body: bytes, idempotency_key: bytes) -> Answer:
+        """Create a batch.
+
+        Args:
+            idempotency_key: value of the header Idempotency-Key; a repeated request returns the batch of the first.
+                Empty without one.
+        """
+        new = _new_batch(body)
+        tenant = self._sender.tenant
+        wanted_s = window_s(new.completion_window)
+        if wanted_s is None:
+            limit = f"{MAX_WINDOW_S // 86_400}d"
+            message = f"`completion_window` is not a time such as 24h or 7d, of at most {limit}"
+            raise BadInput(400, "invalid_completion_window", message, "completion_window")
+        file = await self._files.find(tenant, new.input_file_id)
+        if file is None:
+            raise no_such_file(new.input_file_id, "input_file_id")
+        if not file.urls:
+            raise BadInput(400, "invalid_input_file", "the file is no input of a batch", "input_file_id")
+        if await self._batches.open_of(tenant) >= self._store.max_open_batches:
+            message = f"the tenant has {self._store.max_open_batches} unfinished batches; retry when one has ended"
+            raise BadInput(429, "too_many_batches", message)
+        now = self._files.clock()
+        batch_id = self._files.new_id(store_paths.BATCH)
+        if idempotency_key:
+            if len(idempotency_key) > MAX_IDEMPOTENCY_KEY:
+                message = f"Idempotency-Key has more than {MAX_IDEMPOTENCY_KEY} bytes"
+                raise BadInput(400, "invalid_idempotency_key", message)
+            # The time in such an identifier is that of the file, so that a repetition has the same one.
+            stamp = new.input_file_id.removeprefix(store_paths.FILE)[:12]
+            digest = sha256(b"%b\0%b\0%b" % (tenant.encode(), new.input_file_id.encode(), idempotency_key)).hexdigest()
+            batch_id = f"{store_paths.BATCH}{stamp}{digest[:20]}"
+        record = BatchRecord(
+            batch_id,
+            self._sender,
+            file.id,
+            new.endpoint,
+            new.completion_window,
+            int(now),
+            int(now) + wanted_s,
+            file.requests,
+            new.metadata,
+        )
+        paths = BatchPaths(tenant, batch_id)
+        if not await self._batches.create(record):
+            return await self._repeated(paths, new)
+        problems = _mismatches(file, new.endpoint)
+        if problems:
+            await self._batches.end(paths, BatchEnd(BatchState.FAILED, now, BatchCounts(), errors=problems))
+        else:
+            self._on_created()
+        return await self.show(batch_id)
+
+    async def _repeated(self, paths: BatchPaths, new: NewBatch) -> Answer:
+        """Answer a request whose batch exists."""
+        progress = await self._batches.progress(paths)
+        if progress.end is not None:
+            await self._batches.storage.delete(paths.mark(self._batches.region))
+        record = await self._batches.find(paths)
+        if record is None or (record.endpoint, record.completion_window) != (new.endpoint, new.completion_window):
+            message = "another batch was created with this Idempotency-Key"
+            raise BadInput(409, "idempotency_key_reused", message)
+        return await self.show(paths.batch)
+
+    async def show(self, batch: str) -> Answer:
+        """Return a batch."""
+        record = await self._find(batch)
+        return json_response(await self._object(record))
+
+    async def cancel(self, batch: str) -> Answer:
+        """Request the cancellation of a batch; twice is as good as once."""
+        record = await self._find(batch)
+        paths = BatchPaths(record.sender.tenant, batch)
+        progress = await self._batches.progress(paths)
+        state = state_of(*progress[:2], is_cancelled=progress.is_cancelled)
+        if is_end(state) and state is not BatchState.CANCELLED:
+            raise BadInput(409, "batch_has_ended", f"the batch is {state.value}, so it cannot be cancelled")
+        if state is not BatchState.CANCELLED:
+            await self._batches.cancel(paths)
+            self._on_created()
+        return json_response(await self._object(record))
+
+    async def list(self, page: Page) -> Answer:
+        """Return a page of batches."""
+        records, more = await self._batches.page(self._sender.tenant, page.after, page.limit)
+        return json_response(list_object([await self._object(record) for record in records], more=more))
+
+    async def _find(self, batch: str) -> BatchRecord:
+        record = await self._batches.find(BatchPaths(self._sender.tenant, batch))
+        if record is None:
+            raise BadInput(404, "no_such_batch", f"no batch named {batch[:64]!r} exists", "batch_id")
+        return record
+
+    async def _object(self, record: BatchRecord) -> dict[str, object]:
+        progress = await self._batches.progress(BatchPaths(record.sender.tenant, record.id))
+        now = self._files.clock()
+        return batch_object(record, *progress[:2], is_cancelled=progress.is_cancelled, now=now)
+
+
+def _new_batch(body: bytes) -> NewBatch:
+    try:
+        new = msgspec.json.decode(body, type=NewBatch)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(400, "bad_request", f"the body is not a request for a batch: {error}") from None
+    pairs = (new.metadata or {}).items()
+    if len(pairs) > MAX_METADATA or any(
+        len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE for key, value in pairs
+    ):
+        message = f"`metadata` has more than {MAX_METADATA} pairs, or keys or values that are too long"
+        raise BadInput(400, "invalid_metadata", message, "metadata")
+    return new
+
+
+def _mismatches(file: FileRecord, endpoint: str) -> tuple[LineProblem, ...]:
+    """Lines whose `url` is not that of the batch: the first of each `url`."""
+    return tuple(
+        LineProblem("mismatched_endpoint", f"line {line}: `url` is {url}, and not {endpoint}", line, "url")
+        for url, line in sorted(file.urls.items(), key=lambda each: each[1])
+        if url != endpoint
+    )

@@ -1,0 +1,57 @@
+"""OpenAI's Files API (https://platform.openai.com/docs/api-reference/files), for files of batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, json_response
+from regional_agent.jobs.api.page_query import Page
+from regional_agent.jobs.storage.file_store import FileStore, file_object
+
+MISSING = "no_such_file"
+
+
+class FilesApi:
+    """The files of one tenant."""
+
+    def __init__(self, files: FileStore, tenant: str) -> None:
+        self._files = files
+        self._tenant = tenant
+
+    async def show(self, file: str) -> Answer:
+        """Return a file's record."""
+        record = await self._files.find(self._tenant, file)
+        if record is None:
+            raise no_such_file(file)
+        return json_response(file_object(record))
+
+    async def content(self, file: str) -> Answer:
+        """Return a file's content."""
+        record = await self._files.find(self._tenant, file)
+        if record is None:
+            raise no_such_file(file)
+        return Content(record.size_bytes, self._files.read(record))
+
+    async def delete(self, file: str) -> Answer:
+        """Delete a file. A batch that reads the file fails."""
+        record = await self._files.find(self._tenant, file)
+        if record is None:
+            raise no_such_file(file)
+        await self._files.delete(self._tenant, record)
+        return json_response({"id": file, "object": "file", "deleted": True})
+
+    async def list(self, page: Page) -> Answer:
+        """Return a page of files."""
+        records, more = await self._files.page(self._tenant, page.after, page.limit)
+        return json_response(list_object([file_object(record) for record in records], more=more))
+
+
+def no_such_file(file: str, param: str = "file_id") -> BadInput:
+    """The error for a file that the tenant does not have."""
+    return BadInput(404, MISSING, f"no file named {file[:64]!r} exists", param)
+
+
+def list_object(items: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
+    """A page of a list, as OpenAI's API shows it."""
+    first, last = (items[0]["id"], items[-1]["id"]) if items else (None, None)
+    return {"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": more}

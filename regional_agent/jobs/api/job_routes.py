@@ -1,0 +1,239 @@
+"""The paths of the job APIs: which request is for which API, who may send it, and which store it uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+import structlog
+
+from penstock.jobs.job_records import JobSender
+from penstock.jobs.request_line import LineChecks
+from penstock.jobs.store_selection import select_store
+from penstock.policy.kinds.jobs import JobStore
+from penstock.policy.policy import Policy
+from penstock.policy.residency import Mask
+from penstock.routes.route import BodyKind, StreamKind
+from penstock.routes.route_table import RouteMatch
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.messages import AcceptedHead, Request
+from regional_agent.http.request_handler import Handler
+from regional_agent.jobs.api.api_responses import Answer, BadInput, Refuse, WaitingResponse
+from regional_agent.jobs.api.batches_api import BatchesApi
+from regional_agent.jobs.api.files_api import FilesApi
+from regional_agent.jobs.api.page_query import page_of
+from regional_agent.jobs.batches.batch_worker import BatchWorker
+from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
+from regional_agent.jobs.uploads.file_upload import FileUpload, UploadLimits
+from regional_agent.jobs.uploads.upload_form import BadForm
+from regional_agent.requests.authorization import Authorization, Sender
+
+FILES: Final = b"/v1/files"
+
+log = structlog.get_logger()
+
+MAX_UPLOADS: Final = 8
+"""Uploads at a time; each holds some parts of its file in memory."""
+
+MAX_CHECKED: Final = 1000
+"""Names of models whose check is kept for the rest of an upload."""
+
+_PATH: Final = re.compile(rb"/v1/(files|batches)(?:/([^/]{1,128})(?:/(content|cancel))?)?")
+_URL: Final = re.compile(r"/[A-Za-z0-9._~/:%-]{0,255}")
+_METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
+    (b"files", False, b""): {b"POST": "upload", b"GET": "files"},
+    (b"files", True, b""): {b"GET": "file", b"DELETE": "delete"},
+    (b"files", True, b"content"): {b"GET": "content", b"HEAD": "content"},
+    (b"batches", False, b""): {b"POST": "create", b"GET": "batches"},
+    (b"batches", True, b""): {b"GET": "batch"},
+    (b"batches", True, b"cancel"): {b"POST": "cancel"},
+}
+"""Operations by collection, whether an item is named, action and method."""
+
+
+class Operation(NamedTuple):
+    """What a request asks for."""
+
+    name: str
+    item: str
+    """Identifier of the file or batch; empty for the collection."""
+
+
+class JobRoutes:
+    """Serves the job APIs to clients, where the policy in force has a job store for the region."""
+
+    def __init__(
+        self, stores: JobStoresInUse, config: ActiveConfig, authorization: Authorization, worker: BatchWorker
+    ) -> None:
+        """Create the routes.
+
+        Args:
+            stores: the store of the region.
+            config: the policy in force.
+            authorization: identifies senders.
+            worker: runs the batches that are created.
+        """
+        self._stores = stores
+        self._config = config
+        self._authorization = authorization
+        self._worker = worker
+        self._uploads: set[FileUpload] = set()
+
+    def serves(self, request: Request) -> bool:
+        """Whether a request, which has no route, is for a job API that this region offers."""
+        path = request.path
+        if not path.startswith((b"/v1/files", b"/v1/batches")):
+            return False
+        return self._stores.store is not None and _PATH.fullmatch(path) is not None
+
+    def is_upload(self, request: Request) -> bool:
+        """Whether a request uploads a file, whose body is read as it arrives."""
+        return request.method == b"POST" and request.path == FILES and self.serves(request)
+
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
+        """Accept a request with a large body by its head."""
+        sender = self._sender(request, peer_ip)
+        if isinstance(sender, Refusal):
+            return sender
+        if not self.is_upload(request):
+            return Refusal(Reason.BODY_TOO_LARGE, "the body is too large for this path")
+        return AcceptedHead(sender.principal.tenant.name)
+
+    def handle(self, request: Request, connection: ClientConnection, refuse: Refuse) -> Handler | None:
+        """Serve a request for which `serves` is true."""
+        found = self._operation(request)
+        sender = self._sender(request, connection.peer_ip)
+        refusal = sender if isinstance(sender, Refusal) else found if isinstance(found, Refusal) else None
+        if refusal is None:
+            assert isinstance(sender, Sender)
+            assert isinstance(found, Operation)
+            handler = self._serve(request, connection, refuse, sender, found)
+            if not isinstance(handler, Refusal):
+                return handler
+            refusal = handler
+        connection.respond(*refuse(refusal, request))
+        return None
+
+    def _serve(
+        self,
+        request: Request,
+        connection: ClientConnection,
+        refuse: Refuse,
+        sender: Sender,
+        operation: Operation,
+    ) -> Handler | Refusal:
+        policy, files, batches = self._config.policy, self._stores.files, self._stores.batches
+        assert policy is not None
+        mask = self._authorization.residency(policy, sender.facts)
+        if not isinstance(mask, Mask):
+            return mask
+        store = select_store(policy, self._stores.region, mask.permitted.regions)
+        if not isinstance(store, JobStore):
+            return store
+        assert files is not None
+        assert batches is not None
+        tenant = sender.principal.tenant.name
+        if operation.name == "upload":
+            self._uploads = {upload for upload in self._uploads if upload.is_active}
+            if len(self._uploads) >= MAX_UPLOADS:
+                return Refusal(Reason.STORE_UNAVAILABLE, "too many uploads run at once", retry_after_s=5.0)
+            limits = UploadLimits(tenant, store, line_checks(policy, self._authorization, sender))
+            try:
+                upload = FileUpload(request, connection, refuse, files, limits)
+            except BadForm as error:
+                return Refusal(Reason.BAD_REQUEST, str(error))
+            except ImportError as error:
+                log.error("a package is missing; install penstock[jobs]", package=error.name)
+                return Refusal(Reason.STORE_UNAVAILABLE, "the agent cannot receive files", retry_after_s=60.0)
+            self._uploads.add(upload)
+            return upload
+        facts = sender.facts
+        job_sender = JobSender(tenant, facts.data_class, sender.principal.key, facts.location, sender.principal.models)
+        answer = self._answer(
+            operation,
+            request,
+            FilesApi(files, tenant),
+            BatchesApi(batches, files, store, job_sender, self._worker.wake),
+        )
+        return WaitingResponse(request, connection, refuse, answer)
+
+    async def _answer(self, operation: Operation, request: Request, files: FilesApi, batches: BatchesApi) -> Answer:
+        item = operation.item
+        waiting: Awaitable[Answer]
+        match operation.name:
+            case "files":
+                waiting = files.list(page_of(request))
+            case "file":
+                waiting = files.show(item)
+            case "content":
+                waiting = files.content(item)
+            case "delete":
+                waiting = files.delete(item)
+            case "create":
+                waiting = batches.create(bytes(request.body), request.header(b"idempotency-key") or b"")
+            case "batches":
+                waiting = batches.list(page_of(request))
+            case "batch":
+                waiting = batches.show(item)
+            case "cancel":
+                waiting = batches.cancel(item)
+            case name:
+                raise BadInput(501, "not_offered", f"{name} is not offered")
+        return await waiting
+
+    def _sender(self, request: Request, peer_ip: str) -> Sender | Refusal:
+        policy = self._config.policy
+        assert policy is not None  # `serves` was true
+        return self._authorization.sender_of(policy, request, peer_ip)
+
+    def _operation(self, request: Request) -> Operation | Refusal:
+        found = _PATH.fullmatch(request.path)
+        assert found is not None
+        methods = _METHODS.get((found[1], found[2] is not None, found[3] or b""))
+        if methods is None:
+            return Refusal(Reason.NOT_FOUND, f"nothing is served at {request.path.decode('latin-1')}")
+        name = methods.get(request.method)
+        if name is None:
+            allow = tuple(sorted(method.decode() for method in methods))
+            return Refusal(Reason.METHOD_NOT_ALLOWED, "the path has no such method", allow=allow)
+        return Operation(name, unquote((found[2] or b"").decode("latin-1")))
+
+
+def line_checks(policy: Policy, authorization: Authorization, sender: Sender) -> LineChecks:
+    """The checks of the lines of an upload, by policy and sender."""
+    urls: dict[str, str] = {}
+    models: dict[str, str] = {}
+
+    def check_url(url: str) -> str:
+        problem = urls.get(url)
+        if problem is None:
+            problem = _problem_of_url(policy, sender, url)
+            if len(urls) < MAX_CHECKED:
+                urls[url] = problem
+        return problem
+
+    def check_model(model: str) -> str:
+        problem = models.get(model)
+        if problem is None:
+            mask = authorization.mask_by_name(policy, model, sender.principal, sender.facts)
+            problem = mask.detail if isinstance(mask, Refusal) else ""
+            if len(models) < MAX_CHECKED:
+                models[model] = problem
+        return problem
+
+    return LineChecks(check_url, check_model)
+
+
+def _problem_of_url(policy: Policy, sender: Sender, url: str) -> str:
+    found = policy.route_table.find(b"POST", url.encode()) if _URL.fullmatch(url) else None
+    if not isinstance(found, RouteMatch) or found.route.body is not BodyKind.JSON:
+        return f"no requests with a JSON body are served at {url[:128]!r}"
+    if found.route.stream is StreamKind.WEBSOCKET or found.route.object_parameter:
+        return f"requests at {url[:128]!r} cannot be part of a batch"
+    if sender.principal.routes is not None and not sender.principal.permits_route(found.route.name):
+        return f"the tenant may not use {url[:128]!r}"
+    return ""

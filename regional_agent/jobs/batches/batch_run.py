@@ -1,0 +1,340 @@
+"""Runs one batch under a claim: its requests with bounded concurrency, their results in segments, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from random import Random
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
+
+from adapters.backoff import full_jitter_s
+from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
+from penstock.jobs import store_paths
+from penstock.jobs.batch_state import BatchState, advance
+from penstock.jobs.claims import LEASE_S, RENEW_S
+from penstock.jobs.item_results import RETRY_BASE_S, RETRY_CAP_S, Next, error_line, next_of, result_line
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FilePart, FileRecord
+from penstock.jobs.line_splitter import LineSplitter
+from penstock.jobs.request_line import LineProblem, RequestLine, decode_line
+from penstock.jobs.store_paths import BatchPaths
+from regional_agent.http.headers.header_rules import REFUSAL_HEADER
+from regional_agent.jobs.batches.results import FLUSH_BYTES, Results
+from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests
+from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.file_store import FileStore
+
+FLUSH_S: Final = 2.0
+"""Maximum time (s) for which a result is in memory only: after a kill, requests of this time run again."""
+
+GRACE_S: Final = 60.0
+"""Time (s) that running requests have after a cancellation or the end of the completion window."""
+
+MAX_UNWRITTEN_BYTES: Final = 64 * 1024 * 1024
+"""Size (bytes) of results in memory from which no further request starts: the store is slow or away."""
+
+LOST_RETRY_S: Final = 5.0
+"""Delay (s) before a failed write is repeated."""
+
+_END_CODES: Final = {
+    BatchState.EXPIRED: ("batch_expired", "the completion window ended before the request could run"),
+    BatchState.CANCELLED: ("batch_cancelled", "the batch was cancelled before the request could run"),
+}
+
+log = structlog.get_logger()
+
+
+class ClaimLost(Exception):
+    """The claim was not renewed in time, or the agent stops: another agent continues."""
+
+
+class BatchRun:
+    """One batch, as this agent runs it."""
+
+    def __init__(
+        self,
+        record: BatchRecord,
+        claim: Claim,
+        batches: BatchStore,
+        files: FileStore,
+        requests: InternalRequests,
+        concurrency: Callable[[], int],
+    ) -> None:
+        """Prepare to run a batch that this agent has claimed.
+
+        Args:
+            requests: sends requests as the batch's sender.
+            concurrency: how many requests may run at a time now.
+        """
+        self.record = record
+        self.claim = claim
+        self.paths = BatchPaths(record.sender.tenant, record.id)
+        self._batches = batches
+        self._files = files
+        self._requests = requests
+        self._concurrency = concurrency
+        self._rng = Random()
+        self._ends_as: BatchState | None = None
+        """EXPIRED or CANCELLED once no further request starts."""
+        self._until = claim.until
+        self._results: Results | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
+        self._began_with = 0
+        self._began_at = time.monotonic()
+
+    @property
+    def counts(self) -> BatchCounts:
+        """The written results."""
+        results = self._results
+        return BatchCounts() if results is None else BatchCounts(results.completed, results.failed)
+
+    async def run(self) -> BatchEnd | None:
+        """Run the batch to its end, and return it; None if another agent has ended it.
+
+        Raises:
+            ClaimLost: another agent may run the batch.
+            StoreUnavailable: the store cannot be read; the claim is still valid.
+        """
+        file = await self._files.find(self.record.sender.tenant, self.record.input_file_id)
+        if file is None:
+            return await self._end(BatchState.FAILED, self._deleted())
+        results = self._results = Results(self._batches, self.paths, self.claim.number, file.lines)
+        accepted = await results.load()
+        self.claim = replace(self.claim, accepted=accepted, counts=self.counts)
+        await self._renew()
+        self._began_with = results.completed + results.failed
+        if time.time() >= self.record.expires_at:
+            self.stop_as(BatchState.EXPIRED)
+        keeper = asyncio.create_task(self._keep(results), name="results of a batch")
+        reader = asyncio.create_task(self._run_all(file, results), name="requests of a batch")
+        try:
+            await asyncio.wait({keeper, reader}, return_when=asyncio.FIRST_COMPLETED)
+            if keeper.done():
+                await keeper  # raises ClaimLost
+            problem = await reader
+        finally:
+            for task in (keeper, reader, *self._running):
+                task.cancel()
+            await asyncio.gather(keeper, reader, *self._running, return_exceptions=True)
+        await self._write_rest(results)
+        return await self._end(BatchState.FAILED if problem else self._ends_as or BatchState.COMPLETED, problem)
+
+    def stop_as(self, state: BatchState) -> None:
+        """Start no further request, because the batch was cancelled or has expired."""
+        if self._ends_as is None:
+            self._ends_as = state
+            self._room.set()
+            loop = asyncio.get_running_loop()
+            loop.call_later(GRACE_S, self._cut)
+
+    def _cut(self) -> None:
+        for task in tuple(self._running):
+            task.cancel()
+
+    # requests
+
+    async def _run_all(self, file: FileRecord, results: Results) -> tuple[LineProblem, ...]:
+        """Run every line without a result; returns why the batch fails, or nothing."""
+        before = 0
+        for part in file.parts:
+            lines = range(before + 1, before + part.lines + 1)
+            if any(line not in results.done for line in lines):
+                try:
+                    content = await self._read(part)
+                except ObjectMissing:
+                    await self._wait_for_running()
+                    return self._deleted()
+                await self._run_part(content, before, results)
+            before += part.lines
+        await self._wait_for_running()
+        return ()
+
+    async def _read(self, part: FilePart) -> bytes:
+        while True:
+            try:
+                return await self._batches.storage.read(part.path)
+            except ObjectMissing:
+                raise
+            except StoreUnavailable as error:
+                log.warning("a part of a batch's input cannot be read", batch=self.record.id, error=str(error))
+                await asyncio.sleep(LOST_RETRY_S)
+
+    async def _run_part(self, content: bytes, before: int, results: Results) -> None:
+        splitter = LineSplitter()
+        splitter.line = before
+        for number, text in (*splitter.feed(content), *splitter.finish()):
+            if number in results.done:
+                continue
+            while not self._may_start(results):
+                self._room.clear()
+                await self._room.wait()
+            line, request_id = decode_line(text), self._request_id(number)
+            if self._ends_as is not None:
+                results.add(number, error_line(request_id, line.custom_id, *_END_CODES[self._ends_as]), is_error=True)
+                continue
+            task = asyncio.create_task(self._run_line(number, line, request_id, results))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+
+    def _may_start(self, results: Results) -> bool:
+        """Whether the next line may run, or receive its error. None may while the store cannot be written."""
+        if results.unwritten_bytes > MAX_UNWRITTEN_BYTES or time.time() >= self._until:
+            return False
+        return self._ends_as is not None or len(self._running) < self._concurrency()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._room.set()
+
+    async def _wait_for_running(self) -> None:
+        while self._running:
+            await asyncio.wait(tuple(self._running))
+
+    async def _run_line(self, number: int, line: RequestLine, request_id: str, results: Results) -> None:
+        head = b"POST %b HTTP/1.1\r\nhost: penstock\r\ncontent-type: application/json\r\nx-request-id: %b\r\n" % (
+            line.url.encode(),
+            request_id.encode(),
+        )
+        body, runs, waits = bytes(line.body), 0, 0
+        try:
+            while True:
+                runs += 1
+                try:
+                    response = await self._requests.send(head, body)
+                except ConnectionLost as error:
+                    if runs < 2:
+                        continue
+                    text = error_line(request_id, line.custom_id, "response_incomplete", str(error))
+                    results.add(number, text, is_error=True)
+                    return
+                following = next_of(response.status, response.header(REFUSAL_HEADER), runs)
+                if following is Next.RESULT:
+                    text = result_line(request_id, line.custom_id, response.status, response.body)
+                    results.add(number, text, is_error=response.status >= 400)
+                    return
+                if following is Next.WAIT:
+                    runs -= 1
+                    waits += 1
+                if self._ends_as is not None:
+                    break
+                pause_s = full_jitter_s(max(runs, waits), base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S, rng=self._rng)
+                await asyncio.sleep(pause_s)
+                if self._ends_as is not None:
+                    break
+        except asyncio.CancelledError:
+            if self._ends_as is None:
+                raise
+        assert self._ends_as is not None
+        results.add(number, error_line(request_id, line.custom_id, *_END_CODES[self._ends_as]), is_error=True)
+
+    def _request_id(self, line: int) -> str:
+        """The identifier of a line's request, which is the same in every run."""
+        return sha256(f"{self.record.id}/{line}".encode()).hexdigest()[:32]
+
+    # results and the claim
+
+    async def _keep(self, results: Results) -> None:
+        """Write results and renew the claim until cancelled. Raises ClaimLost."""
+        renew_at = time.monotonic() + RENEW_S
+        while True:
+            await asyncio.sleep(FLUSH_S if results.unwritten_bytes < FLUSH_BYTES else 0.05)
+            try:
+                if time.time() >= self._until:
+                    await self._check_claim()
+                await results.write()
+                if time.monotonic() >= renew_at or time.time() >= self._until:
+                    renew_at = time.monotonic() + RENEW_S
+                    await self._renew()
+                    if await self._batches.is_cancelled(self.paths):
+                        self.stop_as(BatchState.CANCELLED)
+            except StoreUnavailable as error:
+                log.warning("progress of a batch was not written", batch=self.record.id, error=str(error))
+            if time.time() >= self.record.expires_at:
+                self.stop_as(BatchState.EXPIRED)
+            self._room.set()
+
+    async def _check_claim(self) -> None:
+        """Check whether the claim, which has expired, is still the newest. Raises ClaimLost."""
+        newest = await self._batches.newest_claim(self.paths)
+        if newest is not None and newest.number != self.claim.number:
+            raise ClaimLost
+
+    async def _renew(self) -> None:
+        now, counts = time.time(), self.counts
+        elapsed_s = time.monotonic() - self._began_at
+        new = counts.completed + counts.failed - self._began_with
+        state = BatchState.IN_PROGRESS if self._ends_as is not BatchState.CANCELLED else BatchState.CANCELLING
+        per_s = new / elapsed_s if elapsed_s > 0 else 0.0
+        claim = replace(self.claim, until=now + LEASE_S, counts=counts, per_s=per_s, state=state)
+        await self._batches.renew(self.paths, claim)
+        self.claim, self._until = claim, claim.until
+
+    async def give_up(self) -> None:
+        """Write what is left, and end the claim, so that another agent continues at once."""
+        with suppress(StoreUnavailable):
+            if self._results is not None and self.claim.accepted is not None:
+                await self._results.write()
+                await self._results.write()
+            if time.time() < self._until:
+                await self._batches.renew(self.paths, replace(self.claim, until=0.0, counts=self.counts))
+
+    async def _write_rest(self, results: Results) -> None:
+        while not results.is_written:
+            try:
+                await results.write()
+            except StoreUnavailable as error:
+                log.warning("results of a batch were not written", batch=self.record.id, error=str(error))
+                await asyncio.sleep(LOST_RETRY_S)
+
+    async def _end(self, state: BatchState, errors: tuple[LineProblem, ...] = ()) -> BatchEnd | None:
+        """Write the result files and the end."""
+        now, results, tenant = time.time(), self._results, self.record.sender.tenant
+        before = BatchState.CANCELLING if state is BatchState.CANCELLED else BatchState.IN_PROGRESS
+        if state in (BatchState.COMPLETED, BatchState.EXPIRED):
+            before = advance(before, BatchState.FINALIZING)
+        files: list[FileRecord | None] = [None, None]
+        if results is not None:
+            files = [self._file("output", results.output, now), self._file("error", results.errors, now)]
+        for file in files:
+            if file is not None:
+                await self._files.put(tenant, file)
+        output, error = files
+        end = BatchEnd(
+            advance(before, state),
+            now,
+            self.counts,
+            self.claim.started_at,
+            now,
+            None if output is None else output.id,
+            None if error is None else error.id,
+            errors,
+        )
+        if await self._batches.end(self.paths, end):
+            return end
+        for file in files:
+            if file is not None:
+                await self._files.storage.delete(store_paths.file_record(tenant, file.id))
+        return None
+
+    def _file(self, name: str, parts: list[FilePart], now: float) -> FileRecord | None:
+        if not parts:
+            return None
+        return FileRecord(
+            self._files.new_id(),
+            f"{self.record.id}_{name}.jsonl",
+            "batch_output",
+            int(now),
+            sum(part.size_bytes for part in parts),
+            tuple(parts),
+            sum(part.lines for part in parts),
+        )
+
+    def _deleted(self) -> tuple[LineProblem, ...]:
+        message = f"the input file {self.record.input_file_id} was deleted while the batch ran"
+        return (LineProblem("input_file_deleted", message),)

@@ -1,0 +1,115 @@
+"""The results of one claim, written to the store in segments: what a segment's record names counts once, and for good.
+
+An agent that was paused may write segments although another agent has claimed the batch. A claim therefore states which
+segments of earlier claims it has read, before it writes its own; no others of them ever count.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from penstock.jobs.done_lines import DoneLines, ranges_of
+from penstock.jobs.job_records import BatchCounts, Claim, FilePart, Segment
+from penstock.jobs.store_paths import BatchPaths
+from regional_agent.jobs.storage.batch_store import BatchStore
+
+FLUSH_BYTES: Final = 4 * 1024 * 1024
+"""Size (bytes) of results from which a segment is written at once."""
+
+
+class _Unwritten(NamedTuple):
+    """Results that are in no segment yet."""
+
+    lines: list[int]
+    output: list[bytes]
+    errors: list[bytes]
+
+
+class Results:
+    """Results of a batch: those of earlier claims, and those that this claim adds."""
+
+    def __init__(self, batches: BatchStore, paths: BatchPaths, claim: int, lines: int) -> None:
+        """Start without results, for a batch whose input has so many lines; `claim` is the number of the claim."""
+        self._batches = batches
+        self._paths = paths
+        self._claim = claim
+        self._number = 0
+        """Number of the last segment."""
+        self._unwritten = _Unwritten([], [], [])
+        self._pending: _Unwritten | None = None
+        """Results of the next segment. A write that failed may yet arrive, so it is repeated with the same content."""
+        self.unwritten_bytes = 0
+        self.done = DoneLines(lines)
+        self.completed = 0
+        self.failed = 0
+        self.output: list[FilePart] = []
+        self.errors: list[FilePart] = []
+
+    async def load(self) -> tuple[tuple[int, int], ...]:
+        """Read the segments of earlier claims that count, and return the value of `Claim.accepted` for this claim."""
+        accepted: dict[int, int] = {}
+        for path in reversed(await self._batches.claims(self._paths)):
+            claim = await self._batches.storage.find_record(path, Claim)
+            # A claim that accepted nothing yet has written nothing.
+            if claim is not None and claim.number < self._claim and claim.accepted is not None:
+                last = await self._batches.last_segments(self._paths)
+                accepted = {**dict(claim.accepted), claim.number: last.get(claim.number, 0)}
+                break
+        for number, last_segment in sorted(accepted.items()):
+            for each in range(1, last_segment + 1):
+                segment = await self._batches.segment(self._paths, number, each)
+                if segment is not None:
+                    self._count(segment)
+                    self.done.add_ranges(segment.ranges)
+        return tuple(sorted(accepted.items()))
+
+    def add(self, line: int, text: bytes, *, is_error: bool) -> None:
+        """Add the result of a line."""
+        if self.done.add(line):
+            unwritten = self._unwritten
+            unwritten.lines.append(line)
+            (unwritten.errors if is_error else unwritten.output).append(text)
+            self.unwritten_bytes += len(text)
+
+    async def write(self) -> None:
+        """Write what was added as a segment: its parts first, then its record. Called by one task at a time.
+
+        Raises:
+            StoreUnavailable: the segment does not count; the next call writes it again.
+        """
+        pending = self._pending
+        if pending is None:
+            if not self._unwritten.lines:
+                return
+            pending = self._pending = self._unwritten
+            self._unwritten, self.unwritten_bytes = _Unwritten([], [], []), 0
+            self._number += 1
+        segment = Segment(
+            ranges_of(pending.lines),
+            BatchCounts(len(pending.output), len(pending.errors)),
+            await self._part("output", pending.output),
+            await self._part("errors", pending.errors),
+        )
+        await self._batches.storage.put_record(self._paths.segment(self._claim, self._number, "json"), segment)
+        self._pending = None
+        self._count(segment)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether every result is in a segment."""
+        return self._pending is None and not self._unwritten.lines
+
+    async def _part(self, name: str, lines: list[bytes]) -> FilePart | None:
+        if not lines:
+            return None
+        path, content = self._paths.segment(self._claim, self._number, name), b"".join(lines)
+        await self._batches.storage.put(path, content)
+        return FilePart(path, len(content), len(lines))
+
+    def _count(self, segment: Segment) -> None:
+        self.completed += segment.counts.completed
+        self.failed += segment.counts.failed
+        if segment.output is not None:
+            self.output.append(segment.output)
+        if segment.errors is not None:
+            self.errors.append(segment.errors)

@@ -1,0 +1,173 @@
+"""Requests of the agent to its own services, without a socket.
+
+They are read by the same parser, and run by the same state machine, as the requests of clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, NamedTuple, cast
+
+import httptools
+
+from regional_agent.http.client_connection import Application, ClientConnection
+from regional_agent.http.limits import Limits
+from regional_agent.http.listener import trusts_none
+from regional_agent.http.listener_state import ListenerState
+
+MAX_IDLE: Final = 256
+"""Idle connections that are kept."""
+
+
+class InternalResponse(NamedTuple):
+    """The response to an internal request."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    """The last value of each header, names in lower case."""
+    body: bytes
+
+    def header(self, name: bytes) -> str:
+        """Return a header's value; empty if it is absent."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+
+class ConnectionLost(Exception):
+    """The response is incomplete, or larger than the limit."""
+
+
+class InternalRequests:
+    """Sends requests to one application in this process."""
+
+    def __init__(
+        self, application: Application, limits: Limits, location_header: bytes, max_response_bytes: int
+    ) -> None:
+        """Create a sender of requests.
+
+        Args:
+            limits: of requests, as of the listener for clients.
+            location_header: see `ListenerState`.
+            max_response_bytes: a larger response ends the connection.
+        """
+        self._application = application
+        self._state = ListenerState(limits, trusts_none, location_header, secure=False)
+        self._max_response_bytes = max_response_bytes
+        self._idle: list[_Connection] = []
+
+    async def send(self, head: bytes, body: bytes) -> InternalResponse:
+        """Send a request, and return its response. A cancelled call ends the request as a disconnect does.
+
+        Args:
+            head: request line and header lines, without Content-Length and the empty line.
+
+        Raises:
+            ConnectionLost: the response ended early or is too large.
+        """
+        connection = self._idle.pop() if self._idle else _Connection(self._state, self._application)
+        try:
+            response = await connection.send(
+                b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body), self._max_response_bytes
+            )
+        except BaseException:
+            connection.abort()
+            raise
+        if connection.is_open and len(self._idle) < MAX_IDLE:
+            self._idle.append(connection)
+        return response
+
+
+class _NoRegistry:
+    """A registry that counts nothing: the caller limits the number of requests."""
+
+    def on_connected(self, connection: ClientConnection) -> None: ...
+
+    def on_closed(self, connection: ClientConnection) -> None: ...
+
+
+class _Connection(asyncio.Transport):
+    """The transport of a client connection whose client is this object. One request at a time."""
+
+    def __init__(self, state: ListenerState, application: Application) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._connection = ClientConnection(state, application, _NoRegistry())
+        self._response: asyncio.Future[InternalResponse] | None = None
+        self._parser: Any = None
+        self._headers: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._body_bytes = self._max_bytes = 0
+        self._reading = True
+        self._request = b""
+        self.is_open = True
+        self._connection.connection_made(self)
+
+    async def send(self, request: bytes, max_bytes: int) -> InternalResponse:
+        response = self._response = self._loop.create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers, self._body, self._body_bytes, self._max_bytes = {}, [], 0, max_bytes
+        self._connection.data_received(request)
+        try:
+            return cast(InternalResponse, await response)
+        finally:
+            self._response = None
+
+    # callbacks of httptools
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_body(self, part: bytes) -> None:
+        self._body.append(part)
+        self._body_bytes += len(part)
+        if self._body_bytes > self._max_bytes:
+            self._fail(f"the response is larger than {self._max_bytes} bytes")
+
+    def on_message_complete(self) -> None:
+        status: int = self._parser.get_status_code()
+        if status < 200:
+            return
+        self.is_open &= self._parser.should_keep_alive()
+        if self._response is not None and not self._response.done():
+            self._response.set_result(InternalResponse(status, self._headers, b"".join(self._body)))
+
+    # asyncio.Transport
+
+    def write(self, data: Any) -> None:
+        if self._response is None or self._response.done():
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(str(error))
+
+    def pause_reading(self) -> None:
+        """Do nothing: the whole request has been given to the connection."""
+
+    def resume_reading(self) -> None:
+        """Do nothing: the whole request has been given to the connection."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def is_closing(self) -> bool:
+        return not self.is_open
+
+    def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if self.is_open or self._response is not None:
+            self.is_open = False
+            self._fail("the connection was closed before the end of the response")
+            self._loop.call_soon(self._connection.connection_lost, None)
+
+    def _fail(self, problem: str) -> None:
+        self.is_open = False
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(ConnectionLost(problem))

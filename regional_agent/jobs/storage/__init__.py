@@ -1,0 +1,1 @@
+"""The objects of the job store: files, batches, and access to them."""

@@ -1,0 +1,95 @@
+"""The files of tenants in one job store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from random import Random
+from typing import Any
+
+from adapters.object_store.object_store import ObjectMissing
+from penstock.jobs import store_paths
+from penstock.jobs.job_records import FilePart, FileRecord
+from regional_agent.jobs.storage.job_storage import JobStorage
+
+MAX_LISTED = 10_000
+"""Files or batches of a tenant that a list can contain."""
+
+
+class FileStore:
+    """Files of all tenants; every call names the tenant, and finds files of this tenant only."""
+
+    def __init__(self, storage: JobStorage, rng: Random, clock: Callable[[], float] = time.time) -> None:
+        """Use the files of `storage`; `clock` returns Unix time (s)."""
+        self.storage = storage
+        self._rng = rng
+        self.clock = clock
+
+    def new_id(self, prefix: str = store_paths.FILE) -> str:
+        """Return a new identifier."""
+        return store_paths.new_id(prefix, self.clock(), self._rng.randbytes(store_paths.RANDOM_BYTES))
+
+    async def find(self, tenant: str, file: str) -> FileRecord | None:
+        """Return the record of a file; None if the tenant has none with the identifier."""
+        if not store_paths.is_id(store_paths.FILE, file):
+            return None
+        return await self.storage.find_record(store_paths.file_record(tenant, file), FileRecord)
+
+    async def put(self, tenant: str, record: FileRecord) -> None:
+        """Write the record of a file whose parts are written."""
+        await self.storage.put_record(store_paths.file_record(tenant, record.id), record)
+
+    async def delete(self, tenant: str, record: FileRecord) -> None:
+        """Delete a file: its record first, so that no file has a part of its content."""
+        await self.storage.delete(store_paths.file_record(tenant, record.id))
+        await self.drop_parts(record.parts)
+
+    async def drop_parts(self, parts: tuple[FilePart, ...]) -> None:
+        """Delete parts that no record names."""
+        for part in parts:
+            await self.storage.delete(part.path)
+
+    async def read(self, record: FileRecord) -> AsyncIterator[bytes]:
+        """Return the content of a file, part by part."""
+        for part in record.parts:
+            yield await self.storage.read(part.path)
+
+    async def used_bytes(self, tenant: str) -> int:
+        """Return the size (bytes) of the uploaded files of a tenant, with those that arrive."""
+        return sum(found.size_bytes for found in await self.storage.list(store_paths.all_file_data(tenant)))
+
+    async def page(self, tenant: str, after: str, limit: int) -> tuple[list[FileRecord], bool]:
+        """Return records of files, newest first, and whether there are more.
+
+        Args:
+            after: identifier of the last file of the page before; empty for the first page.
+        """
+        names, more = await page_of(self.storage, store_paths.files(tenant), after, limit)
+        records = [await self.find(tenant, name) for name in names]
+        return [record for record in records if record is not None], more
+
+
+async def page_of(storage: JobStorage, folder: str, after: str, limit: int) -> tuple[list[str], bool]:
+    """Return identifiers of the records in a folder, newest first, and whether there are more."""
+    try:
+        found = await storage.list(folder)
+    except ObjectMissing:
+        found = []
+    names = sorted((each.path.rpartition("/")[2].removesuffix(".json") for each in found), reverse=True)[:MAX_LISTED]
+    if after:
+        names = [name for name in names if name < after]
+    return names[:limit], len(names) > limit
+
+
+def file_object(record: FileRecord) -> dict[str, Any]:
+    """A file as OpenAI's API shows it (https://platform.openai.com/docs/api-reference/files/object)."""
+    return {
+        "id": record.id,
+        "object": "file",
+        "bytes": record.size_bytes,
+        "created_at": record.created_at,
+        "filename": record.filename,
+        "purpose": record.purpose,
+        "status": "processed",
+        "expires_at": None,
+    }

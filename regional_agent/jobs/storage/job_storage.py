@@ -1,0 +1,110 @@
+"""Access to the job store of the region without blocking the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+import msgspec
+
+from adapters.object_store.object_store import ObjectMissing, ObjectStore, StoredObject, StoreUnavailable
+from adapters.object_store.store_opening import MissingPackages, open_store
+
+THREADS: Final = 8
+"""Operations on stores that an agent runs at a time."""
+
+_FORMAT_PATH: Final = "format"
+_FORMAT: Final = b"penstock-jobs-1\n"
+
+Record = TypeVar("Record")
+_Result = TypeVar("_Result")
+
+
+class JobStorage:
+    """One job store. All operations raise StoreUnavailable."""
+
+    def __init__(self, url: str, threads: ThreadPoolExecutor) -> None:
+        """Use the store at `url`, which the first operation opens in one of `threads`."""
+        self.url = url
+        self._threads = threads
+        self._opened: ObjectStore | None = None
+
+    async def put(self, path: str, content: bytes) -> None:
+        """Write an object, or replace it; returns when it is durable."""
+        await self._run(lambda store: store.put(path, content))
+
+    async def put_new(self, path: str, content: bytes) -> bool:
+        """Write an object unless one has the path; returns whether it was written."""
+        return await self._run(lambda store: store.put_new(path, content))
+
+    async def read(self, path: str) -> bytes:
+        """Return the content of an object; raises ObjectMissing if there is none."""
+        return await self._run(lambda store: store.read(path))
+
+    async def list(self, folder: str) -> list[StoredObject]:
+        """Return all objects below a folder, by path."""
+        return await self._run(lambda store: sorted(store.list(folder)))
+
+    async def delete(self, path: str) -> None:
+        """Remove an object; nothing if it does not exist."""
+        await self._run(lambda store: store.delete(path))
+
+    async def put_record(self, path: str, record: msgspec.Struct) -> None:
+        """Write a record as JSON, or replace it."""
+        await self.put(path, msgspec.json.encode(record))
+
+    async def put_new_record(self, path: str, record: msgspec.Struct) -> bool:
+        """Write a record as JSON unless an object has the path; returns whether it was written."""
+        return await self.put_new(path, msgspec.json.encode(record))
+
+    async def find_record(self, path: str, kind: type[Record]) -> Record | None:
+        """Return a record; None if there is none."""
+        try:
+            content = await self.read(path)
+        except ObjectMissing:
+            return None
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise StoreUnavailable(f"{path} is not a {kind.__name__}: {error}") from None
+
+    async def _run(self, operation: Callable[[ObjectStore], _Result]) -> _Result:
+        def run() -> _Result:
+            if self._opened is None:
+                self._opened = _open(self.url)
+            return operation(self._opened)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+
+
+class JobStorages:
+    """The opened job stores by URL; the policy in force selects one."""
+
+    def __init__(self) -> None:
+        """Start without a store."""
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="job-store")
+        self._by_url: dict[str, JobStorage] = {}
+
+    def of(self, url: str) -> JobStorage:
+        """Return the store at a URL."""
+        found = self._by_url.get(url)
+        if found is None:
+            found = self._by_url[url] = JobStorage(url, self._threads)
+        return found
+
+    def close(self) -> None:
+        """Start no further operation."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _open(url: str) -> ObjectStore:
+    """Open a store, and write its format: a folder must exist before its objects can be listed."""
+    try:
+        store = open_store(url)
+    except MissingPackages as error:
+        raise StoreUnavailable(str(error)) from None
+    if not store.put_new(_FORMAT_PATH, _FORMAT) and store.read(_FORMAT_PATH) != _FORMAT:
+        raise StoreUnavailable(f"{url} has jobs in the format of another release")
+    return store

@@ -1,0 +1,40 @@
+"""The job store that the policy in force names for the region of this agent."""
+
+from __future__ import annotations
+
+from random import Random
+
+from penstock.policy.kinds.jobs import JobStore
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.file_store import FileStore
+from regional_agent.jobs.storage.job_storage import JobStorages
+
+
+class JobStoresInUse:
+    """Finds the job store of the region, with its files and batches."""
+
+    def __init__(self, region: str, config: ActiveConfig, storages: JobStorages, rng: Random) -> None:
+        """Create the access to the store of `region`."""
+        self.region = region
+        self._config = config
+        self._storages = storages
+        self._rng = rng
+
+    @property
+    def store(self) -> JobStore | None:
+        """The document of the store; None if the region has none."""
+        policy = self._config.policy
+        return None if policy is None else policy.job_store(self.region)
+
+    @property
+    def files(self) -> FileStore | None:
+        """The files in the store."""
+        store = self.store
+        return None if store is None else FileStore(self._storages.of(store.url), self._rng)
+
+    @property
+    def batches(self) -> BatchStore | None:
+        """The batches in the store."""
+        store = self.store
+        return None if store is None else BatchStore(self._storages.of(store.url), self.region)

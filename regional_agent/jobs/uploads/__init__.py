@@ -1,0 +1,1 @@
+"""Uploads of files: forms, and the check of every line as it arrives."""

@@ -1,0 +1,51 @@
+"""Finds the first `custom_id` that a file contains twice, in bounded memory."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import ExitStack
+from hashlib import blake2b
+from tempfile import SpooledTemporaryFile
+from typing import Final
+
+PARTITIONS: Final = 64
+"""A file of digests is divided by digest, so that one partition fits into memory."""
+
+MEMORY_BYTES: Final = 64 * 1024
+"""Size (bytes) of a partition from which it is kept in a temporary file."""
+
+_DIGEST_BYTES: Final = 16
+_ENTRY: Final = struct.Struct(f"<{_DIGEST_BYTES}sQ")
+
+
+class CustomIds:
+    """The identifiers of one file, as digests of 128 bits."""
+
+    def __init__(self) -> None:
+        """Start without an identifier."""
+        self._files = ExitStack()
+        self._partitions = [
+            self._files.enter_context(SpooledTemporaryFile(MEMORY_BYTES))  # noqa: SIM115 (closed by `close`)
+            for _ in range(PARTITIONS)
+        ]
+
+    def add(self, custom_id: str, line: int) -> None:
+        """Add the identifier of a line."""
+        digest = blake2b(custom_id.encode(), digest_size=_DIGEST_BYTES).digest()
+        self._partitions[digest[0] % PARTITIONS].write(_ENTRY.pack(digest, line))
+
+    def first_repeated(self) -> tuple[int, int] | None:
+        """Return the first line whose identifier an earlier line has, and that line; None if there is none."""
+        found: tuple[int, int] | None = None
+        for partition in self._partitions:
+            partition.seek(0)
+            known: dict[bytes, int] = {}
+            for digest, line in _ENTRY.iter_unpack(partition.read()):
+                first = known.setdefault(digest, line)
+                if first != line and (found is None or line < found[0]):
+                    found = line, first
+        return found
+
+    def close(self) -> None:
+        """Remove the temporary files."""
+        self._files.close()

@@ -1,0 +1,100 @@
+"""The service for the requests of jobs: the request path of clients, with a sender that was authenticated before."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from penstock.jobs.job_records import JobSender
+from penstock.jobs.store_selection import select_store
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
+from penstock.policy.policy import Policy
+from penstock.policy.residency import Mask, RequestFacts
+from penstock.routing.reasons import Refusal
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.messages import AcceptedHead, Request
+from regional_agent.http.request_handler import Handler
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.requests.authorization import NO_POLICY, Sender, refuse_route
+from regional_agent.requests.client_request_reader import ClientRequestReader
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.services.service import LEDGER_FULL, RoutedService
+
+_BATCH: Final = BATCH_PRIORITY
+
+
+class JobService(RoutedService):
+    """Runs the requests of one sender of jobs, below all priorities."""
+
+    def __init__(
+        self, reader: ClientRequestReader, proxy: Proxy, config: ActiveConfig, region: str, sender: JobSender
+    ) -> None:
+        """Create the service for the jobs of `sender` in `region`."""
+        super().__init__(proxy, config, reader.objects)
+        self._reader = reader
+        self._region = region
+        self._job_sender = sender
+        self._tenants = config.tenants
+        self._policy: Policy | None = None
+        self._version = -1
+        self._sender: Sender | Refusal = NO_POLICY
+        self._max_use = 1.0
+
+    def sender(self) -> Sender | Refusal:
+        """Return the sender under the policy in force, or why its jobs may not run here."""
+        policy = self._config.policy
+        if policy is None:
+            return NO_POLICY
+        if policy is not self._policy or self._tenants.version != self._version:
+            self._policy, self._version = policy, self._tenants.version
+            self._sender = self._authorize(policy)
+        return self._sender
+
+    def _authorize(self, policy: Policy) -> Sender | Refusal:
+        authorization, stored = self._reader.authorization, self._job_sender
+        facts = RequestFacts(stored.tenant, stored.data_class, stored.location)
+        mask = authorization.residency(policy, facts)
+        if not isinstance(mask, Mask):
+            return mask
+        store = select_store(policy, self._region, mask.permitted.regions)
+        if isinstance(store, Refusal):
+            return store
+        self._max_use = store.max_use_percent / 100.0
+        return authorization.stored_sender(policy, facts, stored.key_id, stored.models)
+
+    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
+        """Proxy a request of a route, or refuse it."""
+        refusal = self.refuse_route(request)
+        if refusal is None:
+            context = self._context(request)
+            if isinstance(context, RequestContext):
+                return self._proxy_request(connection, context)
+            refusal = context
+        self._refuse(connection, request, refusal)
+        return None
+
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
+        """Accept a large body, whose memory counts for the tenant."""
+        return self.refuse_route(request) or AcceptedHead(self._job_sender.tenant)
+
+    def _context(self, request: Request) -> RequestContext | Refusal:
+        sender, policy, proxy = self.sender(), self._config.policy, self._proxy
+        if not isinstance(sender, Sender):
+            return sender
+        if policy is None:
+            return NO_POLICY
+        ledger = proxy.recorder.ledger
+        if ledger is not None and ledger.refuses:
+            return LEDGER_FULL
+        if sender.principal.routes is not None:
+            refusal = refuse_route(sender.principal, request)
+            if refusal is not None:
+                return refusal
+        now = proxy.clock()
+        context = self._reader.read_from(policy, request, sender, now, inf, proxy.limits.request_timeout_s)
+        if isinstance(context, RequestContext):
+            context.priority = _BATCH
+            context.max_use = min(context.max_use, self._max_use)
+            context.may_fall_back = False
+        return context

@@ -1,0 +1,158 @@
+"""Batches whose agent is killed, paused or stopped: another start continues, and each result counts once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from adapters.object_store.object_store import StoreUnavailable
+from adapters.servers.etcd import EtcdServer
+from penstock.jobs.job_records import BatchCounts, Claim
+from penstock.jobs.store_paths import BatchPaths
+from regional_agent.jobs.batches.results import Results
+from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.job_storage import JobStorages
+from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.agents import running_agent
+from tests.support.jobs import JobClient, embeds, input_file, job_store
+from tests.support.planet import policy
+from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
+from tests.support.wait import PATIENCE_S, until
+
+BATCH = "batch_" + "0" * 32
+
+
+async def test_what_the_agent_of_a_replaced_claim_writes_never_counts(tmp_path: Path) -> None:
+    batches = BatchStore(JobStorages().of(f"file://{tmp_path}"), "eu-de")
+    paths = BatchPaths("t", BATCH)
+
+    async def claimed(number: int) -> Results:
+        claim = Claim(number, f"agent-{number}", 1, 1e12, 0.0)
+        assert await batches.claim(paths, claim)
+        assert not await batches.claim(paths, claim)
+        results = Results(batches, paths, number, 10)
+        await batches.renew(paths, replace(claim, accepted=await results.load()))
+        return results
+
+    paused = await claimed(1)
+    paused.add(1, b"1 by 1\n", is_error=False)
+    await paused.write()
+    second = await claimed(2)
+    assert (1 in second.done, 2 in second.done) == (True, False)
+    paused.add(2, b"2 by 1\n", is_error=False)
+    await paused.write()
+    second.add(2, b"2 by 2\n", is_error=True)
+    second.add(2, b"again\n", is_error=True)
+    await second.write()
+    await batches.claim(paths, Claim(3, "agent-3", 1, 1e12, 0.0))  # died before it read what there is
+    fourth = await claimed(4)
+    paused.add(3, b"3 by 1\n", is_error=False)
+    await paused.write()
+    assert [line for line in range(1, 11) if line in fourth.done] == [1, 2]
+    assert (fourth.completed, fourth.failed) == (1, 1)
+    assert [await batches.storage.read(part.path) for part in (*fourth.output, *fourth.errors)] == [
+        b"1 by 1\n",
+        b"2 by 2\n",
+    ]
+
+
+async def test_a_failed_write_is_repeated_as_it_was(tmp_path: Path) -> None:
+    storage = JobStorages().of(f"file://{tmp_path}/store")
+    batches, paths = BatchStore(storage, "eu-de"), BatchPaths("t", BATCH)
+    results = Results(batches, paths, 1, 10)
+    await batches.claim(paths, Claim(1, "a", 1, 1e12, 0.0, BatchCounts(), accepted=()))
+    results.add(1, b"1\n", is_error=False)
+    (tmp_path / "store/tenants/t/batch-data" / BATCH / "segments").write_bytes(b"in the way")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="segments"):
+            await results.write()
+        results.add(2, b"2\n", is_error=False)
+    (tmp_path / "store/tenants/t/batch-data" / BATCH / "segments").unlink()
+    await results.write()
+    assert not results.is_written
+    await results.write()
+    again = Results(batches, paths, 2, 10)
+    await again.load()
+    assert results.is_written
+    assert (results.completed, again.completed, again.done.count) == (2, 2, 2)
+
+
+async def test_a_stopped_agent_leaves_its_batch_to_another_one(tmp_path: Path) -> None:
+    store = job_store(tmp_path / "store")
+    release = asyncio.Event()
+
+    async def some(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if len(e.requests) > 3:
+            await release.wait()
+        await embeds(e, received, writer)
+
+    async with engine(some) as gpu:
+        async with (
+            running_agent(tmp_path / "1", [gpu.address], job_store=store, name="one") as first,
+            JobClient(first.traffic) as client,
+        ):
+            batch = await client.started(input_file(20))
+            await until(lambda: len(gpu.requests) > 3)
+        before = len(gpu.requests)
+        release.set()
+        async with (
+            running_agent(tmp_path / "2", [gpu.address], job_store=store, name="two") as second,
+            JobClient(second.traffic) as client,
+        ):
+            ended = await client.ended(batch)
+            lines = await client.lines(ended["output_file_id"])
+    assert ended["request_counts"]["completed"] == 20
+    assert Counter(each["custom_id"] for each in lines) == Counter(f"r{n}" for n in range(20))
+    # What had a result when the first agent stopped has not run again.
+    assert len(gpu.requests) == before + 17
+
+
+async def test_after_kill_9_of_the_agent_each_request_has_one_result(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    in_force = replace(policy(), anonymous_tenant="open", job_stores=(job_store(tmp_path / "store", "eu-de"),))
+    await publish(own_etcd, in_force)
+    rng, runs = Random(1), Counter[str]()
+
+    async def slowly(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.body:
+            runs[json.loads(received.body)["input"]] += 1
+            await asyncio.sleep(rng.random() * 0.05)
+        await embeds(e, received, writer)
+
+    requests = 600
+    async with AsyncExitStack() as stack:
+        gpu = await stack.enter_async_context(engine(slowly))
+        agent = AgentProcess(
+            "a",
+            tmp_path / "a",
+            region="eu-de",
+            etcd_endpoint=own_etcd.endpoint,
+            redis_url=None,
+            endpoints_file=write_endpoints(tmp_path / "endpoints.yaml", [gpu.address], 8),
+        )
+        stack.push_async_callback(asyncio.to_thread, agent.kill)
+
+        async def start() -> JobClient:
+            agent.start()
+            await asyncio.to_thread(agent.wait_ready, PATIENCE_S)
+            return await stack.enter_async_context(JobClient(agent.faces()["traffic"]))
+
+        batch = await (await start()).started(input_file(requests))
+        segments = tmp_path / "store/tenants/open/batch-data" / batch / "segments"
+        for kill in range(2):
+            await until(lambda kill=kill: len(list(segments.glob(f"{kill + 1:06d}-*.json"))) > 0)  # type: ignore[misc]
+            await asyncio.to_thread(agent.kill)
+            client = await start()
+        ended = await client.ended(batch)
+        assert ended["status"] == "completed"
+        assert ended["request_counts"] == {"total": requests, "completed": requests, "failed": 0}
+        results = await client.lines(ended["output_file_id"])
+        assert Counter(each["custom_id"] for each in results) == Counter(f"r{n}" for n in range(requests))
+        assert max(runs.values()) <= 3, "at most one more run for each loss"
+        assert runs.total() > requests

@@ -1,0 +1,294 @@
+"""Files and batches at one agent: uploads, execution, results, cancellation, and what other tenants see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.policy.geography import Location
+from penstock.policy.kinds.tenants import Tenant
+from regional_agent.http.limits import Limits
+from regional_agent.jobs.api import batches_api
+from regional_agent.jobs.batches import batch_run
+from tests.support.agents import Agent, running_agent
+from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line
+from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
+from tests.support.wait import until, until_async
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, gpu: ScriptedEngine, **more: Any) -> AsyncIterator[tuple[Agent, JobClient]]:
+    """An agent with a job store in front of one engine, and a client."""
+    store = more.pop("job_store", None) or job_store(tmp_path / "store")
+    limits = Limits(idle_linger_s=0.0)
+    async with (
+        running_agent(tmp_path, [gpu.address], job_store=store, limits=limits, **more) as agent,
+        JobClient(agent.traffic) as client,
+    ):
+        yield agent, client
+
+
+async def test_a_batch_has_a_result_for_each_request(tmp_path: Path) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        batch = await client.started(input_file(50), metadata={"night": "1"})
+        ended = await client.ended(batch)
+        assert ended["status"] == "completed"
+        assert ended["request_counts"] == {"total": 50, "completed": 50, "failed": 0}
+        assert ended["metadata"] == {"night": "1"}
+        results = await client.lines(ended["output_file_id"])
+        assert {each["custom_id"]: each["response"]["body"]["text"] for each in results} == {
+            f"r{number}": f"text {number}" for number in range(50)
+        }
+        assert len(results) == len(gpu.requests) == 50
+        assert ended["error_file_id"] is None
+
+
+async def test_a_large_file_is_kept_in_parts_of_whole_lines_and_comes_back_unchanged(tmp_path: Path) -> None:
+    content = b"\r\n".join(request_line(f"r{n}", "x" * 1000).rstrip() for n in range(9000)) + b"\n\n"
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        uploaded = (await client.upload(content)).json()
+        assert (uploaded["object"], uploaded["bytes"], uploaded["purpose"]) == ("file", len(content), "batch")
+        parts = sorted(path for path in (tmp_path / "store").rglob("file-data/*/*"))
+        assert [path.name for path in parts] == ["000000", "000001", "000002"]
+        assert all(path.read_bytes().endswith(b"\n") for path in parts)
+        read = await client.http.get(f"/v1/files/{uploaded['id']}/content")
+        assert read.content == content
+        shown = await client.http.get(f"/v1/files/{uploaded['id']}")
+        assert shown.json() == uploaded
+        assert (await client.http.delete(f"/v1/files/{uploaded['id']}")).json()["deleted"] is True
+        assert (await client.http.get(f"/v1/files/{uploaded['id']}")).status_code == 404
+        assert not [path for path in (tmp_path / "store").rglob("file-data/*/*") if path.is_file()]
+
+
+BAD = [
+    (b"{not json\n", "invalid_json_line", "line 1 is not valid JSON"),
+    (b'{"custom_id": "a"}\n', "invalid_request", "line 1: Object missing required field `url`"),
+    (
+        request_line("a") + b"\n" + request_line("b") + request_line("a"),
+        "duplicate_custom_id",
+        "line 4: the `custom_id`",
+    ),
+    (request_line("a", url="/v1/nothing"), "invalid_url", "line 1: no requests with a JSON body"),
+    (request_line("a", url="/v1/embeddings\r\nx: y"), "invalid_url", "line 1: no requests"),
+    (request_line("a", url="/v1/audio/transcriptions"), "invalid_url", "line 1: no requests with a JSON body"),
+    (request_line("a") + request_line("b", model="nothing"), "model_not_found", "line 2: no model named 'nothing'"),
+    (request_line("a" * 513), "invalid_custom_id", "line 1: `custom_id` has not 1 to 512"),
+    (b'{"custom_id":"a","url":"/v1/embeddings","body":[]}', "invalid_body", "line 1: `body` is not a JSON object"),
+    (b'{"custom_id":"a","url":"/v1/embeddings","body":{}}', "missing_model", "line 1: `body` has no `model`"),
+    (b"\n\n", "empty_file", "the file has no request"),
+    (input_file(51), "too_many_requests", "the file has more than 50 requests"),
+    (b"x" * 20_001, "file_too_large", "the file is larger than 20000 bytes"),
+]
+
+
+async def test_a_file_with_a_bad_line_is_refused_with_the_number_of_the_line(tmp_path: Path) -> None:
+    store = job_store(tmp_path / "store", max_requests=50, max_file_bytes=20_000)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu, job_store=store) as (_, client):
+        for content, code, message in BAD:
+            refused = await client.upload(content)
+            assert refused.status_code == 400, content
+            error = refused.json()["error"]
+            assert error["code"] == code, error
+            assert message in error["message"]
+        several = await client.upload(b"{\n" * 30)
+        assert several.json()["error"]["message"].count("is not valid JSON") == 10
+        assert "and 20 more" in several.json()["error"]["message"]
+        assert (await client.upload(input_file(1), purpose="fine-tune")).json()["error"]["code"] == "invalid_purpose"
+        missing = await client.http.post("/v1/files", files={"purpose": (None, "batch")})
+        assert "no field `file`" in missing.json()["error"]["message"]
+        assert (await client.http.post("/v1/files", json={})).json()["error"]["code"] == "bad_request"
+
+        def nothing_is_kept() -> bool:
+            return [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == [tmp_path / "store/format"]
+
+        await until(nothing_is_kept)
+
+
+async def test_a_batch_of_another_url_fails_with_the_number_of_the_line(tmp_path: Path) -> None:
+    content = request_line("a") + request_line("b", url="/v1/completions")
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        failed = await client.ended(await client.started(content))
+        assert failed["status"] == "failed"
+        (error,) = failed["errors"]["data"]
+        assert (error["line"], error["code"], error["param"]) == (2, "mismatched_endpoint", "url")
+        assert not gpu.requests
+
+
+async def fails_for_some(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    if json.loads(received.body)["input"] == "bad":
+        writer.write(b'HTTP/1.1 400 Bad Request\r\nContent-Length: 17\r\n\r\n{"error":{"a":1}}')
+    elif json.loads(received.body)["input"] == "no json":
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabcd")
+    else:
+        await embeds(e, received, writer)
+
+
+async def test_errors_of_requests_are_in_a_file_of_their_own(tmp_path: Path) -> None:
+    content = request_line("a", "good") + request_line("b", "bad") + request_line("c", "no json")
+    async with engine(fails_for_some) as gpu, serving(tmp_path, gpu) as (_, client):
+        ended = await client.ended(await client.started(content))
+        assert ended["request_counts"] == {"total": 3, "completed": 2, "failed": 1}
+        errors = {each["custom_id"]: each for each in await client.lines(ended["error_file_id"])}
+        assert errors["b"]["response"]["status_code"] == 400
+        assert errors["b"]["response"]["body"] == {"error": {"a": 1}}
+        assert {each["custom_id"] for each in await client.lines(ended["output_file_id"])} | errors.keys() == set("abc")
+
+
+async def test_a_cancelled_batch_has_the_results_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_run, "FLUSH_S", 0.05)
+    monkeypatch.setattr(batch_run, "RENEW_S", 0.05)
+    release = asyncio.Event()
+
+    async def first_ones(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if json.loads(received.body)["input"] != "text 0":
+            await release.wait()
+        await embeds(e, received, writer)
+
+    async with engine(first_ones) as gpu, serving(tmp_path, gpu, slots=4) as (_, client):
+        batch = await client.started(input_file(2000))
+
+        async def has_one() -> bool:
+            return (await client.batch(batch))["request_counts"]["completed"] == 1
+
+        await until_async(has_one)
+        assert (await client.batch(batch))["status"] == "in_progress"
+        for _ in range(2):
+            cancelling = await client.http.post(f"/v1/batches/{batch}/cancel")
+            assert cancelling.json()["status"] == "cancelling"
+        await asyncio.sleep(0.2)
+        release.set()
+        ended = await client.ended(batch)
+        assert ended["status"] == "cancelled"
+        output, errors = await client.lines(ended["output_file_id"]), await client.lines(ended["error_file_id"])
+        assert len(output) == len(gpu.requests) < 100
+        assert {each["error"]["code"] for each in errors} == {"batch_cancelled"}
+        assert sorted(each["custom_id"] for each in output + errors) == sorted(f"r{n}" for n in range(2000))
+        assert (await client.http.post(f"/v1/batches/{batch}/cancel")).json()["status"] == "cancelled"
+
+
+async def test_a_batch_whose_window_has_passed_has_an_error_for_each_open_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches_api, "window_s", lambda text: -1)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        ended = await client.ended(await client.started(input_file(3)))
+        assert (ended["status"], ended["output_file_id"]) == ("expired", None)
+        errors = await client.lines(ended["error_file_id"])
+        assert {each["custom_id"]: each["error"]["code"] for each in errors} == dict.fromkeys(
+            ("r0", "r1", "r2"), "batch_expired"
+        )
+        assert not gpu.requests
+
+
+async def test_a_batch_fails_when_its_input_is_deleted_before_it_starts(tmp_path: Path) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        file = (await client.upload(input_file(1))).json()["id"]
+        created = client.create(file)
+        deleted = client.http.delete(f"/v1/files/{file}")
+        batch, gone = await asyncio.gather(created, deleted)
+        assert gone.status_code == 200
+        if batch.status_code == 200:  # else the file was deleted first
+            ended = await client.ended(batch.json()["id"])
+            assert ended["status"] in ("failed", "completed")
+        assert (await client.create(file)).json()["error"]["code"] == "no_such_file"
+
+
+def with_tenants(agent: Agent, *names: str) -> dict[str, str]:
+    """Add tenants with an API key each to the policy; returns the keys."""
+    keys = {name: f"key-of-{name}" for name in names}
+    tenants = {
+        name: Tenant(name, "open", key_digests=(sha256(key.encode()).hexdigest(),)) for name, key in keys.items()
+    }
+    policy = agent.config.policy
+    agent.config.policy = replace(policy, tenants=policy.tenants | tenants)
+    return keys
+
+
+async def test_files_and_batches_of_another_tenant_do_not_exist(tmp_path: Path) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, _):
+        keys = with_tenants(agent, "a", "b")
+        async with JobClient(agent.traffic, keys["a"]) as a, JobClient(agent.traffic, keys["b"]) as b:
+            file = (await a.upload(input_file(1))).json()["id"]
+            batch = (await a.create(file)).json()["id"]
+            output = (await a.ended(batch))["output_file_id"]
+            for of_a in (file, output):
+                assert (await a.http.get(f"/v1/files/{of_a}")).status_code == 200
+                for path in (f"/v1/files/{of_a}", f"/v1/files/{of_a}/content", f"/v1/batches/{of_a}"):
+                    assert (await b.http.get(path)).status_code == 404
+                assert (await b.http.delete(f"/v1/files/{of_a}")).status_code == 404
+            assert (await b.http.get(f"/v1/batches/{batch}")).status_code == 404
+            assert (await b.http.post(f"/v1/batches/{batch}/cancel")).status_code == 404
+            assert (await b.create(file)).status_code == 404
+            for path in ("/v1/files/..%2f..%2fa%2ffiles%2f" + file, "/v1/files/%2e%2e"):
+                assert (await b.http.get(path)).status_code == 404
+            for kind in ("files", "batches"):
+                assert (await b.http.get(f"/v1/{kind}")).json()["data"] == []
+                assert len((await a.http.get(f"/v1/{kind}")).json()["data"]) == (2 if kind == "files" else 1)
+        async with JobClient(agent.traffic, "no-key") as stranger:
+            assert (await stranger.http.get("/v1/files")).status_code == 401
+            assert (await stranger.upload(b"x" * 100_000)).status_code == 401
+
+
+async def test_a_list_has_pages_and_newest_first(tmp_path: Path) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        ids = [(await client.upload(input_file(1))).json()["id"] for _ in range(3)]
+        page = (await client.http.get("/v1/files?limit=2")).json()
+        assert page["has_more"] is True
+        rest = (await client.http.get(f"/v1/files?limit=2&after={page['last_id']}")).json()
+        assert rest["has_more"] is False
+        assert sorted(each["id"] for each in page["data"] + rest["data"]) == sorted(ids)
+        assert (await client.http.get("/v1/files?limit=x")).json()["error"]["code"] == "invalid_limit"
+
+
+async def test_the_same_idempotency_key_creates_one_batch(tmp_path: Path) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        file = (await client.upload(input_file(1))).json()["id"]
+        key = {"idempotency-key": "night-1"}
+        first, second = [(await client.create(file, headers=key)).json()["id"] for _ in range(2)]
+        assert first == second
+        await client.ended(first)
+        assert (await client.create(file, headers=key)).json()["status"] == "completed"
+        reused = await client.create(file, headers=key, window="1h")
+        assert reused.json()["error"]["code"] == "idempotency_key_reused"
+        assert (await client.create(file, window="25x")).json()["error"]["code"] == "invalid_completion_window"
+        assert len(gpu.requests) == 1
+
+
+async def test_a_governed_tenant_has_no_files_in_a_store_that_a_forbidden_region_reads(tmp_path: Path) -> None:
+    for regions, status in ((("eu-de", "us-east"), 451), (("eu-de", "eu-es"), 200)):
+        store = job_store(tmp_path / "store", *regions)
+        async with (
+            engine(embeds) as gpu,
+            serving(tmp_path, gpu, job_store=store, anonymous="personal") as (agent, client),
+        ):
+            agent.location = Location("DE")
+            uploaded = await client.upload(input_file(1))
+            assert uploaded.status_code == status, uploaded.text
+            listed = await client.http.get("/v1/files")
+            assert listed.status_code == status
+
+
+async def test_without_a_job_store_the_apis_are_not_offered(tmp_path: Path) -> None:
+    other = job_store(tmp_path / "store", "us-east")
+    async with engine(embeds) as gpu, serving(tmp_path, gpu, job_store=other) as (_, client):
+        for path in ("/v1/files", "/v1/batches", "/v1/files/file-1/content"):
+            refused = await client.http.get(path)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (501, "not_offered")
+        assert (await client.upload(input_file(1000))).status_code == 501
+
+
+async def test_a_store_that_cannot_be_reached_is_an_error_for_a_retry(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file")
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
+        refused = await client.upload(input_file(1))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
+        assert str(tmp_path) not in refused.text
+        assert "not a folder" in agent.jobs.status()["store_problem"].lower() or agent.jobs.status()["store_problem"]

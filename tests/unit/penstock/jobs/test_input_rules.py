@@ -1,0 +1,107 @@
+"""Lines of input files: splitting in parts of any size, sets of lines, and what follows a response."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.jobs.batch_state import TRANSITIONS, BatchState, InvalidTransition, advance, is_end
+from penstock.jobs.claims import CLOCK_SKEW_S, may_claim
+from penstock.jobs.completion_window import expected_at, window_s
+from penstock.jobs.done_lines import DoneLines, ranges_of
+from penstock.jobs.item_results import MAX_RUNS, Next, error_line, next_of, result_line
+from penstock.jobs.job_records import BatchCounts, BatchRecord, Claim, JobSender
+from penstock.jobs.line_splitter import LineSplitter, LineTooLong
+from tests.support.examples import examples
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(st.sampled_from([b"a", b"bc", b"", b" ", b"d\r"])), st.lists(st.integers(1, 5)), st.booleans())
+def test_lines_do_not_depend_on_how_a_file_arrives(lines: list[bytes], sizes: list[int], ended: bool) -> None:
+    content = b"\n".join(lines) + (b"\n" if ended and lines else b"")
+    splitter, found, at = LineSplitter(), [], 0
+    for size in [*sizes, len(content)]:
+        found += splitter.feed(content[at : at + size])
+        at += size
+    found += splitter.finish()
+    expected = [(n, line.removesuffix(b"\r")) for n, line in enumerate(lines, 1) if line.strip()]
+    assert found == expected
+
+
+def test_a_long_line_is_refused_before_it_is_complete() -> None:
+    splitter = LineSplitter(max_bytes=10)
+    assert list(splitter.feed(b"0123456789\n")) == [(1, b"0123456789")]
+    assert list(splitter.feed(b"01234")) == []
+    with pytest.raises(LineTooLong, match="line 2 is longer than"):
+        list(splitter.feed(b"567890"))
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.integers(1, 60), unique=True))
+def test_ranges_have_the_same_lines(lines: list[int]) -> None:
+    done = DoneLines(60)
+    done.add_ranges(ranges_of(lines))
+    assert {line for line in range(1, 61) if line in done} == set(lines)
+    assert done.count == len(lines)
+    assert not any(done.add(line) for line in lines)
+
+
+def test_every_state_leads_to_an_end() -> None:
+    for state in BatchState:
+        reached, new = {state}, {state}
+        while new:
+            new = {after for each in new for after in TRANSITIONS[each]} - reached
+            reached |= new
+        assert any(is_end(each) for each in reached)
+    with pytest.raises(InvalidTransition, match="completed -> in_progress"):
+        advance(BatchState.COMPLETED, BatchState.IN_PROGRESS)
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal", "runs", "following"),
+    [
+        (200, "", 1, Next.RESULT),
+        (400, "", 1, Next.RESULT),
+        (404, "model_not_found", 1, Next.RESULT),
+        (429, "saturated", 50, Next.WAIT),
+        (429, "quota_exceeded", 50, Next.WAIT),
+        (503, "none_ready", 50, Next.WAIT),
+        (502, "engine_failed", 1, Next.RUN_AGAIN),
+        (502, "engine_failed", MAX_RUNS, Next.RESULT),
+        (500, "", 1, Next.RUN_AGAIN),
+    ],
+)
+def test_what_follows_a_response(status: int, refusal: str, runs: int, following: Next) -> None:
+    assert next_of(status, refusal, runs) is following
+
+
+def test_a_result_is_one_line_of_json() -> None:
+    line = result_line("id", "a\n", 200, b'{\n  "text": "a\\nb"\r\n}\n')
+    assert line.count(b"\n") == 1
+    assert json.loads(line)["response"] == {"status_code": 200, "request_id": "id", "body": {"text": "a\nb"}}
+    for body in (b"abc", b"", b'"\xff"', b"{} {}"):
+        assert json.loads(result_line("id", "a", 200, body))["error"]["code"] == "response_not_json"
+    assert json.loads(error_line("id", "a", "code", "message"))["response"] is None
+
+
+def test_a_claim_is_free_after_its_lease_and_after_a_restart_of_its_agent() -> None:
+    claim = Claim(1, "a", epoch=5, until=100.0, started_at=0.0)
+    assert may_claim(None, "b", 1, 0.0)
+    assert not may_claim(claim, "b", 9, 100.0 + CLOCK_SKEW_S)
+    assert may_claim(claim, "b", 9, 100.1 + CLOCK_SKEW_S)
+    assert may_claim(claim, "a", 6, 50.0)
+    assert not may_claim(claim, "a", 5, 50.0)
+    assert not may_claim(claim, "a", 4, 50.0)
+
+
+def test_windows_and_forecasts() -> None:
+    assert [window_s(text) for text in ("24h", "1h", "7d", "14d")] == [86_400, 3600, 604_800, 1_209_600]
+    assert [window_s(text) for text in ("15d", "0h", "24", "-1h", "1m", "99999h")] == [None] * 6
+    record = BatchRecord("b", JobSender("t", "open"), "f", "/v1/embeddings", "24h", 0, 1000, requests=100)
+    claim = Claim(1, "a", 1, 0.0, 0.0, BatchCounts(40, 10), per_s=0.5)
+    assert expected_at(record, claim, 500.0) == 600
+    assert expected_at(record, claim, 950.0) == 1000
+    assert expected_at(record, None, 0.0) is None
