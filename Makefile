@@ -12,6 +12,9 @@ CHECKOV := $(VENV)-checkov
 MUTATION := $(VENV)-mutation
 # moto's server needs botocore and others that nothing else needs.
 MOTO := $(VENV)-moto
+# The release from which `make test-upgrade` upgrades: a tag, or a commit while no release has been made.
+PREVIOUS := 5e89430bab52eb324a040853df227e1d8da01460
+PREVIOUS_DIR = out/upgrade/$(PREVIOUS)
 PIP    := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 NO_PIP  = { echo 'pip could not install everything, see above. It needs a package index:' \
 	'behind a proxy set HTTPS_PROXY, for a mirror PIP_INDEX_URL; then run make again' >&2; exit 2; }
@@ -30,7 +33,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-mutations test-ui test-attacks test-attacks-compiled test-gateways test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation bench-usage bench-tenants test fuzz test-compiled test-long test-object-stores verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
+.PHONY: help test-upgrade test-mutations test-ui test-attacks test-attacks-compiled test-gateways test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation bench-usage bench-tenants test fuzz test-compiled test-long test-object-stores verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +84,9 @@ test-ui: $(VENV)/.ui  ## the page for operators in headless Chromium, against a 
 
 test-gateways: $(VENV)/.test $(VENV)/.bench  ## agents behind one address per region, with the real HAProxy, Envoy and nginx
 	@$(BIN)/pytest -m long tests/integration/test_gateways.py
+
+test-upgrade: $(VENV)/.test $(PREVIOUS_DIR)/.ready  ## a fleet under load from the previous release to this one and back: no request fails (PREVIOUS=)
+	@PENSTOCK_PREVIOUS=$(CURDIR)/$(PREVIOUS_DIR)/venv $(BIN)/pytest -s -m long tests/e2e/test_upgrade.py $(ARGS)
 
 test-engines: $(VENV)/.test  ## real engines on the CPU and real clients, in environments of gigabytes under out/engines (ARGS='vllm openai/retries')
 	@$(BIN)/python -m tests.engines $(ARGS)
@@ -176,6 +182,17 @@ $(MUTATION)/.ready: pyproject.toml lab/pyproject.toml constraints.txt | $(VENV)/
 	@echo 'Setting up $(MUTATION) (about a minute) ...'
 	@$(PYTHON) -m venv $(MUTATION)
 	@$(MUTATION)/bin/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[test]' -e ./lab 'mutmut>=3.8,<4' || $(NO_PIP)
+	@touch $@
+
+$(PREVIOUS_DIR)/.ready: | $(VENV)/bin/pip
+	@echo 'Installing the release $(PREVIOUS) (about a minute) ...'
+	@rm -rf $(PREVIOUS_DIR) && mkdir -p $(PREVIOUS_DIR)/source
+	@git archive $(PREVIOUS) >$(PREVIOUS_DIR)/source.tar || { echo 'fetch the whole history: git fetch --unshallow --tags' >&2; exit 2; }
+	@tar -x -C $(PREVIOUS_DIR)/source -f $(PREVIOUS_DIR)/source.tar
+	@$(PYTHON) -m venv $(PREVIOUS_DIR)/venv
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(PREVIOUS_DIR) ./$(PREVIOUS_DIR)/source || $(NO_PIP)
+	@$(PREVIOUS_DIR)/venv/bin/pip install -qq --disable-pip-version-check -c $(PREVIOUS_DIR)/source/constraints.txt \
+		$(PREVIOUS_DIR)/*.whl || $(NO_PIP)
 	@touch $@
 
 $(MOTO)/.ready: | $(VENV)/bin/pip

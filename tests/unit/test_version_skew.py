@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +11,14 @@ import pytest
 from msgspec import inspect
 
 from adapters.store.members import AgentMember, Member
+from control_plane.audit.audit_chain import AuditEntry
 from control_plane.events.journal import JournalEntry
+from control_plane.planning.plan_epoch import EpochBase
 from control_plane.planning.report_intake import ReportReceipt
+from control_plane.policy.source.revision import Revision
+from control_plane.tenants.money_checkpoint import SavedTotals
+from control_plane.ui.session_revocations import RevokedSessions
+from penstock.drills.drill_state import Drill
 from penstock.fleet.report import AgentReport
 from penstock.overrides.overrides import OverrideSet
 from penstock.planning.plan import RegionPlan
@@ -25,12 +32,13 @@ from penstock.wire.route_context import RouteContext
 from regional_agent.shared_load.published_load import PublishedLoad
 from regional_agent.shared_load.published_prefixes import PublishedPrefixes
 from regional_agent.upstream.leader_link import Receipt
+from tests.support.paths import ROOT
 
 REPORTS = (AgentReport, ReportReceipt, Receipt)
 BETWEEN_AGENTS = (ProbeRequest, ProbeResponse, RouteContext, PublishedLoad, PublishedPrefixes)
 STORED = (
-    *(Member, AgentMember, RegionPlan, OverrideSet, RevokedKeySet, TenantShard, IssuerKeySet, Rollout),
-    JournalEntry,
+    *(Member, AgentMember, RegionPlan, EpochBase, OverrideSet, RevokedKeySet, RevokedSessions, TenantShard),
+    *(IssuerKeySet, SavedTotals, Rollout, Revision, Drill, AuditEntry, JournalEntry),
 )
 
 
@@ -62,6 +70,18 @@ class _Strict(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Nested(msgspec.Struct):
     by_name: dict[str, tuple[_Strict, ...] | None]
+
+
+def test_every_stored_type_is_listed() -> None:
+    reads = re.compile(r"(?:(?<![.\w])decode|\bMirror)\((?:[\w.()\[\]\"]+, )+?([A-Z]\w+)")
+    read = {
+        name
+        for package in ("adapters", "control_plane", "regional_agent")
+        for file in (ROOT / package).rglob("*.py")
+        for name in reads.findall(file.read_text())
+    }
+    assert {"Drill", "AgentMember", "Policy"} <= read
+    assert read - {type_.__name__ for type_ in STORED} == {"Policy"}
 
 
 def test_structs_are_found_inside_others() -> None:
