@@ -153,6 +153,15 @@ CAPACITY = (
         " for a token as its siblings",
         impact="Its requests take longer. It receives fewer requests, so the pool serves less than its slots.",
     ),
+    Alert(
+        name="PenstockEndpointDown",
+        expr="max by (site, endpoint) (penstock_agent_endpoint_ready) == 0"
+        " unless max by (site, endpoint) (penstock_agent_endpoint_draining) == 1",
+        for_s=1800,
+        severity=TICKET,
+        summary="Endpoint {{ $labels.endpoint }} in {{ $labels.site }} has accepted no request for half an hour",
+        impact="None while the others of the pool have room: its slots are missing.",
+    ),
 )
 
 _CERTIFICATE_DAYS_LEFT = (

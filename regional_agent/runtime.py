@@ -20,6 +20,7 @@ from adapters.store.lease import Registration
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
 from adapters.store.signing_again import sign_again_when_due
+from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.routing.endpoint_chooser import EndpointChooser
 from penstock.tenancy.agent_leases import Sender
@@ -137,7 +138,7 @@ class AgentRuntime:
             refuses_when_full=settings.ledger_when_full == "refuse",
         )
         self._uploader = UploaderProcess(settings.state_dir / "ledger", agent.epoch, self.ledger.store_url, rng)
-        self.config = ActiveConfig(region, self._store, settings.state_dir, rng, self._on_policy)
+        self.config = ActiveConfig(region, self._store, settings.state_dir, rng, self._on_policy, self._on_plan)
         self.locator = Locator(settings.geoip_file, settings.trusted_proxies, settings.location_header)
         chooser = EndpointChooser(rng)
         self.endpoints = EndpointSet(
@@ -374,6 +375,10 @@ class AgentRuntime:
         self.tally.use_objectives(policy.models)
         self.endpoints.use_priors(policy)
         self.peers.use(policy)
+
+    def _on_plan(self, plan: RegionPlan) -> None:
+        """Apply the part of a plan that concerns this region's endpoints."""
+        self.endpoints.use_drains({drained.name: drained.because for drained in plan.drained_endpoints})
 
     def _agents_here(self) -> tuple[str, ...]:
         """Return the names of this region's agents, sorted."""

@@ -26,6 +26,7 @@ COMMANDS = {
     "doctor": f"{_COMMANDS}.doctor_command:doctor",
     "status": f"{_COMMANDS}.status_command:status",
     "endpoints": f"{_COMMANDS}.endpoints_commands:endpoints",
+    "endpoint": f"{_COMMANDS}.operating.endpoint_commands:app",
     "capacity": f"{_COMMANDS}.capacity_command:capacity",
     "explain": f"{_COMMANDS}.explain_command:explain",
     "steer": f"{_COMMANDS}.steer_command:steer",

@@ -13,8 +13,8 @@ from control_plane.policy.bundle_limits import MAX_FILES
 from control_plane.policy.compiler import compile_bundle, compile_revision
 from control_plane.policy.tarball import read_tar
 from control_plane.status.query_responses import WhatIfResponse
-from penstock.overrides.override_check import NO_REPORTS, OverrideRejection, RejectedBy, described, rejection
-from penstock.overrides.overrides import Override, OverrideKind, validation_error
+from penstock.overrides.override_check import NO_REPORTS, OverrideRejection, RejectedBy, rejection
+from penstock.overrides.overrides import Override, OverrideKind, described, validation_error
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import Change, diff
 from penstock.policy.removals import unaccepted_removals
@@ -201,6 +201,9 @@ def _proposed(request: WhatIfRequest, job: WhatIfJob) -> tuple[list[OverrideReje
             raise JobRefused(Refused(f"overrides[{number}].{bad}")) from None
         if (wrong := validation_error(wanted, job.policy)) is not None:
             raise JobRefused(Refused(f"overrides[{number}].{wrong}"))
+        if wanted.endpoint is not None:
+            field = f"overrides[{number}].kind"
+            raise JobRefused(Refused(f"{field}: drains of endpoints are not evaluated; use `dry_run=true`"))
         if fleet.available is None and wanted.kind is not OverrideKind.FREEZE:
             rejections.append(OverrideRejection(RejectedBy.GUARD_RAIL, NO_REPORTS))
         elif (rejected := rejection(job.policy, (*kept, *added), wanted, capacity, fleet.now)) is not None:

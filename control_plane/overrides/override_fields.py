@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from penstock.fleet.endpoint_report import MAX_TEXT
 from penstock.overrides.overrides import Override, OverrideKind
 
 MAX_DURATION_S = 366 * 86_400
@@ -56,6 +57,7 @@ class OverrideFields(BaseModel):
     region: str | None = Field(None, max_length=253, description="Name of the region; none for a freeze.")
     model: str | None = Field(None, max_length=512, description="Limit to the traffic of this model.")
     origin: str | None = Field(None, max_length=253, description="Limit to the requests that arrive in this region.")
+    endpoint: str | None = Field(None, max_length=MAX_TEXT, description="Name of the endpoint of a drain_endpoint.")
     value: float | None = Field(None, strict=True, description="Share of a weight, from 0 to below 1.")
     last_resort: LastResort = True
     expires_in_s: Expiry = NO_END
@@ -75,6 +77,7 @@ class OverrideFields(BaseModel):
             region=self.region,
             model=self.model,
             origin=self.origin,
+            endpoint=self.endpoint,
             value=self.value,
             last_resort=self.last_resort,
             expires_at=None if self.expires_in_s == "none" else now + _duration_s(self.expires_in_s),

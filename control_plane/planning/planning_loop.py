@@ -123,7 +123,9 @@ class PlanningLoop:
             return
         show = partial(_show_fleet, self._metrics, policy, self._fleet.snapshot, self.in_force, now)
         self._metrics.updates.put("fleet", show)
-        active = [override for override in interventions.overrides if override.holds(now)]
+        active = [
+            override for override in (*interventions.overrides, *interventions.of_endpoints) if override.holds(now)
+        ]
         shown = [(override.kind.value, override.region or "") for override in active]
         self._metrics.updates.put("overrides", partial(self._metrics.show_overrides, shown))
         if self._publisher.uncertain:

@@ -74,6 +74,8 @@ def objection(
             every model.
         now: Unix time, in seconds.
     """
+    if wanted.kind is OverrideKind.DRAIN_ENDPOINT:
+        return _objection_to_endpoint(policy, overrides, wanted, capacity, now)
     if wanted.kind is OverrideKind.FREEZE or wanted.region is None:
         return None
     slots = capacity or {(region, model): 1.0 for region in policy.regions for model in policy.models}
@@ -97,6 +99,28 @@ def objection(
         return None
     found = tuple(classes[key] for key in sorted(classes))
     return Objection(_describe(policy, wanted, found, withdrawn), found, withdrawn)
+
+
+def _objection_to_endpoint(
+    policy: Policy,
+    overrides: Iterable[Override],
+    wanted: Override,
+    capacity: Mapping[tuple[str, str], float],
+    now: float,
+) -> Objection | None:
+    """Judges the drain of the last endpoint of a model as a drain of the region for the model."""
+    existing = tuple(overrides)
+    for model in wanted.last_of:
+        if model not in policy.models:
+            continue
+        of_region = msgspec.structs.replace(
+            wanted, kind=OverrideKind.DRAIN, endpoint=None, model=model, last_resort=False
+        )
+        against = objection(policy, existing, of_region, capacity, now)
+        if against is not None:
+            detail = f"{wanted.endpoint} is the last endpoint of {wanted.region} that serves {model}: {against.detail}"
+            return msgspec.structs.replace(against, detail=detail)
+    return None
 
 
 def _emptied(

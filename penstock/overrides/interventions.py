@@ -15,8 +15,8 @@ import msgspec
 from penstock.fleet.capacity import Supply
 from penstock.fleet.capacity_groups import SharedSlots
 from penstock.fleet.snapshot import Demand
-from penstock.overrides.overrides import WITHDRAWS, Override, OverrideKind
-from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed
+from penstock.overrides.overrides import WITHDRAWS, WITHOUT_WEIGHT, Override, OverrideKind, described
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, DrainedEndpoint
 from penstock.planning.share_change_limit import ramped, step_towards
 from penstock.planning.spillover_limits import Bounds, bounds
 from penstock.policy.policy import Policy
@@ -68,11 +68,14 @@ class Interventions:
         self._now = now
         self._ramp_s = ramp_s
         self._limited_by = limited_by if limited_by is not None and limited_by.spillover_limits else None
-        self.overrides = tuple(
+        begun = [
             override
             for override in overrides
             if override.begins_at <= now and not override.over(now, ramp_s) and _matters(override, now)
-        )
+        ]
+        self.overrides = tuple(override for override in begun if override.endpoint is None)
+        self.of_endpoints = tuple(override for override in begun if override.endpoint is not None)
+        """Drains of single endpoints, which change no share: the reports of their agents lack the slots."""
         self._constraints: dict[tuple[str | None, str | None], Constraints] = {}
         self._bounded: dict[tuple[str, str], Constraints] = {}
         self._origins = frozenset(override.origin for override in self.overrides)
@@ -89,14 +92,14 @@ class Interventions:
         """Regions that are emptied for all origins and models."""
 
     def __bool__(self) -> bool:
-        """Whether there is any override or spillover limit."""
+        """Whether there is any override of regions, or a spillover limit."""
         return bool(self.overrides) or self._limited_by is not None
 
     def within(self, policy: Policy) -> Interventions:
         """The same overrides together with the policy's spillover limits."""
         if not policy.spillover_limits:
             return self
-        return Interventions(self.overrides, self._ramp_s, self._now, policy)
+        return Interventions((*self.overrides, *self.of_endpoints), self._ramp_s, self._now, policy)
 
     def of(self, origin: str | None, model: str) -> Constraints:
         """The constraints on an origin's demand for a model; None stands for origins that no override names."""
@@ -126,6 +129,15 @@ class Interventions:
             constraints = self._overridden(origin, model)
             found += [Closed(region, model, region in constraints.last_resort) for region in sorted(constraints.closed)]
         return tuple(found)
+
+    def drained_endpoints(self, region: str) -> tuple[DrainedEndpoint, ...]:
+        """The endpoints of a region that operators drain, each once, by name."""
+        found = {
+            override.endpoint: DrainedEndpoint(override.endpoint, f"{described(override)}: {override.reason}")
+            for override in reversed(self.of_endpoints)
+            if override.region == region and override.endpoint is not None
+        }
+        return tuple(found[name] for name in sorted(found))
 
     def _constraints_of(self, origin: str | None, model: str) -> Constraints:
         concerned = [override for override in self.overrides if override.concerns(origin, model)]
@@ -281,7 +293,7 @@ def emptied(entry: ClassPlan, constraints: Constraints, alive: Collection[str], 
 
 
 def _matters(override: Override, now: float) -> bool:
-    return override.kind is not OverrideKind.FREEZE or override.holds(now)
+    return override.kind not in WITHOUT_WEIGHT or override.holds(now)
 
 
 def _inside(arcs: tuple[Arc, ...], regions: frozenset[str]) -> tuple[Arc, ...]:

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.overrides.guard_rails import Objection, objection
 from penstock.overrides.maintenance import windows
-from penstock.overrides.overrides import MAX_OVERRIDES, Override, duplicate_of, validation_error
+from penstock.overrides.overrides import MAX_OVERRIDES, Override, described, duplicate_of, validation_error
 from penstock.policy.policy import Policy
 
 NO_REPORTS = "regions have not reported to this control plane yet, so guard rails cannot be checked; try again"
@@ -74,11 +74,3 @@ def rejection(
         )
     against = objection(policy, existing, wanted, capacity, now)
     return None if against is None else OverrideRejection(RejectedBy.GUARD_RAIL, against.detail, against)
-
-
-def described(override: Override) -> str:
-    """Returns the kind, id, region and weight of an override as text."""
-    name = f"{override.kind.value.replace('_', ' ')} {override.id}"
-    if override.region is not None:
-        name += f" of {override.region}"
-    return name if override.value is None else f"{name} to {override.value:g}"

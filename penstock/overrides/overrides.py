@@ -1,4 +1,5 @@
-"""Temporary instructions of operators that take precedence over the plan: drain, fail over, weight, freeze.
+"""Temporary instructions of operators that take precedence over the plan: drain, fail over, weight, freeze, and drains
+of single endpoints.
 
 An override is immutable data. Its effect at a moment follows from the data and the time alone, so every control plane
 computes the same effect, a new leader needs no other state, and an override that ended still grants its failback ramp.
@@ -39,7 +40,12 @@ class OverrideKind(StrEnum):
     """The region gets at most `value` of its capacity and of any class's traffic, while others can serve the rest."""
     FREEZE = "freeze"
     """Shares in force stay, except for emergencies, residency and other overrides."""
+    DRAIN_ENDPOINT = "drain_endpoint"
+    """One endpoint of the region receives no new requests; its running requests complete."""
 
+
+WITHOUT_WEIGHT = frozenset({OverrideKind.FREEZE, OverrideKind.DRAIN_ENDPOINT})
+"""The kinds that limit no region's share."""
 
 WITHDRAWS = frozenset({OverrideKind.DRAIN, OverrideKind.FAIL_OVER})
 """The kinds that empty a region."""
@@ -71,6 +77,10 @@ class Override(msgspec.Struct, frozen=True):
     lifted_at: float | None = None
     """Unix time (s) at which an operator lifted the override; None if it has not been lifted."""
     lifted_by: str = ""
+    endpoint: str | None = None
+    """Name of the endpoint of the region that is drained; None for other kinds."""
+    last_of: tuple[str, ...] = ()
+    """Models for which the endpoint was the last one of the region that accepted requests when the drain was set."""
 
     @property
     def ends_at(self) -> float:
@@ -92,7 +102,7 @@ class Override(msgspec.Struct, frozen=True):
     def weight(self, now: float, ramp_s: float) -> float:
         """Returns the share (0-1) that the region may use: `value` (0 for a drain or failover) while in force, then
         growing to 1 over the ramp."""
-        if self.kind is OverrideKind.FREEZE or now < self.begins_at or self.over(now, ramp_s):
+        if self.kind in WITHOUT_WEIGHT or now < self.begins_at or self.over(now, ramp_s):
             return 1.0
         least = self.value if self.kind is OverrideKind.WEIGHT and self.value is not None else 0.0
         if self.holds(now):
@@ -102,7 +112,7 @@ class Override(msgspec.Struct, frozen=True):
     def set_by(self, wanted: Override) -> bool:
         """Whether the request for `wanted` is the one that set this override, repeated; times count from a request."""
         own, other = (
-            msgspec.structs.replace(each, begins_at=0.0, expires_at=None, lifted_at=None, lifted_by="")
+            msgspec.structs.replace(each, begins_at=0.0, expires_at=None, lifted_at=None, lifted_by="", last_of=())
             for each in (self, wanted)
         )
         if own != other or (self.expires_at is None) is not (wanted.expires_at is None):
@@ -145,6 +155,16 @@ def lifted(override: Override, by: str, now: float) -> Override:
     return msgspec.structs.replace(override, lifted_at=now, lifted_by=by)
 
 
+def described(override: Override) -> str:
+    """Returns the kind, id, region, endpoint and weight of an override as text."""
+    name = f"{override.kind.value.replace('_', ' ')} {override.id}"
+    if override.region is not None:
+        name += f" of {override.region}"
+    if override.endpoint is not None:
+        name += f"/{override.endpoint}"
+    return name if override.value is None else f"{name} to {override.value:g}"
+
+
 def validation_error(override: Override, policy: Policy) -> str | None:
     """Returns why an override is invalid under `policy`; None if it is valid."""
     named = (("region", override.region, policy.regions), ("origin", override.origin, policy.regions))
@@ -156,6 +176,10 @@ def validation_error(override: Override, policy: Policy) -> str | None:
             return "region: a freeze applies to plans; name the origin whose plan is to stay, or none for all origins"
     elif override.region is None:
         return f"region: required for a {override.kind.value}"
+    if (override.kind is OverrideKind.DRAIN_ENDPOINT) != (override.endpoint is not None):
+        return "endpoint: required for a drain_endpoint, and not allowed for other kinds"
+    if override.endpoint is not None and (override.model, override.origin) != (None, None):
+        return "model, origin: a drained endpoint receives no request of any model and origin; leave them out"
     if (override.kind is OverrideKind.WEIGHT) != (override.value is not None):
         return "value: required for a weight, and not allowed for other kinds"
     if override.value is not None and not 0.0 <= override.value < 1.0:
@@ -170,11 +194,11 @@ def validation_error(override: Override, policy: Policy) -> str | None:
 def duplicate_of(overrides: Iterable[Override], wanted: Override, now: float) -> Override | None:
     """Returns an override that has at least the effect of `wanted`, on the same traffic and for at least as long; None
     if there is no such override."""
-    aim = (wanted.kind, wanted.region, wanted.model, wanted.origin)
+    aim = (wanted.kind, wanted.region, wanted.model, wanted.origin, wanted.endpoint)
     for override in overrides:
         as_long = override.ends_at == inf or wanted.ends_at < override.ends_at + OUTLASTS_S
         as_much = (override.value or 0.0) <= (wanted.value or 0.0) and override.last_resort <= wanted.last_resort
-        same = (override.kind, override.region, override.model, override.origin) == aim
+        same = (override.kind, override.region, override.model, override.origin, override.endpoint) == aim
         if now < override.ends_at and as_long and as_much and same:
             return override
     return None

@@ -71,6 +71,14 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
     """Whether the region still serves demand that no other permitted region can serve."""
 
 
+class DrainedEndpoint(msgspec.Struct, frozen=True, gc=False):
+    """An endpoint of the origin that an operator drains."""
+
+    name: str
+    because: str
+    """The override and its reason, for operators."""
+
+
 class RegionPlan(msgspec.Struct, frozen=True, dict=True):
     """One origin's slice of a plan, published at that region's key for its agents."""
 
@@ -90,6 +98,8 @@ class RegionPlan(msgspec.Struct, frozen=True, dict=True):
     """The commit of the policy; None for a policy from a folder."""
     closed: tuple[Closed, ...] = ()
     """Regions that receive traffic only by arcs: not as the nearest region, and not on a spill credit."""
+    drained_endpoints: tuple[DrainedEndpoint, ...] = ()
+    """Endpoints of the region that receive no new requests."""
     health: RegionHealth | None = None
     """The region's health state for the next leader to continue from; None for a state that is not handed over:
     unknown, healthy or suspect."""

@@ -86,6 +86,7 @@ def slices(
             tuple(entries),
             granted[region],
             closed=limits.closed_to(region, policy.models),
+            drained_endpoints=limits.drained_endpoints(region),
         )
         for region, entries in classes.items()
     }

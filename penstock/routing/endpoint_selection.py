@@ -114,6 +114,8 @@ class EndpointView:
     """Mean time (s) for which a request holds a slot of the endpoint."""
     unready_reason: Reason = Reason.ENDPOINT_NOT_READY
     """Why the endpoint is not ready; unused while it is ready."""
+    detail: str = ""
+    """Why the endpoint accepts no new requests, for operators; empty if the reason says all."""
     score_coefficients: tuple[float, float, float] = CLOSED
     """Result of `update_score`: time (s) before a new request begins, and its time per second of reference prefill and
     of reference decode, including the delay of the other requests on the endpoint."""
@@ -253,6 +255,7 @@ def consider(
             _reject(endpoint, tried),
             index in held.spared_s,
             index in pool.same_zone,
+            endpoint.detail,
         )
         for index, (endpoint, score) in enumerate(zip(endpoints, scores, strict=True))
     ]

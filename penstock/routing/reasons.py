@@ -105,6 +105,8 @@ class ConsideredEndpoint(msgspec.Struct, frozen=True):
     near: bool = False
     """Whether the endpoint is in the agent's zone: it may then be chosen although another endpoint would complete the
     request slightly earlier."""
+    detail: str = ""
+    """Details of `reason` for operators, such as the override that drains the endpoint."""
 
 
 class Refusal(msgspec.Struct, frozen=True):

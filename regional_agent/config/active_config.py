@@ -66,6 +66,7 @@ class ActiveConfig:
         state_dir: Path,
         rng: Random,
         on_change: Callable[[Policy], None],
+        on_plan: Callable[[RegionPlan], None] = lambda plan: None,
     ) -> None:
         """Create a configuration without a policy and a plan; `start` loads them.
 
@@ -74,6 +75,7 @@ class ActiveConfig:
             state_dir: directory of the last known good configuration.
             rng: adds jitter to reconnects.
             on_change: called with each policy that comes into force.
+            on_plan: called with each plan that comes into force.
         """
         self.policy: Policy | None = None
         self.policy_digest = ""
@@ -88,6 +90,7 @@ class ActiveConfig:
         self._region = region
         self._store = store
         self._on_change = on_change
+        self._on_plan = on_plan
         self.revocations = KeyRevocations(store, state_dir, rng, self._apply_policy)
         """The revoked API keys; `policy` is the accepted policy without them."""
         self.registry = TenantRegistry(store, state_dir, rng)
@@ -222,6 +225,7 @@ class ActiveConfig:
     def _put_in_force(self, in_force: InForce) -> None:
         self.plan = in_force.plan
         self.samplers = samplers_of(in_force.plan)
+        self._on_plan(in_force.plan)
         if in_force.policy is not self._accepted:
             self._accepted = in_force.policy
             self.policy_digest = in_force.plan.policy_digest

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from math import inf
-from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -19,7 +17,6 @@ from penstock.health.occupation import Occupation
 from penstock.health.outlier_ejection import (
     AttemptOutcome,
     Ejection,
-    EjectionRules,
     EjectionState,
     EndedAttempt,
     at_time,
@@ -36,6 +33,7 @@ from penstock.pools.speed_learning import SpeedLearner
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
+from regional_agent.endpoints.outlier_detection import OutlierDetection as OutlierDetection
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
@@ -50,17 +48,6 @@ FULL: Final = 1.0
 """Utilisation (0-1) that is assumed for an engine that rejects requests."""
 
 log = structlog.get_logger()
-
-
-class OutlierDetection(NamedTuple):
-    """The outlier detection settings of all endpoints of an agent."""
-
-    rules: EjectionRules = EjectionRules()
-    warm_up_s: float = 30.0
-    """Time (s) over which a new endpoint's weight grows to 1."""
-    clock: Callable[[], float] = time.monotonic
-    rng: Random = Random()
-    """Adds jitter to ejection times."""
 
 
 _NOT_ANSWERED: Final = (ProbeOutcome.SLOW, ProbeOutcome.UNREACHABLE)
@@ -85,6 +72,7 @@ class Endpoint(EndpointAccount):
         "adapters",
         "address",
         "credential_rejected",
+        "drained_because",
         "ejected_by",
         "ejection",
         "health",
@@ -133,6 +121,8 @@ class Endpoint(EndpointAccount):
         """The outcome that ejected the endpoint last; empty if none did."""
         self.kv_events: KvEventFollower | None = None
         """Follower of the engine's KV events; None if KV events are not read."""
+        self.drained_because = ""
+        """The override by which an operator drains the endpoint; empty if none does."""
         self.traffic = EndpointTraffic()
         """Counts of this agent's attempts, for metrics."""
         self.progress = ProgressTracker()
@@ -241,12 +231,24 @@ class Endpoint(EndpointAccount):
         if self.health.ready:
             self.out_since = self._detection.clock()
 
+    def use_drain(self, because: str) -> None:
+        """Drain the endpoint as an operator asks for, or end that drain. It stays in its pools, and is probed.
+
+        Args:
+            because: the override; empty if no operator drains the endpoint.
+        """
+        self.drained_because = self.view.detail = because
+        self.view.draining = because != ""
+        self.view.update_score()
+        for pool in self.pools:
+            pool.recount()
+
     def undrain(self) -> None:
         """Return a draining endpoint to service. It must pass a probe first, since draining endpoints are not probed.
 
         The caller refills the pools.
         """
-        self.view.draining = False
+        self.view.draining = self.drained_because != ""
         self.health = EndpointHealth()
 
     def give_back(self, prefill_us: int = 0, decode_us: int = 0) -> None:

@@ -23,16 +23,17 @@ from penstock.kv_cache.held_prefixes import HeldPrefixes
 from penstock.policy.policy import Policy
 from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
-from regional_agent.endpoints import endpoint_credentials, endpoint_probes, endpoint_signals
+from regional_agent.endpoints import endpoint_credentials
 from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.endpoints.endpoint_credentials import EndpointCredentials
 from regional_agent.endpoints.endpoint_failures import EndpointFailures
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_groups import EndpointGroups
-from regional_agent.endpoints.endpoint_models import UNAUTHORIZED
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_progress import ProgressMonitor
 from regional_agent.endpoints.endpoint_sources import EndpointSettings, EndpointSources
+from regional_agent.endpoints.probing import endpoint_probes, endpoint_signals
+from regional_agent.endpoints.probing.endpoint_models import UNAUTHORIZED
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.upstream.address import Address
@@ -99,6 +100,8 @@ class EndpointSet:
         self.groups = EndpointGroups()
         """The capacity groups of endpoints that serve several models."""
         self._remote_loads: Mapping[str, Load] = {}
+        self._drains: Mapping[str, str] = {}
+        """The overrides by which operators drain endpoints, by name of the endpoint."""
         self._prior_s: dict[str, float] = {}
         self._held_prefixes = held_prefixes
         self._probes: dict[Endpoint, list[asyncio.Task[None]]] = {}
@@ -143,7 +146,7 @@ class EndpointSet:
         """
         now = self._outlier_detection.clock()
         for endpoint in self._by_name.values():
-            if model not in endpoint.spec.models or not endpoint.usable:
+            if model not in endpoint.spec.models or not endpoint.usable or endpoint.drained_because:
                 continue
             healthy = endpoint.health.ready
             if (healthy and within_s > 0.0 and model in endpoint.models) or now - _unready_since(endpoint) < within_s:
@@ -228,6 +231,25 @@ class EndpointSet:
         for endpoint in self._by_name.values():
             self._set_remote_load(endpoint)
 
+    def use_drains(self, drains: Mapping[str, str]) -> None:
+        """Drain the endpoints that operators drain, and no others; names without an endpoint wait for one.
+
+        Args:
+            drains: the override of each endpoint, as text, by name.
+        """
+        if drains == self._drains:
+            return
+        self._drains = drains
+        for endpoint in self._by_name.values():
+            self._use_drain(endpoint)
+        self.groups.recount()
+
+    def _use_drain(self, endpoint: Endpoint) -> None:
+        because = self._drains.get(endpoint.name, "")
+        if because != endpoint.drained_because:
+            log.info("endpoint drain changed", endpoint=endpoint.name, because=because or "lifted")
+            endpoint.use_drain(because)
+
     def use_priors(self, policy: Policy) -> None:
         """Use the policy's expected service time of each model until completions are observed."""
         self._prior_s = {name: model.expected_service_s for name, model in policy.models.items()}
@@ -252,6 +274,7 @@ class EndpointSet:
                 endpoint = self._undrain(spec) or Endpoint(spec, self._outlier_detection, self._fill_pools)
             self._set_remote_load(endpoint)
             self._by_name[spec.name] = endpoint
+            self._use_drain(endpoint)
         for gone in before.values():
             gone.drain()
             self._draining.append(gone)

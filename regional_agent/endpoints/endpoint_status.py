@@ -31,6 +31,7 @@ def endpoint_status(endpoint: Endpoint, lease_left_s: float | None) -> dict[str,
         "in_flight": view.in_flight,
         "ready": view.ready,
         "draining": view.draining,
+        "drained_because": endpoint.drained_because or None,
         "health": endpoint.health.state.value,
         "ejection": ejection.state.value,
         "ejected_for_s": round(max(0.0, ejection.until - now), 1)

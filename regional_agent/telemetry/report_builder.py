@@ -97,7 +97,7 @@ class ReportBuilder:
         return tuple(
             PoolReport(
                 model=model,
-                endpoints=len(pool.endpoints) + pool.missing,
+                endpoints=sum([not endpoint.drained_because for endpoint in pool.endpoints]) + pool.missing,
                 ready=pool.ready,
                 slots=pool.slots,
                 in_flight=pool.in_flight + self._state.queue.waiting(model),

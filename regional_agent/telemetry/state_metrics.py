@@ -60,7 +60,7 @@ class StateMetrics:
         for gone in self._exported_endpoints - endpoints.keys():
             self._metrics.endpoints.remove(gone)
         for name, endpoint in endpoints.items():
-            self._metrics.endpoints.set_load(name, endpoint.view.in_flight, endpoint.view.ready)
+            self._metrics.endpoints.set_load(name, endpoint.view.in_flight, endpoint.view.ready, endpoint.view.draining)
             self._metrics.endpoints.set_ejection(
                 name,
                 endpoint.view.weight,

@@ -17,15 +17,17 @@ from adapters.store.codec import decode, encode
 from adapters.store.config_store import KeyValue, Put
 from adapters.store.members import AgentMember
 from adapters.store.signed_store import SignedStore
+from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.fleet.report import AgentReport
 from penstock.health.region_health import RegionState
-from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, DrainedEndpoint, RegionPlan
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.pools.placement import Reservation
+from penstock.routing.reasons import Reason
 from penstock.wire import identity, probe
 from penstock.wire.identity import encode_certificate
 from penstock.wire.probe import ProbeRequest
@@ -225,6 +227,44 @@ async def test_two_regions_discover_each_other(sites: list[Site], own_etcd: Etcd
         await until(lambda: de.reports[-1].rejected_files == ())
         here.state_metrics.update({})
         assert 'penstock_agent_file_rejected{file="endpoints"} 0.0' in de.metrics.render().decode()
+
+
+async def test_an_endpoint_that_an_operator_drains_receives_nothing_across_restarts(
+    sites: list[Site], own_etcd: EtcdServer
+) -> None:
+    de, _ = sites
+    de.engines = [(de.engine, "m", 4), (SmallHttp(lambda *_: (200, b"")), "m", 6)]
+    await publish(own_etcd)
+    store = SignedStore(EtcdStore([own_etcd.endpoint]), control_plane_sessions())
+    drains = (DrainedEndpoint("gpu-1", "drain endpoint x of eu-de/gpu-1: heat"), DrainedEndpoint("gone", "y"))
+    drained = msgspec.structs.replace(plan("eu-de", 2), drained_endpoints=drains)
+    async with de.running() as here:
+        await until(lambda: here.endpoints.pool("m").slots == 10)
+        busy = here.endpoints.pool("m").endpoints[1]
+        running = here.shared_load.reserve(Reservation(busy))
+        await store.commit((), (Put(keys.plan("eu-de"), encode(drained)),))
+        await until(lambda: here.endpoints.pool("m").slots == 4)
+        assert (here.endpoints.pool("m").ready, here.endpoints.pool("m").in_flight) == (1, 0)
+        model = POLICY.models["m"]
+        considered = {each.name: each for each in here.router.local.consider(model, "", "", 0.0)}
+        assert considered["gpu-1"].reason is Reason.ENDPOINT_DRAINING
+        assert considered["gpu-1"].detail == drains[0].because
+        await until(lambda: de.reports[-1].pools[0].slots == 4)
+        report = de.reports[-1]
+        assert (report.pools[0].endpoints, report.pools[0].ready) == (1, 1), "what an operator withdraws is no failure"
+        (row,) = [row for row in report.endpoints or () if row.name == "gpu-1"]
+        assert (row.condition, row.reason, row.in_flight) == (EndpointCondition.DRAINING, drains[0].because, 1)
+        here.shared_load.release(running)
+        assert busy.view.in_flight == 0
+        await until(lambda: b"heat" in _read(de.directory / "state/in-force"))
+    await store.close()
+    await asyncio.to_thread(own_etcd.kill)
+    async with de.running() as again:
+        await until(lambda: again.endpoints.pool("m").ready == 1)
+        await until(lambda: again.endpoints.pool("m").endpoints[1].health.ready)
+        assert [view.name for view in again.endpoints.pool("m").views if view.takes_more] == ["gpu-0"]
+        again.endpoints.use_drains({})
+        assert again.endpoints.pool("m").slots == 10
 
 
 async def test_a_probe_with_the_certificate_of_another_region_is_rejected(

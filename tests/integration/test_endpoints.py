@@ -20,8 +20,8 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.endpoints.endpoint_signals import MAX_PAGE_BYTES
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
+from regional_agent.endpoints.probing.endpoint_signals import MAX_PAGE_BYTES
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool

@@ -31,7 +31,7 @@ from penstock.routing.explain import Explanation, RegionVerdict
 from penstock.routing.steering import SteeringAdvice
 from tests.support.control_planes import PLANET, TOKEN, Agents, ControlPlaneServer, Operator, control_planes
 from tests.support.identities import control_plane_sessions
-from tests.support.reports import MODEL, offered
+from tests.support.reports import MODEL, endpoint, offered
 from tests.support.stores import put
 from tests.support.tiers import planet_with_tiers
 from tests.support.wait import PATIENCE_S
@@ -86,6 +86,7 @@ async def penstock(own_etcd: EtcdServer, tmp_path: Path) -> AsyncIterator[Shell]
     with control_planes("a", tmp_path, own_etcd.endpoint, policy_settings=settings) as (server,):
         async with Agents([server.url]) as agents, Operator() as operator:
             agents.demand = {"eu-de": (offered(10.0, *EU),)}
+            agents.endpoints = {"eu-de": (endpoint(),)}
             await operator.until(server, lambda status: any(arc.origin == "eu-de" for arc in status.arcs))
             shell = Shell(tmp_path, server)
             added = await shell("context", "add", "tests", "--url", server.url, "--token-file", str(shell.token_file))
@@ -197,6 +198,27 @@ async def test_status_and_lists_of_a_fleet(penstock: Shell, tmp_path: Path) -> N
     nobody = await penstock.executable("explain", "--origin", "us-east", "--model", MODEL)
     assert nobody.code == 1
     assert "no control plane answers" in nobody.err
+
+
+async def test_an_endpoint_is_drained_and_returned(penstock: Shell) -> None:
+    where = ("eu-de", "gpu-0")
+    tried = await penstock("endpoint", "drain", *where, "--reason", "heat", "--dry-run")
+    assert tried.code == 0, tried.err
+    assert (await penstock("endpoint", "undrain", *where, "--reason", "cold")).code == 1, "a dry run sets nothing"
+    drained = await penstock("endpoint", "drain", *where, "--reason", "heat", "--for", "2h", "-o", "json")
+    assert drained.code == 0, drained.err
+    (status,) = json.loads(drained.out)
+    wanted = {"kind": "drain_endpoint", "region": "eu-de", "endpoint": "gpu-0", "last_of": [MODEL]}
+    assert status["override"].items() >= wanted.items()
+    again = await penstock("endpoint", "drain", *where, "--reason", "heat", "--for", "1h")
+    assert (again.code, "does this already" in again.err) == (1, True)
+    unknown = await penstock("endpoint", "drain", "eu-de", "gpu-9", "--reason", "heat")
+    assert (unknown.code, "report no endpoint 'gpu-9'" in unknown.err) == (2, True), unknown.err
+    assert "eu-de/gpu-0" in (await penstock("overrides", "list")).out
+    assert "drain endpoint of eu-de/gpu-0" in (await penstock("status")).out
+    assert (await penstock("endpoint", "undrain", *where, "--reason", "cold")).code == 0
+    shown = (await penstock("audit", "list")).out
+    assert shown.index("override.lift") < shown.index("override.drain_endpoint")
 
 
 async def test_plans_and_their_history(penstock: Shell) -> None:

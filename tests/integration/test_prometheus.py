@@ -188,6 +188,13 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         | {"penstock_leader": "1x200", 'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x200"},
         "12m",
     ),
+    (
+        "PenstockEndpointDown",
+        {f'penstock_agent_endpoint_ready{{{AGENT},endpoint="gpu-1"}}': "0x500"}
+        | {f'penstock_agent_endpoint_draining{{{AGENT},endpoint="gpu-1"}}': "0x500"}
+        | {"penstock_leader": "1x500", 'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x500"},
+        "35m",
+    ),
     ("PenstockSharedLoadDown", {f"penstock_agent_shared_load_up{{{AGENT}}}": "0x40"}, "2m"),
     (
         "PenstockAvailabilityLow",
@@ -323,6 +330,8 @@ WELL = {
     f"penstock_agent_ledger_oldest_segment_age_seconds{{{AGENT}}}": "30x80",
     f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1 0x80",
     f'penstock_agent_endpoint_slowdown_ratio{{{AGENT},endpoint="gpu-1"}}': "1.1x80",
+    f'penstock_agent_endpoint_ready{{{AGENT},endpoint="gpu-1"}}': "0x80",
+    f'penstock_agent_endpoint_draining{{{AGENT},endpoint="gpu-1"}}': "1x80",
     f'penstock_agent_slo_target_ratio{{{AGENT},measure="first_byte",model="m"}}': "0.99x80",
     f'penstock_agent_slo_requests_total{{{AGENT},measure="first_byte",model="m",met="true"}}': "0+98x80",
     f'penstock_agent_slo_requests_total{{{AGENT},measure="first_byte",model="m",met="false"}}': "0+2x80",

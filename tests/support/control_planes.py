@@ -26,6 +26,7 @@ from adapters.store.codec import decode
 from adapters.store.config_store import ConfigStore, StoreError
 from control_plane.planning.report_intake import ReportReceipt
 from control_plane.status.status import Status
+from penstock.fleet.endpoint_report import EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport
 from penstock.fleet.request_counts import RequestCounts
 from penstock.planning.plan import RegionPlan
@@ -288,12 +289,15 @@ class Agents(Reporting):
         super().__init__(urls)
         self.demand: dict[str, tuple[DemandReport, ...]] = {}
         """Demand of clients, by region."""
+        self.endpoints: dict[str, tuple[EndpointReport, ...]] = {}
+        """Endpoints that agents report, by region; a region without an entry reports no list."""
         self.applied: Callable[[str], tuple[int, int]] = lambda region: (0, 0)
         """Returns epoch and generation of the plan that a region's agent reports as applied."""
 
     def report_of(self, region: str) -> AgentReport:
         """The report of a region's agent, without the applied plan."""
-        return report(region, *self.demand.get(region, ()), seq=self._seq)
+        made = report(region, *self.demand.get(region, ()), seq=self._seq)
+        return msgspec.structs.replace(made, endpoints=self.endpoints.get(region))
 
     async def _run(self) -> None:
         while True:

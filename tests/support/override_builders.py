@@ -39,3 +39,8 @@ def freeze(**fields: Any) -> Override:
 def interventions(*overrides: Override, now: float = 0.0, ramp_s: float = RAMP_S) -> Interventions:
     """The interventions of overrides at time `now`."""
     return Interventions(overrides, ramp_s, now)
+
+
+def drain_endpoint(region: str, endpoint: str, **fields: Any) -> Override:
+    """A drain of one endpoint from time 0 on."""
+    return override(OverrideKind.DRAIN_ENDPOINT, region, endpoint=endpoint, **fields)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.access.callers import Caller, Role
+from adapters.error_text import suggest
 from adapters.store.config_store import StoreError
 from control_plane.api.json_bodies import JsonBody
 from control_plane.api.openapi import returns
@@ -29,6 +30,8 @@ from control_plane.overrides.override_resource import (
 )
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
 from control_plane.status.fleet_view import FleetView
+from penstock.fleet.endpoint_view import endpoints, omitted_endpoints
+from penstock.overrides.last_endpoints import last_of
 from penstock.overrides.maintenance import windows
 from penstock.overrides.override_check import NO_REPORTS, OverrideRejection, RejectedBy
 from penstock.overrides.overrides import WITHDRAWS, Override, OverrideKind, OverrideSet
@@ -95,7 +98,7 @@ def routes(store: OverrideStore, view: FleetView) -> APIRouter:
 
     @router.post("/overrides", status_code=201, responses=returns(OverrideStatus, "The override is set.", status=201))
     async def create(caller: Operator, body: OverrideBody) -> Response:
-        """Set an override: drain, fail over, weight or freeze.
+        """Set an override: drain, fail over, weight, freeze, or drain an endpoint.
 
         409 if an equal override is in force, or if guard rails refuse it. In the latter case `classes` has the
         residency classes and tenants that would have no region left, and `withdrawn` the share of the fleet's capacity
@@ -182,6 +185,8 @@ class _Overrides:
                 require_region(policy, name, field)
         try:
             wanted = request.override(id, caller.name, request.reason, self._view.now())
+            if wanted.endpoint is not None and wanted.region is not None:
+                wanted = msgspec.structs.replace(wanted, last_of=self._last_of(wanted.region, wanted.endpoint))
             override = await self._store.begin(caller, wanted, policy, capacity or {}, force=request.force)
         except BadExpiry as bad:
             raise Problem(422, str(bad)) from None
@@ -189,6 +194,16 @@ class _Overrides:
             raise _problem(refused.rejection) from None
         headers = {"etag": etag(digest(override)), "location": f"/v1/overrides/{override.id}"}
         return json_response(self._status(override), 201 if override is wanted else 200, headers)
+
+    def _last_of(self, region: str, endpoint: str) -> tuple[str, ...]:
+        """Return the models that lose their last endpoint of the region; raise 404 if no agent reports the endpoint."""
+        snapshot = self._view.snapshot
+        reports = [each.report for each in endpoints(snapshot, self._view.now(), region)]
+        names = {report.name for report in reports}
+        if names and endpoint not in names and not omitted_endpoints(snapshot, region):
+            remedy = suggest(endpoint, names, "GET /v1/endpoints lists them")
+            raise Problem(404, f"the agents of {region} report no endpoint {endpoint!r}; {remedy}")
+        return last_of(endpoint, reports)
 
     async def lift(self, caller: Caller, id: str, reason: str, if_match: str | None) -> OverrideStatus:
         def check(override: Override) -> None:

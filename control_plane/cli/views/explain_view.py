@@ -183,7 +183,7 @@ def _done(done_s: float | None) -> str:
 
 def _of_endpoint(endpoint: ConsideredEndpoint) -> str:
     if endpoint.reason is not None:
-        return endpoint.reason.value
+        return f"{endpoint.reason.value}: {endpoint.detail}" if endpoint.detail else endpoint.reason.value
     parts = ["holds the conversation, its beginning or the model"] if endpoint.holds else []
     return ", ".join([*parts, "same zone"] if endpoint.near else parts)
 

@@ -160,7 +160,8 @@ def _by_class(arcs: Iterable[ArcStatus]) -> dict[tuple[str, str, str], list[ArcS
 def _overrides(status: Status) -> Iterable[Text]:
     for override_status in status.overrides:
         override = override_status.override
-        what = f"{override.kind.value.replace('_', ' ')} of {override.region or override.origin or 'every plan'}"
+        place = "/".join(filter(None, (override.region, override.endpoint)))
+        what = f"{override.kind.value.replace('_', ' ')} of {place or override.origin or 'every plan'}"
         yield Text(f"{what} {override_status.state.value}, by {override.author}: {override.reason}", "magenta")
 
 

@@ -147,6 +147,33 @@ export function emptying(kind, region, caller) {
   };
 }
 
+/** Drains one of the endpoints of a region, which `endpoints` returns. */
+export function drainingEndpoint(region, endpoints, caller) {
+  const hours = expiry();
+  const choice = h("select", {}, endpoints().map((each) => h("option", { value: each.name }, `${each.name} (${each.state})`)));
+  const wanted = () => ({ kind: "drain_endpoint", region, endpoint: choice.value, expires_in_s: seconds(hours) });
+  return {
+    title: `Drain an endpoint of ${region}`,
+    confirm: "Drain",
+    fields: { Endpoint: choice, For: hours },
+    admin: caller.role === "admin",
+    done: () => `${choice.value} drains.`,
+    preview: async () => {
+      const endpoint = endpoints().find((each) => each.name === choice.value);
+      if (!endpoint) return [h("p", { class: "bad" }, "No endpoint is reported."), null, { by: "invalid" }];
+      const effect = h("p", {}, `It receives no new requests of ${endpoint.models.join(", ")}; its ${endpoint.in_flight} running requests complete.`);
+      try {
+        await post("/v1/overrides?dry_run=true", { ...wanted(), reason: "preview" });
+      } catch (error) {
+        if (!(error instanceof ApiError) || !error.problem?.guard) throw error;
+        return [h("div", {}, effect, h("p", { class: "bad" }, `This would be refused: ${error.message}.`), guardRails(error.problem)), null, { by: "guard_rail" }];
+      }
+      return [effect, null, null];
+    },
+    act: (reason, _, force) => post("/v1/overrides", { ...wanted(), reason, ...(force ? { force } : {}) }),
+  };
+}
+
 /** Lifts every drain and failover of a region. */
 export function undraining(region, status) {
   return {
@@ -164,9 +191,11 @@ export function undraining(region, status) {
   };
 }
 
+const placeOf = ({ region, endpoint }) => (endpoint ? `${region}/${endpoint}` : region);
+
 export function lifting({ override }) {
   const path = `/v1/overrides/${encodeURIComponent(override.id)}`;
-  const what = `${override.kind.replaceAll("_", " ")} of ${override.region ?? "all plans"}`;
+  const what = `${override.kind.replaceAll("_", " ")} of ${placeOf(override) ?? "all plans"}`;
   return {
     title: `Lift the ${what}`,
     confirm: "Lift",
@@ -245,7 +274,7 @@ const value = (found) => (found === null || found === undefined ? "none" : typeo
 
 export const overrideTable = (overrides, last = null) => table("Overrides",
   ["kind", "region", "limited to", "author", "reason", "state", "time left", ...(last ? [""] : [])],
-  overrides.map((each) => [each.override.kind.replaceAll("_", " ") + (each.override.value === null ? "" : ` ${percent(each.override.value)}`), each.override.region ?? "all",
+  overrides.map((each) => [each.override.kind.replaceAll("_", " ") + (each.override.value === null ? "" : ` ${percent(each.override.value)}`), placeOf(each.override) ?? "all",
     [each.override.model, each.override.origin && `clients of ${each.override.origin}`].filter(Boolean).join(", ") || "nothing", each.override.author, each.override.reason,
     each.by_policy ? `${each.state}, maintenance window` : each.state,
     each.state !== "active" ? "" : each.ends_in_s === null ? "until lifted" : duration(each.ends_in_s), ...(last ? [last(each)] : [])]));

@@ -1,7 +1,7 @@
 // One region: pools, endpoints, queue, demand, what comes from and goes to other regions, agents; drain and fail over.
 
 import { get } from "./api.js";
-import { actionButton, emptying, mayAct, overrideTable, undraining } from "./actions.js";
+import { actionButton, drainingEndpoint, emptying, mayAct, overrideTable, undraining } from "./actions.js";
 import { countryName } from "./countries.js";
 import { h, section, show, table, wide } from "./dom.js";
 import { concerns } from "./events.js";
@@ -24,7 +24,9 @@ export class RegionView {
     this.live = h("div", { class: "grid" });
     this.actions = mayAct(caller) && h("p", { class: "buttons" },
       actionButton("Drain…", () => emptying("drain", name, caller)), actionButton("Fail over…", () => emptying("fail_over", name, caller)),
-      actionButton("Undrain…", () => undraining(name, () => this.status)));
+      actionButton("Undrain…", () => undraining(name, () => this.status)),
+      actionButton("Drain an endpoint…", () => drainingEndpoint(name, () => this.endpoints, caller)));
+    this.endpoints = [];
     this.element = h("div", {}, h("section", { class: "wide" }, h("h1", {}, name), this.state, this.actions),
       section("Endpoints", "One square each, darker the more of its slots are busy; dashed where it is not ready.", this.cells, this.troubled),
       section("Agents", "Certificates, releases and policies that differ from the control plane's are marked.", this.agents), this.live);
@@ -63,7 +65,7 @@ export class RegionView {
   }
 
   async #endpoints() {
-    const found = await pages("/v1/endpoints", { region: this.name }, MAX_ENDPOINTS);
+    const found = (this.endpoints = await pages("/v1/endpoints", { region: this.name }, MAX_ENDPOINTS));
     show(this.cells, found.map((endpoint) => {
       const share = endpoint.slots ? endpoint.in_flight / endpoint.slots : 0;
       const text = [`${endpoint.name}: ${endpoint.state}`, endpoint.reason, `${count(endpoint.in_flight)} of ${count(endpoint.slots)} slots`, endpoint.models.join(", "),

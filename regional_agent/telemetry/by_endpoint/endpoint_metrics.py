@@ -37,6 +37,12 @@ class EndpointMetrics:
         self._endpoint_ready = _gauge(
             registry, "endpoint_ready", "1 if the endpoint accepts new requests, else 0.", ("endpoint",)
         )
+        self._draining = _gauge(
+            registry,
+            "endpoint_draining",
+            "1 while the endpoint receives no new requests because an operator drains it or it is being removed.",
+            ("endpoint",),
+        )
         self._endpoint_weight = _gauge(
             registry,
             "endpoint_warmup_weight",
@@ -114,10 +120,11 @@ class EndpointMetrics:
         for evidence in StallReason:
             self._suspicions.labels(evidence.value)
 
-    def set_load(self, endpoint: str, in_flight: int, ready: bool) -> None:
+    def set_load(self, endpoint: str, in_flight: int, ready: bool, draining: bool = False) -> None:
         """Set the load and readiness of one endpoint of this region's pools, by its configured name."""
         self._endpoint_in_flight.labels(endpoint).set(in_flight)
-        self._endpoint_ready.labels(endpoint).set(ready)
+        self._endpoint_ready.labels(endpoint).set(ready and not draining)
+        self._draining.labels(endpoint).set(draining)
 
     def set_speed(self, endpoint: str, slots: int, speed: Speed | None) -> None:
         """Set the slots of one endpoint and its learned speed; None if it is not learned yet."""
@@ -170,6 +177,7 @@ class EndpointMetrics:
             self._endpoint_suspect,
             self._engine_signal_age,
             self._slots,
+            self._draining,
         ):
             gauge.remove(endpoint)
         for work in ("prefill", "decode"):

@@ -109,6 +109,6 @@ def _reason(endpoint: Endpoint, condition: EndpointCondition) -> str:
         case EndpointCondition.UNLOADED:
             return "none of its models is loaded"
         case EndpointCondition.DRAINING:
-            return "is removed after its running requests"
+            return endpoint.drained_because or "is removed after its running requests"
         case _:
             return ""

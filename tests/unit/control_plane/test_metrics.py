@@ -81,6 +81,7 @@ AGENT_CONTRACT = {
     "event_loop_delay_seconds": ("histogram", set()),
     "endpoint_suspect": ("gauge", {"endpoint"}),
     "endpoint_suspicions": ("counter", {"reason"}),
+    "endpoint_draining": ("gauge", {"endpoint"}),
     "endpoint_slots": ("gauge", {"endpoint"}),
     "endpoint_work_time_ratio": ("gauge", {"endpoint", "work"}),
     "endpoint_slowdown_ratio": ("gauge", {"endpoint"}),

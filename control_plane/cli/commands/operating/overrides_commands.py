@@ -17,7 +17,7 @@ from control_plane.cli.command_options import ChangeOptions, FleetOptions, Reaso
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_as, print_view, table_of
 from control_plane.overrides.override_resource import LiftedOverrides, OverridePage, OverrideState, OverrideStatus
-from penstock.overrides.overrides import OverrideKind
+from penstock.overrides.overrides import WITHOUT_WEIGHT, OverrideKind
 
 app = typer.Typer(no_args_is_help=True, help="List and lift overrides.")
 
@@ -72,7 +72,8 @@ def _set_command(name: str, kind: OverrideKind, help_text: str, *own: tuple[str,
             wanted |= {field: value for field, value in fields.items() if value is not None and field != "force"}
             wanted |= {"last_resort": False} if empty else {}
             forced = {"force": True} if fields.get("force") else {}
-            _print(api, [_set(api, name, wanted | forced | {"reason": reason})], output, overrides=[wanted])
+            status = set_override(api, name, wanted | forced | {"reason": reason})
+            print_overrides(api, [status], output, overrides=[wanted])
 
     required = [parameter for parameter in own if parameter[2] is Parameter.empty]
     optional = [parameter for parameter in own if parameter[2] is not Parameter.empty]
@@ -133,7 +134,7 @@ def undrain(
         lifted: LiftedOverrides = api.request("POST", path, body={"reason": reason}, changes=True).decoded(
             LiftedOverrides
         )
-        _print(api, lifted.overrides, output, lift=[status.override.id for status in lifted.overrides])
+        print_overrides(api, lifted.overrides, output, lift=[status.override.id for status in lifted.overrides])
 
 
 @with_fleet_options
@@ -142,12 +143,12 @@ def unfreeze(fleet: ChangeOptions, reason: ReasonOption, output: OutputOption = 
     with exit_on_error("unfreeze"), fleet.connect() as api:
         freezes = [
             status
-            for status in _list(api)
+            for status in list_overrides(api)
             if status.override.kind is OverrideKind.FREEZE and status.state is OverrideState.ACTIVE
         ]
         if not freezes:
             fail("unfreeze", "no freeze is in force", EXIT_FAILED)
-        _print(api, [_lift(api, status.override.id, reason) for status in freezes], output)
+        print_overrides(api, [lift_override(api, status.override.id, reason) for status in freezes], output)
 
 
 @app.command("list")
@@ -155,7 +156,7 @@ def unfreeze(fleet: ChangeOptions, reason: ReasonOption, output: OutputOption = 
 def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
     """List overrides, open maintenance windows, and regions on the failback ramp."""
     with exit_on_error("overrides list"), fleet.connect() as api:
-        _print(api, _list(api), output)
+        print_overrides(api, list_overrides(api), output)
 
 
 @app.command()
@@ -168,7 +169,7 @@ def lift(
 ) -> None:
     """Lift one override. The traffic of its region returns along the failback ramp."""
     with exit_on_error("overrides lift"), _connected(fleet) as api:
-        _print(api, [_lift(api, id, reason)], output, lift=[id])
+        print_overrides(api, [lift_override(api, id, reason)], output, lift=[id])
 
 
 def seconds_of(duration: str, option: str = "--for") -> float | str:
@@ -184,7 +185,8 @@ def seconds_of(duration: str, option: str = "--for") -> float | str:
     return sum(float(part[:-1]) * _UNIT_S[part[-1]] for part in re.findall(r"[\d.]+[dhms]", duration))
 
 
-def _set(api: ApiClient, command: str, body: dict[str, Any]) -> OverrideStatus:
+def set_override(api: ApiClient, command: str, body: dict[str, Any]) -> OverrideStatus:
+    """Set an override under a new identifier. Exits with 1 if guard rails refuse it."""
     try:
         path = f"/v1/overrides/{token_hex(6)}"
         status: OverrideStatus = api.request("PUT", path, body=body, changes=True).decoded(OverrideStatus)
@@ -196,14 +198,16 @@ def _set(api: ApiClient, command: str, body: dict[str, Any]) -> OverrideStatus:
     return status
 
 
-def _lift(api: ApiClient, id: str, reason: str) -> OverrideStatus:
+def lift_override(api: ApiClient, id: str, reason: str) -> OverrideStatus:
+    """Lift an override, whatever its current version is."""
     path, headers = f"/v1/overrides/{quote(id, safe='')}", {"if-match": "*"}
     response = api.request("DELETE", path, params={"reason": reason}, headers=headers, changes=True)
     lifted: OverrideStatus = response.decoded(OverrideStatus)
     return lifted
 
 
-def _list(api: ApiClient) -> list[OverrideStatus]:
+def list_overrides(api: ApiClient) -> list[OverrideStatus]:
+    """Return all overrides."""
     pages: list[OverridePage] = api.pages("/v1/overrides", OverridePage)
     return [status for page in pages for status in page.items]
 
@@ -213,7 +217,7 @@ def _connected(fleet: ChangeOptions) -> ApiClient:
     return fleet.connect(timeout_s=EVALUATION_TIMEOUT_S) if fleet.dry_run else fleet.connect()
 
 
-def _print(api: ApiClient, statuses: Sequence[OverrideStatus], output: Output, **change: Any) -> None:
+def print_overrides(api: ApiClient, statuses: Sequence[OverrideStatus], output: Output, **change: Any) -> None:
     """Print overrides; in a dry run as a table, also what the change would move (fields of `POST /v1/what-if`)."""
     print_as(output, statuses, lambda: _table(statuses))
     moves = any(status.override.kind is not OverrideKind.FREEZE for status in statuses)
@@ -234,9 +238,9 @@ def _table(statuses: Sequence[OverrideStatus]) -> Table:
         table.add_row(
             override.id,
             override.kind.value.replace("_", " "),
-            override.region or "-",
+            "/".join(filter(None, (override.region, override.endpoint))) or "-",
             ", ".join(scope) or "all",
-            f"{status.state.value} {status.weight:.0%}" if override.region else status.state.value,
+            status.state.value if override.kind in WITHOUT_WEIGHT else f"{status.state.value} {status.weight:.0%}",
             _format_end(status),
             override.author,
             override.reason,

@@ -12,7 +12,7 @@ from penstock.overrides.overrides import Override, lifted
 from penstock.policy.kinds.operations import GuardRails, MaintenanceWindow
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from tests.support import planet
-from tests.support.override_builders import drain, fail_over, freeze, weight
+from tests.support.override_builders import drain, drain_endpoint, fail_over, freeze, weight
 from tests.support.planet import MODEL
 
 REGIONS = ("eu-de", "eu-es", "us-east")
@@ -51,6 +51,17 @@ def test_the_last_resort_of_a_class_that_is_emptied_already_is_not_taken_either(
     assert against(drain("eu-de", id="more", last_resort=False), *both) is None
     shut = drain("eu-de", id="more", last_resort=False)
     assert classes(against(drain("eu-es", id="last", last_resort=False), *both, shut)) == ["eu-de+eu-es"]
+
+
+def test_an_endpoint_may_go_unless_it_is_the_last_of_a_class() -> None:
+    last = drain_endpoint("eu-es", "gpu-1", last_of=(MODEL,))
+    assert against(drain_endpoint("eu-es", "gpu-1"), drain("eu-de")) is None
+    assert against(last) is None
+    raised = against(last, drain("eu-de"))
+    assert classes(raised) == ["eu-de+eu-es"]
+    assert raised is not None
+    assert raised.detail.startswith(f"gpu-1 is the last endpoint of eu-es that serves {MODEL}: drain")
+    assert against(drain("eu-de"), drain_endpoint("eu-es", "gpu-1")) is None
 
 
 def test_a_weight_above_nothing_and_a_freeze_empty_no_class() -> None:

@@ -11,14 +11,14 @@ import pytest
 from penstock.fleet.report import DemandReport
 from penstock.fleet.snapshot import HeldReport, Snapshot, demand, tick
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.overrides.interventions import Interventions, narrowed
+from penstock.overrides.interventions import NO_CONSTRAINTS, Interventions, narrowed
 from penstock.overrides.overrides import Override, lifted
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import ArcReason, ClassPlan, Closed, RegionPlan
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover
 from penstock.policy.residency import residency_class
 from tests.support import planet
-from tests.support.override_builders import drain, fail_over, freeze, interventions, weight
+from tests.support.override_builders import drain, drain_endpoint, fail_over, freeze, interventions, weight
 from tests.support.planet import MODEL
 from tests.support.planner_calls import plans_of, waterfall_plans
 from tests.support.reports import offered, report
@@ -333,3 +333,33 @@ def test_narrowing_names_the_class_that_is_left() -> None:
     assert narrowed(demands, {("eu-de", MODEL)}, interventions(drain("eu-de"))) == {
         0: msgspec.structs.replace(demands[0], regions=frozenset(EU), residency="eu-de+eu-es")
     }
+
+
+def test_drained_endpoints_are_in_the_slice_of_their_region_and_change_no_share() -> None:
+    held = interventions(
+        drain_endpoint("eu-de", "gpu-2", id="b"),
+        drain_endpoint("eu-de", "gpu-1", id="a", expires_at=50.0),
+        drain_endpoint("eu-de", "gpu-1", id="c"),
+        drain_endpoint("eu-es", "gpu-1", id="d", begins_at=99.0),
+        now=10.0,
+    )
+    assert [(each.name, each.because) for each in held.drained_endpoints("eu-de")] == [
+        ("gpu-1", "drain endpoint a of eu-de/gpu-1: a test"),
+        ("gpu-2", "drain endpoint b of eu-de/gpu-2: a test"),
+    ]
+    assert held.drained_endpoints("eu-es") == ()
+    assert not held
+    assert held.of("eu-de", MODEL) == NO_CONSTRAINTS
+
+
+def test_a_slice_has_the_drained_endpoints_of_its_region() -> None:
+    drains = interventions(drain_endpoint("eu-de", "gpu-1"))
+    plans = waterfall_plans(POLICY, Snapshot(), {}, interventions=drains, elapsed_s=TICK_S)
+    assert [each.name for each in plans["eu-de"].drained_endpoints] == ["gpu-1"]
+    assert plans["eu-es"].drained_endpoints == ()
+
+
+def test_a_lifted_drain_of_an_endpoint_ends_at_once() -> None:
+    ended = lifted(drain_endpoint("eu-de", "gpu-1"), "operator", 5.0)
+    assert interventions(ended, now=4.9).drained_endpoints("eu-de") != ()
+    assert interventions(ended, now=5.0).drained_endpoints("eu-de") == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.overrides.overrides import Override, OverrideKind, OverrideSet, duplicate_of, lifted, validation_error
-from tests.support.override_builders import RAMP_S, drain, fail_over, freeze, override, weight
+from tests.support.override_builders import RAMP_S, drain, drain_endpoint, fail_over, freeze, override, weight
 from tests.support.planet import MODEL, policy
 
 POLICY = policy()
@@ -52,6 +52,10 @@ def test_one_that_was_lifted_before_it_began_does_nothing() -> None:
         (override(OverrideKind.DRAIN), "region: required for a drain"),
         (freeze(region="eu-de"), "region: a freeze applies to plans"),
         (override(OverrideKind.WEIGHT, "eu-de"), "value: required for a weight"),
+        (override(OverrideKind.DRAIN_ENDPOINT, "eu-de"), "endpoint: required for a drain_endpoint"),
+        (override(OverrideKind.DRAIN_ENDPOINT, endpoint="gpu-1"), "region: required for a drain_endpoint"),
+        (drain("eu-de", endpoint="gpu-1"), "endpoint: required for a drain_endpoint, and not allowed for other kinds"),
+        (drain_endpoint("eu-de", "gpu-1", model=MODEL), "model, origin: a drained endpoint receives no request"),
         (drain("eu-de", value=0.5), "value: required for a weight, and not allowed for other kinds"),
         (weight("eu-de", 1.0), "value: not from 0 to below 1"),
         (weight("eu-de", float("nan")), "value: not from 0 to below 1"),
@@ -84,6 +88,15 @@ def test_the_same_aim_is_the_same_kind_for_the_same_traffic() -> None:
     for different in (drain("eu-es"), fail_over("eu-de"), drain("eu-de", model=MODEL), drain("eu-de", origin="eu-es")):
         assert duplicate_of([standing], different, 1.0) is None
     assert duplicate_of([lifted(standing, "operator", 0.5)], drain("eu-de"), 1.0) is None
+
+
+def test_drains_of_two_endpoints_are_no_duplicates_and_limit_no_share() -> None:
+    standing = drain_endpoint("eu-de", "gpu-1", id="first")
+    assert duplicate_of([standing], drain_endpoint("eu-de", "gpu-1"), 1.0) == standing
+    for different in (drain_endpoint("eu-de", "gpu-2"), drain_endpoint("eu-es", "gpu-1"), drain("eu-de")):
+        assert duplicate_of([standing], different, 1.0) is None
+    assert standing.weight(1.0, RAMP_S) == 1.0
+    assert standing.set_by(drain_endpoint("eu-de", "gpu-1", id="first", last_of=("m",)))
 
 
 def test_one_that_holds_back_more_than_another_is_none_of_the_same_aim() -> None:

@@ -11,7 +11,7 @@ from penstock.health.engine_kinds import ENGINES
 from penstock.health.health_check import answer_outcome
 from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
-from regional_agent.endpoints.endpoint_models import (
+from regional_agent.endpoints.probing.endpoint_models import (
     UNAUTHORIZED,
     CredentialRejected,
     NotReady,
