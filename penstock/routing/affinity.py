@@ -56,6 +56,9 @@ the same model, in pools whose endpoints serve several models."""
 
 SESSION_BIT = 1 << 32
 
+SCOPE_SHIFT = 33
+"""Bits of a key below the tag of its scope: a checksum, and whether the key is that of a session."""
+
 EVICTION_PRESSURE = 0.5
 """Pressure (see `engine_signals.pressure`: a KV cache used to 95 %, or half as many requests queued as running) from
 which on an endpoint is assumed to evict its cache, so that nothing counts as held."""
@@ -78,7 +81,8 @@ def prefix_keys(scope: str, prompt: memoryview) -> list[int]:
     """A key for each whole leading block of a prompt: the CRC-32 of the scope and of all bytes up to the block's end.
 
     Equal beginnings have equal keys. The probability that any of MAX_KEYS other beginnings has the same key is 1 in
-    65,536; the request may then be sent to an endpoint that holds no part of it.
+    65,536; the request may then be sent to an endpoint that holds no part of it. A tenant can write prompts with equal
+    checksums, but only within its own scope, whose tag is in each key.
 
     Args:
         scope: tenant and model; prompts are not shared between tenants or models.
@@ -86,15 +90,25 @@ def prefix_keys(scope: str, prompt: memoryview) -> list[int]:
     """
     keys = []
     key = crc32(scope.encode())
+    tag = scope_tag(key)
     for end in range(BLOCK_BYTES, min(len(prompt), BLOCK_BYTES * MAX_BLOCKS) + 1, BLOCK_BYTES):
         key = crc32(prompt[end - BLOCK_BYTES : end], key)
-        keys.append(key)
+        keys.append(key | tag)
     return keys
 
 
 def session_key(scope: str, session: bytes) -> int:
     """The key of a conversation that its client names; differs from the key of every prefix."""
-    return crc32(session, crc32(scope.encode())) | SESSION_BIT
+    key = crc32(scope.encode())
+    return crc32(session, key) | SESSION_BIT | scope_tag(key)
+
+
+def scope_tag(checksum: int) -> int:
+    """The part of a key that differs between tenants and models, whatever their clients send, by the scope's CRC-32.
+
+    29 bits, so that a key is less than 2^62: compiled code handles such numbers without an object.
+    """
+    return checksum >> 3 << SCOPE_SHIFT
 
 
 class AffinityIndex:

@@ -109,6 +109,13 @@ class EndpointChooser:
         held = self._held(pool, estimate, self.affinity.held(estimate.prefix, estimate.session, now), now)
         return consider(pool.candidates, estimate.work, held=held)
 
+    def spared_s(self, pool: PoolAccount[Member], estimate: WorkEstimate, now: float) -> float:
+        """The prefill (s, reference) that the caches of a pool spare a request at most, at `now` (s, monotonic)."""
+        if not estimate.prefix:
+            return 0.0
+        held = self._held(pool, estimate, self.affinity.held(estimate.prefix, None, now), now)
+        return max(held.spared_s.values(), default=0.0)
+
     def learn_first_byte(self, placement: Placement[Member], now: float) -> None:
         """Update the prefill speed from the first byte of a streamed response."""
         learner = placement.endpoint.learner

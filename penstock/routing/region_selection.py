@@ -84,6 +84,11 @@ class RegionRequest(msgspec.Struct, frozen=True):
     """Key of the session that the request belongs to, which has a home among the regions; None: drawn by the shares."""
     may_spill: bool = True
     """Whether the request may use a spill credit. Batch requests may not, nor requests while higher priorities wait."""
+    cached_s: float = 0.0
+    """Prefill (s) that the origin's caches spare the request, and another region would have to compute: sessions with
+    little cached spill first."""
+    stays_in: str = ""
+    """The region to which the session has spilled: it stays there while the region grants credits; empty for none."""
 
 
 class Closures(msgspec.Struct, frozen=True):
@@ -120,12 +125,16 @@ def region_options(
         usable = _open(plan, usable, closed, limited, tried, rejected)
     if not usable:
         return _no_region(permitted, views, rejected, tried)
+    spilled = usable.get(request.stays_in)
+    if spilled is not None and spilled.credits > 0 and request.may_spill:
+        stays = RegionChoice(request.stays_in, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
+        return (RegionOption(stays, 1.0),)
     order = policy.nearest_first(origin, _nearest_of(usable, closed, limited))
     if request.overflow and not request.may_spill:
         detail = f"{origin} is full, and spill credits are for requests of higher priority"
         return Refusal(Reason.SATURATED, detail, tuple(rejected), retry_after_s=MIN_RETRY_S)
     if request.overflow:
-        choice = _overflow(policy, origin, order, usable, views, rejected)
+        choice = _overflow(policy, request, order, usable, views, rejected)
         return choice if isinstance(choice, Refusal) else (RegionOption(choice, 1.0),)
     shares, reasons = plan_shares(plan, usable, tried, order, origin, closures.ramp)
     total = sum(shares.values())
@@ -135,7 +144,8 @@ def region_options(
         wait_s = usable[region].expected_wait_s
         # Only requests that would wait at the origin spill: the receiver of a planned arc resolves its own wait.
         if region == origin and wait_s > 0.0 and request.may_spill:
-            spill = _spill_region(policy, origin, order, usable, wait_s - policy.spillover.margin_s, noted)
+            worth_s = wait_s - policy.spillover.margin_s - request.cached_s
+            spill = _spill_region(policy, origin, order, usable, worth_s, noted)
         reason = reasons.get(region, ArcReason.FAILBACK) if spill is None else ArcReason.SPILLOVER
         choice = RegionChoice(spill or region, reason, spends_credit=spill is not None, rejected=tuple(noted))
         options.append(RegionOption(choice, share / total, region))
@@ -326,7 +336,7 @@ def _apply_failover_tables(
 
 def _overflow(
     policy: Policy,
-    origin: str,
+    request: RegionRequest,
     order: tuple[str, ...],
     usable: Mapping[str, RegionView],
     views: Mapping[str, RegionView],
@@ -337,9 +347,10 @@ def _overflow(
     If the expected wait of a full origin is zero, an engine has contradicted the estimate, so every start is worth the
     trip.
     """
+    origin = request.origin
     home = views.get(origin)
     home_s = home.expected_wait_s if home is not None and home.ready else 0.0
-    worth_s = home_s - policy.spillover.margin_s if home_s > 0.0 else inf
+    worth_s = home_s - policy.spillover.margin_s - request.cached_s if home_s > 0.0 else inf
     region = _spill_region(policy, origin, order, usable, worth_s, rejected)
     if region is None:
         return Refusal(

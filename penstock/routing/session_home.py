@@ -2,9 +2,9 @@
 
 Weighted rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; weights as
 in Schindelhauer and Schomaker, 2005) over the shares of the plan. No agent keeps a state: every agent computes the same
-home from the session's key and the shares. A session leaves its home only if the home's share becomes smaller, the
-region becomes unusable, or residency forbids it; a share that grows takes sessions from those that shrink, and moves
-none between the others.
+home from the session's key and the shares. A session leaves its home if the home's share shrinks, the region becomes
+unusable, or residency forbids it, and if it moves to a region whose share grows: a shift of d between two regions moves
+the part d of all sessions, and d / (1 + d) of the sessions of each other region. A lost region moves its own alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from math import log
 from typing import Final
 from zlib import crc32
+
+from penstock.routing.affinity import scope_tag
 
 MAX_FIRST_MESSAGE_BYTES: Final = 64 * 1024
 """Part (bytes) of a prompt in which the first message of the user is searched."""
@@ -80,4 +82,5 @@ def conversation_key(scope: str, prompt: memoryview) -> int | None:
         # The role is before the content, as clients write it.
         content = _CONTENT.search(text, end, end + MAX_CONTENT_BYTES)
         end = end + MAX_CONTENT_BYTES if content is None else content.end()
-    return crc32(memoryview(text)[:end], crc32(scope.encode()))
+    key = crc32(scope.encode())
+    return crc32(memoryview(text)[:end], key) | scope_tag(key)

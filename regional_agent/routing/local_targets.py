@@ -64,6 +64,19 @@ class LocalTargets:
         pool = self.endpoints.pool(model)
         return pool.in_flight < pool.slots and not self.queue.is_awaited(model)
 
+    def cached_s(self, context: RequestContext, now: float) -> float:
+        """Return the prefill (s) that the region's caches spare a request which may still wait here at `now` (s).
+
+        Returns 0 if the request cannot wait as long as the region expects: no cache is worth a refusal.
+        """
+        model = context.model
+        wait_s, known = self.queue.wait_s(model), context.policy.models.get(model)
+        if known is None or now + wait_s > context.received_at + context.max_wait_s:
+            return 0.0
+        if self.queue.waiting_here(model) >= known.queueing.max_length:
+            return 0.0
+        return self.chooser.spared_s(self.endpoints.pool(model), context.estimate, now)
+
     def may_become_ready(self, model: Model, max_wait_s: float) -> bool:
         """Whether an endpoint of a model, of which none is ready, may become ready within the wait of a request.
 

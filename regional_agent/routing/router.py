@@ -24,6 +24,7 @@ from penstock.routing.region_selection import (
     idle_region_exists,
     soonest_retry_s,
 )
+from penstock.routing.spilled_sessions import SpilledSessions
 from penstock.routing.weighted_sampler import accepts_full_share
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.requests.client_request_reader import ClientRequestReader
@@ -69,6 +70,7 @@ class Router:
         self.queue = local.queue
         """The admission queues."""
         self._rng = rng
+        self._spilled = SpilledSessions()
 
     def views(self, regions: Iterable[str], model: str, now: float) -> dict[str, RegionView]:
         """Return the views of `regions`, this region included, for one model."""
@@ -213,7 +215,11 @@ class Router:
         """Select the region; if it is full or unreachable, exclude it and select again."""
         policy, plan = self._config.policy, self._config.plan
         assert policy is not None
-        planned = None if context.tried_regions else self._planned_choice(context, now)
+        session, stays_in = None, ""
+        if len(self._spilled):
+            session = session_key_of(context.request, context.estimate)
+            stays_in = "" if session is None else self._spilled.region_of(session, now)
+        planned = None if context.tried_regions or stays_in else self._planned_choice(context, now)
         if planned is not None:
             # The plan selects this region only while its queue is empty, so that no earlier request is overtaken.
             if planned.region == self.region:
@@ -227,9 +233,15 @@ class Router:
         while True:
             permitted, tried = context.residency.permitted, context.tried_regions
             is_full = tried.get(self.region) is Reason.SATURATED
-            session = session_key_of(context.request, context.estimate) if len(permitted.regions) > 1 else None
-            request = RegionRequest(self.region, context.model, permitted, tried, is_full, session, may_spill)
             views = self.views(permitted.regions, context.model, now)
+            cached_s = 0.0
+            if len(permitted.regions) > 1:
+                session = session_key_of(context.request, context.estimate)
+                if may_spill and views[self.region].expected_wait_s > 0.0:
+                    cached_s = self.local.cached_s(context, now)
+            request = RegionRequest(
+                self.region, context.model, permitted, tried, is_full, session, may_spill, cached_s, stays_in
+            )
             decision = decide(policy, plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
                 return decision
@@ -239,6 +251,8 @@ class Router:
             else:
                 target = self._peers.forward(context, where)
             if isinstance(target, (LocalAttempt, ForwardedAttempt)):
+                if where.spends_credit and session is not None:
+                    self._spilled.spilled(session, where.region, now)
                 return target
             context.tried(where.region, target)
 

@@ -14,7 +14,7 @@ PURPOSE = "prefixes"
 """Purpose for which the region's key authenticates the entries; see `RegionKey`."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
-_Keys = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=2**33)]], msgspec.Meta(max_length=MAX_UNPUBLISHED)]
+_Keys = Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=2**62)]], msgspec.Meta(max_length=MAX_UNPUBLISHED)]
 
 
 class PublishedPrefixes(msgspec.Struct, frozen=True, array_like=True):

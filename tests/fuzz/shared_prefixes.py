@@ -23,7 +23,7 @@ WORDS = (
 
 KEY = RegionKey(RegionKeys(b"k" * KEY_BYTES), "eu", PURPOSE)
 LOADS_KEY = RegionKey(RegionKeys(b"k" * KEY_BYTES), "eu")
-MAX_KEY = 2**33
+MAX_KEY = 2**62
 INDEX_KEYS = 64
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
+from penstock.policy.kinds.models import Cost, CostUnit
 from regional_agent.http.limits import Limits
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, answers, ask, chunk, code, never_responds, streams_forever
-from tests.support.planet import plan
+from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
 from tests.support.wait import until
 
@@ -140,6 +143,68 @@ async def test_a_full_home_spends_a_credit_or_waits_for_one(tmp_path: Path) -> N
         assert (status, headers["x-penstock-region"]) == (200, "us-east")
         assert origin.peers.spent == ["us-east"]
         first.close()
+
+
+async def test_a_spilled_session_stays_while_its_region_grants_credits(tmp_path: Path) -> None:
+    def session(name: str) -> tuple[str]:
+        return (f"X-Session-Id: {name}",)
+
+    async with (
+        engine(answers) as near,
+        engine(answers) as far,
+        engine(answers) as third,
+        running_agent(tmp_path / "far", [far.address], region="us-east") as server,
+        running_agent(tmp_path / "third", [third.address], region="eu-es") as other,
+        running_agent(
+            tmp_path / "origin",
+            [near.address],
+            slots=1,
+            queue=0,
+            peers={"us-east": server.peer, "eu-es": other.peer},
+            credits={"us-east": 1},
+        ) as origin,
+    ):
+        (endpoint,) = origin.endpoints.every()
+        endpoint.take(0, 0)
+        assert (await ask(origin, *session("spilled"))).headers["x-penstock-region"] == "us-east"
+        endpoint.give_back(0, 0)
+        origin.peers.credits = {"us-east": 1, "eu-es": 1}
+        for _ in range(3):
+            assert (await ask(origin, *session("spilled"))).headers["x-penstock-region"] == "us-east"
+            assert (await ask(origin, *session("new"))).headers["x-penstock-region"] == "eu-de"
+        assert origin.peers.spent == ["us-east"] * 4
+        origin.peers.credits = {"eu-es": 1}
+        assert (await ask(origin, *session("spilled"))).headers["x-penstock-region"] == "eu-de"
+
+
+async def test_a_session_with_a_cached_prompt_waits_at_home_if_it_can(tmp_path: Path) -> None:
+    prompt = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "x" * 32_000}]}).encode()
+    async with (
+        engine(answers) as near,
+        engine(answers) as far,
+        running_agent(tmp_path / "far", [far.address], region="us-east") as server,
+        running_agent(tmp_path / "origin", [near.address], slots=1, queue=0, peers={"us-east": server.peer}) as origin,
+    ):
+        known = origin.config.policy.models[MODEL]
+        costly = replace(known, cost=Cost(CostUnit.TOKEN, 0.001, 0.005))
+        origin.config.policy = replace(origin.config.policy, models={MODEL: costly})
+        assert (await ask(origin, body=prompt)).headers["x-penstock-region"] == "eu-de"
+        (endpoint,) = origin.endpoints.every()
+        endpoint.pools[0].service_s = 1.0
+        endpoint.take(0, 0)
+        origin.peers.credits["us-east"] = 1
+        waiting = asyncio.create_task(ask(origin, body=prompt))
+        await until(lambda: origin.waiting() == 1)
+        assert (await ask(origin)).headers["x-penstock-region"] == "us-east", "another session has nothing cached"
+        endpoint.give_back(0, 0)
+        origin.queue.room_appeared()
+        assert (await waiting).headers["x-penstock-region"] == "eu-de"
+        endpoint.take(0, 0)
+        endpoint.pools[0].service_s = 1.0
+        hurried = replace(costly, queueing=replace(costly.queueing, max_wait_s=0.0))
+        origin.config.policy = replace(origin.config.policy, models={MODEL: hurried})
+        assert (await ask(origin, body=prompt)).headers["x-penstock-region"] == "us-east"
+        endpoint.give_back(0, 0)
 
 
 async def test_the_peer_listener_rejects_requests_without_a_signature(tmp_path: Path) -> None:

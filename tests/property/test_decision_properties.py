@@ -88,8 +88,21 @@ def allowed_by_hand(policy: Policy, about: RequestFacts) -> set[str]:
 
 
 @settings(max_examples=examples(600), deadline=None)
-@given(policies, facts, views, arcs, tried, st.sampled_from(NAMES), st.booleans(), st.integers(0, 2**16))
-def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refused, origin, overflow, seed) -> None:
+@given(
+    policies,
+    facts,
+    views,
+    arcs,
+    tried,
+    st.sampled_from(NAMES),
+    st.booleans(),
+    st.integers(0, 2**16),
+    st.sampled_from(("", *NAMES)),
+    st.floats(0, 100),
+)
+def test_no_forbidden_region_is_ever_chosen(
+    policy, about, live, plan_arcs, refused, origin, overflow, seed, stays_in, cached_s
+) -> None:
     permitted = allowed_by_hand(policy, about)
     name = "+".join(sorted(permitted))
     plan = RegionPlan(origin, 1, 1, "digest", 0.0, (ClassPlan("m", name, plan_arcs, ()),))
@@ -98,7 +111,9 @@ def test_no_forbidden_region_is_ever_chosen(policy, about, live, plan_arcs, refu
         assert set(residency.try_regions) <= permitted
         return
     assert set(residency.permitted.regions) == permitted
-    request = RegionRequest(origin, "m", residency.permitted, refused, overflow)
+    request = RegionRequest(
+        origin, "m", residency.permitted, refused, overflow, seed, cached_s=cached_s, stays_in=stays_in
+    )
     decision = decide(policy, plan, residency, request, live, Random(seed))
     if isinstance(decision, Refusal):
         return

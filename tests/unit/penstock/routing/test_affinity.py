@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from penstock.routing.affinity import (
     NOTED_S,
     NOTHING,
     PUBLISHED_AGAIN_S,
+    SESSION_BIT,
     SESSION_GAP_S,
     STORING_S,
     AffinityIndex,
@@ -209,7 +212,42 @@ def test_the_models_of_endpoints_are_those_of_their_last_requests() -> None:
 
 
 def test_keys_of_sessions_differ_from_those_of_all_prefixes() -> None:
-    assert max(keys(SYSTEM * 16)) < 1 << 32 <= session_key("t/m", b"chat-1") < 1 << 33
+    assert not any(key & SESSION_BIT for key in keys(SYSTEM * 16))
+    assert session_key("t/m", b"chat-1") & SESSION_BIT
+    assert max(session_key(f"tenant-{number}/m", b"chat-1") for number in range(1000)) < 1 << 62
+
+
+def forged(scope: str, wanted: int) -> str:
+    """A prompt of one block whose checksum, within a scope, has the bits of `wanted`, as a tenant can write it."""
+    beginning, states = b"x" * (BLOCK_BYTES - 4), {}
+    # The checksum is linear in its last four bytes: each bit of them flips the same bits of the checksum.
+    zero = crc32(beginning + bytes(4), crc32(scope.encode()))
+    for bit in range(32):
+        flips = crc32(beginning + (1 << bit).to_bytes(4, "little"), crc32(scope.encode())) ^ zero
+        chosen = 1 << bit
+        while flips and (top := flips.bit_length()) in states:
+            flips, chosen = flips ^ states[top][0], chosen ^ states[top][1]
+        states[flips.bit_length()] = (flips, chosen)
+    left, last = zero ^ wanted, 0
+    while left:
+        flips, chosen = states[left.bit_length()]
+        left, last = left ^ flips, last ^ chosen
+    return (beginning + last.to_bytes(4, "little")).decode("latin-1")
+
+
+def test_a_tenant_that_forges_checksums_reaches_no_key_of_another_tenant() -> None:
+    index, theirs = AffinityIndex(), keys(SYSTEM, "victim/m")
+    prompt = forged("attacker/m", theirs[0] & 0xFFFFFFFF).encode("latin-1")
+    ours = prefix_keys("attacker/m", memoryview(prompt))
+    assert ours[0] & 0xFFFFFFFF == theirs[0] & 0xFFFFFFFF, "the checksums collide"
+    index.sent("a", theirs, None, "m", 0.0)
+    assert index.held(ours, None, 1.0) is NOTHING, "the attacker learns nothing of the prompts of others"
+    index.sent("b", ours, None, "m", 1.0)
+    assert index.held(theirs, None, 2.0).blocks == {"a": len(theirs)}, "and sends their requests nowhere"
+
+
+def test_one_session_name_of_two_tenants_has_two_keys() -> None:
+    assert len({session_key(f"{tenant}/{model}", b"1") for tenant in "ab" for model in "mn"}) == 4
 
 
 class Unstored:
