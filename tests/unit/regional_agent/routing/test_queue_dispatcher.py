@@ -76,6 +76,7 @@ class Here:
             deadline_at=self.clock.now + 600,
             attempts=attempts,
             rests_until=0.0,
+            object_location=None,
             queued_s=0.0,
             max_wait_s=DEFAULT_MAX_WAIT_S,
             route_context=None,
