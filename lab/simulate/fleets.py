@@ -113,6 +113,8 @@ class ChatFleet:
         """
         self.kinds = _each(kinds)
         self.cost = cost
+        self.prefill_tokens = 0
+        """Prompt tokens that the engines have computed: those that no prefix cache contained."""
         self._limits_tell = exact_limits
         self._engines = [SimulatedEngine(clock, model, kind.accelerator, kind.max_num_seqs) for kind in self.kinds]
 
@@ -142,7 +144,12 @@ class ChatFleet:
     def submit(self, index: int, request: TraceRequest, on_first: Action, on_end: Action) -> None:
         """As `EngineFleet.submit`."""
         sequence = EngineSequence(request.prompt_tokens, max(1, request.output_tokens), request.prefix_blocks)
-        self._engines[index].submit(sequence, on_first, on_end)
+
+        def end() -> None:
+            self.prefill_tokens += sequence.prompt_tokens - sequence.cached_tokens
+            on_end()
+
+        self._engines[index].submit(sequence, on_first, end)
 
     def report(self, index: int) -> EngineReport:
         """As `EngineFleet.report`."""

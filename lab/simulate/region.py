@@ -25,6 +25,8 @@ class Served(msgspec.Struct, Generic[Request]):
     end_s: float | None = None
     sent_at: float | None = None
     """Time (s) at which an agent sent the request to an engine."""
+    on_end: Callable[[], None] | None = None
+    """Called at the end of the response."""
     is_long: bool = False
     """Whether the agent that received the request estimates that its prompt is long."""
 
@@ -97,9 +99,9 @@ class Region(Generic[Request]):
         while self._unanswered:
             self.clock.step()
 
-    def arrive(self, request: Request) -> Served[Request]:
-        """Send a request to a random agent. The caller advances the clock."""
-        served = Served(request)
+    def arrive(self, request: Request, on_end: Callable[[], None] | None = None) -> Served[Request]:
+        """Send a request to a random agent. The caller advances the clock; `on_end` reports the end of the response."""
+        served = Served(request, on_end=on_end)
         self._unanswered += 1
         self._arrive(self._rng.choice(self._agents), served)
         return served
@@ -137,6 +139,8 @@ class Region(Generic[Request]):
             self._latencies[index].observe(at_start, clock.now - began_at)
             if on_end is not None:
                 on_end()
+            if served.on_end is not None:
+                served.on_end()
 
         self.fleet.submit(index, served.request, first, end)
 

@@ -51,6 +51,8 @@ class Scale(msgspec.Struct, frozen=True):
     """Duration (s) of arrivals in scenarios with several tenants."""
     tenant_seeds: int = 1
     """Number of seeds of these scenarios, whose runs are long."""
+    sessions: int = 1
+    """Agent sessions of each origin."""
 
 
 Measures = dict[str, float]

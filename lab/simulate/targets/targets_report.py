@@ -15,13 +15,14 @@ from lab.simulate.targets.frontier import FRONTIER_SCENARIOS, FrontierPoint, fro
 from lab.simulate.targets.global_targets import GLOBAL_SCENARIOS, global_targets
 from lab.simulate.targets.image_targets import IMAGE_SCENARIOS, image_targets
 from lab.simulate.targets.scenarios import Measures, Scale, Scenario
+from lab.simulate.targets.session_targets import SESSION_SCENARIOS, session_targets
 from lab.simulate.targets.tenant_targets import TENANT_SCENARIOS, tenant_targets
 
 FIRST_SEED = 2026
 
 
-SMALL = Scale(seeds=10, image_jobs=2500, chat_s=30.0, step_s=40.0, tenant_s=42.0, tenant_seeds=4)
-FULL = Scale(seeds=20, image_jobs=10_000, chat_s=120.0, step_s=120.0, tenant_s=60.0, tenant_seeds=20)
+SMALL = Scale(seeds=10, image_jobs=2500, chat_s=30.0, step_s=40.0, tenant_s=42.0, tenant_seeds=4, sessions=12)
+FULL = Scale(seeds=20, image_jobs=10_000, chat_s=120.0, step_s=120.0, tenant_s=60.0, tenant_seeds=20, sessions=12)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -47,6 +48,7 @@ def simulate(scale: Scale, processes: int) -> Report:
         *GLOBAL_SCENARIOS,
         *FRONTIER_SCENARIOS,
         *TENANT_SCENARIOS,
+        *SESSION_SCENARIOS,
     )
     tasks = [
         (scenario, contender, seed)
@@ -59,7 +61,13 @@ def simulate(scale: Scale, processes: int) -> Report:
     runs: dict[str, dict[str, list[Measures]]] = {}
     for (scenario, contender, _), measures in zip(tasks, _all(tasks, scale, processes), strict=True):
         runs.setdefault(scenario.name, {}).setdefault(contender, []).append(measures)
-    targets = [*chat_targets(runs), *image_targets(runs), *global_targets(runs), *tenant_targets(runs)]
+    targets = [
+        *chat_targets(runs),
+        *image_targets(runs),
+        *global_targets(runs),
+        *tenant_targets(runs),
+        *session_targets(runs),
+    ]
     return Report(scale, targets, frontier(runs), runs)
 
 
