@@ -177,6 +177,27 @@ async def test_a_spilled_session_stays_while_its_region_grants_credits(tmp_path:
         assert (await ask(origin, *session("spilled"))).headers["x-penstock-region"] == "eu-de"
 
 
+@pytest.mark.parametrize("size_bytes", [300, 8_000, 65_536])
+async def test_a_session_name_of_any_size_has_one_home_or_is_refused(tmp_path: Path, size_bytes: int) -> None:
+    shared = plan("eu-de", "eu-de+eu-es+us-east", eu_de=0.5, eu_es=0.5)
+    async with (
+        engine(answers) as near,
+        engine(answers) as far,
+        running_agent(tmp_path / "far", [far.address], region="eu-es") as server,
+        running_agent(tmp_path / "origin", [near.address], plan=shared, peers={"eu-es": server.peer}) as origin,
+    ):
+        name = "s" * size_bytes
+        in_body = json.dumps({"model": MODEL, "messages": [], "prompt_cache_key": name}).encode()[: 2**16 - 1]
+        in_body = in_body if in_body.endswith(b"}") else in_body[: 2**16 - 4] + b'"}'
+        answered = [await ask(origin, body=in_body) for _ in range(6)]
+        assert {(each.status, each.headers["x-penstock-region"]) for each in answered} == {
+            (200, answered[0].headers["x-penstock-region"])
+        }
+        in_header = [await ask(origin, f"X-Session-Id: {name}") for _ in range(6)]
+        assert {each.status for each in in_header} == {200 if size_bytes < 16_000 else 431}
+        assert len({each.headers.get("x-penstock-region") for each in in_header}) == 1
+
+
 async def test_a_session_with_a_cached_prompt_waits_at_home_if_it_can(tmp_path: Path) -> None:
     prompt = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "x" * 32_000}]}).encode()
     async with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from zlib import crc32
 
 from hypothesis import given
@@ -105,6 +106,21 @@ def test_another_agent_holds_what_was_published_to_it_and_nothing_twice() -> Non
     assert receiver.take_unpublished() == index.take_unpublished() == {}
     index.sent("a", prompt, None, "m", 4.0 + PUBLISHED_AGAIN_S)
     assert index.take_unpublished() == {"a": prompt}
+
+
+def test_any_number_of_session_names_takes_the_memory_of_the_index() -> None:
+    index, sizes_bytes = AffinityIndex(most=2_000), []
+    index.publishes = True
+    tracemalloc.start()
+    try:
+        for number in range(60_000):
+            index.sent("gpu-0", [], session_key("t/m", b"%d" % number), "m", float(number))
+            if number % 20_000 == 19_999:
+                sizes_bytes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert len(index) == 2_000
+    assert max(sizes_bytes) < 1.05 * min(sizes_bytes)
 
 
 def test_what_waits_to_be_published_is_bounded() -> None:

@@ -79,6 +79,18 @@ def test_a_conversations_next_turn_begins_with_the_same_keys() -> None:
     assert estimate(TOKENS, messages=prompt("short")).prefix == []
 
 
+@pytest.mark.parametrize("name", ["x" * 65_536, "ü" * 65_536, "\ud800 \x00" * 20_000, '"\\' * 30_000])
+def test_a_session_name_of_64_kilobytes_counts_by_its_beginning(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        name = name.replace("\ud800", "?")
+    long = estimate(TOKENS, prompt_cache_key=name)
+    assert long.session == estimate(TOKENS, prompt_cache_key=name + "end").session
+    assert long.session != estimate(TOKENS, prompt_cache_key="y" + name).session
+    assert estimate(TOKENS, header=name.encode()).session == estimate(TOKENS, header=name.encode() + b"end").session
+
+
 def test_a_session_is_named_by_header_or_cache_key_or_user() -> None:
     by_header = estimate(TOKENS, header=b"s1", prompt_cache_key="k", user="u").session
     assert by_header == estimate(TOKENS, header=b"s1").session
