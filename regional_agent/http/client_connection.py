@@ -11,6 +11,7 @@ import asyncio
 from typing import Protocol, cast
 
 from penstock.routing.reasons import Refusal
+from regional_agent.http.body_limits import DISPLACED, HeadAcceptance
 from regional_agent.http.client_transport import ClientTransport
 from regional_agent.http.listener_state import ListenerState
 from regional_agent.http.messages import Request, complete_response
@@ -19,7 +20,7 @@ from regional_agent.http.protocol.received import PartReceived, RequestRefused
 from regional_agent.http.protocol.request_parser import RequestParser
 from regional_agent.http.protocol.request_sequencer import RequestSequencer
 from regional_agent.http.request_handler import Handler, TunnelReceiver
-from regional_agent.http.request_intake import DISPLACED, HeadAcceptance, RequestIntake
+from regional_agent.http.request_intake import RequestIntake
 
 
 class Application(HeadAcceptance, Protocol):

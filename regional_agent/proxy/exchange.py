@@ -14,7 +14,6 @@ from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.attempt_sink import AttemptOwner, AttemptSink
-from regional_agent.proxy.error_responses import error_format_of, refusal_response
 from regional_agent.proxy.exchange_state import (
     AWAITING,
     CONNECTING,
@@ -29,7 +28,7 @@ from regional_agent.proxy.exchange_state import (
 )
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.rate_limit_headers import rate_limit_lines
+from regional_agent.proxy.request_end import end_request, refusal_of_context
 from regional_agent.proxy.retries import refuse_retry
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection
@@ -38,7 +37,6 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
 from regional_agent.routing.queue_dispatcher import QueueEntry
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
-from regional_agent.tenants.settlement import settle
 
 _SELECTION: Final = SpanEvent.SELECTION
 _QUEUE: Final = SpanEvent.QUEUE
@@ -291,10 +289,7 @@ class Exchange(AttemptOwner):
         if response is not None:
             self._cut(response.not_moved(refusal))
             return
-        error_format = error_format_of(context.request)
-        status, lines, body = refusal_response(refusal, proxy.rng, error_format, context.request_id)
-        if context.reservation is not None:
-            lines.append(rate_limit_lines(context.reservation.budgets, error_format))
+        status, lines, body = refusal_of_context(proxy, context, refusal)
         if outcome is None:
             outcome = outcome_of_refusal(refusal.reason, own_deadline=context.own_deadline)
         self._settle(outcome, refusal.reason.value, status, len(body))
@@ -323,19 +318,7 @@ class Exchange(AttemptOwner):
             response.settle(account)
             if outcome is _OK and response.is_measured:
                 service_s = now - self._target.sent_at
-        # All resources are released before the outcome is recorded, so that a failed recording cannot leak a slot.
-        try:
-            if self._queue_entry is not None:
-                context.queued_s += now - self._queue_entry.since
-                proxy.router.queue.leave(self._queue_entry)
-        finally:
-            try:
-                if sink.attempt is not None:
-                    sink.attempt.settle(now, service_s, account.measured_usage if outcome is _OK else None)
-            finally:
-                if context.reservation is not None:
-                    settle(proxy.router.requests.authorization.budgets, context, sink.attempt, account)
-        proxy.recorder.record(context, sink.attempt, account)
+        end_request(proxy, context, sink.attempt, self._queue_entry, account, service_s)
         if outcome is _OK and sink.lacking is not None and sink.lacking is not sink.attempt:
             sink.lacking.charge_missing_model()
         if outcome is _REVOKED:

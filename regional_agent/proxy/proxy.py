@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections import Counter
 from random import Random
+from typing import Final
 
 import structlog
 
 from penstock.admission.retry_budget import RetryBudget
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.usage_request import UsageRequests
-from penstock.routes.timeouts import TimeLimits
+from penstock.routes.timeouts import NO_TIMEOUTS, TimeLimits, time_limits
 from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
@@ -22,6 +23,9 @@ from regional_agent.proxy.timer_wheel import SLOT_S, TimerWheel
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.router import Router
 from regional_agent.upstream.upstream_pool import UpstreamPools
+
+DECISIONS_PER_SAMPLE: Final = 32
+"""Number of requests for each measured decision time."""
 
 log = structlog.get_logger()
 
@@ -72,7 +76,7 @@ class Proxy:
         """The exchanges in progress."""
         if recorder.ledger is not None:
             recorder.ledger.open_requests = self._open_requests
-        self.until_measured = 1
+        self._until_measured = 1
         """Number of requests until the next measurement of a decision time; the first request is measured."""
         self._enforcer = PolicyEnforcer(router.reauthorization, self.active)
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,6 +92,34 @@ class Proxy:
         """Stop what `start` started. Exchanges in progress end with their client connections."""
         for task in self._tasks:
             task.cancel()
+
+    def begin(self, exchange: ActiveExchange, context: RequestContext, *, trusted: bool) -> None:
+        """Count an authorized request as in progress, start its trace, and enforce its deadline.
+
+        Args:
+            trusted: whether the sender is a trusted proxy.
+        """
+        tracer = self.recorder.tracer
+        if tracer is not None:
+            tracer.begin(context, trusted=trusted, now=self.clock())
+        self.active.add(exchange)
+        self.retry_budget.request(context.received_at)
+
+    def decided(self, context: RequestContext) -> None:
+        """Measure the time of one of DECISIONS_PER_SAMPLE first selections of a target."""
+        self._until_measured -= 1
+        if not self._until_measured:
+            self._until_measured = DECISIONS_PER_SAMPLE
+            self.metrics.decided(self.clock() - context.received_at)
+
+    def time_limits_of(self, context: RequestContext) -> TimeLimits:
+        """Return the time limits of a request, by its model, its route and the agent."""
+        model, route = context.policy.models.get(context.model), context.request.route
+        return time_limits(
+            model.timeouts if model is not None else NO_TIMEOUTS,
+            route.timeouts if route is not None else NO_TIMEOUTS,
+            self.time_limits,
+        )
 
     def shut_down(self) -> int:
         """End the exchanges in progress because the agent stops; returns how many."""

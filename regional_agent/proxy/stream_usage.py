@@ -28,15 +28,19 @@ class StreamUsage:
         self.continuable: ContinuableRequest | None = None
         """Set if the response may be a stream that another target could continue."""
 
-    def ask(self, proxy: Proxy, context: RequestContext, now: float) -> None:
-        """Change the body of the request, unless it is changed. Called before each selection, at `now` (s)."""
+    def ask(self, proxy: Proxy, context: RequestContext, now: float, *, may_continue: bool = True) -> None:
+        """Change the body of the request, unless it is changed. Called before each selection, at `now` (s).
+
+        Args:
+            may_continue: whether the caller could send the rest of the stream to another target.
+        """
         # A body with the flag of the agent, which a fallback model receives too, does not state what the client wants.
         if self.continuable is not None or self._flag is not None:
             return
         request = context.request
         if not request.whole or request.body_dropped or request.http_1_0:
             return
-        if opted_in(context.policy, context.model) and context.route_context is None:
+        if may_continue and opted_in(context.policy, context.model) and context.route_context is None:
             continuable = continuable_request(request.path, request.body)
             if not isinstance(continuable, str):
                 self.continuable = continuable

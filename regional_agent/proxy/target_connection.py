@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from penstock.routes.timeouts import NO_TIMEOUTS, TimeLimits, time_limits
+from penstock.routes.timeouts import TimeLimits
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.upstream_request import client_lines
@@ -187,13 +187,7 @@ class TargetConnection:
     def time_limits(self) -> TimeLimits:
         """The time limits of the request, by its model, its route and the agent."""
         if self._time_limits is None:
-            context, route = self._context, self._request.route
-            model = context.policy.models.get(context.model)
-            self._time_limits = time_limits(
-                model.timeouts if model is not None else NO_TIMEOUTS,
-                route.timeouts if route is not None else NO_TIMEOUTS,
-                self._proxy.time_limits,
-            )
+            self._time_limits = self._proxy.time_limits_of(self._context)
         return self._time_limits
 
     @property

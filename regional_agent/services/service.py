@@ -31,9 +31,6 @@ LEDGER_FULL: Final = Refusal(
     Reason.LEDGER_FULL, "the ledger of this agent has no room for the record of the request", retry_after_s=MIN_RETRY_S
 )
 
-DECISIONS_PER_SAMPLE: Final = 32
-"""Number of requests for each measured decision time."""
-
 
 class Service(Application):
     """Behaviour common to the services: rejections."""
@@ -119,22 +116,15 @@ class RoutedService(Service):
     def _proxy_request(self, connection: ClientConnection, context: RequestContext) -> Exchange:
         """Start the exchange of a request."""
         proxy = self._proxy
-        tracer = proxy.recorder.tracer
-        if tracer is not None:
-            tracer.begin(context, trusted=connection.trusted, now=proxy.clock())
         exchange = Exchange(proxy, connection, context)
-        proxy.active.add(exchange)
-        proxy.retry_budget.request(context.received_at)
+        proxy.begin(exchange, context, trusted=connection.trusted)
         try:
             exchange.select(context.received_at)
         except BaseException:
             # The client connection closes without the exchange as its handler, so it must be ended here.
             exchange.on_client_gone()
             raise
-        proxy.until_measured -= 1
-        if not proxy.until_measured:
-            proxy.until_measured = DECISIONS_PER_SAMPLE
-            proxy.metrics.decided(proxy.clock() - context.received_at)
+        proxy.decided(context)
         return exchange
 
     def refuse_route(self, request: Request) -> Refusal | None:

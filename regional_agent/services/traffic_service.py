@@ -74,7 +74,7 @@ class TrafficService(RoutedService):
     def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Exchange | None:
         """Handle a request whose objects have been looked up; `refusal` if it is refused."""
         if refusal is None:
-            context = self._context(request, connection)
+            context = self.read(request, connection.peer_ip)
             if isinstance(context, RequestContext):
                 return self._proxy_request(connection, context)
             refusal = context
@@ -144,7 +144,12 @@ class TrafficService(RoutedService):
             return self._is_job(request)
         return can_start_early(request)
 
-    def _context(self, request: Request, connection: ClientConnection) -> RequestContext | Refusal:
+    def read(self, request: Request, peer_ip: str) -> RequestContext | Refusal:
+        """Return the context of a request whose route is set, or its refusal.
+
+        Args:
+            peer_ip: the address of the TCP peer.
+        """
         policy = self._config.policy
         if policy is None:
             return NO_POLICY
@@ -163,7 +168,7 @@ class TrafficService(RoutedService):
                 )
         now = self._proxy.clock()
         agent_timeout_s = self._proxy.limits.request_timeout_s
-        context = self._reader.read(policy, request, connection.peer_ip, now, options.timeout_s, agent_timeout_s)
+        context = self._reader.read(policy, request, peer_ip, now, options.timeout_s, agent_timeout_s)
         if options is not NO_OPTIONS and not isinstance(context, Refusal):
             options.apply(context)
         return context

@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
+from penstock.accounts.outcome_rules import Outcome, outcome_of_error, outcome_of_status
+from penstock.answers.answer_errors import AnswerError
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_UNDECIDED_BYTES, AnswerParser
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import Route, StreamKind
 from regional_agent.http.headers.header_rules import NO_BODY_STATUSES
 from regional_agent.proxy.error_formats import EVENT_STREAM_TYPE, NDJSON_TYPES
+from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.response_head import ResponseHead
 
 HOLD_S: Final = 1.0
@@ -27,6 +30,7 @@ _UNREAD: Final = -1
 _UNSTATED: Final = -2
 """A Content-Type that does not tell events from a JSON text: none, text of any type, or any bytes."""
 
+_OK: Final = Outcome.OK
 _SSE_KIND: Final = StreamKind.SSE
 _LINES_KIND: Final = StreamKind.NDJSON
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
@@ -95,6 +99,21 @@ class AnswerIntake:
         # Some engines report the usage before the first token too. The last report counts if it states the output.
         is_last = complete and usage is not None and (usage.answer_tokens > 0 or parser.delivered == 0)
         account.use_tokens(estimate, usage, delivered, is_final=is_last or parser.usage_is_final)
+
+
+def outcome_of_answer(attempt: Attempt, status: int, error: AnswerError | None, *, is_cut: bool) -> Outcome:
+    """Return the outcome of a whole response; charges the endpoint of `attempt` for an error in it, or a cut answer.
+
+    Args:
+        is_cut: whether the answer is incomplete although the response has ended.
+    """
+    if error is None and is_cut and status < 400:
+        attempt.failed(Outcome.ENGINE_CUT)
+        return Outcome.ENGINE_CUT
+    if error is None:
+        return _OK if status < 400 else outcome_of_status(status)
+    attempt.erred(error)
+    return outcome_of_error(error)
 
 
 def intake_of(

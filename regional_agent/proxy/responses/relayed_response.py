@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome, outcome_of_error, outcome_of_failure, outcome_of_status
+from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
 from penstock.answers.answer_errors import AnswerError
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object
 from regional_agent.proxy.error_responses import error_format_of
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.responses.answer_intake import AnswerIntake
+from regional_agent.proxy.responses.answer_intake import AnswerIntake, outcome_of_answer
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import REASONS, Attempt
@@ -200,13 +200,7 @@ class RelayedResponse:
 
     def outcome_with(self, error: AnswerError | None, *, is_cut: bool = False) -> Outcome:
         """The outcome of a whole response; charges the endpoint for an error in it, and for an answer that it cut."""
-        if error is None and is_cut and self.writer.status < 400:
-            self.attempt.failed(Outcome.ENGINE_CUT)
-            return Outcome.ENGINE_CUT
-        if error is None:
-            return _OK if self.writer.status < 400 else outcome_of_status(self.writer.status)
-        self.attempt.erred(error)
-        return outcome_of_error(error)
+        return outcome_of_answer(self.attempt, self.writer.status, error, is_cut=is_cut)
 
     def outcome_of(self, failure: Refusal) -> Outcome:
         """The outcome of a response that failed."""

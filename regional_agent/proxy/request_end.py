@@ -1,0 +1,60 @@
+"""The end of an authorized request: its refusal, and the release of what it holds with the record of its account."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.accounts.account import Account
+from penstock.accounts.outcome_rules import Outcome
+from penstock.routing.reasons import Refusal
+from regional_agent.proxy.error_responses import error_format_of, refusal_response
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.rate_limit_headers import rate_limit_lines
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.queue_dispatcher import QueueEntry
+from regional_agent.tenants.settlement import settle
+
+_OK: Final = Outcome.OK
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+
+
+def refusal_of_context(proxy: Proxy, context: RequestContext, refusal: Refusal) -> tuple[int, list[bytes], bytes]:
+    """Return status, header lines and body of the refusal of an authorized request, in the error format of its API."""
+    error_format = error_format_of(context.request)
+    status, lines, body = refusal_response(refusal, proxy.rng, error_format, context.request_id)
+    if context.reservation is not None:
+        lines.append(rate_limit_lines(context.reservation.budgets, error_format))
+    return status, lines, body
+
+
+def end_request(
+    proxy: Proxy,
+    context: RequestContext,
+    attempt: Attempt | None,
+    queue_entry: QueueEntry | None,
+    account: Account,
+    service_s: float | None,
+) -> None:
+    """Release everything that a request holds, and record its account. Called exactly once per request.
+
+    All resources are released before the outcome is recorded, so that a failed recording cannot leak a slot.
+
+    Args:
+        attempt: the last attempt; None if no target has the request.
+        queue_entry: the place in the admission queue, if the request waits there.
+        service_s: service time (s) of a complete response of `attempt`; None for any other outcome.
+    """
+    now = account.ended_at
+    try:
+        if queue_entry is not None:
+            context.queued_s += now - queue_entry.since
+            proxy.router.queue.leave(queue_entry)
+    finally:
+        try:
+            if attempt is not None:
+                attempt.settle(now, service_s, account.measured_usage if account.outcome is _OK else None)
+        finally:
+            if context.reservation is not None:
+                settle(proxy.router.requests.authorization.budgets, context, attempt, account)
+    proxy.recorder.record(context, attempt, account)
