@@ -49,6 +49,7 @@ AGENT: Mapping[str, Any] = {
     "traffic_listen": "0.0.0.0:8080",
     "peer_listen": "10.1.0.5:8081",
     "admin_listen": "10.1.0.5:8082",
+    "picker_listen": "10.1.0.5:9002",
     "admin_certificate_file": "/etc/penstock/admin/tls.crt",
     "admin_key_file": "/etc/penstock/admin/tls.key",
     "admin_api_keys_file": "/etc/penstock/admin-keys.yaml",

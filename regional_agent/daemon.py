@@ -20,28 +20,32 @@ from adapters.configuration.setting_values import fleet_binding
 from adapters.configuration.settings_loader import BadSettings
 from adapters.descriptor_limit import raise_descriptor_limit
 from adapters.files.certificate_expiry import CertificateExpiry
-from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, IdentityFiles, load_region_keys
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, IdentityFiles, load_region_keys
 from adapters.files.secret_reload import SecretFile
 from adapters.files.watched_files import Watched, keep_checking
 from adapters.logs import print_line
 from adapters.loop_errors import report_loop_error
-from adapters.loopback import is_loopback
 from adapters.service_manager import ServiceManager
 from adapters.tls_contexts import ClientTls, ServerTls
 from penstock.policy.policy import Policy
 from penstock.routes.timeouts import longest_total_s
 from penstock.wire.identity import ProcessRole
 from penstock.wire.session import Sessions
+from regional_agent.agent_tls import AgentTls
 from regional_agent.background_tasks import keep_running
 from regional_agent.config.file_descriptors import shares_of
 from regional_agent.config.settings import PREFIX, AgentSettings
+from regional_agent.http.body_limits import BodyLimits
 from regional_agent.http.client_connection import Application
-from regional_agent.http.drain import drain_all
+from regional_agent.http.drain import Drainable, drain_all
 from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import is_served
 from regional_agent.http.listener import Listener
 from regional_agent.jobs.agent_jobs import AgentJobs
 from regional_agent.peers.server_certificates import AgentCertificateCheck, ControlPlaneCertificateCheck
+from regional_agent.picker.conversation import PickerParts
+from regional_agent.picker.picker_server import PickerServer
+from regional_agent.picker.picker_tls import PickerTls
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
@@ -185,6 +189,11 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
             readiness=readiness,
         )
         metrics.connections.listeners = {name: listener.counts for name, listener in listeners.items()}
+        served: list[Drainable] = [listeners["traffic"], listeners["peer"]]
+        if settings.picker_listen is not None:
+            picker, address = await _start_picker(settings, proxy, traffic, listeners["traffic"], tls.picker, readiness)
+            served.append(picker)
+            urls["picker"] = f"{'grpc' if tls.picker is None else 'grpcs'}://{address}"
         _freeze_garbage_collector()
         await runtime.announce(peer_url=urls["peer"], admin_url=_reachable(urls["admin"], settings.advertise_peer_url))
         print_line(msgspec.json.encode({"agent": settings.name, "region": settings.region, **urls}).decode())
@@ -199,7 +208,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         await service_manager.stopping(grace_s + CLOSE_S)
         await runtime.withdraw()
         await jobs.stop()
-        cut = await drain_all([listeners["traffic"], listeners["peer"]], grace_s, proxy.shut_down, hurry)
+        cut = await drain_all(served, grace_s, proxy.shut_down, hurry)
         listeners["admin"].stop_accepting()
         await listeners["admin"].drain(0.0)
         for task in background:
@@ -279,6 +288,42 @@ async def _open_listeners(
     return listeners, urls
 
 
+async def _start_picker(
+    settings: AgentSettings,
+    proxy: Proxy,
+    traffic: TrafficService,
+    listener: Listener,
+    tls: PickerTls | None,
+    readiness: Readiness,
+) -> tuple[PickerServer, Address]:
+    """Start the endpoint picker, whose requests share the memory of `listener`; returns its address, too.
+
+    Raises:
+        BadSettings: the address cannot be bound.
+    """
+    state, listen = listener.state, settings.picker_listen
+    assert listen is not None
+    body_limits = BodyLimits(state.limits, state.bodies, traffic)
+    parts = PickerParts(
+        proxy,
+        traffic,
+        state.limits,
+        state.bodies,
+        body_limits,
+        state.to_upstream,
+        state.location_header,
+        state.trusts,
+        settings.picker_forwards,
+    )
+    server = PickerServer(parts, readiness.not_ready_reason, tls.credentials() if tls is not None else None)
+    try:
+        return server, await server.start(listen)
+    except OSError as error:
+        raise BadSettings(
+            f"{PREFIX}PICKER_LISTEN: cannot listen on {listen}: {error.strerror}; choose another address or port"
+        ) from None
+
+
 def _reachable(admin_url: str, peer_url: str | None) -> str:
     """Return the URL of the admin listener, with the host of `peer_url` (if set) in place of a wildcard address."""
     scheme, _, address = admin_url.partition("://")
@@ -329,57 +374,6 @@ def _freeze_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS_PER_COLLECTION)
-
-
-class AgentTls:
-    """The TLS contexts of all listeners and connection pools."""
-
-    def __init__(self, settings: AgentSettings) -> None:
-        own = settings.identity_dir
-        certificate, key, authorities = own / CERTIFICATE, own / PRIVATE_KEY, own / AUTHORITIES
-        self.traffic = _traffic_tls(settings)
-        self.peer = None if "peers" in settings.allow_plaintext else ServerTls(certificate, key, authorities)
-        self.admin = _admin_tls(settings)
-        self.to_upstreams = ClientTls(settings.upstream_ca_file, further_ca=authorities)
-        self.to_control_planes = ClientTls(settings.upstream_ca_file, certificate, key, further_ca=authorities)
-        self.to_peers = ClientTls(authorities, certificate, key, check_hostname=False)
-        redis_pair = settings.redis_certificate_file, settings.redis_key_file
-        if redis_pair == (None, None):
-            redis_pair = certificate, key
-        further_ca = authorities if settings.redis_ca_file is None else None
-        self.to_redis = ClientTls(settings.redis_ca_file, *redis_pair, further_ca=further_ca, alpn=())
-        parts = (
-            self.traffic,
-            self.peer,
-            self.admin,
-            self.to_upstreams,
-            self.to_control_planes,
-            self.to_peers,
-            self.to_redis,
-        )
-        self.files = [part.files for part in parts if part is not None]
-
-
-def _traffic_tls(settings: AgentSettings) -> ServerTls | None:
-    certificate, key = settings.traffic_certificate_file, settings.traffic_key_file
-    if certificate is None or key is None:
-        return None
-    return ServerTls(certificate, key, settings.traffic_client_ca_file)
-
-
-def _admin_tls(settings: AgentSettings) -> ServerTls | None:
-    """Return the TLS files of the admin listener; None if it serves plain HTTP.
-
-    Without a configured certificate, and unless client certificates are required, the listener serves plain HTTP on a
-    loopback address or if `allow_plaintext` has `admin`.
-    """
-    certificate, key, own = settings.admin_certificate_file, settings.admin_key_file, settings.identity_dir
-    if certificate is None or key is None:
-        may_be_plain = is_loopback(settings.admin_listen.host) or "admin" in settings.allow_plaintext
-        if may_be_plain and not settings.admin_require_certificate:
-            return None
-        certificate, key = own / CERTIFICATE, own / PRIVATE_KEY
-    return ServerTls(certificate, key, own / AUTHORITIES, require_client=settings.admin_require_certificate)
 
 
 def _span_exporter(settings: AgentSettings, metrics: AgentMetrics, tls: ClientTls, rng: Random) -> SpanExporter | None:

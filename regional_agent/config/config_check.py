@@ -15,9 +15,9 @@ from adapters.files.secret_file import read_secret
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.tls_contexts import ClientTls
 from penstock.wire.identity import ProcessRole
+from regional_agent.agent_tls import AgentTls
 from regional_agent.config.settings import AgentSettings
 from regional_agent.config.settings_parts import tls_to_etcd
-from regional_agent.daemon import AgentTls
 from regional_agent.endpoints.endpoint_file import parse_endpoints, read_endpoint_file
 from regional_agent.endpoints.endpoint_registration import load_tokens
 from regional_agent.workers.worker_settings import worker_settings

@@ -108,7 +108,7 @@ def _without_path(value: str) -> str:
 Listen = Annotated[Address, BeforeValidator(_address)]
 Name = Annotated[str, AfterValidator(named)]
 HttpUrl = Annotated[str, BeforeValidator(_http_url)]
-PlaintextLink = Literal["admin", "control-planes", "etcd", "otlp", "peers", "redis"]
+PlaintextLink = Literal["admin", "control-planes", "etcd", "otlp", "peers", "picker", "redis"]
 Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
 
@@ -151,8 +151,16 @@ class AgentSettings(BaseModel):
     allow_plaintext: Annotated[frozenset[PlaintextLink], BeforeValidator(listed)] = frozenset()
     """Links that may be unencrypted, comma-separated: `admin` (requests to the admin listener),
     `control-planes` (reports), `etcd`, `otlp` (spans), `peers` (requests between regions, on loopback addresses too),
-    `redis`. Set it only where the network encrypts all traffic, such as a service mesh or WireGuard. Logged as a
-    warning."""
+    `picker` (Envoy's requests to the endpoint picker), `redis`. Set it only where the network encrypts all traffic,
+    such as a service mesh or WireGuard. Logged as a warning."""
+    picker_listen: Listen | None = None
+    """host:port of the endpoint picker: Envoy's External Processing API (gRPC), by which Envoy asks for the endpoint of
+    each request. On an address other than loopback it serves TLS with the certificate of this agent, and requires a
+    client certificate of the fleet's authority, unless `allow_plaintext` has `picker`. Envoy's address belongs into
+    `trusted_proxies`. The workers of a host share the port. Default: no endpoint picker."""
+    picker_forwards: bool = False
+    """Whether Envoy has a route to the agents of other regions, for requests with the header `x-penstock-route`
+    (docs/envoy.md). If not, requests that reach this agent through Envoy stay in its region."""
     advertise_admin_url: HttpUrl | None = None
     """URL at which operators reach the admin listener. Default: the address of `admin_listen`, on a wildcard address
     with the host of `advertise_peer_url`."""

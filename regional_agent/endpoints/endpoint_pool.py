@@ -49,6 +49,10 @@ class EndpointPool(PoolAccount[Endpoint]):
         """Return the names of the endpoints that have no adapter of this name."""
         return frozenset(endpoint.name for endpoint in self.endpoints if not endpoint.has_adapter(name))
 
+    def outside(self, subset: frozenset[str]) -> frozenset[str]:
+        """Return the names of the endpoints whose address is none of `subset`, which has `ip:port`."""
+        return frozenset(endpoint.name for endpoint in self.endpoints if str(endpoint.address) not in subset)
+
     def unable_to_extend(self) -> frozenset[str]:
         """Return the names of the endpoints whose kind of engine cannot extend a text, or is unknown."""
         return frozenset(endpoint.name for endpoint in self.endpoints if not ENGINES[endpoint.kind].extends_text)

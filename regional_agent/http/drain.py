@@ -5,16 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from regional_agent.http.listen_port import HANDSHAKE_S
-from regional_agent.http.listener import Listener
 
 FLUSH_S = 5.0
 """Maximum time (s) in which clients receive the last bytes of responses that are ended."""
 
 
+class Drainable(Protocol):
+    """A port on which the agent serves requests."""
+
+    def hand_over(self) -> None:
+        """Steer new connections to the other process that listens on the port."""
+
+    def stop_accepting(self) -> None:
+        """Accept no connections, and finish requests."""
+
+    def refuse_uploads(self) -> None:
+        """Refuse the requests whose bodies are still arriving and that no handler has received."""
+
+    async def wait_drained(self, grace_s: float) -> bool:
+        """Wait up to `grace_s` (s) until all requests have ended; returns whether they have."""
+
+    async def drain(self, grace_s: float) -> int:
+        """Wait up to `grace_s` (s) until all requests have ended, then abort open ones; returns how many."""
+
+
 async def drain_all(
-    listeners: Sequence[Listener],
+    listeners: Sequence[Drainable],
     grace_s: float,
     end_requests: Callable[[], int],
     hurry: asyncio.Event | None = None,
@@ -41,7 +60,7 @@ async def drain_all(
     return ended + sum(await asyncio.gather(*(listener.drain(0.0) for listener in listeners)))
 
 
-async def _wait(listeners: Sequence[Listener], grace_s: float, hurry: asyncio.Event | None) -> bool:
+async def _wait(listeners: Sequence[Drainable], grace_s: float, hurry: asyncio.Event | None) -> bool:
     """Wait until no listener has a connection, up to `grace_s` (s) or until `hurry`; returns whether none has."""
     drained = asyncio.gather(*(listener.wait_drained(grace_s) for listener in listeners))
     if hurry is None:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from penstock.routes.timeouts import TimeLimits
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.proxy import Proxy
-from regional_agent.proxy.upstream_request import client_lines
+from regional_agent.proxy.upstream_request import agent_lines, client_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.upstream_connection import UpstreamConnection
@@ -104,7 +104,6 @@ class TargetConnection:
             ledger.started(context)
         host_line = self._pool(attempt).host_line(attempt.address)
         request = attempt.request_for_target(self._request)
-        via, left_ms = self._proxy.via, int((context.deadline_at - now) * 1000)
         # Joined, since `%` takes four times as long.
         parts: list[bytes | bytearray] = [
             request.method,
@@ -112,16 +111,7 @@ class TargetConnection:
             request.target,
             b" HTTP/1.1\r\n",
             host_line,
-            b"x-request-id: ",
-            context.request_id.encode(),
-            b"\r\ntraceparent: ",
-            context.traceparent.encode(),
-            b"\r\nx-request-timeout-ms: ",
-            str(left_ms if left_ms > 1 else 1).encode(),
-            # Responses have no Via header (RFC 9110, section 7.6.3): they name the region.
-            b"\r\nvia: ",
-            via if request.plain else b", ".join([*request.every(b"via"), via]),
-            b"\r\n",
+            agent_lines(request, context, self._proxy.via, now),
             request.upstream_lines or client_lines(request, context, self._client),
             attempt.target_lines,
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.headers.header_rules import HeaderFilter
 from regional_agent.http.messages import Request, request_lines_to_upstream
 from regional_agent.requests.request_context import RequestContext
 
@@ -32,16 +33,48 @@ def client_lines(request: Request, context: RequestContext, client: ClientConnec
     """The header lines that come from the client."""
     if request.plain:
         return request_lines_to_upstream(request, client.listener.to_upstream, client.scheme, request.authority)
+    return special_lines(request, context, client.listener.to_upstream, client.scheme, trusted=client.trusted)
+
+
+def special_lines(
+    request: Request, context: RequestContext, passing: HeaderFilter, scheme: bytes, *, trusted: bool
+) -> bytes:
+    """The header lines that come from a client whose request may have any header.
+
+    Args:
+        passing: filter of the headers that pass.
+        scheme: scheme of the client's connection.
+        trusted: whether the client is a trusted proxy.
+    """
     given = request.header(b"traceparent") or b""
     same_trace = given[3:35] == context.traceparent[3:35].encode()
-    return request_lines_to_upstream(
-        request, client.listener.to_upstream, *_scheme_and_host(request, context, client), keep_trace_state=same_trace
+    proto, host = _scheme_and_host(request, scheme, trusted=trusted or context.route_context is not None)
+    return request_lines_to_upstream(request, passing, proto, host, keep_trace_state=same_trace)
+
+
+def agent_lines(request: Request, context: RequestContext, via: bytes, now: float) -> bytes:
+    """The header lines that the agent writes at `now` (s); `via` is its entry in Via headers."""
+    left_ms = int((context.deadline_at - now) * 1000)
+    # Joined, since `%` takes four times as long.
+    return b"".join(
+        [
+            b"x-request-id: ",
+            context.request_id.encode(),
+            b"\r\ntraceparent: ",
+            context.traceparent.encode(),
+            b"\r\nx-request-timeout-ms: ",
+            str(left_ms if left_ms > 1 else 1).encode(),
+            # Responses have no Via header (RFC 9110, section 7.6.3): they name the region.
+            b"\r\nvia: ",
+            via if request.plain else b", ".join([*request.every(b"via"), via]),
+            b"\r\n",
+        ]
     )
 
 
-def _scheme_and_host(request: Request, context: RequestContext, client: ClientConnection) -> tuple[bytes, bytes]:
+def _scheme_and_host(request: Request, scheme: bytes, *, trusted: bool) -> tuple[bytes, bytes]:
     """Scheme and host that the client used. X-Forwarded headers count only from trusted proxies and peer agents."""
     proto, host = request.header(b"x-forwarded-proto"), request.header(b"x-forwarded-host")
-    if (proto is None and host is None) or not (context.route_context is not None or client.trusted):
-        return client.scheme, request.authority
-    return (proto if proto in (b"http", b"https") else client.scheme), host or request.authority
+    if (proto is None and host is None) or not trusted:
+        return scheme, request.authority
+    return (proto if proto in (b"http", b"https") else scheme), host or request.authority

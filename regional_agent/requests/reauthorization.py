@@ -126,7 +126,8 @@ class Reauthorization:
             return verdict
         if server and server not in verdict.permitted.regions:
             return Refusal(Reason.RESIDENCY_DENIED, f"residency forbids {server}", verdict.rejected)
-        context.residency, context.principal = verdict, principal
+        context.permit(verdict)
+        context.principal = principal
         return None
 
     def _reauthorize_forwarded(self, context: RequestContext, route: RouteContext, policy: Policy) -> Refusal | None:

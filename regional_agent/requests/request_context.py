@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.policy.policy import Policy
-from penstock.policy.residency import Mask, RequestFacts
+from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.pools.placement import WorkEstimate
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.reasons import Reason
@@ -47,6 +47,7 @@ class RequestContext:
         "may_fall_back",
         "model",
         "object_location",
+        "only_region",
         "own_deadline",
         "plan_generation",
         "policy",
@@ -62,6 +63,7 @@ class RequestContext:
         "residency",
         "rests_until",
         "route_context",
+        "subset",
         "trace",
         "traceparent",
         "tried_endpoints",
@@ -93,6 +95,10 @@ class RequestContext:
         self.principal: Principal = UNIDENTIFIED
         """The tenant and the API key of the request."""
         self.residency = residency
+        self.only_region = ""
+        """The region that alone may serve the request, whatever residency permits; empty for every permitted region."""
+        self.subset: frozenset[str] | None = None
+        """The endpoints of this region that may serve the request, as `ip:port`; None for all of them."""
         self.policy = policy
         """The policy under which the request was last authorized."""
         self.received_at = now
@@ -169,6 +175,18 @@ class RequestContext:
         if self.trace is not None:
             self.trace.attempt_failed(reason, now)
             self.traceparent = self.trace.traceparent
+
+    def permit(self, mask: Mask) -> None:
+        """Set the regions that may serve the request, within `only_region`."""
+        only = self.only_region
+        if only and only in mask.permitted.regions:
+            mask = Mask(residency_class(frozenset({only})), mask.rejected)
+        self.residency = mask
+
+    def keep_in(self, region: str, subset: frozenset[str] | None) -> None:
+        """Let only `region` serve the request, and of its endpoints only `subset`; None for all of them."""
+        self.only_region, self.subset = region, subset
+        self.permit(self.residency)
 
     def tried(self, region: str, why: Reason) -> None:
         """Record that a region did not start the request."""

@@ -11,6 +11,7 @@ from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.object_placement import ObjectRequest, why_not_at_endpoint
 from penstock.routing.reasons import ConsideredEndpoint, Reason
 from penstock.routing.region_selection import RegionView
+from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.requests.request_context import RequestContext
@@ -115,6 +116,33 @@ class LocalTargets:
         attempt = LocalAttempt(endpoint, context.estimate, 0.0, now, kind, self._services)
         return self._reserve(context, attempt, 0.0)
 
+    def at_address(self, model: str, address: str) -> Endpoint | None:
+        """Return the endpoint of a model that listens at `address` (`ip:port`); None if there is none."""
+        return next((each for each in self.endpoints.pool(model).endpoints if str(each.address) == address), None)
+
+    def serving(self, context: RequestContext, endpoint: Endpoint, kind: str, now: float) -> LocalAttempt:
+        """Reserve the endpoint that serves a request by the choice of another proxy, however full the endpoint is."""
+        attempt = LocalAttempt(endpoint, context.estimate, 0.0, now, kind, self._services)
+        return self._reserve(context, attempt, 0.0)
+
+    def alternatives(self, context: RequestContext, attempt: LocalAttempt, count: int) -> list[Endpoint]:
+        """Return up to `count` ready endpoints, least loaded first, for a request that `attempt` turns out to fail.
+
+        They receive the same request as the endpoint of `attempt`. Nothing is reserved on them.
+        """
+        pool = self.endpoints.pool(context.model)
+        excluded = excluded_endpoints(pool, context) | {attempt.endpoint_name}
+        others = [
+            each
+            for each in pool.endpoints
+            if each.view.ready
+            and not each.view.draining
+            and each.view.in_flight < each.view.slots
+            and each.name not in excluded
+            and each.rewrite == attempt.rewrite
+        ]
+        return sorted(others, key=lambda each: each.view.in_flight / each.view.slots)[:count]
+
     def place_in_turn(self, context: RequestContext, kind: str, now: float, *, in_turn: bool) -> LocalAttempt | Reason:
         """Return an engine of this region in queue order, or the reason why there is none."""
         if not in_turn and self.queue.must_queue(context) and occupies_slot(context):
@@ -173,6 +201,8 @@ def excluded_endpoints(pool: EndpointPool, context: RequestContext) -> frozenset
         excluded |= pool.without_adapter(context.estimate.adapter)
     elif pool.renaming and not can_rename(context.request):
         excluded |= pool.renaming
+    if context.subset is not None:
+        excluded |= pool.outside(context.subset)
     if context.extends_text:
         excluded |= pool.unable_to_extend()
     if context.broken:

@@ -55,14 +55,13 @@ class TrafficService(RoutedService):
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
         """Proxy a request of a route; respond directly to a request for the list of models and to a health check."""
-        if not request.plain and self._answer_preflight(request, connection):
+        if not request.plain and (preflight := self.preflight(request)) is not None:
+            connection.respond(*preflight)
             return None
         refusal = self.refuse_route(request)
         if refusal is None:
-            route = request.route
-            if route is not None and (route.object_id or route.previous_object or route.client_object):
-                principal = self._authorization.principal_of(request)
-                owner = "" if isinstance(principal, Refusal) else principal.tenant.name
+            owner = self.owner_of_objects(request)
+            if owner:
                 lookup = self._look_up(request, connection, owner, self._serve)
                 if lookup is not None:
                     return lookup
@@ -70,6 +69,14 @@ class TrafficService(RoutedService):
             assert self._jobs is not None
             return self._jobs.handle(request, connection, self.refuse)
         return self._serve(request, connection, refusal)
+
+    def owner_of_objects(self, request: Request) -> str:
+        """Return the tenant of a request that may name objects; empty if its route has none, or its key is invalid."""
+        route = request.route
+        if route is None or not (route.object_id or route.previous_object or route.client_object):
+            return ""
+        principal = self._authorization.principal_of(request)
+        return "" if isinstance(principal, Refusal) else principal.tenant.name
 
     def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Exchange | None:
         """Handle a request whose objects have been looked up; `refusal` if it is refused."""
@@ -82,7 +89,7 @@ class TrafficService(RoutedService):
         if request.route is not None:
             self._refuse(connection, request, refusal)
         elif is_model_page(path) and request.method in READS:
-            self._models(request, connection)
+            connection.respond(*self.models(request, connection.peer_ip))
         elif path in (b"/readyz", b"/livez"):
             answer_health(self._readiness, request, connection, shutting_down=connection.listener.draining)
         else:
@@ -100,13 +107,11 @@ class TrafficService(RoutedService):
         if policy is not None and policy.cors_origins:
             request.cors_lines = cors_lines(request, policy.cors_origins)
 
-    def _answer_preflight(self, request: Request, connection: ClientConnection) -> bool:
-        """Permit the origin of a request to read the response; answer a preflight request, and return True."""
+    def preflight(self, request: Request) -> tuple[int, list[bytes], bytes] | None:
+        """Permit the origin of a request to read the response; returns the response to a preflight request."""
         self._permit_origin(request)
         lines = preflight_lines(request) if request.cors_lines else None
-        if lines is not None:
-            connection.respond(200, lines, b"")
-        return lines is not None
+        return None if lines is None else (200, lines, b"")
 
     def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
         """Reject a request of an unknown tenant, or of a tenant whose budget is used up, before its body is read."""
@@ -173,20 +178,23 @@ class TrafficService(RoutedService):
             options.apply(context)
         return context
 
-    def _models(self, request: Request, connection: ClientConnection) -> None:
+    def models(self, request: Request, peer_ip: str) -> tuple[int, list[bytes], bytes]:
+        """Return status, header lines and body of the list of models, or of the entry of one.
+
+        Args:
+            peer_ip: the address of the TCP peer.
+        """
         policy = self._config.policy
         if policy is not None and request.header(ANTHROPIC_HEADER) is not None:
             # The route determines the header of the API key and the format of errors; both follow Anthropic's API.
             request.route = anthropic_route(policy)
-        principal = self._authorization.principal_of(request, connection.peer_ip)
+        principal = self._authorization.principal_of(request, peer_ip)
         if isinstance(principal, Refusal) or policy is None:
             refusal = principal if isinstance(principal, Refusal) else NO_POLICY
-            self._refuse(connection, request, refusal)
-            return
+            return self.refuse(refusal, request)
         is_anthropic, endpoints = request.route is not None, self._endpoints.every()
         page = model_page(policy, principal.models, endpoints, request.path, for_anthropic=is_anthropic)
         if page is None:
             name = request.path.rpartition(b"/")[2].decode("latin-1")
-            self._refuse(connection, request, model_not_found(name))
-            return
-        connection.respond(200, [JSON], msgspec.json.encode(page))
+            return self.refuse(model_not_found(name), request)
+        return 200, [JSON], msgspec.json.encode(page)

@@ -77,6 +77,13 @@ class HostAddresses:
             raise entry.error
         return entry.addresses
 
+    def last(self, host: str) -> str:
+        """Return the first address of the last look-up of `host`, or `host` if it is an address; empty without one."""
+        if _is_address(host):
+            return host
+        entry = self._entries.get(host)
+        return entry.addresses[0] if entry is not None and entry.addresses else ""
+
     async def refresh(self, host: str, max_age_s: float) -> None:
         """Look up a host that was resolved before, unless its addresses are newer than `max_age_s` (s).
 

@@ -162,6 +162,11 @@ class UpstreamPool(ConnectionOwner):
         """Return a connection to `address` that this pool owns and that has no transport yet."""
         return UpstreamConnection(self, self.batcher, address)
 
+    def ip_and_port(self, address: Address) -> str:
+        """Return `ip:port` of an address, by the last look-up of its host; empty if no look-up has succeeded."""
+        ip = self._hosts.last(address.host)
+        return str(address._replace(host=ip)) if ip else ""
+
     def release(self, connection: UpstreamConnection) -> None:
         """Keep a connection whose response is complete; close it if enough are idle or its TLS settings changed."""
         if (self._trust or connection.trust is not None) and connection.trust != self._trust.get(connection.address):

@@ -140,6 +140,7 @@ class Agent:
         self.shared_objects: SharedObjects | None = None
         self.objects = KnownObjects()
         self.router: Router
+        self.service: TrafficService
         self.proxy: Proxy
         self.jobs: AgentJobs
         self.listener: Listener
@@ -297,7 +298,9 @@ async def running_agent(
     instance = AgentInstance(region, name, 1)
     jobs = agent.jobs = AgentJobs(instance, agent.config, agent.router.requests, agent.proxy, Random())
     jobs.start()
-    service = TrafficService(agent.router.requests, agent.proxy, agent.config, readiness, endpoints, jobs.routes)
+    service = agent.service = TrafficService(
+        agent.router.requests, agent.proxy, agent.config, readiness, endpoints, jobs.routes
+    )
     forwarded = ForwardedRequestReader(
         region,
         agent.config,

@@ -46,8 +46,7 @@ class ScriptedEngine:
         try:
             while True:
                 head = ahead + await reader.readuntil(b"\r\n\r\n")
-                length = ReceivedRequest(head, b"").header("content-length") or "0"
-                received = ReceivedRequest(head, await reader.readexactly(int(length)))
+                received = ReceivedRequest(head, await _body(reader, ReceivedRequest(head, b"")))
                 self.requests.append(received)
                 answer = asyncio.ensure_future(self.script(self, received, writer))
                 gone = asyncio.ensure_future(reader.read(1))
@@ -66,6 +65,17 @@ class ScriptedEngine:
             self.closed_by_client.set()
         finally:
             writer.close()
+
+
+async def _body(reader: asyncio.StreamReader, head: ReceivedRequest) -> bytes:
+    if (head.header("transfer-encoding") or "").lower() != "chunked":
+        return await reader.readexactly(int(head.header("content-length") or "0"))
+    body = b""
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        body += await reader.readexactly(size)
+        await reader.readexactly(2)
+    await reader.readexactly(2)
+    return body
 
 
 @asynccontextmanager

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from adapters.configuration.settings_loader import BadSettings
+from regional_agent.agent_tls import AgentTls
 from regional_agent.config.settings import PREFIX, load_settings
-from regional_agent.daemon import AgentTls
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 from tests.support.identities import agent_id, write_identity

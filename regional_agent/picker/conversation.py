@@ -1,0 +1,91 @@
+"""What the parts of one request at the picker share: its state, its messages to Envoy, and the parts of the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from regional_agent.http.body_limits import BodyLimits
+from regional_agent.http.headers.header_rules import HeaderFilter
+from regional_agent.http.kept_bodies import KeptBodies
+from regional_agent.http.limits import Limits
+from regional_agent.http.messages import Request, with_common_lines
+from regional_agent.picker import envoy_responses
+from regional_agent.picker.ext_proc_messages import BUFFERED, FULL_DUPLEX_STREAMED, NONE, STREAMED
+from regional_agent.picker.stream_state import StreamState, entered
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.services.traffic_service import TrafficService
+
+_REQUEST_MODES: Final = frozenset({FULL_DUPLEX_STREAMED, BUFFERED})
+_RESPONSE_MODES: Final = frozenset({FULL_DUPLEX_STREAMED, STREAMED, BUFFERED})
+
+
+class BadMode(Exception):
+    """Envoy's configuration does not let the picker read a body; the message states the remedy."""
+
+
+class PickerParts(NamedTuple):
+    """The parts of the agent that the requests of its picker use."""
+
+    proxy: Proxy
+    traffic: TrafficService
+    limits: Limits
+    bodies: KeptBodies
+    """The memory of all bodies of the agent."""
+    body_limits: BodyLimits
+    passing: HeaderFilter
+    """The request headers that are sent to endpoints."""
+    location_header: bytes
+    """Name of the header with a client's location; empty if none is configured."""
+    trusts: Callable[[str], bool]
+    """Whether an address is a trusted proxy."""
+    forwards: bool
+    """Whether Envoy has a route to the agents of other regions."""
+
+
+class Conversation:
+    """The exchange of messages about one request."""
+
+    __slots__ = ("request_mode", "response_mode", "send", "state")
+
+    def __init__(self, send: Callable[[Any], None]) -> None:
+        """Start before the head; `send` queues a `ProcessingResponse` for Envoy."""
+        self.state = StreamState.HEAD
+        self.send = send
+        self.request_mode = FULL_DUPLEX_STREAMED
+        self.response_mode = FULL_DUPLEX_STREAMED
+
+    def use_modes(self, message: Any) -> None:
+        """Read Envoy's body modes in the first `ProcessingRequest`; raises BadMode for those that hide a body."""
+        if not message.HasField("protocol_config"):
+            return
+        config = message.protocol_config
+        has_body = not message.request_headers.end_of_stream
+        if config.request_body_mode not in _REQUEST_MODES and (has_body or config.request_body_mode != NONE):
+            raise BadMode("request_body_mode of Envoy's ext_proc filter must be FULL_DUPLEX_STREAMED or BUFFERED")
+        if config.response_body_mode not in _RESPONSE_MODES:
+            raise BadMode("response_body_mode of Envoy's ext_proc filter must be FULL_DUPLEX_STREAMED or STREAMED")
+        self.request_mode, self.response_mode = config.request_body_mode, config.response_body_mode
+
+    def enter(self, state: StreamState) -> None:
+        """Change the state; raises InvalidTransition for a transition that the table lacks."""
+        self.state = entered(self.state, state)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the request has ended."""
+        return self.state is StreamState.DONE
+
+    def respond(
+        self, status: int, lines: Sequence[bytes], body: bytes, request: Request | None, details: str = "penstock"
+    ) -> None:
+        """Let Envoy respond to the client, with an x-request-id and the request's `cors_lines`.
+
+        Args:
+            lines: header lines.
+            request: None if no request could be read.
+            details: for Envoy's access log.
+        """
+        if request is not None and request.method == b"HEAD":
+            body = b""
+        self.send(envoy_responses.immediate_response(status, with_common_lines(list(lines), request), body, details))

@@ -1,0 +1,135 @@
+"""The response of a picked endpoint as it passes through Envoy: read for its usage, its errors and its end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.accounts.account import Account
+from penstock.accounts.outcome_rules import Outcome
+from regional_agent.http.headers.header_rules import Header
+from regional_agent.objects.object_ids import keep_client_object, keep_created_object
+from regional_agent.picker.envoy_responses import headers_of_lines
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.responses.answer_intake import intake_of, outcome_of_answer
+from regional_agent.proxy.stream_usage import StreamUsage
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.routing.attempt import Attempt
+from regional_agent.upstream.response_head import ResponseHead
+
+_OK: Final = Outcome.OK
+
+
+class ObservedResponse:
+    """One response, whose bytes Envoy forwards as this object returns them."""
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        context: RequestContext,
+        attempt: Attempt | None,
+        head: ResponseHead,
+        usage: StreamUsage | None,
+        now: float,
+    ) -> None:
+        """Begin to read a response at `now` (s).
+
+        Args:
+            attempt: the attempt that the response is of; None if an endpoint that the agent does not have responds.
+            usage: what the agent asked the engine to report; None if the response is no stream.
+        """
+        self._proxy = proxy
+        self._context = context
+        self._attempt = attempt
+        self._streaming = context.estimate.streaming
+        route = context.request.route
+        hides_usage = usage is not None and usage.is_hidden
+        self._intake = intake_of(proxy.answer_formats, route, head, streaming=self._streaming, hides_usage=hides_usage)
+        self._decided = False
+        self._wants_id = self._intake is not None and route is not None and bool(route.object_id)
+        self._wants_id = self._wants_id and route is not None and route.creates_objects
+        self._status = head.status
+        self._began_at = now
+        self._first_byte_at: float | None = None
+        self._sent_bytes = 0
+        self.ended = False
+        """Whether the end of the response has arrived."""
+        if attempt is not None and context.client_object and 200 <= head.status < 300:
+            keep_client_object(context, attempt, proxy.router.requests.objects, now)
+
+    def headers(self, head: ResponseHead) -> list[Header]:
+        """Return the headers of the response as the client receives it."""
+        context, attempt, proxy = self._context, self._attempt, self._proxy
+        host, base_path, from_peer, endpoint = "", b"", False, ""
+        if attempt is not None:
+            host, base_path = attempt.address.host, attempt.base_path
+            from_peer, endpoint = attempt.from_peer, attempt.endpoint_name
+        lines = head.lines_to_client(host, base_path, from_peer=from_peer)
+        lines += proxy.response_headers.lines(context, endpoint) + context.request.cors_lines
+        return headers_of_lines(lines)
+
+    def on_body(self, chunk: bytes, now: float) -> bytes:
+        """Read a part of the body at `now` (s); returns what the client receives."""
+        attempt = self._attempt
+        if chunk and self._first_byte_at is None:
+            self._first_byte_at = now
+            if attempt is not None and self._streaming:
+                attempt.on_first_byte(now)
+        if chunk and attempt is not None:
+            attempt.progressed(now)
+        intake = self._intake
+        if intake is not None and chunk:
+            if self._decided:
+                chunk = intake.parser.feed(chunk)
+            else:
+                # Nothing is held: Envoy has sent the head, so that no other endpoint can respond.
+                self._decided = intake.begin(chunk)
+                chunk = intake.take_held()
+            self._keep_object(now)
+        self._sent_bytes += len(chunk)
+        return chunk
+
+    def on_end(self, now: float) -> bytes:
+        """Read the end of the body at `now` (s); returns what the client receives before it."""
+        self.ended, rest = True, b""
+        if self._first_byte_at is None:
+            self._first_byte_at = now
+        if self._intake is not None:
+            rest = self._intake.parser.finish(complete=True)
+            self._keep_object(now)
+        self._sent_bytes += len(rest)
+        return rest
+
+    def _keep_object(self, now: float) -> None:
+        """Record the location of the object that the response creates, once its identifier has arrived."""
+        intake, attempt = self._intake, self._attempt
+        if self._wants_id and intake is not None and attempt is not None and intake.parser.object_id:
+            objects = self._proxy.router.requests.objects
+            keep_created_object(self._context, attempt, intake.parser.object_id, objects, now)
+            self._wants_id = False
+
+    def outcome(self) -> Outcome:
+        """The outcome of a whole response; charges the endpoint for an error in it."""
+        if self._attempt is None:
+            return _OK if self._status < 400 else Outcome.ENGINE_ERROR
+        parser = None if self._intake is None else self._intake.parser
+        if parser is None:
+            return outcome_of_answer(self._attempt, self._status, None, is_cut=False)
+        return outcome_of_answer(self._attempt, self._status, parser.error, is_cut=parser.is_cut)
+
+    def outcome_without_end(self) -> Outcome:
+        """The outcome of a response whose end Envoy does not send, since its client or its endpoint disconnected."""
+        intake = self._intake
+        if intake is None:
+            return Outcome.CLIENT_LEFT
+        intake.parser.finish(complete=False)
+        return self.outcome() if intake.is_finished else Outcome.CLIENT_LEFT
+
+    def settle(self, account: Account) -> None:
+        """Set what the client received, and the usage."""
+        account.status, account.sent_bytes = self._status, self._sent_bytes
+        account.first_byte_at = self._began_at if self._first_byte_at is None else self._first_byte_at
+        complete = account.outcome is _OK
+        if self._intake is not None and 200 <= self._status < 300:
+            if not self.ended:
+                self._intake.parser.finish(complete=complete)
+            self._intake.settle(account, self._context.estimate, complete=complete)

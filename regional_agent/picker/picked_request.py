@@ -1,0 +1,394 @@
+"""An authorized request at the endpoint picker: its target is selected, and its response and its end are accounted.
+
+The functions are those of the agent's exchanges (`regional_agent/proxy/exchange.py`), but Envoy transfers the bytes.
+A second attempt is Envoy's: it sends the request to the next endpoint of the list. The response states which endpoint
+has served, by which the reservation is corrected.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import structlog
+
+from penstock.accounts.account import Account
+from penstock.accounts.outcome_rules import Outcome, outcome_of_failure, outcome_of_refusal
+from penstock.accounts.retry_rules import RetryReason
+from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.answers.usage_request import REFUSING_STATUSES
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.http.headers.header_rules import Header
+from regional_agent.picker import envoy_responses, message_reading
+from regional_agent.picker.conversation import Conversation, PickerParts
+from regional_agent.picker.ext_proc_messages import BUFFERED, FULL_DUPLEX_STREAMED, ProcessingResponse
+from regional_agent.picker.observed_response import ObservedResponse
+from regional_agent.picker.stream_state import StreamState
+from regional_agent.proxy.policy_enforcer import ActiveExchange
+from regional_agent.proxy.request_end import end_request, refusal_of_context
+from regional_agent.proxy.stream_usage import StreamUsage
+from regional_agent.proxy.target_selection import select_target
+from regional_agent.proxy.upstream_request import agent_lines, special_lines
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
+from regional_agent.routing.queue_dispatcher import QueueEntry
+from regional_agent.telemetry.tracing.request_trace import SpanEvent
+
+MAX_ALTERNATIVES: Final = 2
+"""Maximum number of endpoints for Envoy's retries, after the chosen one."""
+
+_S = StreamState
+
+log = structlog.get_logger()
+
+
+class FromEnvoy:
+    """What Envoy states about a request, beside its head and body."""
+
+    __slots__ = ("has_trailers", "headers", "in_message", "scheme", "subset", "target", "trusted")
+
+    def __init__(
+        self,
+        headers: list[Header],
+        target: bytes,
+        scheme: bytes,
+        subset: frozenset[str] | None,
+        trusted: bool,
+        in_message: str,
+    ) -> None:
+        self.headers = headers
+        """As Envoy has them."""
+        self.target = target
+        self.scheme = scheme
+        """The scheme by which the client reached Envoy."""
+        self.subset = subset
+        """The endpoints that may serve the request, as `ip:port`; None for all of them."""
+        self.trusted = trusted
+        """Whether Envoy is a trusted proxy."""
+        self.in_message = in_message
+        """The kind of message that states the target: `request_headers` or `request_body`."""
+        self.has_trailers = False
+        """Whether the request has trailers."""
+
+
+class PickedRequest(ActiveExchange):
+    """Handles one authorized request."""
+
+    def __init__(self, parts: PickerParts, talk: Conversation, context: RequestContext, given: FromEnvoy) -> None:
+        """Start before the first selection.
+
+        Args:
+            talk: the state of the request, and the way back to Envoy.
+        """
+        self._proxy = parts.proxy
+        self._parts = parts
+        self._talk = talk
+        self._given = given
+        self._queue_entry: QueueEntry | None = None
+        self._attempt: Attempt | None = None
+        self._destinations: dict[str, Endpoint | None] = {}
+        """The endpoints that Envoy has, in order, by `ip:port`; None for the agent of another region."""
+        self._usage: StreamUsage | None = None
+        self._response: ObservedResponse | None = None
+        self._sent_at = 0.0
+        self.context = context
+        self.slot: set[ActiveExchange] = set()
+
+    # selecting a target
+
+    def select(self, now: float) -> None:
+        """Select the target and name it to Envoy, or queue the request; a refusal ends it. `now` in s."""
+        self._talk.enter(_S.SELECTING)
+        proxy, context = self._proxy, self.context
+        if context.trace is not None:
+            context.trace.note(SpanEvent.SELECTION, now)
+        if context.estimate.streaming:
+            if self._usage is None:
+                self._usage = StreamUsage()
+            self._usage.ask(proxy, context, now, may_continue=False)
+        target = select_target(proxy, context, self._on_turn, now)
+        if isinstance(target, (LocalAttempt, ForwardedAttempt)):
+            self._pick(target, now)
+        elif isinstance(target, Refusal):
+            self._refuse(target)
+        else:
+            self._talk.enter(_S.QUEUED)
+            if context.trace is not None:
+                context.trace.note(SpanEvent.QUEUE, proxy.clock())
+            self._queue_entry = target
+
+    def _on_turn(self, target: Attempt | Refusal) -> None:
+        """Process the target or the refusal that the admission queue returned."""
+        now = self._proxy.clock()
+        if self._talk.state is not _S.QUEUED:
+            if not isinstance(target, Refusal):
+                target.settle(now)
+            return
+        self._talk.enter(_S.SELECTING)
+        if self._queue_entry is not None:
+            self.context.queued_s += now - self._queue_entry.since
+        self._queue_entry = None
+        if not isinstance(target, Refusal):
+            self._pick(target, now)
+        elif self._proxy.router.requests.fall_back(self.context, self.context.request, target):
+            self.select(now)
+        else:
+            self._refuse(target)
+
+    def _pick(self, attempt: Attempt, now: float) -> None:
+        """Name the target to Envoy, and send the part of the body that has arrived."""
+        context, talk = self.context, self._talk
+        if attempt.from_peer and not self._parts.forwards:
+            attempt.settle(now)
+            self._refuse(Refusal(Reason.NONE_READY, f"Envoy has no route to {attempt.region}, which has the object"))
+            return
+        self._attempt = attempt
+        self._destinations = self._destinations_of(attempt)
+        if not self._destinations:
+            self._pick_another(attempt, now)
+            return
+        talk.enter(_S.PICKED)
+        self._sent_at = now
+        if context.trace is not None:
+            address = attempt.address
+            context.trace.attempt(attempt.region, attempt.endpoint_name, attempt.kind, address.host, address.port, now)
+            context.trace.note(SpanEvent.SENT, now)
+        ledger = self._proxy.recorder.ledger
+        if ledger is not None and not context.is_in_ledger:
+            ledger.started(context)
+        self._send_target(attempt, now)
+
+    def _destinations_of(self, attempt: Attempt) -> dict[str, Endpoint | None]:
+        """The endpoints for Envoy, in order; empty if the address of the target is unknown."""
+        pools, local = self._proxy.pools, self._proxy.router.local
+        pool = pools.peers if attempt.from_peer else pools.endpoints
+        first = pool.ip_and_port(attempt.address)
+        if not first:
+            return {}
+        if not isinstance(attempt, LocalAttempt):
+            return {first: None}
+        found: dict[str, Endpoint | None] = {first: attempt.endpoint}
+        for endpoint in local.alternatives(self.context, attempt, MAX_ALTERNATIVES):
+            destination = pool.ip_and_port(endpoint.address)
+            if destination:
+                found.setdefault(destination, endpoint)
+        return found
+
+    def _pick_another(self, attempt: Attempt, now: float) -> None:
+        """Exclude a target whose host name has not been resolved; the health checks resolve it."""
+        context = self.context
+        self._attempt = None
+        attempt.settle(now)
+        attempt.rejected(context, Reason.UNREACHABLE, now)
+        self.select(now)
+
+    def _send_target(self, attempt: Attempt, now: float) -> None:
+        proxy, context, given, talk = self._proxy, self.context, self._given, self._talk
+        request = attempt.request_for_target(context.request)
+        response = ProcessingResponse()
+        common = getattr(response, given.in_message).response
+        mutation = common.header_mutation
+        lines = agent_lines(request, context, proxy.via, now)
+        lines += special_lines(request, context, self._parts.passing, given.scheme, trusted=given.trusted)
+        wanted = envoy_responses.headers_of_lines(lines + attempt.target_lines)
+        envoy_responses.change_headers(mutation, given.headers, wanted)
+        if request.target != given.target:
+            envoy_responses.set_header(mutation, b":path", [request.target])
+        envoy_responses.name_endpoints(response, mutation, list(self._destinations))
+        common.clear_route_cache = True
+        whole, has_body = context.request.whole, given.in_message == "request_body" or bool(request.body)
+        if talk.request_mode == BUFFERED and given.in_message == "request_body":
+            common.body_mutation.body = bytes(request.body)
+            envoy_responses.set_header(mutation, b"content-length", [b"%d" % len(request.body)])
+            talk.send(response)
+            return
+        talk.send(response)
+        if has_body or not whole or context.request.received_bytes:
+            for part in envoy_responses.request_chunks(request.body, ends=whole and not given.has_trailers):
+                talk.send(part)
+        if given.has_trailers:
+            talk.send(envoy_responses.unchanged("request_trailers"))
+
+    # the response
+
+    def on_response_headers(self, message: Any) -> None:
+        """Process the head of the response: of an endpoint, or of Envoy itself if it reached none."""
+        proxy, context, talk = self._proxy, self.context, self._talk
+        now = proxy.clock()
+        details = message_reading.own_response_of_envoy(message)
+        if details:
+            self._fail_to_reach(details)
+            return
+        head = message_reading.read_response_head(message.response_headers)
+        talk.enter(_S.RESPONDING)
+        if head is None:
+            self.end(Refusal(Reason.ENGINE_FAILED, "the engine's response is malformed"))
+            return
+        self._correct(message_reading.served_by(message), now)
+        attempt = self._attempt
+        if attempt is not None:
+            reason = attempt.on_head(head.status, head.by_name, head.headers)
+            if reason is not None:
+                attempt.rejected(context, reason, now)
+        if self._usage is not None and self._usage.is_hidden and head.status in REFUSING_STATUSES:
+            # The request cannot be sent again without the flag; later requests are sent without it.
+            proxy.usage_requests.refused(context.model, now)
+        if context.trace is not None:
+            context.trace.note(SpanEvent.STREAM, now)
+        observed = self._response = ObservedResponse(proxy, context, attempt, head, self._usage, now)
+        response = ProcessingResponse()
+        mutation = response.response_headers.response.header_mutation
+        mutation.SetInParent()
+        envoy_responses.change_headers(mutation, head.headers, observed.headers(head))
+        talk.send(response)
+        if message.response_headers.end_of_stream:
+            observed.on_end(now)
+            self._complete(observed)
+
+    def on_response_body(self, chunk: bytes, *, ends: bool) -> None:
+        """Read a part of the response, and return to Envoy what the client receives."""
+        observed, now = self._observed(), self._proxy.clock()
+        passed = observed.on_body(chunk, now)
+        if ends:
+            passed += observed.on_end(now)
+        if self._talk.response_mode == FULL_DUPLEX_STREAMED:
+            for part in envoy_responses.response_chunks(passed, ends=ends):
+                self._talk.send(part)
+        else:
+            self._talk.send(envoy_responses.response_part(chunk, passed))
+        if ends:
+            self._complete(observed)
+
+    def on_response_trailers(self) -> None:
+        """Process the trailers, which end the response."""
+        observed = self._observed()
+        rest = observed.on_end(self._proxy.clock())
+        if self._talk.response_mode == FULL_DUPLEX_STREAMED:
+            for part in envoy_responses.response_chunks(rest, ends=False):
+                self._talk.send(part)
+        self._talk.send(envoy_responses.unchanged("response_trailers"))
+        self._complete(observed)
+
+    def _observed(self) -> ObservedResponse:
+        if self._response is None:
+            # Raises InvalidTransition: the head has not arrived.
+            self._talk.enter(_S.HEAD)
+        assert self._response is not None
+        return self._response
+
+    def _complete(self, observed: ObservedResponse) -> None:
+        self._settle(observed.outcome())
+
+    def _correct(self, served: str, now: float) -> None:
+        """Move the reservation to the endpoint that has served, if Envoy sent the request there after a failure."""
+        attempt, context, proxy = self._attempt, self.context, self._proxy
+        if not served or not isinstance(attempt, LocalAttempt) or served == next(iter(self._destinations)):
+            return
+        local = proxy.router.local
+        endpoint = self._destinations.get(served) or local.at_address(context.model, served)
+        proxy.recorder.attempt_lost(context, attempt, now)
+        attempt.unreachable(context, broke=True)
+        attempt.settle(now)
+        context.attempt_failed(RetryReason.CLOSED_EARLY.value, now)
+        proxy.metrics.retried(RetryReason.CLOSED_EARLY)
+        if endpoint is None:
+            log.warning("Envoy sent a request to an endpoint that the agent does not have", endpoint=served)
+            self._attempt = None
+            return
+        context.attempts += 1
+        self._attempt = local.serving(context, endpoint, attempt.kind, now)
+        self._sent_at = now
+
+    def _fail_to_reach(self, details: str) -> None:
+        """Respond instead of Envoy, which could not reach the target; `details` is Envoy's reason."""
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.unreachable(self.context, broke=True)
+        self._refuse(Refusal(Reason.ENGINE_FAILED, f"the endpoint could not be reached: {details}"))
+
+    # ends
+
+    def check(self, now: float) -> float:
+        """Enforce the deadline, and the time until the response begins; returns when to check again (s)."""
+        state, attempt, context = self._talk.state, self._attempt, self.context
+        if now > context.deadline_at:
+            self.end(Refusal(Reason.DEADLINE_PASSED, "the request's deadline has passed"))
+        elif state is _S.PICKED and attempt is not None and context.request.whole:
+            attempt.waits(now)
+            limit_s = self._proxy.time_limits_of(context).first_byte_limit_s(streaming=context.estimate.streaming)
+            if attempt.peer_failed():
+                self.end(Refusal(Reason.ENGINE_FAILED, "the serving region has failed"))
+            elif now - self._sent_at > limit_s:
+                attempt.failed(Outcome.STALLED)
+                self.end(Refusal(Reason.ENGINE_TIMEOUT, f"the engine did not begin to respond within {limit_s:g} s"))
+        elif state is _S.RESPONDING:
+            return context.deadline_at
+        return now
+
+    def shut_down(self) -> None:
+        """End the request because the agent stops."""
+        reason, detail = Reason.SHUTTING_DOWN, "the agent stops"
+        if self._talk.state is _S.PICKED and not self.context.is_repeatable:
+            reason, detail = Reason.ENGINE_TIMEOUT, "the agent stops, and the engine may have begun"
+        self.end(Refusal(reason, detail, retry_after_s=MIN_RETRY_S), Outcome.SHUTDOWN)
+
+    def reauthorize(self) -> Refusal | None:
+        """End the request if the policy in force no longer permits it; returns the reason if it does so."""
+        if self._talk.is_done:
+            return None
+        region = self._attempt.region if self._attempt is not None else ""
+        refusal = self._proxy.router.reauthorization.reauthorize(self.context, region)
+        if refusal is not None:
+            self.end(refusal)
+        return refusal
+
+    def end(self, refusal: Refusal, outcome: Outcome | None = None) -> None:
+        """Refuse the request, or let Envoy reset its response; `outcome` None is derived from the reason."""
+        if self._talk.state is _S.RESPONDING:
+            own = self.context.own_deadline
+            status, lines, body = refusal_of_context(self._proxy, self.context, refusal)
+            self._settle(outcome or outcome_of_failure(refusal.reason, own_deadline=own), refusal.reason.value)
+            self._talk.respond(status, lines, body, self.context.request, refusal.reason.value)
+        elif not self._talk.is_done:
+            self._refuse(refusal, outcome)
+
+    def refuse_body(self, refusal: Refusal) -> None:
+        """Refuse the request, whose body is malformed, too large or too slow, or has to make room for another one."""
+        self.end(refusal, None if refusal.reason is Reason.SATURATED else Outcome.CLIENT_ERROR)
+
+    def on_closed(self) -> None:
+        """End the request: Envoy has closed its stream before the end of the response."""
+        if not self._talk.is_done:
+            response = self._response
+            self._settle(Outcome.CLIENT_LEFT if response is None else response.outcome_without_end())
+
+    def _refuse(self, refusal: Refusal, outcome: Outcome | None = None) -> None:
+        proxy, context = self._proxy, self.context
+        status, lines, body = refusal_of_context(proxy, context, refusal)
+        if outcome is None:
+            outcome = outcome_of_refusal(refusal.reason, own_deadline=context.own_deadline)
+        self._settle(outcome, refusal.reason.value, status, len(body))
+        proxy.metrics.refused(refusal.reason)
+        self._talk.respond(status, lines, body, context.request, refusal.reason.value)
+
+    def _settle(self, outcome: Outcome, reason: str = "", status: int = 0, sent_bytes: int = 0) -> None:
+        """Release everything that the request holds, and record its account. Only the first call counts."""
+        state = self._talk.state
+        if state is _S.DONE:
+            return
+        self._talk.enter(_S.DONE)
+        proxy, context = self._proxy, self.context
+        proxy.active.remove(self)
+        now, service_s = proxy.clock(), None
+        account = Account(outcome, reason, status, None, now)
+        account.received_bytes, account.sent_bytes = context.request.received_bytes, sent_bytes
+        if self._response is not None:
+            self._response.settle(account)
+            if outcome is Outcome.OK:
+                service_s = now - self._sent_at
+        try:
+            end_request(proxy, context, self._attempt, self._queue_entry, account, service_s)
+        finally:
+            self._parts.body_limits.release(context.request)
+        if outcome is Outcome.REVOKED:
+            proxy.metrics.revoked(state.value, reason)

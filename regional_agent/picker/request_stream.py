@@ -1,0 +1,269 @@
+"""One request at the endpoint picker, until it is authorized: its head, its body within the limits, its objects."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import structlog
+
+from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.routing.reasons import Reason, Refusal
+from regional_agent.http.body_limits import DISPLACED, NO_ROOM
+from regional_agent.http.messages import Request
+from regional_agent.picker import envoy_responses, message_reading
+from regional_agent.picker.conversation import Conversation, PickerParts
+from regional_agent.picker.ext_proc_messages import BUFFERED
+from regional_agent.picker.picked_request import FromEnvoy, PickedRequest
+from regional_agent.picker.stream_state import InvalidTransition, StreamState
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.route_fields import objects_of
+from regional_agent.services.model_list import is_model_page
+from regional_agent.services.service import READS
+
+_S = StreamState
+_BEFORE_TARGET: Final = frozenset({_S.LOOKUP, _S.SELECTING, _S.QUEUED})
+_WITH_TARGET: Final = frozenset({_S.PICKED, _S.RESPONDING})
+
+_SHUTTING_DOWN: Final = Refusal(
+    Reason.SHUTTING_DOWN,
+    "the agent stops before the body of the request has arrived",
+    retry_after_s=MIN_RETRY_S,
+)
+
+log = structlog.get_logger()
+
+
+class RequestStream:
+    """Receives the messages of one request, and is the owner of its kept body."""
+
+    def __init__(self, parts: PickerParts, talk: Conversation, peer_ip: str) -> None:
+        """Start before the head.
+
+        Args:
+            talk: the state of the request, and the way back to Envoy.
+            peer_ip: the address of Envoy.
+        """
+        self._parts = parts
+        self._talk = talk
+        self._peer_ip = peer_ip
+        self._request: Request | None = None
+        self._from_envoy: FromEnvoy | None = None
+        self._picked: PickedRequest | None = None
+        self._lookup: asyncio.Task[None] | None = None
+        self._began_at = 0.0
+        self._has_trailers = False
+
+    def receive(self, message: Any) -> None:
+        """Process a `ProcessingRequest`.
+
+        Raises:
+            InvalidTransition: the message is out of order.
+            BadMode: Envoy's configuration does not let the picker read a body.
+        """
+        if self._talk.is_done:
+            return
+        kind = message.WhichOneof("request")
+        picked = self._picked
+        if kind == "request_headers":
+            self._on_head(message)
+        elif kind == "request_body" and self._request is not None:
+            self._on_body(self._request, message.request_body.body, ends=message.request_body.end_of_stream)
+        elif kind == "request_trailers" and self._request is not None:
+            self._on_trailers(self._request)
+        elif picked is None:
+            raise InvalidTransition(f"{kind} in state {self._talk.state.value}")
+        elif kind == "response_headers":
+            picked.on_response_headers(message)
+        elif kind == "response_body":
+            picked.on_response_body(message.response_body.body, ends=message.response_body.end_of_stream)
+        elif kind == "response_trailers":
+            picked.on_response_trailers()
+
+    # the request
+
+    def _on_head(self, message: Any) -> None:
+        parts, talk = self._parts, self._talk
+        if self._request is not None:
+            raise InvalidTransition("a second head")
+        talk.use_modes(message)
+        head = message.request_headers
+        request = message_reading.read_request_head(head, parts.limits, parts.location_header)
+        if isinstance(request, Refusal):
+            self._refuse(request, None)
+            return
+        self._request = request
+        self._began_at = parts.proxy.clock()
+        in_head = talk.request_mode != BUFFERED or request.whole
+        self._from_envoy = FromEnvoy(
+            message_reading.headers_of(head),
+            request.target,
+            message_reading.scheme_of(head),
+            message_reading.subset_of(message),
+            parts.trusts(self._peer_ip),
+            "request_headers" if in_head else "request_body",
+        )
+        preflight = None if request.plain else parts.traffic.preflight(request)
+        refusal = parts.traffic.refuse_route(request)
+        if preflight is not None:
+            self._respond(*preflight)
+        elif refusal is not None and is_model_page(request.path) and request.method in READS:
+            self._respond(*parts.traffic.models(request, self._peer_ip))
+        elif refusal is not None:
+            self._refuse(refusal, request)
+        elif request.whole:
+            self._start(request)
+        else:
+            refusal = parts.body_limits.accept(request, self._peer_ip)
+            refusal = refusal or parts.traffic.refuse_receiving(request, self._peer_ip)
+            if refusal is not None:
+                self._refuse(refusal, request)
+                return
+            talk.enter(_S.RECEIVING)
+            if not in_head:
+                talk.send(envoy_responses.unchanged("request_headers"))
+
+    def _on_body(self, request: Request, chunk: bytes, *, ends: bool) -> None:
+        """Keep a part of the body, or send it on if Envoy has the target."""
+        talk, limits, bodies = self._talk, self._parts.body_limits, self._parts.bodies
+        if request.whole:
+            raise InvalidTransition("a body after its end")
+        refusal = limits.check(request, chunk)
+        may_start = False
+        if refusal is None and talk.state in _WITH_TARGET:
+            if chunk or ends:
+                for part in envoy_responses.request_chunks(chunk, ends=ends):
+                    talk.send(part)
+        elif refusal is None and chunk:
+            if not bodies.make_room(request, len(chunk)):
+                refusal = NO_ROOM
+            elif not talk.is_done:  # to make room, a body of this tenant may have been displaced
+                may_start = limits.keep(request, chunk, self)
+        if talk.is_done:
+            return
+        if refusal is None and ends:
+            refusal = self._end_of_body(request)
+        if refusal is not None:
+            self._refuse_late(refusal)
+        elif talk.state is _S.RECEIVING and (ends or may_start):
+            self._start(request)
+
+    def _on_trailers(self, request: Request) -> None:
+        """Process the trailers, which end the body."""
+        if request.whole:
+            raise InvalidTransition("trailers after the end of the body")
+        refusal = self._end_of_body(request)
+        self._has_trailers = True
+        if refusal is not None:
+            self._refuse_late(refusal)
+        elif self._talk.state in _WITH_TARGET:
+            self._talk.send(envoy_responses.unchanged("request_trailers"))
+        elif self._talk.state is _S.RECEIVING:
+            self._start(request)
+        elif self._from_envoy is not None:
+            self._from_envoy.has_trailers = True
+
+    def _end_of_body(self, request: Request) -> Refusal | None:
+        request.whole = True
+        if request.length is None or not request.started:
+            request.length = request.received_bytes
+        problem = request.body_check.finish() if request.body_check is not None and request.started else ""
+        return Refusal(Reason.BAD_REQUEST, problem) if problem else None
+
+    def _start(self, request: Request) -> None:
+        """Read the request, after its objects have been looked up, if it names any that this agent does not know."""
+        parts = self._parts
+        request.started = True
+        refusal = parts.traffic.refuse_route(request)
+        owner = "" if refusal is not None else parts.traffic.owner_of_objects(request)
+        objects, now = parts.proxy.router.requests.objects, parts.proxy.clock()
+        unknown = objects.unknown(owner, objects_of(request), now) if owner else []
+        if unknown:
+            self._talk.enter(_S.LOOKUP)
+            self._lookup = asyncio.create_task(self._look_up(request, owner, unknown), name="object lookup")
+        else:
+            self._read(request, refusal)
+
+    async def _look_up(self, request: Request, owner: str, unknown: list[str]) -> None:
+        proxy = self._parts.proxy
+        try:
+            await proxy.router.requests.objects.seek(owner, unknown, proxy.clock())
+            self._read(request, None)
+        except Exception:
+            log.exception("handling a request for an object failed")
+            self._refuse_late(Refusal(Reason.ENGINE_FAILED, "the location of the object could not be read"))
+
+    def _read(self, request: Request, refusal: Refusal | None) -> None:
+        parts, talk, given = self._parts, self._talk, self._from_envoy
+        if talk.is_done or given is None:
+            return
+        context = refusal or parts.traffic.read(request, self._peer_ip)
+        if not isinstance(context, RequestContext):
+            self._refuse(context, request)
+            return
+        given.has_trailers = self._has_trailers
+        if given.subset is not None or not parts.forwards:
+            context.keep_in(parts.proxy.router.region, given.subset)
+        picked = self._picked = PickedRequest(parts, talk, context, given)
+        parts.proxy.begin(picked, context, trusted=given.trusted)
+        picked.select(context.received_at)
+        parts.proxy.decided(context)
+
+    # ends
+
+    def _respond(self, status: int, lines: list[bytes], body: bytes) -> None:
+        self._talk.enter(_S.DONE)
+        self._release()
+        self._talk.respond(status, lines, body, self._request)
+
+    def _refuse(self, refusal: Refusal, request: Request | None) -> None:
+        """Refuse a request that was not authorized."""
+        status, lines, body = self._parts.traffic.refuse(refusal, request)
+        self._talk.enter(_S.DONE)
+        self._release()
+        self._talk.respond(status, lines, body, request, refusal.reason.value)
+
+    def _refuse_late(self, refusal: Refusal) -> None:
+        """Refuse a request, whether or not it was authorized."""
+        if self._picked is not None:
+            self._picked.refuse_body(refusal)
+        elif not self._talk.is_done:
+            self._refuse(refusal, self._request)
+
+    def _release(self) -> None:
+        """Release the memory and the quota that the request holds since its head. A second call does nothing."""
+        if self._request is not None:
+            self._parts.body_limits.release(self._request)
+
+    def displace(self, request: Request) -> None:
+        """Refuse the request, whose body has to make room, unless Envoy has received the body."""
+        if self._talk.state in _BEFORE_TARGET or self._talk.state is _S.RECEIVING:
+            self._refuse_late(DISPLACED)
+
+    def check_body(self, now: float) -> None:
+        """Refuse a request whose body arrives too slowly, or that is not permitted any more. `now` in s."""
+        request = self._request
+        if request is not None and not request.whole and not self._talk.is_done:
+            refusal = self._parts.body_limits.overdue(request, now - self._began_at, self._peer_ip)
+            if refusal is not None:
+                self._refuse_late(refusal)
+
+    def shut_down(self) -> None:
+        """Refuse a request whose body is arriving and that was not authorized, because the agent stops."""
+        if self._talk.state is _S.RECEIVING:
+            self._refuse(_SHUTTING_DOWN, self._request)
+
+    def on_sent(self) -> None:
+        """Free the body: all messages for Envoy have been written."""
+        if self._talk.state in _WITH_TARGET and self._request is not None and self._request.kept_bytes:
+            self._parts.bodies.release(self._request)
+
+    def close(self) -> None:
+        """End the request: Envoy has closed its stream, because it needs no more, or the client has disconnected."""
+        if self._lookup is not None:
+            self._lookup.cancel()
+        if self._picked is not None:
+            self._picked.on_closed()
+        elif not self._talk.is_done:
+            self._talk.enter(_S.DONE)
+        self._release()

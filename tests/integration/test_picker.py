@@ -1,0 +1,390 @@
+"""The endpoint picker behind a real Envoy with the shipped configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import grpc
+import pytest
+from msgspec.structs import replace
+
+from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
+from adapters.tls_contexts import ServerTls
+from penstock.policy.geography import Location
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.tenants import Quota, Tenant
+from penstock.wire.identity import ProcessRole, SpiffeId
+from regional_agent.picker.ext_proc_messages import (
+    HEALTH_SERVICE,
+    NOT_SERVING,
+    SERVICE,
+    SERVING,
+    HealthCheckRequest,
+    HealthCheckResponse,
+    ProcessingRequest,
+    ProcessingResponse,
+)
+from regional_agent.picker.picker_server import PickerServer
+from regional_agent.telemetry.access_log import AccessLog
+from regional_agent.upstream.address import Address
+from tests.support.agents import running_agent
+from tests.support.chats import BODY, NOBODY, SSE_HEAD, chunk, code, streams_forever
+from tests.support.envoys import clusters, ext_proc, lb_endpoints, running_envoy, running_picker
+from tests.support.identities import FLEET, agent_id, write_identity
+from tests.support.picker_streams import CHAT, body, head, parts_of
+from tests.support.planet import MODEL, plan
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until
+
+EVENTS = (
+    b'data: {"id":"c1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n',
+    b'data: {"id":"c1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n',
+    b'data: {"id":"c1","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
+    b"\n\ndata: [DONE]\n\n",
+)
+
+
+async def streams(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    writer.write(SSE_HEAD)
+    for event in EVENTS:
+        writer.write(chunk(event))
+        await writer.drain()
+    writer.write(chunk(b""))
+
+
+async def read_stream(client: RawClient) -> bytes:
+    body = b""
+    while part := await client.chunk():
+        body += part
+    return body
+
+
+async def test_a_streamed_chat_through_envoy_is_placed_and_accounted_by_the_agent(tmp_path: Path) -> None:
+    log = AccessLog(tmp_path / "access.jsonl", 1.0, Random(1))
+    async with engine(streams) as first, engine(streams) as second:
+        addresses = [first.address, second.address]
+        async with (
+            running_agent(tmp_path / "agent", addresses, access_log=log) as agent,
+            running_picker(agent) as picker,
+            running_envoy(tmp_path, picker, addresses) as front,
+        ):
+            for _ in range(4):
+                client = await RawClient.connect(front)
+                client.send(post(BODY))
+                status, headers = await client.head()
+                assert status == 200, await client.reader.read(1000)
+                assert headers["x-penstock-endpoint"] in ("gpu-0", "gpu-1")
+                assert await read_stream(client) == b"".join(EVENTS)
+                client.close()
+            await until(lambda: sum(agent.counted().values()) == 4)
+            assert agent.counted() == {"ok": 4.0}
+            assert agent.held() == 0
+            assert len(first.requests) + len(second.requests) == 4
+            received = (first.requests + second.requests)[0]
+            assert json.loads(received.body) == json.loads(BODY)
+            assert received.header("x-gateway-destination-endpoint")
+            assert agent.proxy.via.decode() in (received.header("via") or "")
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "access.jsonl").read_text().splitlines()]
+    assert [(line["outcome"], line["status"], line["input_tokens"]) for line in lines] == [("ok", 200, 7)] * 4
+
+
+def bearer(name: str) -> str:
+    return f"Authorization: Bearer {name}"
+
+
+def tenant(name: str, data_class: str = "open", quota: Quota | None = None) -> Tenant:
+    return Tenant(name, data_class, (sha256(name.encode()).hexdigest(),), quota=quota)
+
+
+async def test_refusals_reach_the_client_in_the_format_of_the_api_and_no_engine(tmp_path: Path) -> None:
+    only_us = ResidencyRule("us", data_classes=frozenset({"personal"}), allow=frozenset({"us-east"}))
+    known = tenant("a"), tenant("abroad", "personal"), tenant("one", quota=Quota(None, None, 1))
+    async with (
+        engine(streams_forever) as gpu,
+        running_agent(tmp_path / "agent", [gpu.address], anonymous=None, slots=1, queue=0) as agent,
+        running_picker(agent) as picker,
+        running_envoy(tmp_path, picker, [gpu.address]) as front,
+    ):
+        tenants = {each.name: each for each in known}
+        agent.config.policy = replace(agent.config.policy, tenants=tenants, residency=(only_us,))
+        pool = agent.endpoints.pool(MODEL)
+        pool.prior_s = 1000.0
+        pool.recount()
+        for request, status, reason in (
+            (post(BODY), 401, "invalid_api_key"),
+            (post(BODY, bearer("abroad")), 421, "misdirected"),
+            (post(b'{"model": "no-such"}', bearer("a")), 404, "model_not_found"),
+            (post(b"{", bearer("a")), 400, "bad_request"),
+            (post(b"x" * 70_000, bearer("a")), 413, "body_too_large"),
+            (post(BODY, bearer("a"), path="/v1/nothing"), 404, "not_found"),
+        ):
+            assert await refused(front, request) == (status, reason)
+        assert gpu.requests == []
+
+        running = await RawClient.connect(front)
+        running.send(post(BODY, bearer("one")))
+        assert (await running.head())[0] == 200
+        assert await refused(front, post(BODY, bearer("one"))) == (429, "rate_limit_exceeded")
+        assert await refused(front, post(BODY, bearer("a"))) == (429, "saturated"), "the queue would be too long"
+        assert agent.held() == 1
+        running.close()
+        await until(lambda: agent.held() == 0)
+        assert agent.counted()["client_left"] == 1.0
+        async with asyncio.timeout(PATIENCE_S):
+            await gpu.closed_by_client.wait()
+
+
+async def refused(front: Address, request: bytes) -> tuple[int, str]:
+    client = await RawClient.connect(front)
+    client.send(request)
+    status, headers, body = await client.answer()
+    client.close()
+    assert headers["x-penstock-refusal"]
+    assert headers["content-type"] == "application/json"
+    return status, code(body)
+
+
+async def test_a_client_that_leaves_the_queue_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with (
+        engine(streams_forever) as gpu,
+        running_agent(tmp_path / "agent", [gpu.address], slots=1, queue=0) as agent,
+        running_picker(agent) as picker,
+        running_envoy(tmp_path, picker, [gpu.address]) as front,
+    ):
+        pool = agent.endpoints.pool(MODEL)
+        pool.prior_s = 0.1
+        pool.recount()
+        first, second, unfinished = [await RawClient.connect(front) for _ in range(3)]
+        first.send(post(BODY))
+        await first.head()
+        second.send(post(BODY))
+        await until(lambda: agent.waiting() == 1)
+        unfinished.send(post(BODY)[:-1])
+        bodies = agent.listener.state.bodies
+        await until(lambda: bodies.bytes_kept >= 2 * len(BODY) - 1)
+        for client in (second, unfinished, first):
+            client.close()
+        await until(lambda: agent.waiting() == 0 and agent.held() == 0 and bodies.bytes_kept == 0)
+        await until(lambda: agent.counted() == {"client_left": 2.0})
+        assert len(gpu.requests) == 1
+
+
+async def test_envoy_sends_a_request_to_the_next_endpoint_and_the_account_follows(tmp_path: Path) -> None:
+    async with engine(streams) as gpu:
+        addresses = [NOBODY, gpu.address]
+        async with (
+            running_agent(tmp_path / "agent", addresses) as agent,
+            running_picker(agent) as picker,
+            running_envoy(tmp_path, picker, addresses) as front,
+        ):
+            for _ in range(6):
+                client = await RawClient.connect(front)
+                client.send(post(BODY))
+                status, headers = await client.head()
+                assert (status, headers.get("x-penstock-endpoint")) == (200, "gpu-1")
+                await read_stream(client)
+                client.close()
+            await until(lambda: agent.counted() == {"ok": 6.0})
+            assert agent.held() == 0
+            retried = [
+                sample.value
+                for family in agent.metrics.registry.collect()
+                for sample in family.samples
+                if sample.name == "penstock_agent_retries_total" and sample.labels["reason"] == "closed_early"
+            ]
+            assert retried[0] >= 1.0
+
+
+@pytest.mark.parametrize(("host", "status"), [("eu.api.example.com", 200), ("api.example.com", 500)])
+async def test_without_a_picker_only_names_of_a_jurisdiction_are_served(host: str, status: int, tmp_path: Path) -> None:
+    """The endpoint of the other cluster stands for another jurisdiction: no request reaches it."""
+    async with engine(streams) as here, engine(streams) as abroad:
+
+        def add_cluster(config: dict[str, Any]) -> None:
+            other = json.loads(json.dumps(clusters(config)["eu"]))
+            other["name"] = other["load_assignment"]["cluster_name"] = "us"
+            other["load_assignment"]["endpoints"] = [{"lb_endpoints": lb_endpoints([abroad.address])}]
+            config["static_resources"]["clusters"].append(other)
+            del clusters(config)["penstock-picker"]["health_checks"]
+
+        async with running_envoy(tmp_path, NOBODY, [here.address], add_cluster) as front:
+            for _ in range(8):
+                client = await RawClient.connect(front)
+                forged = f"x-gateway-destination-endpoint: {abroad.address}"
+                client.send(post(BODY, forged, "x-penstock-route: x").replace(b"Host: test", b"Host: " + host.encode()))
+                assert (await client.head())[0] == status
+                client.close()
+        assert abroad.requests == []
+        assert bool(here.requests) == (status == 200)
+
+
+async def test_bodies_in_one_message_work_too(tmp_path: Path) -> None:
+    def buffer(config: dict[str, Any]) -> None:
+        mode = ext_proc(config)["processing_mode"]
+        mode["request_body_mode"], mode["response_body_mode"] = "BUFFERED", "STREAMED"
+        mode["request_trailer_mode"] = mode["response_trailer_mode"] = "SKIP"
+
+    async with (
+        engine(streams) as gpu,
+        running_agent(tmp_path / "agent", [gpu.address]) as agent,
+        running_picker(agent) as picker,
+        running_envoy(tmp_path, picker, [gpu.address], buffer) as front,
+    ):
+        unasked = json.dumps({"model": MODEL, "stream": True, "messages": []}).encode()
+        client = await RawClient.connect(front)
+        client.send(post(unasked))
+        status, headers = await client.head()
+        assert (status, headers["x-penstock-endpoint"]) == (200, "gpu-0")
+        assert await read_stream(client) == EVENTS[0] + EVENTS[1] + b"data: [DONE]\n\n", "without the usage"
+        client.close()
+        assert json.loads(gpu.requests[0].body)["stream_options"] == {"include_usage": True}
+        assert gpu.requests[0].header("content-length") == str(len(gpu.requests[0].body))
+        await until(lambda: agent.counted() == {"ok": 1.0})
+
+
+async def test_other_regions_are_reached_through_envoy_with_the_certificate_of_the_agent(tmp_path: Path) -> None:
+    here = write_identity(tmp_path / "identity", agent_id("eu-de"))
+    there = write_identity(tmp_path / "there-identity", agent_id("eu-es"))
+    peer_tls = ServerTls(there / CERTIFICATE, there / PRIVATE_KEY, there / AUTHORITIES)
+    away = plan("eu-de", "eu-de+eu-es", eu_es=1.0)
+    async with (
+        engine(streams) as far,
+        engine(streams) as near,
+        running_agent(tmp_path / "server", [far.address], region="eu-es", anonymous=None, peer_tls=peer_tls) as server,
+        running_agent(
+            tmp_path / "origin", [near.address], anonymous="personal", plan=away, peers={"eu-es": server.peer}
+        ) as origin,
+        running_picker(origin, forwards=True, identity_dir=here) as picker,
+        running_envoy(tmp_path, picker, [near.address], identity_dir=here) as front,
+    ):
+        origin.location = Location("DE")
+        client = await RawClient.connect(front)
+        client.send(post(BODY, "x-penstock-route: forged", "X-Request-Id: far-1"))
+        status, headers = await client.head()
+        assert (status, headers["x-penstock-region"]) == (200, "eu-es"), await client.reader.read(500)
+        assert await read_stream(client) == b"".join(EVENTS)
+        client.close()
+        assert (len(far.requests), len(near.requests)) == (1, 0)
+        assert far.requests[0].header("x-penstock-route") is None, "an engine never sees the route context"
+        await until(lambda: server.counted() == origin.counted() == {"ok": 1.0})
+
+
+async def test_a_picker_that_envoy_does_not_forward_for_stays_in_its_region(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es", eu_es=1.0)
+    async with (
+        engine(streams) as near,
+        running_agent(
+            tmp_path / "origin", [near.address], anonymous="personal", plan=away, peers={"eu-es": NOBODY}
+        ) as origin,
+        running_picker(origin) as picker,
+        running_envoy(tmp_path, picker, [near.address]) as front,
+    ):
+        origin.location = Location("DE")
+        client = await RawClient.connect(front)
+        client.send(post(BODY))
+        status, headers = await client.head()
+        assert (status, headers["x-penstock-region"]) == (200, "eu-de")
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("role", "is_served"), [("agent", True), ("server", True), ("monitor", False), ("stranger", False)]
+)
+async def test_only_agents_and_servers_of_the_fleet_may_use_the_picker(
+    role: str, is_served: bool, tmp_path: Path
+) -> None:
+    ids = {"server": SpiffeId(FLEET, ProcessRole.SERVER, "envoy"), "monitor": SpiffeId(FLEET, ProcessRole.MONITOR, "m")}
+    own = write_identity(tmp_path / "identity", agent_id("eu-de"))
+    given = write_identity(
+        tmp_path / "given", ids.get(role, agent_id("eu-de", "envoy")), 1 if role == "stranger" else 0
+    )
+    async with running_agent(tmp_path / "agent", [NOBODY]) as agent, running_picker(agent, identity_dir=own) as picker:
+        credentials = grpc.ssl_channel_credentials(
+            (own / AUTHORITIES).read_bytes(), (given / PRIVATE_KEY).read_bytes(), (given / CERTIFICATE).read_bytes()
+        )
+        async with grpc.aio.secure_channel(str(picker), credentials) as channel:
+            process = channel.stream_stream(
+                f"/{SERVICE}/Process", ProcessingRequest.SerializeToString, ProcessingResponse.FromString
+            )
+            call = process()
+            if is_served:
+                await call.write(head())
+                await call.write(body(CHAT))
+                answer = await call.read()
+                assert answer.WhichOneof("response") == "request_headers"
+                call.cancel()
+            else:
+                with pytest.raises(grpc.RpcError) as refused_by:
+                    await call.read()
+                expected = grpc.StatusCode.PERMISSION_DENIED if role == "monitor" else grpc.StatusCode.UNAVAILABLE
+                assert refused_by.value.code() is expected
+        await until(lambda: agent.held() == 0)
+
+
+async def test_the_health_service_reports_liveness_and_readiness(tmp_path: Path) -> None:
+    async with running_agent(tmp_path / "agent", [NOBODY]) as agent:
+        reason: list[str | None] = [None]
+        server = PickerServer(parts_of(agent), lambda: reason[0], None)
+        address = await server.start(Address("127.0.0.1", 0))
+        async with grpc.aio.insecure_channel(str(address)) as channel:
+            check = channel.unary_unary(
+                f"/{HEALTH_SERVICE}/Check", HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString
+            )
+
+            async def status(service: str) -> int:
+                return int((await check(HealthCheckRequest(service=service))).status)
+
+            services = ("", "readiness", SERVICE)
+            assert [await status(service) for service in services] == [SERVING] * 3
+            reason[0] = "no endpoint is ready"
+            assert [await status(service) for service in services] == [NOT_SERVING] * 3
+            assert await status("liveness") == SERVING
+            with pytest.raises(grpc.RpcError):
+                await status("unknown")
+            reason[0] = None
+            server.hand_over()
+            assert await status("readiness") == NOT_SERVING
+        server.stop_accepting()
+        assert await server.wait_drained(PATIENCE_S)
+        await server.drain(0.0)
+
+
+async def test_a_stream_that_breaks_off_or_is_out_of_order_releases_what_it_holds(tmp_path: Path) -> None:
+    async with running_agent(tmp_path / "agent", [NOBODY]) as agent, running_picker(agent) as picker:
+        bodies = agent.listener.state.bodies
+        async with grpc.aio.insecure_channel(str(picker)) as channel:
+            process = channel.stream_stream(
+                f"/{SERVICE}/Process", ProcessingRequest.SerializeToString, ProcessingResponse.FromString
+            )
+            half_sent = process()
+            await half_sent.write(head())
+            await half_sent.write(body(CHAT[:9], ends=False))
+            await until(lambda: bodies.bytes_kept == 9)
+            half_sent.cancel()
+            await until(lambda: bodies.bytes_kept == 0)
+            picked = process()
+            await picked.write(head())
+            await picked.write(body(CHAT))
+            answers = [await picked.read(), await picked.read()]
+            assert [each.WhichOneof("response") for each in answers] == ["request_headers", "request_body"]
+            assert agent.held() == 1
+            await picked.write(head())
+            assert await picked.code() is grpc.StatusCode.INVALID_ARGUMENT
+            await until(lambda: agent.held() == 0)
+            hidden = process()
+            await hidden.write(head(request_mode=0))
+            assert await hidden.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert "request_body_mode" in await hidden.details()
+            cut = process()
+            await cut.write(head())
+            await cut.write(body(CHAT))
+            await cut.read()
+            await cut.done_writing()
+            await until(lambda: agent.held() == 0)
+        await until(lambda: agent.counted() == {"client_left": 2.0})

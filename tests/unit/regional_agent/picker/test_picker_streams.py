@@ -1,0 +1,322 @@
+"""One stream of the endpoint picker: what it answers to Envoy's messages, and that it releases all it holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.tenants import Quota, Tenant
+from regional_agent.http.limits import Limits
+from regional_agent.picker.conversation import BadMode
+from regional_agent.picker.ext_proc_messages import BUFFERED, NONE, STREAMED
+from regional_agent.picker.stream_state import InvalidTransition, StreamState
+from regional_agent.upstream.address import Address
+from tests.support.agents import Agent, running_agent
+from tests.support.picker_streams import (
+    CHAT,
+    PickerStream,
+    body,
+    head,
+    parts_of,
+    response_body,
+    response_head,
+    set_headers,
+    trailers,
+)
+from tests.support.planet import MODEL
+from tests.support.wait import until
+
+ENGINES = [Address("127.0.0.1", 8001), Address("127.0.0.1", 8002)]
+JSON_TYPE = {"content-type": "application/json"}
+ANSWER = b'{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}'
+STREAM = json.dumps({"model": MODEL, "messages": [], "stream": True}).encode()
+
+
+@asynccontextmanager
+async def picking(directory: Path, engines: list[Address] = ENGINES, **options: Any) -> AsyncIterator[Agent]:
+    """An agent whose engines no request reaches."""
+    async with running_agent(directory, engines, **options) as agent:
+        yield agent
+        assert agent.held() == 0
+        assert agent.waiting() == 0
+        assert agent.listener.state.bodies.bytes_kept == 0
+        assert not list(agent.proxy.active)
+
+
+async def test_the_endpoint_is_in_header_and_metadata_and_its_slot_is_held_until_the_end(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT[:10], ends=False), body(CHAT[10:]))
+        assert stream.kinds() == ["request_headers", "request_body"]
+        assert sorted(stream.destinations) == [str(each) for each in ENGINES]
+        assert stream.request_body() == CHAT
+        assert agent.held() == 1
+        assert agent.listener.state.bodies.bytes_kept == 0, "Envoy has the body"
+        stream.receive(response_head(200, JSON_TYPE), response_body(ANSWER[:20]), response_body(ANSWER[20:]))
+        assert agent.held() == 1
+        stream.receive(response_body(b"", ends=True))
+        assert stream.talk.is_done
+        assert stream.response_body() == ANSWER
+        assert agent.counted() == {"ok": 1.0}
+        stream.stream.close()
+
+
+async def test_an_unasked_report_of_usage_is_read_and_removed(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(STREAM))
+        assert json.loads(stream.request_body())["stream_options"] == {"include_usage": True}
+        token = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+        usage = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}\n\n'
+        stream.receive(
+            response_head(200, {"content-type": "text/event-stream"}), response_body(token), response_body(usage)
+        )
+        stream.receive(response_body(b"data: [DONE]\n\n", ends=True))
+        assert stream.response_body() == token + b"data: [DONE]\n\n"
+
+
+async def test_a_body_in_one_message_is_replaced_with_its_length(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        given_head = head((b"content-length", b"%d" % len(STREAM)), request_mode=BUFFERED, response_mode=STREAMED)
+        stream.receive(given_head)
+        assert stream.kinds() == ["request_headers"]
+        assert not stream.destinations, "the body names the model"
+        stream.receive(body(STREAM))
+        assert stream.kinds() == ["request_headers", "request_body"]
+        sent = stream.sent[-1].request_body.response
+        assert set_headers(sent.header_mutation)["content-length"] == str(len(sent.body_mutation.body))
+        assert stream.destinations
+        stream.receive(response_head(200, JSON_TYPE), response_body(ANSWER), response_body(b"", ends=True))
+        assert stream.kinds()[2:] == ["response_headers", "response_body", "response_body"], "one answer for each"
+
+
+async def test_trailers_end_the_bodies(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT, ends=False), trailers("request_trailers"))
+        assert stream.kinds() == ["request_headers", "request_body", "request_trailers"]
+        assert not stream.sent[1].request_body.response.body_mutation.streamed_response.end_of_stream
+        stream.receive(response_head(200, JSON_TYPE), response_body(ANSWER), trailers("response_trailers"))
+        assert agent.counted() == {"ok": 1.0}
+
+
+async def test_only_endpoints_of_the_subset_are_named(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        for subset, status in (([str(ENGINES[1])], None), (["10.9.9.9:1"], 503), ([], 503)):
+            stream = PickerStream(parts_of(agent))
+            stream.receive(head(subset=subset), body(CHAT))
+            if status is None:
+                assert stream.destinations == subset
+            else:
+                assert stream.refused is not None
+                assert stream.refused[0] == status
+            stream.stream.close()
+
+
+async def test_the_reservation_follows_envoys_retry(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT))
+        first, second = stream.destinations
+        held = {str(each.address): each for each in agent.endpoints.every()}
+        assert held[first].local_load.requests == 1
+        stream.receive(response_head(200, JSON_TYPE, served=second))
+        assert held[first].local_load.requests == 0
+        assert held[second].local_load.requests == 1
+        mutation = stream.sent[-1].response_headers.response.header_mutation
+        assert set_headers(mutation)["x-penstock-endpoint"] == held[second].name
+        stream.receive(response_body(ANSWER, ends=True))
+
+
+async def test_an_unknown_endpoint_that_has_served_holds_no_slot(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT), response_head(200, JSON_TYPE, served="10.9.9.9:1"))
+        assert agent.held() == 0
+        stream.receive(response_body(ANSWER, ends=True))
+        assert agent.counted() == {"ok": 1.0}
+
+
+async def test_an_endpoint_that_envoy_cannot_reach_is_an_error_in_the_format_of_the_api(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT))
+        stream.receive(response_head(503, details="upstream_reset_before_response_started{connection_failure}"))
+        assert stream.refused == (502, "engine_failed")
+
+
+async def test_internal_headers_of_clients_do_not_pass(tmp_path: Path) -> None:
+    forged = (
+        (b"x-gateway-destination-endpoint", b"10.9.9.9:1"),
+        (b"x-penstock-route", b"forged"),
+        (b"x-penstock-endpoint", b"gpu-9"),
+        (b"authorization", b"Bearer secret"),
+        (b"x-forwarded-for", b"192.0.2.1"),
+        (b"x_penstock_route", b"forged"),
+    )
+    async with picking(tmp_path, anonymous="open") as agent:
+        add_tenant(agent, Tenant("t", "open", key("secret")))
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(*forged), body(CHAT))
+        mutation = stream.sent[0].request_headers.response.header_mutation
+        assert set(mutation.remove_headers) >= {name.decode() for name, _ in forged[1:]}
+        assert set_headers(mutation)["x-gateway-destination-endpoint"] == ",".join(stream.destinations)
+        assert "10.9.9.9:1" not in stream.destinations
+        stream.stream.close()
+
+
+def key(name: str) -> tuple[str, ...]:
+    return (sha256(name.encode()).hexdigest(),)
+
+
+def add_tenant(agent: Agent, tenant: Tenant) -> None:
+    policy = agent.config.policy
+    agent.config.policy = replace(policy, tenants={**policy.tenants, tenant.name: tenant})
+
+
+BEARER = (b"authorization", b"Bearer secret")
+
+
+@pytest.mark.parametrize(
+    ("messages", "refused"),
+    [
+        ([head((b"authorization", b"Bearer nothing"))], (401, "invalid_api_key")),
+        ([head(BEARER, path="/v1/nothing")], (404, "not_found")),
+        ([head(BEARER, (b"content-length", b"999999999"))], (413, "body_too_large")),
+        ([head(BEARER, (b"content-length", b"-1"))], (400, "bad_request")),
+        ([head(BEARER, BEARER)], (400, "bad_request")),
+        ([head(BEARER, *((b"x-%d" % n, b"1") for n in range(200)))], (431, "head_too_large")),
+        ([head(BEARER), body(b"x" * 70_000, ends=False)], (413, "body_too_large")),
+        ([head(BEARER), body(b"{")], (400, "bad_request")),
+        ([head(BEARER), body(b'{"model": "no-such"}')], (404, "model_not_found")),
+    ],
+)
+async def test_refusals_are_immediate_responses(tmp_path: Path, messages: list[Any], refused: tuple[int, str]) -> None:
+    async with picking(tmp_path, anonymous=None) as agent:
+        add_tenant(agent, Tenant("t", "open", key("secret")))
+        stream = PickerStream(parts_of(agent))
+        stream.receive(*messages)
+        assert stream.refused == refused
+        assert stream.kinds() == ["immediate_response"]
+        assert "x-request-id" in set_headers(stream.sent[0].immediate_response.headers)
+
+
+async def test_a_forbidden_region_and_a_used_up_budget_refuse_before_the_body(tmp_path: Path) -> None:
+    only_us = ResidencyRule("us", data_classes=frozenset({"personal"}), allow=frozenset({"us-east"}))
+    tenant = Tenant("t", "open", key("secret"), quota=Quota(None, None, 1))
+    async with picking(tmp_path, anonymous=None) as agent:
+        policy = agent.config.policy
+        abroad = Tenant("abroad", "personal", key("abroad"))
+        tenants = {**policy.tenants, "t": tenant, "abroad": abroad}
+        agent.config.policy = replace(policy, tenants=tenants, residency=(only_us,))
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head((b"authorization", b"Bearer abroad")))
+        assert stream.refused == (421, "misdirected")
+        first, second = PickerStream(parts_of(agent)), PickerStream(parts_of(agent))
+        first.receive(head(BEARER), body(CHAT))
+        assert first.destinations
+        second.receive(head(BEARER))
+        assert second.refused == (429, "rate_limit_exceeded")
+        first.stream.close()
+
+
+async def test_a_request_waits_while_all_endpoints_are_full(tmp_path: Path) -> None:
+    async with picking(tmp_path, ENGINES[:1], slots=1, queue=0) as agent:
+        first, second, third = (PickerStream(parts_of(agent)) for _ in range(3))
+        first.receive(head(), body(CHAT))
+        second.receive(head(), body(CHAT))
+        third.receive(head(), body(CHAT))
+        assert first.destinations
+        assert second.talk.state is third.talk.state is StreamState.QUEUED
+        third.stream.close()
+        assert agent.waiting() == 1
+        first.receive(response_head(200, JSON_TYPE), response_body(ANSWER, ends=True))
+        await until(lambda: bool(second.destinations))
+        assert second.request_body() == CHAT
+        second.receive(response_head(429, ends=True))
+        assert agent.counted() == {"ok": 1.0, "client_left": 1.0, "client_error": 1.0}
+
+
+async def test_bodies_that_never_end_stay_within_the_memory_of_all_bodies(tmp_path: Path) -> None:
+    limits = Limits(max_kept_bytes=400_000, max_body_bytes=64_000, idle_linger_s=0.0)
+    async with picking(tmp_path, limits=limits) as agent:
+        parts, bodies = parts_of(agent), agent.listener.state.bodies
+        streams = [PickerStream(parts) for _ in range(1000)]
+        for stream in streams:
+            stream.receive(head(), body(b'{"a":"' + b"x" * 10_000, ends=False))
+            assert bodies.bytes_kept <= 400_000
+        refused = [stream for stream in streams if stream.talk.is_done]
+        assert {stream.refused for stream in refused} == {(429, "saturated")}
+        assert len(refused) >= 950
+        slow = [stream for stream in streams if not stream.talk.is_done]
+        for stream in slow:
+            stream.stream.check_body(inf)
+            assert stream.refused == (408, "request_timeout")
+
+
+@pytest.mark.parametrize(("request_mode", "response_mode"), [(NONE, STREAMED), (STREAMED, STREAMED), (BUFFERED, NONE)])
+async def test_modes_that_hide_a_body_are_rejected(tmp_path: Path, request_mode: int, response_mode: int) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        with pytest.raises(BadMode, match="ext_proc"):
+            stream.receive(head(request_mode=request_mode, response_mode=response_mode))
+        stream.stream.close()
+
+
+MESSAGES: list[Any] = [
+    head(),
+    head(ends=True),
+    head(request_mode=BUFFERED, response_mode=STREAMED),
+    head((b"authorization", b"Bearer nothing")),
+    head(path="/v1/models", method="GET", ends=True),
+    body(CHAT),
+    body(CHAT[:5], ends=False),
+    body(CHAT[5:], ends=True),
+    body(b"x" * 70_000, ends=False),
+    trailers("request_trailers"),
+    response_head(200, JSON_TYPE),
+    response_head(200, {"content-type": "text/event-stream"}),
+    response_head(503, ends=True),
+    response_head(0),
+    response_head(200, details="no_healthy_upstream"),
+    response_head(200, served="10.9.9.9:1"),
+    response_body(ANSWER),
+    response_body(ANSWER, ends=True),
+    trailers("response_trailers"),
+]
+
+
+async def test_no_order_of_messages_leaves_anything_held(tmp_path: Path) -> None:
+    async with picking(tmp_path, anonymous="open") as agent:
+        parts = parts_of(agent)
+
+        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(st.lists(st.sampled_from(range(len(MESSAGES))), max_size=8), st.booleans())
+        def check(order: list[int], starts_well: bool) -> None:
+            stream = PickerStream(parts)
+            messages = [MESSAGES[0], MESSAGES[5]] if starts_well else []
+            try:
+                stream.receive(*messages, *(MESSAGES[number] for number in order))
+            except InvalidTransition:
+                pass
+            finally:
+                stream.stream.close()
+            assert stream.talk.is_done
+            assert agent.held() == 0
+            assert parts.bodies.bytes_kept == 0
+            assert not list(agent.proxy.active)
+            assert stream.kinds().count("immediate_response") <= 1
+
+        check()
