@@ -33,7 +33,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-upgrade test-mutations test-ui test-attacks test-attacks-compiled test-gateways test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-router bench-planner bench-propagation bench-usage bench-tenants test fuzz test-compiled test-long test-object-stores verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
+.PHONY: help test-upgrade test-mutations test-ui test-attacks test-attacks-compiled test-gateways test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-picker bench-router bench-planner bench-propagation bench-usage bench-tenants test fuzz test-compiled test-long test-object-stores verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ soak: $(VENV)/.demo  ## random faults on one fleet under load for an hour; memor
 
 bench-router: $(VENV)/.bench $(VENV)/.wheel  ## cost of a request in Penstock and in other proxies, one core each (ARGS=--help)
 	@$(BIN)/penstock-lab bench-router $(ARGS)
+
+bench-picker: $(VENV)/.bench $(VENV)/.wheel  ## cost of a request through Envoy and the endpoint picker, one core (ARGS=--help)
+	@$(BIN)/python -m lab.bench.picker_bench $(ARGS)
 
 bench-leak: $(VENV)/.demo $(VENV)/.wheel  ## growth of an agent's memory over 2,000,000 requests (ARGS='--leak-requests N')
 	@$(BIN)/penstock-lab bench-router --only leak --leak-requests 2000000 --out out/bench/leak.json $(ARGS)

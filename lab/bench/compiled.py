@@ -19,6 +19,8 @@ class Build(msgspec.Struct, frozen=True):
     compiled: Path = COMPILED
     """Directory of the unpacked wheel."""
     bundle: Path = SHIPPED_BUNDLE
+    settings: dict[str, str] = {}
+    """Environment variables with further settings of the agents."""
 
     @property
     def is_compiled(self) -> bool:
@@ -26,8 +28,8 @@ class Build(msgspec.Struct, frozen=True):
         return any(self.compiled.glob("*__mypyc*"))
 
     def environment(self) -> dict[str, str]:
-        """Return the environment in which Penstock's processes run this build; empty if nothing is compiled."""
-        return {"PYTHONPATH": str(self.compiled)} if self.is_compiled else {}
+        """Return the additional environment in which Penstock's processes run this build."""
+        return ({"PYTHONPATH": str(self.compiled)} if self.is_compiled else {}) | self.settings
 
     def form(self) -> str:
         """Return a description of how agents run."""

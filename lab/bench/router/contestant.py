@@ -84,7 +84,7 @@ def start_field(
         ServerError: the backends or Penstock do not start. A peer that does not start is `missing`.
     """
     with ExitStack() as running:
-        process, backends = _start_backends(directory)
+        process, backends = start_backends(directory)
         running.callback(process.kill)
         engines = [Engine(f"backend-{number}", MODEL, "h100", "a", SLOTS) for number in range(BACKENDS)]
         listen = {engine.name: port for engine, port in zip(engines, backends, strict=True)}
@@ -120,8 +120,8 @@ def start_peers(
     return contestants, missing
 
 
-def _start_backends(directory: Path) -> tuple[ServerProcess, tuple[int, ...]]:
-    """Return the process of the backends and their ports."""
+def start_backends(directory: Path) -> tuple[ServerProcess, tuple[int, ...]]:
+    """Start the backends; returns their process and their ports."""
     ports: list[int] = []
 
     def make() -> ServerProcess:

@@ -1,0 +1,287 @@
+"""Cost of a request through Envoy and the endpoint picker, beside the agent alone and Envoy alone.
+
+Run by `make bench-picker`. Agent and Envoy share the core of the router, so that rates and latencies of all rows are
+those of one core; their CPU time is measured apart. Envoy has the shipped configuration
+(`deploy/gateways/envoy-picker.yaml`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from statistics import fmean, median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import yaml
+
+from adapters.servers.free_ports import LOOPBACK, free_ports
+from adapters.servers.process import ServerProcess
+from adapters.servers.readiness import http_ok
+from adapters.servers.starting import PORT_TRIES, start_server
+from lab.bench.compiled import COMPILED, Build
+from lab.bench.cores import Cores, divide_cores, keep_to, pinned_to
+from lab.bench.large_bodies import large_bodies
+from lab.bench.peers.envoy import Envoy
+from lab.bench.peers.running import start_peer
+from lab.bench.process_cost import cpu_s, resident_bytes
+from lab.bench.router.chat import MODEL, answer, requests_of
+from lab.bench.router.contestant import BACKENDS, SLOTS, start_backends
+from lab.bench.router.load import Load
+from lab.bench.router.rounds import clients
+from lab.bench.site import agents_of, make_site, traffic_ports
+from lab.open_files import allow_many_open_files
+from lab.planet.topology import Engine
+from lab.quantile import quantile
+
+SHIPPED = Path(__file__).parents[2] / "deploy" / "gateways" / "envoy-picker.yaml"
+
+CONNECTIONS = 64
+RATE_PER_S = 500.0
+LARGE_BODY_BYTES = 400_000
+LARGE_RATE_PER_S = 100.0
+LOOKS = 8
+"""Number of memory samples, evenly distributed over the requests of the memory check."""
+
+GOALS = {
+    "added latency at 500/s, p50 (ms)": 1.0,
+    "added latency at 500/s, p99 (ms)": 4.0,
+    "requests/s on one core, at least": 1500.0,
+    "400 kB bodies at 100/s, cores of the agent": 0.5,
+}
+
+
+class Row(msgspec.Struct):
+    """One way to the backends."""
+
+    name: str
+    port: int
+    processes: Mapping[str, ServerProcess]
+    """The processes whose CPU time is measured, by name."""
+
+
+class Measured(msgspec.Struct):
+    """The figures of one row."""
+
+    name: str
+    requests_per_s: float
+    cpu_us_per_request: dict[str, float]
+    p50_ms: float
+    p99_ms: float
+    large_cores: dict[str, float]
+    """Cores in use with bodies of LARGE_BODY_BYTES at LARGE_RATE_PER_S."""
+    large_p50_ms: float
+    errors: int
+
+
+def envoy_configuration(port: int, admin: int, picker: int, backends: Sequence[int]) -> dict[str, Any]:
+    """Return the shipped configuration with loopback addresses, and without TLS to the picker."""
+    config: dict[str, Any] = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
+    config["admin"] = {"address": _address(admin)}
+    config["static_resources"]["listeners"][0]["address"] = _address(port)
+    found = {cluster["name"]: cluster for cluster in config["static_resources"]["clusters"]}
+    for name, ports in (("eu", backends), ("penstock-picker", [picker])):
+        endpoints = [{"endpoint": {"address": _address(each)}} for each in ports]
+        found[name]["load_assignment"]["endpoints"] = [{"lb_endpoints": endpoints}]
+        found[name]["circuit_breakers"] = {
+            "thresholds": [dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 100_000)]
+        }
+    del found["penstock-picker"]["transport_socket"]
+    config["static_resources"]["clusters"] = [found["eu"], found["penstock-picker"], found["other-regions"]]
+    del found["other-regions"]["transport_socket"]
+    return config
+
+
+def start_envoy(directory: Path, core: int, picker: int, backends: Sequence[int]) -> tuple[ServerProcess, int]:
+    """Start Envoy in front of the picker; returns its process and its port for clients."""
+    ports: list[int] = []
+
+    def make() -> ServerProcess:
+        ports[:] = free_ports(2)
+        file = directory / "envoy.json"
+        port, admin = ports
+        file.write_text(json.dumps(envoy_configuration(port, admin, picker, backends)), encoding="utf-8")
+        argv = (str(Envoy().program()), "-c", str(file), "--concurrency", "1", "--disable-hot-restart", "-l", "error")
+        return ServerProcess(
+            "envoy",
+            pinned_to(core, argv),
+            log_path=directory / "envoy.log",
+            ready=http_ok(f"http://{LOOPBACK}:{ports[1]}/ready"),
+            ports=ports,
+        )
+
+    return start_server(make, tries=PORT_TRIES, timeout_s=30.0), ports[0]
+
+
+def measure(row: Row, seconds: float, warm_up_s: float) -> Measured:
+    """Measure one row: throughput, latency at a fixed rate, and large bodies."""
+    asks = requests_of(clients(), stream=False)
+    load = Load(row.port, [asks[number % len(asks)] for number in range(CONNECTIONS)], answer())
+    try:
+        load.closed_loop(warm_up_s)
+        before = _cpu(row)
+        run = load.closed_loop(seconds)
+        used = _since(row, before)
+        paced = load.fixed_rate(RATE_PER_S, seconds, Random(1))
+    finally:
+        load.close()
+    large = _padded(asks[0])
+    large_bodies(row.port, large, LARGE_RATE_PER_S, warm_up_s)
+    before = _cpu(row)
+    heavy = large_bodies(row.port, large, LARGE_RATE_PER_S, seconds)
+    heavy_used = _since(row, before)
+    p50_s, p99_s = (quantile(paced.latencies_s, part) or 0.0 for part in (0.5, 0.99))
+    return Measured(
+        row.name,
+        run.answers / run.seconds,
+        {name: cpu / max(1, run.answers) * 1e6 for name, cpu in used.items()},
+        p50_s * 1e3,
+        p99_s * 1e3,
+        {name: cpu / heavy.seconds for name, cpu in heavy_used.items()},
+        (quantile(heavy.latencies_s, 0.5) or 0.0) * 1e3,
+        run.errors + paced.errors + heavy.errors,
+    )
+
+
+def memory_growth(row: Row, requests: int) -> dict[str, float]:
+    """Return the bytes by which each process grows per request, from the second to the last quarter of `requests`."""
+    asks = requests_of(clients(), stream=False)
+    load = Load(row.port, [asks[number % len(asks)] for number in range(CONNECTIONS)], answer())
+    seen: dict[str, list[int]] = {name: [] for name in row.processes}
+    try:
+        for _ in range(LOOKS):
+            load.closed_loop(3600.0, max_answers=requests // LOOKS)
+            for name, process in row.processes.items():
+                seen[name].append(resident_bytes(process.pid))
+    finally:
+        load.close()
+    quarter = LOOKS // 4
+    return {
+        name: (fmean(sizes[-quarter:]) - fmean(sizes[quarter : 2 * quarter])) / (requests / 2)
+        for name, sizes in seen.items()
+    }
+
+
+def start_rows(directory: Path, cores: Cores, build: Build, running: ExitStack) -> list[Row]:
+    """Start the backends, the agent, Envoy with its picker, and Envoy alone."""
+    backend, ports = start_backends(directory)
+    running.callback(backend.kill)
+    engines = [Engine(f"backend-{number}", MODEL, "h100", "a", SLOTS) for number in range(BACKENDS)]
+    listen = {engine.name: port for engine, port in zip(engines, ports, strict=True)}
+    picker = free_ports(1)[0]
+    build = msgspec.structs.replace(build, settings={"PENSTOCK_AGENT_PICKER_LISTEN": f"{LOOPBACK}:{picker}"})
+    site = running.enter_context(make_site(engines, listen, 1, directory / "site", build, cores.router))
+    agent = agents_of(site)[0]
+    envoy, port = start_envoy(directory, cores.router, picker, ports)
+    running.callback(envoy.kill)
+    alone = start_peer(Envoy(), directory / "alone", ports, cores.router)
+    running.callback(alone.kill)
+    return [
+        Row("direct", ports[0], {}),
+        Row("agent", traffic_ports(site)[0], {"agent": agent}),
+        Row("envoy", alone.port, {"envoy": alone}),
+        Row("envoy + picker", port, {"agent": agent, "envoy": envoy}),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; returns the exit code, 1 if requests failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="rounds; the median of each figure is reported")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each measurement")
+    parser.add_argument("--requests", type=int, default=200_000, help="requests of the memory check; 0 for none")
+    parser.add_argument("--compiled", type=Path, default=COMPILED, help="unpacked wheel; a missing folder: interpreted")
+    parser.add_argument("--out", type=Path, default=Path("out/bench/picker.json"), help="file for the results")
+    options = parser.parse_args(arguments)
+    allow_many_open_files()
+    cores = divide_cores()
+    keep_to(cores.load)
+    build = Build(options.compiled)
+    found: dict[str, list[Measured]] = {}
+    growth: dict[str, float] = {}
+    with TemporaryDirectory(prefix="penstock-bench-") as name, ExitStack() as running:
+        rows = start_rows(Path(name), cores, build, running)
+        for _ in range(options.rounds):
+            for row in rows:
+                found.setdefault(row.name, []).append(measure(row, options.seconds, 1.0))
+        if options.requests:
+            growth = memory_growth(rows[-1], options.requests)
+    measured = [_median(each) for each in found.values()]
+    report = {"build": build.form(), "rows": msgspec.to_builtins(measured), "grown_bytes_per_request": growth}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    _show(measured, growth, build)
+    return 1 if any(each.errors for each in measured) else 0
+
+
+def _show(measured: Sequence[Measured], growth: Mapping[str, float], build: Build) -> None:
+    print(build.form())
+    for each in measured:
+        cpu = ", ".join(f"{name} {cost:.0f}" for name, cost in each.cpu_us_per_request.items()) or "-"
+        large = ", ".join(f"{name} {cost:.2f}" for name, cost in each.large_cores.items()) or "-"
+        print(
+            f"{each.name:15} {each.requests_per_s:7.0f} requests/s; CPU/request (us): {cpu}; at {RATE_PER_S:.0f}/s"
+            f" p50 {each.p50_ms:.2f} ms, p99 {each.p99_ms:.2f} ms; 400 kB at {LARGE_RATE_PER_S:.0f}/s, cores: {large},"
+            f" p50 {each.large_p50_ms:.1f} ms; errors {each.errors}"
+        )
+    by_name = {each.name: each for each in measured}
+    picker, direct = by_name["envoy + picker"], by_name["direct"]
+    figures = (
+        picker.p50_ms - direct.p50_ms,
+        picker.p99_ms - direct.p99_ms,
+        picker.requests_per_s,
+        picker.large_cores["agent"],
+    )
+    for (goal, limit), figure in zip(GOALS.items(), figures, strict=True):
+        is_met = figure >= limit if goal.endswith("at least") else figure <= limit
+        print(f"{goal}: {figure:.2f} (goal {limit:g}): {'met' if is_met else 'NOT MET'}")
+    for name, grown in growth.items():
+        print(f"growth of {name}: {grown:.2f} bytes per request")
+
+
+def _median(rounds: Sequence[Measured]) -> Measured:
+    def of(values: Sequence[dict[str, float]]) -> dict[str, float]:
+        return {name: median(each[name] for each in values) for name in values[0]}
+
+    return Measured(
+        rounds[0].name,
+        median(each.requests_per_s for each in rounds),
+        of([each.cpu_us_per_request for each in rounds]),
+        median(each.p50_ms for each in rounds),
+        median(each.p99_ms for each in rounds),
+        of([each.large_cores for each in rounds]),
+        median(each.large_p50_ms for each in rounds),
+        sum(each.errors for each in rounds),
+    )
+
+
+def _padded(request: bytes) -> bytes:
+    """The request with a body of LARGE_BODY_BYTES."""
+    _, _, body = request.partition(b"\r\n\r\n")
+    at = body.rindex(b'"}]}')
+    larger = body[:at] + b"x" * (LARGE_BODY_BYTES - len(body)) + body[at:]
+    return (
+        request[: -len(body)].replace(b"content-length: %d" % len(body), b"content-length: %d" % len(larger)) + larger
+    )
+
+
+def _cpu(row: Row) -> dict[str, float]:
+    return {name: cpu_s(process.pid) for name, process in row.processes.items()}
+
+
+def _since(row: Row, before: Mapping[str, float]) -> dict[str, float]:
+    return {name: used - before[name] for name, used in _cpu(row).items()}
+
+
+def _address(port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": LOOPBACK, "port_value": port}}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
