@@ -84,7 +84,10 @@ def envoy_configuration(port: int, admin: int, picker: int, backends: Sequence[i
     """Return the shipped configuration with loopback addresses, and without TLS to the picker."""
     config: dict[str, Any] = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
     config["admin"] = {"address": _address(admin)}
-    config["static_resources"]["listeners"][0]["address"] = _address(port)
+    listener = config["static_resources"]["listeners"][0]
+    listener["address"] = _address(port)
+    # The load states the clients' addresses, and Envoy would append an address of this machine.
+    listener["filter_chains"][0]["filters"][0]["typed_config"]["use_remote_address"] = False
     found = {cluster["name"]: cluster for cluster in config["static_resources"]["clusters"]}
     for name, ports in (("eu", backends), ("penstock-picker", [picker])):
         endpoints = [{"endpoint": {"address": _address(each)}} for each in ports]
