@@ -36,6 +36,7 @@ from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
+from regional_agent.ledger.capacity_recorder import CapacityRecorder
 from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.ledger.uploader_process import UploaderProcess
 from regional_agent.objects.known_objects import KnownObjects
@@ -149,6 +150,7 @@ class AgentRuntime:
             on_suspect=metrics.endpoints.became_suspect,
             held_prefixes=chooser.affinity.exact,
         )
+        self._capacity = CapacityRecorder(self.ledger, self.endpoints.every, lambda: self.config.policy)
         self.registrations = Registrations(
             self.endpoints, settings.registration_token_file, lease_file=LeaseFile(settings.state_dir)
         )
@@ -257,6 +259,7 @@ class AgentRuntime:
         if self.locator.geoip.available:
             self._tasks.append(keep_running("geoip", self.locator.geoip.keep_reloading))
         self._tasks.append(keep_running("tokens of prompts", self.prompt_tokens.keep_asking))
+        self._tasks.append(keep_running("GPU time of endpoints", self._capacity.keep_recording))
         self._tasks.append(keep_running("process that stores segments", self._uploader.run))
         self.exchanges.start()
         self._directory.start()
@@ -282,6 +285,7 @@ class AgentRuntime:
         self.queue.close()
         await self.exchanges.stop()
         await cancel(self._tasks)
+        self._capacity.close()
         await asyncio.to_thread(self.ledger.close)
         await self._uploader.stop()
         await self.endpoints.stop()

@@ -110,7 +110,7 @@ def compact(store: ObjectStore, day: SegmentName, cache: Path, now_ms: int) -> i
             replaces.setdefault(f"{name.agent}-{name.epoch}", []).append((name.number, name.number))
         # In order of their names, so that the rows of the new segment do not depend on the listing.
         tables = [pq.read_table(path, partitioning=None) for name, path in sorted(current)]
-        merged = pa.concat_tables(tables).sort_by([("tenant", "ascending"), ("at_ms", "ascending")])
+        merged = _concatenated(tables).sort_by([("tenant", "ascending"), ("at_ms", "ascending")])
         ranges_of = {source: _merged(ranges) for source, ranges in replaces.items()}
         merged = merged.replace_schema_metadata({_METADATA: msgspec.json.encode(ranges_of)})
         out = BytesIO()
@@ -126,6 +126,12 @@ def compact(store: ObjectStore, day: SegmentName, cache: Path, now_ms: int) -> i
     for name in [*gone, *(name for name, _ in current)]:
         store.delete(str(name))
     return len(current)
+
+
+def _concatenated(tables: Iterable[pa.Table]) -> pa.Table:
+    """Return the rows of all tables; those of earlier releases lack columns, which have no value in their rows."""
+    found = pa.concat_tables(tables, promote_options="default")
+    return pa.Table.from_arrays(found.columns, schema=pa.schema([field.with_nullable(True) for field in found.schema]))
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

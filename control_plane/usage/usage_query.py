@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
 import msgspec
 
 from adapters.object_store.object_store import StoreUnavailable
 from adapters.object_store.store_opening import MissingPackages, open_store
 from control_plane.usage.compaction import without_replaced
+from control_plane.usage.idle_query import capacity_rows
 from control_plane.usage.segment_files import CacheTooSmall, UnusableCache, list_segments, local_files
+from control_plane.usage.segment_query import columns_of, label, run
 from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRequest, UsageRow, sum_of
 from penstock.accounts.outcome_rules import Outcome
 from penstock.ledger.ledger_record import RecordKind
 
 MAX_ROWS: Final = 100_000
 """Maximum number of groups of an answer."""
-
-MEMORY: Final = "1GB"
-THREADS: Final = 2
-
-_MS_PER_DAY: Final = 86_400_000
 
 _SUMS: Final = f"""
     count(*) FILTER (kind = {RecordKind.REQUEST:d}) AS requests,
@@ -71,7 +66,8 @@ def answer(request: UsageRequest, cache: Path) -> UsageAnswer:
         missing.append(f"{unknown} requests ran when their agent died; what they used is not known")
     shown, others = largest(rows, request)
     days = request.first_day, request.last_day
-    return UsageAnswer(*days, tuple(shown), len(files), tuple(missing), others=others)
+    capacity = capacity_rows(files, request)
+    return UsageAnswer(*days, tuple(shown), len(files), tuple(missing), others=others, capacity=capacity)
 
 
 def largest(rows: Sequence[UsageRow], request: UsageRequest) -> tuple[Sequence[UsageRow], UsageRow | None]:
@@ -90,32 +86,20 @@ def query(files: Sequence[Path], request: UsageRequest) -> list[UsageRow]:
     """
     if not files:
         return []
-    columns = [f"at_ms // {_MS_PER_DAY} AS day" if each is Dimension.DAY else each.value for each in request.by]
     names = [each.value for each in request.by]
-    first = datetime.combine(request.first_day, datetime.min.time(), UTC)
-    end = datetime.combine(request.last_day, datetime.min.time(), UTC) + timedelta(days=1)
-    where, values = "at_ms >= ? AND at_ms < ?", [int(first.timestamp() * 1000), int(end.timestamp() * 1000)]
-    parameters: list[Any] = [[str(path) for path in files], *values]
-    if request.tenant is not None:
-        where += " AND tenant = ?"
-        parameters.append(request.tenant)
     group = f"GROUP BY {', '.join(names)} ORDER BY {', '.join(names)}" if names else ""
-    select = ", ".join([*columns, _SUMS])
-    sql = f"SELECT {select} FROM read_parquet(?, hive_partitioning = false) WHERE {where} {group} LIMIT {MAX_ROWS + 1}"
-    with duckdb.connect(config={"threads": THREADS, "memory_limit": MEMORY}) as connection:
-        found = connection.execute(sql, parameters).fetchall()
+    select = ", ".join([*columns_of(request), _SUMS])
+    condition = f"kind <> {RecordKind.CAPACITY:d}"
+    if request.tenant is not None:
+        condition += " AND tenant = ?"
+    values = [] if request.tenant is None else [request.tenant]
+    found = run(f"SELECT {select} FROM records WHERE {condition} {group} LIMIT {MAX_ROWS + 1}", files, request, values)
     if len(found) > MAX_ROWS:
         raise TooManyRows(f"the answer has more than {MAX_ROWS} rows; ask for fewer dimensions or days")
     return [_row(request.by, row) for row in found if names or row[0] or row[1]]
 
 
 def _row(by: Sequence[Dimension], values: Sequence[Any]) -> UsageRow:
-    group = {each.value: _label(each, value) for each, value in zip(by, values, strict=False)}
+    group = {each.value: label(each, value) for each, value in zip(by, values, strict=False)}
     sums = zip(UsageRow.__struct_fields__[1:], values[len(by) :], strict=True)
     return msgspec.convert({"group": group, **{name: value or 0 for name, value in sums}}, UsageRow, strict=False)
-
-
-def _label(dimension: Dimension, value: Any) -> str:
-    if dimension is Dimension.DAY:
-        return datetime.fromtimestamp(int(value) * _MS_PER_DAY / 1000, UTC).date().isoformat()
-    return str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -88,6 +89,28 @@ class UsageRow(msgspec.Struct, frozen=True):
     """What the GPU seconds cost by the regions' prices."""
 
 
+CAPACITY_DIMENSIONS: Final = frozenset({Dimension.DAY, Dimension.REGION, Dimension.GPU_CLASS})
+"""What GPU time that served nothing can be divided by: it belongs to no tenant, and endpoints may share models."""
+
+
+class GpuTimeRow(msgspec.Struct, frozen=True):
+    """The GPU time that the endpoints of one group had, in the intervals for which an agent recorded it."""
+
+    group: dict[str, str]
+    ready_gpu_s: float
+    """GPU seconds of endpoints that could serve."""
+    unready_gpu_s: float
+    """GPU seconds of endpoints that were listed and could not serve."""
+    used_gpu_s: float
+    """GPU seconds of requests that ended in these intervals, overhead included."""
+    idle_share: float
+    """Share (0-1) of the GPU seconds that served nothing."""
+    idle_cost: float
+    """What that share costs by the regions' prices."""
+    known_s: float
+    """Time (s), summed over regions, for which the GPU time is known; nothing is assumed about the rest."""
+
+
 def sum_of(rows: Sequence[UsageRow]) -> UsageRow:
     """Return the sums of all rows, without a group."""
     fields = UsageRow.__struct_fields__[1:]
@@ -108,3 +131,5 @@ class UsageAnswer(msgspec.Struct, frozen=True):
     """Currency of `price` and `gpu_cost`; empty without a price list."""
     others: UsageRow | None = None
     """Sums of the groups beyond the largest ones that the question wants; None without such groups."""
+    capacity: tuple[GpuTimeRow, ...] = ()
+    """GPU time that served nothing, if the question is about all tenants by some of day, region and GPU class."""

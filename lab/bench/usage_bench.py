@@ -26,12 +26,13 @@ MAX_S = 10.0
 
 QUESTIONS = {
     "by tenant, model, region": (Dimension.TENANT, Dimension.MODEL, Dimension.REGION),
+    "by region, with idle time": (Dimension.REGION,),
     "by tenant, day": (Dimension.TENANT, Dimension.DAY),
 }
 
 ROWS = """
 SELECT
-    CASE WHEN i % 20 = 0 THEN 1 WHEN i % 50 = 1 THEN 2 ELSE 0 END::BIGINT AS kind,
+    CASE WHEN i % 500 = 2 THEN 5 WHEN i % 20 = 0 THEN 1 WHEN i % 50 = 1 THEN 2 ELSE 0 END::BIGINT AS kind,
     ({start} + i * 86400000 // {rows})::BIGINT AS at_ms,
     to_hex(hash(i + {salt})) AS request_id,
     'tenant-' || (hash(i) % {tenants}) AS tenant,
@@ -53,7 +54,10 @@ SELECT
     0::BIGINT AS egress_bytes,
     i % 100 = 3 AS is_estimated,
     i % 50 = 1 AS is_overhead,
-    '0123456789ab' AS policy_digest
+    '0123456789ab' AS policy_digest,
+    CASE WHEN i % 500 = 2 THEN 2400.0 ELSE 0.0 END AS ready_gpu_s,
+    0.0 AS unready_gpu_s,
+    0.0 AS capacity_cost
 FROM range({rows}) t(i)
 """
 

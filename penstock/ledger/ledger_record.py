@@ -21,6 +21,8 @@ class RecordKind(IntEnum):
     """A request of a client that ran when its agent died: its outcome and what it used are not known."""
     UNKNOWN_SERVED = 4
     """A request of another region that ran when the agent that served it died: its GPU time is not known."""
+    CAPACITY = 5
+    """GPU time of the region's endpoints of one GPU class within an interval, as one agent saw it: no request."""
     START = 100
     """Written when a request is sent to a target; stands only in spool files."""
 
@@ -74,3 +76,9 @@ class LedgerRecord(msgspec.Struct, array_like=True, gc=False):
     """Whether the fleet bears the tokens, and not the tenant."""
     policy_digest: str = ""
     """First 12 characters of the digest of the policy whose prices apply."""
+    ready_gpu_s: float = 0.0
+    """Of CAPACITY: GPU seconds of ready endpoints. Segments of earlier releases lack this field and those below."""
+    unready_gpu_s: float = 0.0
+    """Of CAPACITY: GPU seconds of endpoints that were listed and not ready: failed, warming up, ejected or draining."""
+    capacity_cost: float = 0.0
+    """Of CAPACITY: the cost of both by the region's price of a GPU hour."""

@@ -13,7 +13,8 @@ import structlog
 from penstock.accounts.account import Account
 from penstock.cost.gpu_time import gpu_time_s
 from penstock.fleet.report import LedgerReport
-from penstock.ledger.ledger_record import RecordKind
+from penstock.ledger.capacity_meter import GpuTime
+from penstock.ledger.ledger_record import LedgerRecord, RecordKind
 from penstock.ledger.prices import PriceList, cost_units
 from penstock.policy.policy import SECONDS_PER_HOUR, Policy
 from regional_agent.config.start_epoch import AgentInstance
@@ -27,6 +28,7 @@ DIGEST_CHARACTERS: Final = 12
 _REQUEST: Final = int(RecordKind.REQUEST)
 _SERVED: Final = int(RecordKind.SERVED)
 _LOST_ATTEMPT: Final = int(RecordKind.LOST_ATTEMPT)
+_CAPACITY: Final = int(RecordKind.CAPACITY)
 _START: Final = int(RecordKind.START)
 
 log = structlog.get_logger()
@@ -68,6 +70,11 @@ class RequestLedger:
         self._gpu_s_price = 0.0
         self.open_requests: Callable[[], Iterable[RequestContext]] = _none
         """Returns the requests in progress."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the policy has a usage store."""
+        return self._is_on
 
     @property
     def refuses(self) -> bool:
@@ -220,6 +227,31 @@ class RequestLedger:
         start = self._common(context, _LOST_ATTEMPT)
         rest = (self._region, attempt.endpoint.spec.accelerator, "", 0, 0, 0, 0, gpu_s, 0.0)
         self.spool.append(self._encode((*start, *rest, gpu_s * self._gpu_s_price, 0, False, True, self._digest)))
+
+    def capacity(self, times: Iterable[GpuTime]) -> None:
+        """Record the GPU time that the region's endpoints had."""
+        if not self._is_on:
+            return
+        for each in times:
+            cost = (each.ready_gpu_s + each.unready_gpu_s) * self._gpu_s_price
+            record = LedgerRecord(
+                _CAPACITY,
+                each.at_ms,
+                "",
+                "",
+                "",
+                "",
+                "",
+                self._region,
+                self._agent,
+                self._region,
+                each.gpu_class,
+                policy_digest=self._digest,
+                ready_gpu_s=each.ready_gpu_s,
+                unready_gpu_s=each.unready_gpu_s,
+                capacity_cost=cost,
+            )
+            self.spool.append(self._encode(record))
 
     def _start(self, context: RequestContext) -> bytes:
         return self._encode(self._common(context, _START))

@@ -13,6 +13,7 @@ from penstock.policy.geography import Location
 from penstock.policy.kinds.billing import ModelPrice, Prices, UsageStore
 from penstock.policy.kinds.models import Cost, CostUnit
 from regional_agent.config.start_epoch import AgentInstance
+from regional_agent.ledger.capacity_recorder import CapacityRecorder
 from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.ledger.spool_file import boot_id
 from tests.support.agents import running_agent
@@ -176,3 +177,29 @@ async def test_a_full_spool_refuses_requests_where_settings_say_so(tmp_path: Pat
                 assert (status == 200) or code(answer.body) == "ledger_full"
                 # The start and the end of the request that was served.
                 assert ledger.spool.lost_records == (0 if refuses else 2)
+
+
+async def test_the_gpu_time_of_a_regions_endpoints_is_recorded_by_class(tmp_path: Path) -> None:
+    ledger, now = ledger_in(tmp_path), [0.0]
+    start_s = 1_795_780_800.0
+    async with (
+        engine(streams) as gpu,
+        engine(streams) as other,
+        running_agent(tmp_path, [gpu.address, other.address], ledger=ledger) as agent,
+    ):
+        _, lost = agent.endpoints.every()
+        lost.view.ready = False
+        recorder = CapacityRecorder(
+            ledger,
+            agent.endpoints.every,
+            lambda: agent.config.policy,
+            clock=lambda: now[0],
+            wall_clock=lambda: start_s + now[0],
+        )
+        for now[0] in (0.0, 2.0, 4.0):
+            recorder.sample()
+        recorder.close()
+    (found,) = records_in(tmp_path)
+    assert (found.kind, found.region, found.gpu_s, found.tenant) == (RecordKind.CAPACITY, "eu-de", 0.0, "")
+    assert (found.ready_gpu_s, found.unready_gpu_s) == (4.0, 4.0)
+    assert found.capacity_cost > 0.0

@@ -135,7 +135,18 @@ def _view(answer: UsageAnswer, *, cost: bool) -> RenderableType:
     notes = [Text(f"missing: {line}", "yellow") for line in answer.missing]
     if not answer.rows:
         notes.insert(0, Text("no records in this time"))
-    return Group(table, *notes)
+    return Group(table, *([_idle(answer, cost=cost)] if answer.capacity else []), *notes)
+
+
+def _idle(answer: UsageAnswer, *, cost: bool) -> RenderableType:
+    names = list(answer.capacity[0].group)
+    numbers = ["GPU h ready", "not ready", "used", "idle", *(["idle cost"] if cost else []), "known for h"]
+    table = table_of(*names, *numbers, title="GPU time that served nothing", right=numbers)
+    for row in answer.capacity:
+        hours = [f"{seconds / 3600:,.2f}" for seconds in (row.ready_gpu_s, row.unready_gpu_s, row.used_gpu_s)]
+        money = [_money(row.idle_cost)] if cost else []
+        table.add_row(*row.group.values(), *hours, f"{row.idle_share:.1%}", *money, f"{row.known_s / 3600:,.1f}")
+    return table
 
 
 def _numbers(row: UsageRow) -> list[str]:

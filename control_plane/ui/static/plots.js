@@ -31,11 +31,13 @@ export function columns(title, points, text) {
 /** A row for each name, with a bar for its share of `total`. `points` have `name` and `value`; `heads` name the first two columns. */
 export function bars(title, heads, points, text, total) {
   return table(title, [...heads, "share"], points.map((point) => {
-    const share = total ? point.value / total : 0;
-    return [point.name, text(point.value), h("span", { class: "bar-line" }, s("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
-      s("rect", { width: 100 * Math.min(1, share), height: 10 })), percent(share))];
+    return [point.name, text(point.value), bar(total ? point.value / total : 0)];
   }), "No records in this time.");
 }
+
+/** A bar for a share (0-1), with the share as text. */
+export const bar = (share) => h("span", { class: "bar-line" }, s("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
+  s("rect", { width: 100 * Math.min(1, share), height: 10 })), percent(share));
 
 /** A section whose content is replaced when its data arrives. */
 export function pending(title, hint) {

@@ -2,8 +2,8 @@
 
 import { ApiError, get, pause } from "./api.js";
 import { h, show, table } from "./dom.js";
-import { count, percent } from "./format.js";
-import { bars, columns, pending } from "./plots.js";
+import { count, duration, percent } from "./format.js";
+import { bar, bars, columns, pending } from "./plots.js";
 
 /** Names that a plot shows; the others are one bar. */
 const SHOWN = 15;
@@ -42,13 +42,14 @@ export class UsageView {
       model: pending("By model", ""),
       tenant: pending("By tenant", ""),
       region: pending("By region", "The region that served. Requests that no region served have no name."),
+      idle: pending("GPU time that served nothing", "GPU time of all endpoints of a region, less what requests used, in the time for which agents recorded it."),
     };
     this.element = h("div", {}, h("section", { class: "wide" }, h("h1", {}, "Usage"),
       h("form", { class: "action", onsubmit: (event) => (event.preventDefault(), this.answers.clear(), read()) },
         h("label", {}, "From ", this.from), h("label", {}, "to ", this.to), h("label", {}, "Tenant ", this.tenant), h("label", {}, "Show ", this.measure),
         h("button", { type: "submit" }, "Read again")),
       this.problem, this.totals, this.missing), h("div", { class: "grid" }, Object.values(this.plots).map((plot) => plot.element)));
-    this.plots.day.element.className = "wide";
+    this.plots.day.element.className = this.plots.idle.element.className = "wide";
     read();
   }
 
@@ -61,10 +62,11 @@ export class UsageView {
     if (!this.from.value || !this.to.value) return;
     this.problem.hidden = true;
     try {
-      for (const by of Object.keys(this.plots)) {
+      for (const by of ["day", "model", "tenant", "region"]) {
         const answer = await this.#answer(by, stop.signal);
         if (stop.signal.aborted) return;
         this.#draw(by, answer);
+        if (by === "region") this.plots.idle.show(idle(answer, Boolean(this.tenant.value.trim())));
       }
     } catch (error) {
       if (stop.signal.aborted) return;
@@ -119,6 +121,14 @@ export class UsageView {
     }).map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value))));
     show(this.missing, answer.missing.map((line) => h("li", { class: "bad" }, `Missing: ${line}.`)));
   }
+}
+
+/** A bar for each region, of the GPU time that served nothing. */
+function idle(answer, isOfTenant) {
+  if (isOfTenant) return h("p", { class: "empty" }, "Idle GPU time belongs to no tenant.");
+  return table("GPU time that served nothing", ["region", "idle", "ready", "not ready", "used", `cost of idle time, ${answer.currency}`, "known for"],
+    answer.capacity.map((row) => [row.group.region, bar(row.idle_share), hours(row.ready_gpu_s), hours(row.unready_gpu_s), hours(row.used_gpu_s),
+      amount.format(row.idle_cost), duration(row.known_s)]), "No agent recorded the GPU time of its endpoints in this time.");
 }
 
 /** The points of all days of a range, those without records with 0. */
