@@ -5,7 +5,7 @@ Source: https://platform.openai.com/docs/api-reference/batch/request-output
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +35,15 @@ class Next(Enum):
     """An engine failed; the request runs again, up to MAX_RUNS times."""
     WAIT = "wait"
     """No engine has started the request; it runs later, until the batch expires."""
+
+
+class RequestEvent(StrEnum):
+    """What is counted of the requests of batches."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    RAN_AGAIN = "ran_again"
+    WAITED = "waited"
 
 
 def next_of(status: int, refusal: str, runs: int) -> Next:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.admission.queue_explanation import QueueExplanation
+from penstock.jobs.store_selection import select_store
 from penstock.planning.plan import NONE_CLOSED, Arc, ArcReason, RegionPlan
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.models import Version
@@ -150,6 +151,9 @@ class Explanation(msgspec.Struct, frozen=True):
     """The route of the path; None where the query has no path, or the path has no route."""
     queue: QueueExplanation | None = None
     """The admission queue for the model at the agent; None if it is empty or unknown."""
+    job_store: str | None = None
+    """Name of the store of the tenant's files and batches, or why there is none; None if the policy has no job
+    store."""
 
 
 def explain(
@@ -207,6 +211,11 @@ def explain(
     name = residency.permitted.name
     planned = plan is not None and plan.lookup(query.model, name) is not None
     explanation = msgspec.structs.replace(explanation, residency=name, planned=planned, endpoints=endpoints)
+    if policy.job_stores:
+        store = select_store(policy, query.origin, residency.permitted.regions)
+        explanation = msgspec.structs.replace(
+            explanation, job_store=store.detail if isinstance(store, Refusal) else store.name
+        )
     return _chosen(policy, plan, explanation, residency, views, rng)
 
 

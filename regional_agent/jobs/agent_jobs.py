@@ -38,9 +38,10 @@ class AgentJobs:
         self._config = config
         self._reader = reader
         self._proxy = proxy
-        self._storages = JobStorages()
+        metrics = proxy.metrics.jobs
+        self._storages = JobStorages(metrics.store_failures.inc)
         stores = JobStoresInUse(agent.region, config, self._storages, rng)
-        self.worker = BatchWorker(agent, stores, self._connect, rng)
+        self.worker = BatchWorker(agent, stores, self._connect, metrics, rng)
         self.routes = JobRoutes(stores, config, reader.authorization, self.worker)
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -40,7 +40,7 @@ def key_of(tenant: str) -> str:
     return f"key-{tenant}"
 
 
-def _bundle() -> dict[str, str]:
+def _bundle(jobs: Path) -> dict[str, str]:
     region = {"kind": "Region", "name": REGION, "country": "DE", "latitude_deg": 50.11, "longitude_deg": 8.68}
     documents: list[dict[str, Any]] = [region, {"kind": "DataClass", "name": "open"}]
     presets = {"kind": "RoutePresets", "presets": PRESETS}
@@ -54,6 +54,7 @@ def _bundle() -> dict[str, str]:
     documents.append(
         {"kind": "AcceptedLoss", "name": "one-region", "regions": [REGION], "because": "It is the only one."}
     )
+    documents.append({"kind": "JobStore", "name": "jobs", "url": f"file://{jobs.resolve()}", "regions": [REGION]})
     text = "---\n".join(
         msgspec.yaml.encode({"apiVersion": "penstock/v1", **document}).decode() for document in documents
     )
@@ -146,7 +147,7 @@ async def running_region(directory: Path) -> AsyncIterator[Region]:
     async with AsyncExitStack() as stack:
         etcd = stack.enter_context(await asyncio.to_thread(start_etcd, directory / "etcd"))
         redis = stack.enter_context(await asyncio.to_thread(start_redis, directory / "redis"))
-        await publish(etcd, compile_bundle(_bundle()))
+        await publish(etcd, compile_bundle(_bundle(directory / "jobs")))
         (directory / "endpoints.yaml").write_text("[]\n")
         agent = AgentProcess(
             "agent-1",

@@ -14,8 +14,10 @@ from msgspec.structs import replace
 
 from adapters.object_store.object_store import StoreUnavailable
 from adapters.servers.etcd import EtcdServer
+from penstock.jobs import claims
 from penstock.jobs.job_records import BatchCounts, Claim
 from penstock.jobs.store_paths import BatchPaths
+from regional_agent.jobs.batches import batch_run, batch_worker
 from regional_agent.jobs.batches.results import Results
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.job_storage import JobStorages
@@ -112,6 +114,41 @@ async def test_a_stopped_agent_leaves_its_batch_to_another_one(tmp_path: Path) -
     assert Counter(each["custom_id"] for each in lines) == Counter(f"r{n}" for n in range(20))
     # What had a result when the first agent stopped has not run again.
     assert len(gpu.requests) == before + 17
+
+
+async def test_another_agent_continues_when_the_claim_of_a_dead_one_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "CLOCK_SKEW_S", 0.1)
+    monkeypatch.setattr(batch_worker, "POLL_S", 0.1)
+    for module in (batch_run, batch_worker):
+        monkeypatch.setattr(module, "LEASE_S", 1.0)
+    store, block = job_store(tmp_path / "store"), asyncio.Event()
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await block.wait()
+
+    async with (
+        engine(waits) as silent,
+        engine(embeds) as gpu,
+        running_agent(tmp_path / "1", [silent.address], job_store=store, name="one") as dead,
+        running_agent(tmp_path / "2", [gpu.address], job_store=store, name="two") as other,
+        JobClient(dead.traffic) as client,
+    ):
+        other.jobs.worker._runs |= {str(n): None for n in range(batch_worker.MAX_RUNS)}  # type: ignore[misc]
+        batch = await client.started(input_file(5))
+        await until(lambda: len(silent.requests) > 0)
+        run = dead.jobs.worker._runs[batch]
+        other.jobs.worker._runs.clear()
+        # As after the death of the process: nothing renews or gives up the claim.
+        dead.jobs.worker._tasks[batch].cancel()
+        for task in dead.jobs._tasks:
+            task.cancel()
+        ended = await client.ended(batch)
+        assert ended["request_counts"]["completed"] == 5
+        assert run.claim.agent == "one"
+        with pytest.raises(batch_run.ClaimLost):
+            await run._check_claim()
 
 
 async def test_after_kill_9_of_the_agent_each_request_has_one_result(tmp_path: Path, own_etcd: EtcdServer) -> None:

@@ -14,12 +14,14 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.policy.geography import Location
-from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.kinds.tenants import Quota, Tenant
 from regional_agent.http.limits import Limits
 from regional_agent.jobs.api import batches_api
 from regional_agent.jobs.batches import batch_run
+from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
 from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line
+from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import until, until_async
 
@@ -292,3 +294,81 @@ async def test_a_store_that_cannot_be_reached_is_an_error_for_a_retry(tmp_path: 
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
         assert str(tmp_path) not in refused.text
         assert "not a folder" in agent.jobs.status()["store_problem"].lower() or agent.jobs.status()["store_problem"]
+
+
+async def test_a_batch_leaves_slots_to_requests_with_a_priority_and_is_in_ledger_and_metrics(tmp_path: Path) -> None:
+    release, busiest = asyncio.Event(), 0
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        nonlocal busiest
+        if b"text " in received.body:
+            busiest = max(busiest, agent.held())
+            await release.wait()
+        await embeds(e, received, writer)
+
+    async with (
+        engine(waits) as gpu,
+        serving(tmp_path, gpu, slots=4, queue=0, ledger=ledger_in(tmp_path)) as (agent, client),
+    ):
+        with_tenants(agent, "a")
+        async with JobClient(agent.traffic, "key-of-a") as a:
+            batch = await a.started(input_file(10))
+            await until(lambda: agent.held() == 3 and agent.waiting() > 0)
+            now = await client.http.post("/v1/embeddings", json={"model": MODEL, "input": "at once"})
+            assert now.json()["text"] == "at once"
+            assert agent.jobs.status()["batches"][batch]["total"] == 10
+            release.set()
+            await a.ended(batch)
+        assert busiest == 3
+        counted = agent.metrics.registry.get_sample_value
+        assert counted("penstock_agent_batch_requests_total", {"event": "completed"}) == 10
+        assert counted("penstock_agent_batches_ended_total", {"state": "completed"}) == 1
+        assert counted("penstock_agent_queue_priority_requests_total", {"priority": "batch"}) > 0
+    of_a = [record for record in records_in(tmp_path) if record.tenant == "a"]
+    assert [record.outcome for record in of_a] == ["ok"] * 10
+    assert len({record.request_id for record in of_a}) == 10
+
+
+async def test_a_batch_waits_for_the_budget_of_its_tenant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_run, "RETRY_BASE_S", 0.02)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, _):
+        with_tenants(agent, "a")
+        policy = agent.config.policy
+        limited = replace(policy.tenants["a"], quota=Quota(requests_per_s=20.0, burst_requests=2, concurrent=None))
+        agent.config.policy = replace(policy, tenants=policy.tenants | {"a": limited})
+        async with JobClient(agent.traffic, "key-of-a") as a:
+            ended = await a.ended(await a.started(input_file(8)))
+        assert ended["request_counts"] == {"total": 8, "completed": 8, "failed": 0}
+        waited = agent.metrics.registry.get_sample_value("penstock_agent_batch_requests_total", {"event": "waited"})
+        assert waited is not None
+        assert waited > 0
+
+
+async def test_a_revoked_key_ends_the_requests_of_its_batches(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        await embeds(e, received, writer)
+
+    async with (
+        engine(waits) as gpu,
+        serving(tmp_path, gpu, job_store=job_store(tmp_path / "s", concurrency=1)) as (
+            agent,
+            _,
+        ),
+    ):
+        keys = with_tenants(agent, "a")
+        tenants = agent.config.policy.tenants
+        async with JobClient(agent.traffic, keys["a"]) as a:
+            batch = await a.started(input_file(3))
+            await until(lambda: len(gpu.requests) == 1)
+            other = sha256(b"another-key").hexdigest()
+            changed = replace(tenants["a"], key_digests=(other,))
+            agent.config.policy = replace(agent.config.policy, tenants=tenants | {"a": changed})
+            release.set()
+        async with JobClient(agent.traffic, "another-key") as a:
+            ended = await a.ended(batch)
+            errors = await a.lines(ended["error_file_id"])
+        assert ended["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+        assert {each["response"]["body"]["error"]["code"] for each in errors} == {"invalid_api_key"}

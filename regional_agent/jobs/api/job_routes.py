@@ -126,16 +126,16 @@ class JobRoutes:
         sender: Sender,
         operation: Operation,
     ) -> Handler | Refusal:
-        policy, files, batches = self._config.policy, self._stores.files, self._stores.batches
-        assert policy is not None
+        policy, opened = self._config.policy, self._stores.opened()
+        assert policy is not None  # `serves` was true
+        assert opened is not None
         mask = self._authorization.residency(policy, sender.facts)
         if not isinstance(mask, Mask):
             return mask
         store = select_store(policy, self._stores.region, mask.permitted.regions)
         if not isinstance(store, JobStore):
             return store
-        assert files is not None
-        assert batches is not None
+        files = opened.files
         tenant = sender.principal.tenant.name
         if operation.name == "upload":
             self._uploads = {upload for upload in self._uploads if upload.is_active}
@@ -157,7 +157,7 @@ class JobRoutes:
             operation,
             request,
             FilesApi(files, tenant),
-            BatchesApi(batches, files, store, job_sender, self._worker.wake),
+            BatchesApi(opened.batches, files, store, job_sender, self._worker.wake),
         )
         return WaitingResponse(request, connection, refuse, answer)
 

@@ -18,7 +18,7 @@ from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs import store_paths
 from penstock.jobs.batch_state import BatchState, advance
 from penstock.jobs.claims import LEASE_S, RENEW_S
-from penstock.jobs.item_results import RETRY_BASE_S, RETRY_CAP_S, Next, error_line, next_of, result_line
+from penstock.jobs.item_results import RETRY_BASE_S, RETRY_CAP_S, Next, RequestEvent, error_line, next_of, result_line
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FilePart, FileRecord
 from penstock.jobs.line_splitter import LineSplitter
 from penstock.jobs.request_line import LineProblem, RequestLine, decode_line
@@ -26,8 +26,8 @@ from penstock.jobs.store_paths import BatchPaths
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER
 from regional_agent.jobs.batches.results import FLUSH_BYTES, Results
 from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests
-from regional_agent.jobs.storage.batch_store import BatchStore
-from regional_agent.jobs.storage.file_store import FileStore
+from regional_agent.jobs.job_metrics import JobMetrics
+from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 
 FLUSH_S: Final = 2.0
 """Maximum time (s) for which a result is in memory only: after a kill, requests of this time run again."""
@@ -60,10 +60,10 @@ class BatchRun:
         self,
         record: BatchRecord,
         claim: Claim,
-        batches: BatchStore,
-        files: FileStore,
+        store: OpenStore,
         requests: InternalRequests,
         concurrency: Callable[[], int],
+        metrics: JobMetrics,
     ) -> None:
         """Prepare to run a batch that this agent has claimed.
 
@@ -74,8 +74,9 @@ class BatchRun:
         self.record = record
         self.claim = claim
         self.paths = BatchPaths(record.sender.tenant, record.id)
-        self._batches = batches
-        self._files = files
+        self._batches = store.batches
+        self._files = store.files
+        self._metrics = metrics
         self._requests = requests
         self._concurrency = concurrency
         self._rng = Random()
@@ -212,15 +213,19 @@ class BatchRun:
                         continue
                     text = error_line(request_id, line.custom_id, "response_incomplete", str(error))
                     results.add(number, text, is_error=True)
+                    self._metrics.request(RequestEvent.FAILED)
                     return
                 following = next_of(response.status, response.header(REFUSAL_HEADER), runs)
                 if following is Next.RESULT:
                     text = result_line(request_id, line.custom_id, response.status, response.body)
-                    results.add(number, text, is_error=response.status >= 400)
+                    is_error = response.status >= 400
+                    results.add(number, text, is_error=is_error)
+                    self._metrics.request(RequestEvent.FAILED if is_error else RequestEvent.COMPLETED)
                     return
                 if following is Next.WAIT:
                     runs -= 1
                     waits += 1
+                self._metrics.request(RequestEvent.WAITED if following is Next.WAIT else RequestEvent.RAN_AGAIN)
                 if self._ends_as is not None:
                     break
                 pause_s = full_jitter_s(max(runs, waits), base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S, rng=self._rng)

@@ -13,7 +13,7 @@ import structlog
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs.batch_state import BatchState
 from penstock.jobs.claims import LEASE_S, may_claim
-from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, JobSender
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
 from penstock.jobs.request_line import LineProblem
 from penstock.jobs.store_paths import BatchPaths
 from penstock.routing.reasons import Refusal
@@ -21,8 +21,9 @@ from regional_agent.background_tasks import cancel, wait_for_event
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.jobs.batches.batch_run import BatchRun, ClaimLost
 from regional_agent.jobs.internal_connection import InternalRequests
+from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.jobs.storage.batch_store import BatchStore
-from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
+from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
 from regional_agent.services.job_service import JobService
 
 POLL_S: Final = 5.0
@@ -43,7 +44,9 @@ Connect = Callable[[JobSender], tuple[JobService, InternalRequests]]
 class BatchWorker:
     """Runs batches. One for each agent; the store decides which agent runs a batch."""
 
-    def __init__(self, agent: AgentInstance, stores: JobStoresInUse, connect: Connect, rng: Random) -> None:
+    def __init__(
+        self, agent: AgentInstance, stores: JobStoresInUse, connect: Connect, metrics: JobMetrics, rng: Random
+    ) -> None:
         """Create a worker, which `run` starts.
 
         Args:
@@ -53,6 +56,7 @@ class BatchWorker:
         self._agent = agent
         self._stores = stores
         self._connect = connect
+        self._metrics = metrics
         self._rng = rng
         self._wake = asyncio.Event()
         self._runs: dict[str, BatchRun] = {}
@@ -104,18 +108,18 @@ class BatchWorker:
         return 1 if store is None else max(1, store.concurrency // max(1, len(self._runs)))
 
     async def _look(self) -> None:
-        batches = self._stores.batches
-        if batches is None:
+        store = self._stores.opened()
+        if store is None:
             return
         now = time.time()
-        for paths in await batches.open_batches():
+        for paths in await store.batches.open_batches():
             if len(self._runs) >= MAX_RUNS:
                 return
             if paths.batch in self._runs or self._not_before.get(paths.batch, 0.0) > now:
                 continue
-            claim = await self._claim(batches, paths)
+            claim = await self._claim(store.batches, paths)
             if claim is not None:
-                await self._start(batches, paths, claim)
+                await self._start(store, paths, claim)
 
     async def _claim(self, batches: BatchStore, paths: BatchPaths) -> Claim | None:
         """Claim a batch; None if another agent runs it."""
@@ -125,12 +129,12 @@ class BatchWorker:
             self._not_before[paths.batch] = newest.until
             return None
         number, started_at = (1, now) if newest is None else (newest.number + 1, newest.started_at)
-        claim = Claim(number, self._agent.name, self._agent.epoch, now + LEASE_S, started_at)
-        if newest is not None:
-            claim = Claim(*(claim.number, claim.agent, claim.epoch, claim.until, started_at), counts=newest.counts)
+        counts = BatchCounts() if newest is None else newest.counts
+        claim = Claim(number, self._agent.name, self._agent.epoch, now + LEASE_S, started_at, counts)
         return claim if await batches.claim(paths, claim) else None
 
-    async def _start(self, batches: BatchStore, paths: BatchPaths, claim: Claim) -> None:
+    async def _start(self, store: OpenStore, paths: BatchPaths, claim: Claim) -> None:
+        batches = store.batches
         record, progress = await batches.find(paths), await batches.progress(paths)
         if record is None or progress.end is not None:
             if progress.end is not None or time.time() - claim.started_at > MISSING_S:
@@ -142,20 +146,19 @@ class BatchWorker:
             if sender.retry_after_s is None:
                 await self._fail(batches, record, claim, sender)
             return
-        files = self._stores.files
-        if files is None:
-            return
-        run = BatchRun(record, claim, batches, files, requests, self.concurrency)
+        run = BatchRun(record, claim, store, requests, self.concurrency, self._metrics)
         if progress.is_cancelled:
             run.stop_as(BatchState.CANCELLED)
         self._runs[record.id] = run
+        self._metrics.running.set(len(self._runs))
         self._tasks[record.id] = asyncio.create_task(self._run(run), name=f"batch {record.id}")
 
     async def _fail(self, batches: BatchStore, record: BatchRecord, claim: Claim, refusal: Refusal) -> None:
         """End a batch that the policy in force forbids."""
         problem = LineProblem(refusal.reason.value, refusal.detail)
         end = BatchEnd(BatchState.FAILED, time.time(), claim.counts, claim.started_at, errors=(problem,))
-        await batches.end(BatchPaths(record.sender.tenant, record.id), end)
+        if await batches.end(BatchPaths(record.sender.tenant, record.id), end):
+            self._metrics.ended(end.state)
         log.warning("a batch may not run", batch=record.id, reason=refusal.reason.value)
 
     async def _run(self, run: BatchRun) -> None:
@@ -163,6 +166,7 @@ class BatchWorker:
         try:
             end = await run.run()
         except ClaimLost:
+            self._metrics.claims_lost.inc()
             log.warning("another agent continues a batch", batch=batch)
         except StoreUnavailable as error:
             log.warning("a batch was interrupted", batch=batch, error=str(error))
@@ -172,8 +176,10 @@ class BatchWorker:
             self._not_before[batch] = time.time() + LEASE_S
         else:
             if end is not None:
+                self._metrics.ended(end.state)
                 log.info("a batch has ended", batch=batch, state=end.state.value, completed=end.counts.completed)
         finally:
             self._runs.pop(batch, None)
+            self._metrics.running.set(len(self._runs))
             self._tasks.pop(batch, None)
             self._wake.set()

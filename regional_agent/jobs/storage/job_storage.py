@@ -25,9 +25,14 @@ _Result = TypeVar("_Result")
 class JobStorage:
     """One job store. All operations raise StoreUnavailable."""
 
-    def __init__(self, url: str, threads: ThreadPoolExecutor) -> None:
-        """Use the store at `url`, which the first operation opens in one of `threads`."""
+    def __init__(self, url: str, threads: ThreadPoolExecutor, on_failure: Callable[[], None]) -> None:
+        """Use the store at `url`, which the first operation opens in one of `threads`.
+
+        Args:
+            on_failure: called for each operation that the store does not execute.
+        """
         self.url = url
+        self._on_failure = on_failure
         self._threads = threads
         self._opened: ObjectStore | None = None
 
@@ -76,14 +81,21 @@ class JobStorage:
                 self._opened = _open(self.url)
             return operation(self._opened)
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        except ObjectMissing:
+            raise
+        except StoreUnavailable:
+            self._on_failure()
+            raise
 
 
 class JobStorages:
     """The opened job stores by URL; the policy in force selects one."""
 
-    def __init__(self) -> None:
-        """Start without a store."""
+    def __init__(self, on_failure: Callable[[], None] = lambda: None) -> None:
+        """Start without a store; see `JobStorage` for `on_failure`."""
+        self._on_failure = on_failure
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="job-store")
         self._by_url: dict[str, JobStorage] = {}
 
@@ -91,7 +103,7 @@ class JobStorages:
         """Return the store at a URL."""
         found = self._by_url.get(url)
         if found is None:
-            found = self._by_url[url] = JobStorage(url, self._threads)
+            found = self._by_url[url] = JobStorage(url, self._threads, self._on_failure)
         return found
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import NamedTuple
 
 from penstock.policy.kinds.jobs import JobStore
 from regional_agent.config.active_config import ActiveConfig
@@ -11,8 +12,16 @@ from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
 
 
+class OpenStore(NamedTuple):
+    """A job store, and access to what it has."""
+
+    document: JobStore
+    files: FileStore
+    batches: BatchStore
+
+
 class JobStoresInUse:
-    """Finds the job store of the region, with its files and batches."""
+    """Finds the job store of the region."""
 
     def __init__(self, region: str, config: ActiveConfig, storages: JobStorages, rng: Random) -> None:
         """Create the access to the store of `region`."""
@@ -27,14 +36,10 @@ class JobStoresInUse:
         policy = self._config.policy
         return None if policy is None else policy.job_store(self.region)
 
-    @property
-    def files(self) -> FileStore | None:
-        """The files in the store."""
+    def opened(self) -> OpenStore | None:
+        """Return the store; None if the region has none."""
         store = self.store
-        return None if store is None else FileStore(self._storages.of(store.url), self._rng)
-
-    @property
-    def batches(self) -> BatchStore | None:
-        """The batches in the store."""
-        store = self.store
-        return None if store is None else BatchStore(self._storages.of(store.url), self.region)
+        if store is None:
+            return None
+        storage = self._storages.of(store.url)
+        return OpenStore(store, FileStore(storage, self._rng), BatchStore(storage, self.region))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 
 import openai
@@ -137,9 +138,42 @@ def bad_requests() -> None:
 def unknown_path() -> None:
     """An API that is not offered is an exception with Penstock's message, not a broken connection."""
     try:
-        client(max_retries=0).files.list()
+        client(max_retries=0).vector_stores.list()
     except openai.APIStatusError as error:
         expect(error.status_code in (404, 501) and error.body, error)
+
+
+@case
+def batches() -> None:
+    """A file of chats runs as a batch, and bad lines, cancelling twice and deleted files are the SDK's exceptions."""
+    sdk = client(max_retries=0)
+    body = {"model": MODEL, "messages": MESSAGES, "max_tokens": 3, "temperature": 0, "ignore_eos": True}
+    lines = [
+        {"custom_id": f"r{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for number in range(20)
+    ]
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    file = sdk.files.create(file=("requests.jsonl", content), purpose="batch")
+    batch = sdk.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"night": "1"}
+    )
+    for _ in range(600):
+        batch = sdk.batches.retrieve(batch.id)
+        if batch.status in ("completed", "failed", "expired"):
+            break
+        time.sleep(0.1)
+    expect(batch.status == "completed" and batch.request_counts.completed == 20, batch)
+    results = [json.loads(line) for line in sdk.files.content(batch.output_file_id).text.splitlines()]
+    expect(sorted(each["custom_id"] for each in results) == sorted(line["custom_id"] for line in lines), results)
+    expect(all(each["response"]["body"]["usage"]["completion_tokens"] == 3 for each in results), results)
+    expect(batch.id in [each.id for each in sdk.batches.list(limit=1)], "the batch is not listed")
+    with raises(openai.ConflictError, 409):
+        sdk.batches.cancel(batch.id)
+    with raises(openai.BadRequestError, 400):
+        sdk.files.create(file=("requests.jsonl", content + b"{"), purpose="batch")
+    expect(sdk.files.delete(file.id).deleted, file)
+    with raises(openai.NotFoundError, 404):
+        sdk.files.retrieve(file.id)
 
 
 @case
