@@ -16,11 +16,26 @@ THREADS: Final = 2
 
 _MS_PER_DAY: Final = 86_400_000
 
-_RECORDS: Final = """
+_COLUMNS: Final = {
+    Dimension.DAY: f"at_ms // {_MS_PER_DAY} AS day",
+    Dimension.OBJECTIVE: "coalesce(objective, '') AS objective",
+}
+"""Columns of dimensions that are not read as they are."""
+
+_ADDED: Final = {
+    "ready_gpu_s": "DOUBLE",
+    "unready_gpu_s": "DOUBLE",
+    "capacity_cost": "DOUBLE",
+    "objective": "VARCHAR",
+    "is_within": "BOOLEAN",
+}
+"""Columns that segments of earlier releases lack, and their types; of those that queries read."""
+
+_RECORDS: Final = f"""
     SELECT * FROM (
         SELECT * FROM read_parquet(?, hive_partitioning = false, union_by_name = true)
         UNION ALL BY NAME
-        SELECT NULL::DOUBLE AS ready_gpu_s, NULL::DOUBLE AS unready_gpu_s, NULL::DOUBLE AS capacity_cost WHERE false
+        SELECT {", ".join(f"NULL::{type_} AS {name}" for name, type_ in _ADDED.items())} WHERE false
     ) WHERE at_ms >= ? AND at_ms < ?"""
 """The second part has no row: it names columns that segments of earlier releases lack."""
 
@@ -42,7 +57,7 @@ def run(sql: str, files: Sequence[Path], request: UsageRequest, values: Sequence
 
 def columns_of(request: UsageRequest) -> list[str]:
     """Return the column of each dimension of a question."""
-    return [f"at_ms // {_MS_PER_DAY} AS day" if each is Dimension.DAY else each.value for each in request.by]
+    return [_COLUMNS.get(each, each.value) for each in request.by]
 
 
 def label(dimension: Dimension, value: Any) -> str:

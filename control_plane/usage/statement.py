@@ -13,15 +13,18 @@ import msgspec
 
 from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageRow, sum_of
 from penstock.accounts.outcome_rules import RULES, Counts, Outcome
+from penstock.policy.service_objective import parse_objective_id, within_text
 
 QUESTIONS: Final = (
     (Dimension.MODEL, Dimension.OUTCOME),
     (Dimension.KEY,),
     (Dimension.DAY,),
+    (Dimension.MODEL, Dimension.OBJECTIVE),
 )
 """The dimensions of the questions from whose answers a statement is made, in this order."""
 
 _COLUMNS: Final = ("requests", "input_tokens", "cached_tokens", "output_tokens", "price")
+_OBJECTIVE_COLUMNS: Final = ("objective", "target_share", "within", "within_share", "kept")
 
 _STYLE: Final = """
 body { font: 11pt/1.4 sans-serif; max-width: 50em; margin: 2em auto; color: #111; }
@@ -32,6 +35,32 @@ tr.total td { font-weight: bold; border-top: 2px solid #111; }
 .missing { border: 1px solid #a00; padding: .5em 1em; }
 @media print { body { margin: 0; } }
 """
+
+
+class AttainedObjective(msgspec.Struct, frozen=True):
+    """A service objective of a model, and how the tenant's requests attained it."""
+
+    model: str
+    name: str
+    """As `penstock.policy.service_objective.objective_id` names it."""
+    requests: int
+    """Requests that the objective counts."""
+    within: int
+    """The part of them that succeeded within the limit."""
+    text: str
+    """What responses within the objective do, such as `begin within 1.5 s`."""
+    target_share: float
+    """Share (0-1) of requests that must succeed within the limit."""
+
+    @property
+    def share(self) -> float:
+        """Share (0-1) of requests that succeeded within the limit."""
+        return self.within / self.requests
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the share is at least the target."""
+        return self.share >= self.target_share
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -47,6 +76,8 @@ class Statement(msgspec.Struct, frozen=True):
     total: UsageRow
     answered: float | None
     """Share (0-1) of requests that the fleet answered, of those that count in objectives; None without one."""
+    objectives: tuple[AttainedObjective, ...]
+    """The objectives by which requests were judged. A model has several if its objective changed in the month."""
     missing: tuple[str, ...]
 
 
@@ -64,7 +95,7 @@ def month_of(text: str) -> tuple[date, date]:
 
 def make_statement(tenant: str, answers: Sequence[UsageAnswer]) -> Statement:
     """Return the statement from the answers to QUESTIONS for the tenant and one month."""
-    by_outcome, by_key, by_day = answers
+    by_outcome, by_key, by_day, by_objective = answers
     return Statement(
         tenant,
         by_outcome.first_day,
@@ -75,6 +106,7 @@ def make_statement(tenant: str, answers: Sequence[UsageAnswer]) -> Statement:
         _grouped(by_day.rows, Dimension.DAY),
         sum_of(by_outcome.rows),
         _answered(by_outcome.rows),
+        _attained(by_objective.rows),
         tuple(dict.fromkeys(line for answer in answers for line in answer.missing)),
     )
 
@@ -83,13 +115,18 @@ def statement_csv(statement: Statement) -> str:
     """Return the statement as CSV: a line for each model, key and day, and the total."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["tenant", "from", "to", "by", "name", *_COLUMNS, "currency"])
+    writer.writerow(["tenant", "from", "to", "by", "name", *_COLUMNS, "currency", *_OBJECTIVE_COLUMNS])
     parts = (("model", statement.by_model), ("key", statement.by_key), ("day", statement.by_day))
     days = statement.first_day.isoformat(), statement.last_day.isoformat()
     for by, rows in (*parts, ("total", (("", statement.total),))):
         for name, row in rows:
             values = [getattr(row, column) for column in _COLUMNS]
-            writer.writerow([statement.tenant, *days, by, plain_cell(name), *values, statement.currency])
+            blank = [""] * len(_OBJECTIVE_COLUMNS)
+            writer.writerow([statement.tenant, *days, by, plain_cell(name), *values, statement.currency, *blank])
+    for each in statement.objectives:
+        values = [each.requests, *[""] * (len(_COLUMNS) - 1), ""]
+        judged = [each.text, each.target_share, each.within, f"{each.share:.6f}", "kept" if each.is_kept else "missed"]
+        writer.writerow([statement.tenant, *days, "objective", plain_cell(each.model), *values, *judged])
     return out.getvalue()
 
 
@@ -118,12 +155,31 @@ def statement_html(statement: Statement) -> str:
 
 
 def _objectives(statement: Statement) -> str:
-    if statement.answered is None:
-        return ""
-    return (
-        f"<p>Answered: {statement.answered:.3%} of the requests that count in service objectives. The ledger has no"
-        " times of responses; <code>penstock status</code> and the dashboards have the objectives for times.</p>"
-    )
+    parts = []
+    if statement.objectives:
+        heads = ("Model", "Objective", "requests", "within", "share", "target", "")
+        rows = [
+            (
+                each.model,
+                each.text,
+                f"{each.requests:,}",
+                f"{each.within:,}",
+                f"{each.share:.3%}",
+                f"{each.target_share:.3%}",
+                "kept" if each.is_kept else "missed",
+            )
+            for each in statement.objectives
+        ]
+        parts.append(_html_table(heads, rows))
+    if statement.answered is not None:
+        parts.append(f"<p>Answered: {statement.answered:.3%} of the requests that count in service objectives.</p>")
+    return "".join(parts)
+
+
+def _html_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def _table(heading: str, rows: Iterable[tuple[str, UsageRow]], total: UsageRow | None) -> str:
@@ -145,6 +201,18 @@ def _grouped(rows: Iterable[UsageRow], dimension: Dimension) -> tuple[tuple[str,
     for row in rows:
         found.setdefault(row.group[dimension.value], []).append(row)
     return tuple((name, sum_of(of_name)) for name, of_name in sorted(found.items()))
+
+
+def _attained(rows: Iterable[UsageRow]) -> tuple[AttainedObjective, ...]:
+    found = []
+    for row in rows:
+        name = row.group[Dimension.OBJECTIVE.value]
+        if row.objective_requests:
+            measure, limit_s, share = parse_objective_id(name)
+            text = within_text(limit_s, measure)
+            counts = row.objective_requests, row.within_objective
+            found.append(AttainedObjective(row.group[Dimension.MODEL.value], name, *counts, text, share))
+    return tuple(found)
 
 
 def _answered(rows: Iterable[UsageRow]) -> float | None:

@@ -34,7 +34,9 @@ _SUMS: Final = f"""
     sum(gpu_s) FILTER (is_overhead) AS overhead_gpu_s,
     sum(egress_bytes) AS egress_bytes,
     sum(price) AS price,
-    sum(gpu_cost) AS gpu_cost"""
+    sum(gpu_cost) AS gpu_cost,
+    count(*) FILTER (objective <> '') AS objective_requests,
+    count(*) FILTER (objective <> '' AND is_within) AS within_objective"""
 
 
 class TooManyRows(Exception):
@@ -86,8 +88,9 @@ def query(files: Sequence[Path], request: UsageRequest) -> list[UsageRow]:
     """
     if not files:
         return []
-    names = [each.value for each in request.by]
-    group = f"GROUP BY {', '.join(names)} ORDER BY {', '.join(names)}" if names else ""
+    # By position, since a column of a dimension may have the name of the column that it is made from.
+    names = ", ".join(str(number) for number in range(1, len(request.by) + 1))
+    group = f"GROUP BY {names} ORDER BY {names}" if names else ""
     select = ", ".join([*columns_of(request), _SUMS])
     condition = f"kind <> {RecordKind.CAPACITY:d}"
     if request.tenant is not None:

@@ -23,6 +23,9 @@ class Dimension(StrEnum):
     """Region whose agent received the request."""
     GPU_CLASS = "gpu_class"
     OUTCOME = "outcome"
+    OBJECTIVE = "objective"
+    """Service objective that counts a request (`first_byte 1.5 0.99`: measure, limit in seconds, share); empty if none
+    does."""
     DAY = "day"
     """Day (UTC) on which requests ended."""
 
@@ -87,6 +90,10 @@ class UsageRow(msgspec.Struct, frozen=True):
     """What the tenants pay."""
     gpu_cost: float
     """What the GPU seconds cost by the regions' prices."""
+    objective_requests: int = 0
+    """Requests that a service objective of their model counts. Records of earlier releases have none."""
+    within_objective: int = 0
+    """The part of them that succeeded within the objective's limit."""
 
 
 CAPACITY_DIMENSIONS: Final = frozenset({Dimension.DAY, Dimension.REGION, Dimension.GPU_CLASS})

@@ -57,7 +57,11 @@ SELECT
     '0123456789ab' AS policy_digest,
     CASE WHEN i % 500 = 2 THEN 2400.0 ELSE 0.0 END AS ready_gpu_s,
     0.0 AS unready_gpu_s,
-    0.0 AS capacity_cost
+    0.0 AS capacity_cost,
+    (hash(i * 9) % 2000)::BIGINT AS first_byte_ms,
+    (hash(i * 9) % 20000)::BIGINT AS total_ms,
+    'first_byte 1.5 0.99' AS objective,
+    hash(i * 9) % 2000 < 1500 AS is_within
 FROM range({rows}) t(i)
 """
 

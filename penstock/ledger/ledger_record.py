@@ -82,3 +82,12 @@ class LedgerRecord(msgspec.Struct, array_like=True, gc=False):
     """Of CAPACITY: GPU seconds of endpoints that were listed and not ready: failed, warming up, ejected or draining."""
     capacity_cost: float = 0.0
     """Of CAPACITY: the cost of both by the region's price of a GPU hour."""
+    first_byte_ms: int = 0
+    """Of REQUEST: time (ms, rounded up) from the request to the first byte of the response; 0 if none began."""
+    total_ms: int = 0
+    """Of REQUEST: time (ms, rounded up) from the request to its end."""
+    objective: str = ""
+    """Of REQUEST: the service objective that counts it, see `penstock.policy.service_objective.objective_id`; empty if
+    none does."""
+    is_within: bool = False
+    """Whether the request succeeded within the limit of `objective`."""

@@ -76,6 +76,21 @@ class ObjectiveReport(msgspec.Struct, frozen=True, gc=False, rename={"limit_s": 
         return are_counts and 0.0 < self.limit_s < inf and 0.0 < self.share < 1.0
 
 
+def objective_id(measure: Measure, limit_s: float, share: float) -> str:
+    """Return the text that records have for an objective: `first_byte 1.5 0.99`."""
+    return f"{measure.value} {limit_s:g} {share:.10g}"
+
+
+def parse_objective_id(text: str) -> tuple[Measure, float, float]:
+    """Return the measure, limit (s) and share (0-1) of an objective in a record.
+
+    Raises:
+        ValueError: the text is not one of `objective_id`.
+    """
+    measure, limit_s, share = text.split(" ")
+    return Measure(measure), float(limit_s), float(share)
+
+
 def within_text(limit_s: float, measure: Measure) -> str:
     """What responses within an objective do, for people: `begin within 1.5 s`."""
     return f"{'begin' if measure is Measure.FIRST_BYTE else 'are complete'} within {limit_s:g} s"

@@ -21,6 +21,7 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.spool import Spool
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.telemetry.objective_tally import Judgement
 
 DIGEST_CHARACTERS: Final = 12
 """Characters of a policy's digest in records."""
@@ -28,6 +29,7 @@ DIGEST_CHARACTERS: Final = 12
 _REQUEST: Final = int(RecordKind.REQUEST)
 _SERVED: Final = int(RecordKind.SERVED)
 _LOST_ATTEMPT: Final = int(RecordKind.LOST_ATTEMPT)
+_NOT_COUNTED: Final[Judgement] = ("", False)
 _CAPACITY: Final = int(RecordKind.CAPACITY)
 _START: Final = int(RecordKind.START)
 
@@ -158,8 +160,14 @@ class RequestLedger:
         context.is_in_ledger = True
         self.spool.append(self._start(context))
 
-    def ended(self, context: RequestContext, attempt: Attempt | None, account: Account) -> None:
-        """Record a finished request; of a forwarded request, its GPU time at an endpoint of this agent."""
+    def ended(
+        self, context: RequestContext, attempt: Attempt | None, account: Account, judgement: Judgement | None = None
+    ) -> None:
+        """Record a finished request; of a forwarded request, its GPU time at an endpoint of this agent.
+
+        Args:
+            judgement: how the service objective of the model counts the request; None if none does.
+        """
         if not self._is_on:
             return
         context.is_in_ledger = False
@@ -176,8 +184,12 @@ class RequestLedger:
                 egress_bytes = account.sent_bytes
         name = estimate.adapter or context.model
         charges = account.charges_tenant
-        input_tokens = cached_tokens = output_tokens = 0
+        objective, is_within = _NOT_COUNTED if judgement is None else judgement
+        input_tokens = cached_tokens = output_tokens = first_byte_ms = total_ms = 0
         if route_context is None:
+            total_ms = int((now - context.received_at) * 1000.0) + 1
+            if account.first_byte_at is not None:
+                first_byte_ms = int((account.first_byte_at - context.received_at) * 1000.0) + 1
             usage = account.usage
             if usage is not None:
                 input_tokens, cached_tokens = usage.prompt_tokens, usage.cached_tokens
@@ -215,6 +227,13 @@ class RequestLedger:
                     account.is_estimated,
                     not charges,
                     self._digest,
+                    0.0,
+                    0.0,
+                    0.0,
+                    first_byte_ms,
+                    total_ms,
+                    objective,
+                    is_within,
                 )
             )
         )

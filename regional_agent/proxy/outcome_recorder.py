@@ -21,6 +21,7 @@ from regional_agent.telemetry.access_line import AccessLine
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
 from regional_agent.telemetry.label_values import RequestKind
+from regional_agent.telemetry.objective_tally import Judgement
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.tracing.tracer import Tracer
 
@@ -64,8 +65,6 @@ class OutcomeRecorder:
         """
         outcome, now = account.outcome, account.ended_at
         try:
-            if self.ledger is not None:
-                self.ledger.ended(context, attempt, account)
             server = NO_SERVER
             kind: str = _HOME if context.route_context is None else _FORWARDED
             if attempt is not None:
@@ -73,9 +72,12 @@ class OutcomeRecorder:
             total_s = now - context.received_at
             first_byte_at = account.first_byte_at
             ttft_s = None if first_byte_at is None else first_byte_at - context.received_at
+            judgement: Judgement | None = None
             if context.route_context is None:
                 streaming = context.estimate.streaming
-                self._tally.ended(context.model, outcome, ttft_s, total_s, streaming=streaming)
+                judgement = self._tally.ended(context.model, outcome, ttft_s, total_s, streaming=streaming)
+            if self.ledger is not None:
+                self.ledger.ended(context, attempt, account, judgement)
             self._ended.count(context.model, server, kind, outcome, ttft_s, total_s)
             route = context.request.route
             if isinstance(attempt, LocalAttempt) and (route is None or route.occupies_slot):

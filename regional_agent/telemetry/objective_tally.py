@@ -7,7 +7,10 @@ from math import inf
 from typing import Final
 
 from penstock.accounts.outcome_rules import Counts
-from penstock.policy.service_objective import Measure, ObjectiveReport
+from penstock.policy.service_objective import Measure, ObjectiveReport, objective_id
+
+Judgement = tuple[str, bool]
+"""The objective that counts a request, as `objective_id` names it, and whether the request met it."""
 
 _SUCCESS: Final = Counts.SUCCESS
 _FAILURE: Final = Counts.FAILURE
@@ -24,7 +27,7 @@ STEP_S: Final = 15.0
 class ObjectiveTally:
     """Counters of finished requests and of requests within the objective, and their past values in the window."""
 
-    __slots__ = ("_marks", "answers", "limit_s", "measure", "share", "within")
+    __slots__ = ("_late", "_marks", "_met", "answers", "limit_s", "measure", "share", "within")
 
     def __init__(self, measure: Measure, limit_s: float, share: float) -> None:
         """Count the requests for which `measure` is at most `limit_s` (s); `share` is the target (0-1)."""
@@ -32,10 +35,13 @@ class ObjectiveTally:
         self.limit_s = limit_s
         self.share = share
         self.answers = self.within = 0
+        name = objective_id(measure, limit_s, share)
+        self._met: Judgement = (name, True)
+        self._late: Judgement = (name, False)
         self._marks = deque([(-inf, 0, 0)])
 
-    def ended(self, counts: Counts, measured_s: float | None, waited_s: float) -> None:
-        """Count a request that ended.
+    def ended(self, counts: Counts, measured_s: float | None, waited_s: float) -> Judgement | None:
+        """Count a request that ended. Returns None if the objective does not count it.
 
         Args:
             counts: how the outcome counts. A success without a body is not counted.
@@ -47,10 +53,14 @@ class ObjectiveTally:
                 self.answers += 1
                 if measured_s <= self.limit_s:
                     self.within += 1
+                    return self._met
+                return self._late
         elif counts is _FAILURE or (
             counts is _IF_LATE and (waited_s if measured_s is None else measured_s) > self.limit_s
         ):
             self.answers += 1
+            return self._late
+        return None
 
     def report(self, model: str, now: float) -> ObjectiveReport:
         """Return the counts of the last WINDOW_S (within STEP_S) and since the start. Call it at least every STEP_S.

@@ -10,7 +10,7 @@ from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.kinds.models import Model
 from penstock.policy.service_objective import Measure, ObjectiveReport
 from penstock.routing.reasons import Reason
-from regional_agent.telemetry.objective_tally import ObjectiveTally
+from regional_agent.telemetry.objective_tally import Judgement, ObjectiveTally
 
 _OK: Final = Outcome.OK
 _NOT: Final = Counts.NOT
@@ -48,8 +48,8 @@ class RequestTally:
 
     def ended(
         self, model: str, outcome: Outcome, first_byte_s: float | None, total_s: float, *, streaming: bool
-    ) -> None:
-        """Count a client request that ended, as RULES says for its outcome.
+    ) -> Judgement | None:
+        """Count a client request that ended, as RULES says for its outcome. Returns how its objective counts it.
 
         Args:
             first_byte_s: time (s) to the first byte of the response; None if no response began.
@@ -72,7 +72,8 @@ class RequestTally:
             tally = tallies.get(_FIRST_BYTE if streaming else _TOTAL)
             if tally is not None:
                 measured_s = first_byte_s if streaming or first_byte_s is None else total_s
-                tally.ended(in_objectives, measured_s, total_s)
+                return tally.ended(in_objectives, measured_s, total_s)
+        return None
 
     def rejected(self, reason: Reason) -> None:
         """Count a request that was refused before routing, if an error in the policy may have refused it."""

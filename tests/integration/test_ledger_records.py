@@ -12,6 +12,7 @@ from penstock.ledger.spool_format import read_spool, records_of
 from penstock.policy.geography import Location
 from penstock.policy.kinds.billing import ModelPrice, Prices, UsageStore
 from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.policy.service_objective import ServiceObjective
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.capacity_recorder import CapacityRecorder
 from regional_agent.ledger.request_ledger import RequestLedger
@@ -63,7 +64,9 @@ async def test_a_request_has_one_record_with_its_tokens_and_its_price(tmp_path: 
         engine(streams) as gpu,
         running_agent(tmp_path, [busy.address, gpu.address], ledger=ledger_in(tmp_path)) as agent,
     ):
-        for number in range(3):
+        for number, limit_s in enumerate((60.0, 60.0, 1e-6)):
+            judged = replace(policy().models[MODEL], service_objective=ServiceObjective(limit_s, 0.99))
+            agent.tally.use_objectives({MODEL: judged})
             answer = await ask(agent, f"X-Request-Id: r{number}")
             assert answer.status == 200
         assert len(gpu.requests) == 3
@@ -83,6 +86,9 @@ async def test_a_request_has_one_record_with_its_tokens_and_its_price(tmp_path: 
         assert round(end.price, 9) == round(600 * 3e-6 + 400 * 1e-6 + 20 * 10e-6 + 0.01, 9)
         assert 0.0 < end.gpu_s < 60.0
         assert end.gpu_cost > 0.0
+        assert 0 < end.first_byte_ms <= end.total_ms < 60_000
+    judgements = [(end.objective, end.is_within) for end in ends]
+    assert judgements == [("first_byte 60 0.99", True)] * 2 + [("first_byte 1e-06 0.99", False)]
     lost = [record for record in found if record.kind == RecordKind.LOST_ATTEMPT]
     assert len(lost) == len(busy.requests)
     assert len(found) == len(ends) + len(lost)

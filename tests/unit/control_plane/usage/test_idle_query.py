@@ -14,6 +14,9 @@ from penstock.ledger.capacity_meter import INTERVAL_S
 from penstock.ledger.ledger_record import LedgerRecord, RecordKind
 from tests.unit.control_plane.usage.test_usage_query import DAY, NOON_MS, ask, put, record
 
+ADDED = 7
+"""Number of fields that records of the first release lacked."""
+
 INTERVAL_MS = int(INTERVAL_S * 1000)
 FIRST_MS = NOON_MS + INTERVAL_MS - 1
 
@@ -92,8 +95,10 @@ def test_segments_of_earlier_releases_are_read_and_compacted(store: FolderStore,
     for number in range(1, MIN_SEGMENTS + 1):
         path = tmp_path / str(put(store, number, used(1.0)))
         old = pq.read_table(path, partitioning=None)
-        pq.write_table(old.drop_columns(["ready_gpu_s", "unready_gpu_s", "capacity_cost"]), path)
+        pq.write_table(old.drop_columns(LedgerRecord.__struct_fields__[-ADDED:]), path)
     assert [row.requests for row in ask(tmp_path, Dimension.REGION).rows] == [MIN_SEGMENTS]
+    (row,) = ask(tmp_path, Dimension.OBJECTIVE).rows
+    assert (row.group, row.requests, row.objective_requests) == ({"objective": ""}, MIN_SEGMENTS, 0)
     assert ask(tmp_path, Dimension.REGION).capacity == ()
     name = put(store, MIN_SEGMENTS + 1, capacity(300.0))
     before = ask(tmp_path, Dimension.REGION)

@@ -7,6 +7,7 @@ from datetime import date
 from io import StringIO
 
 import pytest
+from msgspec.structs import replace
 
 from control_plane.usage.statement import make_statement, month_of, statement_csv, statement_html
 from control_plane.usage.usage_request import UsageAnswer, UsageRow
@@ -16,6 +17,11 @@ FIRST, LAST = date(2026, 11, 1), date(2026, 11, 30)
 
 def row(group: dict[str, str], requests: int, price: float) -> UsageRow:
     return UsageRow(group, requests, 0, requests, 10 * requests, 0, 2 * requests, 0, 0, 1.0, 0.0, 0, price, 0.1)
+
+
+def judged(model: str, objective: str, requests: int, within: int) -> UsageRow:
+    counts = {"objective_requests": requests, "within_objective": within}
+    return replace(row({"model": model, "objective": objective}, requests, 0.0), **counts)
 
 
 def answer(*rows: UsageRow, missing: tuple[str, ...] = ()) -> UsageAnswer:
@@ -33,6 +39,11 @@ STATEMENT = make_statement(
         ),
         answer(row({"key": "psk-1"}, 1000, 9.5), row({"key": ""}, 100, 0.5)),
         answer(row({"day": "2026-11-27"}, 1100, 10.0), missing=("<eu> is missing",)),
+        answer(
+            judged("=llama", "first_byte 1.5 0.99", 1000, 989),
+            judged("=llama", "first_byte 2 0.9", 100, 90),
+            judged("sdxl", "", 0, 0),
+        ),
     ],
 )
 
@@ -49,9 +60,10 @@ def test_a_statement_sums_up_models_and_the_share_of_answered_requests() -> None
 
 def test_the_csv_has_each_part_and_no_formula() -> None:
     lines = list(csv.DictReader(StringIO(statement_csv(STATEMENT))))
-    assert [line["by"] for line in lines] == ["model", "model", "key", "key", "day", "total"]
+    parts = ["model", "model", "key", "key", "day", "total", "objective", "objective"]
+    assert [line["by"] for line in lines] == parts
     assert lines[0]["name"] == "'=llama"
-    assert (lines[-1]["price"], lines[-1]["currency"], lines[-1]["from"]) == ("10.0", "EUR", "2026-11-01")
+    assert (lines[5]["price"], lines[5]["currency"], lines[5]["from"]) == ("10.0", "EUR", "2026-11-01")
 
 
 def test_the_page_shows_what_is_missing_as_text() -> None:
@@ -67,3 +79,20 @@ def test_months_are_whole() -> None:
     for text in ("2026", "2026-13", "2026-1-1", "11-2026"):
         with pytest.raises(ValueError, match=r"month|isoformat|Invalid"):
             month_of(text)
+
+
+def test_each_objective_is_kept_or_missed_by_the_share_within_it() -> None:
+    assert [(each.model, each.is_kept) for each in STATEMENT.objectives] == [("=llama", False), ("=llama", True)]
+    missed, kept = list(csv.DictReader(StringIO(statement_csv(STATEMENT))))[-2:]
+    assert (missed["name"], missed["objective"], missed["requests"]) == ("'=llama", "begin within 1.5 s", "1000")
+    assert (missed["target_share"], missed["within"], missed["within_share"], missed["kept"]) == (
+        "0.99",
+        "989",
+        "0.989000",
+        "missed",
+    )
+    assert (kept["objective"], kept["kept"]) == ("begin within 2 s", "kept")
+    page = statement_html(STATEMENT)
+    assert (
+        "<td>begin within 1.5 s</td><td>1,000</td><td>989</td><td>98.900%</td><td>99.000%</td><td>missed</td>" in page
+    )

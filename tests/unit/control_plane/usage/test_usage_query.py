@@ -198,3 +198,12 @@ def test_the_largest_groups_are_named_and_the_others_summed_up(store: FolderStor
     assert found.others is not None
     assert (found.others.group, found.others.requests, found.others.gpu_s) == ({}, 3, 3.0)
     assert ask(tmp_path, Dimension.TENANT, top=5).others is None
+
+
+def test_requests_are_divided_by_the_objective_that_counts_them(store: FolderStore, tmp_path: Path) -> None:
+    strict, lax = "first_byte 1.5 0.99", "total 60 0.9"
+    put(store, 1, record(), record(objective=strict), record(objective=strict, is_within=True))
+    put(store, 2, record(objective=lax, is_within=True))
+    found = ask(tmp_path, Dimension.OBJECTIVE).rows
+    counts = {row.group["objective"]: (row.requests, row.objective_requests, row.within_objective) for row in found}
+    assert counts == {"": (1, 0, 0), strict: (2, 2, 1), lax: (1, 1, 1)}
