@@ -98,6 +98,10 @@ test-long: $(VENV)/.test  ## long simulations, and property tests with all their
 	@$(BIN)/pytest -n 2 -m long tests
 	@PENSTOCK_TEST_EXAMPLES=1 $(BIN)/pytest -n 2 tests/property tests/integration/test_api_schemathesis.py
 
+.PHONY: test-dns
+test-dns: $(VENV)/.test $(VENV)/debian/.dns  ## DNS names through a real PowerDNS, with figures; downloads Debian's packages (ARGS=)
+	@DEBIAN_PACKAGES=$(VENV)/debian $(BIN)/pytest -s -m 'long or not long' tests/integration/test_dns.py tests/integration/test_dns_agents.py $(ARGS)
+
 test-object-stores: $(VENV)/.test $(MOTO)/.ready  ## segments of the ledger in a bucket, over the S3 protocol (moto's server)
 	@MOTO_SERVER=$(MOTO)/bin/moto_server $(BIN)/pytest -m long tests/integration/test_segments_in_s3.py $(ARGS)
 
@@ -202,6 +206,11 @@ $(MOTO)/.ready: | $(VENV)/bin/pip
 	@echo 'Setting up $(MOTO) (about a minute) ...'
 	@$(PYTHON) -m venv $(MOTO)
 	@$(MOTO)/bin/pip install -qq --disable-pip-version-check 'moto[server]>=5,<6' || $(NO_PIP)
+	@touch $@
+
+$(VENV)/debian/.dns: | $(VENV)/.test
+	@echo 'Unpacking PowerDNS and dnsperf into $(VENV)/debian ...'
+	@$(BIN)/python -m tests.support.debian_packages $(VENV)/debian pdns-server pdns-backend-remote pdns-backend-sqlite3 dnsperf
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.test

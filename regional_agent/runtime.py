@@ -31,6 +31,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.settings import PREFIX, AgentSettings
 from regional_agent.config.settings_parts import endpoint_settings, make_state_dir, redis_password, tls_to_etcd
 from regional_agent.config.start_epoch import AgentInstance, next_epoch
+from regional_agent.dns.dns_service import DnsService, EntryStates
 from regional_agent.endpoints.endpoint_leases import LeaseFile
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -192,6 +193,9 @@ class AgentRuntime:
         )
         self.readiness = Readiness(self.config, self.endpoints, self.peers.serve_any)
         self.responder = ProbeResponder(agent, sessions, self.config, self.endpoints, self.queue, credits)
+        entries = EntryStates(region, self.readiness, self.endpoints, self.peers)
+        self.responder.accepts_clients = entries.accepts_clients
+        self._dns = DnsService(settings, self.config, self._store, entries, self.locator, metrics)
         self._leader = LeaderLink(
             self._store,
             ControlPlanes(settings.control_plane_urls, "control-planes" in settings.allow_plaintext),
@@ -269,6 +273,7 @@ class AgentRuntime:
         self._spent_money.load()
         self._tasks.append(keep_running("spent money", self._spent_money.keep_saving))
         self._budget_exchange.start(self.budgets)
+        await self._dns.start()
         return self
 
     async def __aexit__(
@@ -328,11 +333,13 @@ class AgentRuntime:
             await asyncio.sleep(ADDRESS_RETRY_S)
 
     async def withdraw(self) -> None:
-        """Begin to shut down: report not ready to clients and other regions, and delete the registration.
+        """Begin to shut down: report not ready to clients and other regions, answer no more DNS queries, and delete the
+        registration.
 
         If a successor already listens at the same peer URL, probes are answered as before, because other regions reach
         the successor there.
         """
+        await self._dns.stop()
         self.readiness.shutting_down = True
         if not self.responder.shutting_down:
             self.responder.shutting_down = not await self._has_successor()

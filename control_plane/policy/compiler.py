@@ -21,6 +21,7 @@ from control_plane.policy.bundle_limits import (
     not_yaml,
 )
 from control_plane.policy.catalogue import Catalogue, build_catalogue
+from control_plane.policy.dns_compiler import compile_dns_names
 from control_plane.policy.documents import Document, read_documents
 from control_plane.policy.references import References
 from control_plane.policy.relations import check_relations
@@ -28,6 +29,7 @@ from control_plane.policy.route_compiler import compile_routes
 from control_plane.policy.time_zones import moment_of, time_zone
 from penstock.policy.fields import PLACE
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model, ModelVersions
@@ -102,12 +104,13 @@ def compile_revision(files: Mapping[str, str]) -> CompiledBundle:
     references.check_all(catalogue)
     maps = [_entry_map(written, references) for _, written in catalogue.of(EntryMapDocument)]
     rules = [_rule(document, written, references) for document, written in catalogue.of(ResidencyRuleDocument)]
+    dns_names = compile_dns_names(catalogue, references)
     routes = compile_routes(catalogue, references)
     check_relations(catalogue, references)
     errors += misshapen + references.errors
     if errors:
         raise PolicyRefused(errors)
-    policy = _policy(catalogue, references, rules, maps, routes)
+    policy = _policy(catalogue, references, rules, maps, dns_names, routes)
     errors = _unreached_models(catalogue, policy)
     if errors:
         raise PolicyRefused(errors)
@@ -193,6 +196,7 @@ def _policy(
     references: References,
     rules: list[ResidencyRule],
     maps: list[EntryMap],
+    dns_names: list[DnsName],
     routes: tuple[Route, ...],
 ) -> Policy:
     regions = [
@@ -227,6 +231,8 @@ def _policy(
         prices=tuple(prices) or UNSET,
         usage_stores=_sorted(stores) or UNSET,
         job_stores=_sorted(job_stores) or UNSET,
+        dns_zones=_by_name(zone for _, zone in catalogue.of(DnsZone)) or UNSET,
+        dns_names=_by_name(dns_names) or UNSET,
         residency=_sorted(rules),
         rtt_ms=catalogue.single(GeoRouting).rtt_ms,
         entry_maps=_sorted(maps),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from penstock.policy.fields import PolicyStruct
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model, ModelVersions
@@ -49,6 +50,8 @@ KINDS = {
     "AcceptedRemoval": Kind(AcceptedRemoval, 0, 1_000),
     "GeoRouting": Kind(GeoRouting, 0, 1),
     "EntryMap": Kind(EntryMapDocument, 0, 1_000),
+    "DnsZone": Kind(DnsZone, 0, 20),
+    "DnsName": Kind(DnsName, 0, 1_000),
     "Spillover": Kind(Spillover, 0, 1),
     "SpilloverLimit": Kind(SpilloverLimit, 0, 1_000),
     "Failover": Kind(Failover, 0, 1),

@@ -73,6 +73,10 @@ class References:
                 return name in COUNTRIES or name in self._blocs
         return name in self._names.get(kind, {})
 
+    def names_of(self, kind: str) -> Iterable[str]:
+        """Return the names of every document of a kind."""
+        return self._names.get(kind, {})
+
     def countries(self, names: Iterable[str]) -> frozenset[str]:
         """Return the countries among `names`, and the countries of the blocs among them."""
         return frozenset().union(*(self._inside(name) | {name} for name in names)) & COUNTRIES

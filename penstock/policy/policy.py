@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.policy.geography import estimated_rtt_ms, great_circle_km, lifted_ms
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model, ModelVersions
@@ -57,6 +58,10 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     """Stores of the ledger by name; absent if the ledger is off."""
     job_stores: tuple[JobStore, ...] | UnsetType = UNSET
     """Stores of jobs by name; absent if no region offers jobs."""
+    dns_zones: dict[str, DnsZone] | UnsetType = UNSET
+    """Zones by name, that the agents answer in the DNS. Like the following field, absent without documents of it."""
+    dns_names: dict[str, DnsName] | UnsetType = UNSET
+    """Names in these zones."""
     anonymous_tenant: str | None = None
     """The tenant of requests without an API key; None refuses them."""
     objective: Objective = Objective()

@@ -29,6 +29,8 @@ _KIND_OF = {
     "drills": "Drill",
     "rtt_ms": "GeoRouting",
     "entry_maps": "EntryMap",
+    "dns_zones": "DnsZone",
+    "dns_names": "DnsName",
     "spillover_limits": "SpilloverLimit",
     "versions": "ModelVersions",
     "anonymous_tenant": "AnonymousAccess",

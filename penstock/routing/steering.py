@@ -109,28 +109,11 @@ class SteeringAdvisor:
         servers = {name for name in fit if any((name, model) in ready for model in models)}
         entries = [
             Entry(name, here[name], trips_ms.get(name), name in servers if client.model is not None else None)
-            for name in fit
+            for name in ranked(self._policy, client.location, {name: here[name] for name in fit}, servers, trips_ms)
         ]
-        places = {name: at for at, name in enumerate(mapped(self._policy, client.location))}
-        unmapped = len(places)
-        entries.sort(
-            key=lambda entry: (
-                _RANK[entry.state],
-                places.get(entry.region, unmapped),
-                self._reach_ms(entry, servers),
-                entry.region,
-            )
-        )
         steady = all(state is RegionState.HEALTHY for state in here.values())
         ttl_s = STEADY_TTL_S if steady else CHANGING_TTL_S
         return SteeringAdvice(tuple(entries), ttl_s, permitted.name, (*residency.rejected, *rejected))
-
-    def _reach_ms(self, entry: Entry, servers: Collection[str]) -> float:
-        """Distance (ms) through an entry region to the nearest region that has the model."""
-        to_entry_ms = (entry.round_trip_ms or 0.0) + self._policy.bias_ms.get(entry.region, 0.0)
-        if not servers or entry.region in servers:
-            return to_entry_ms
-        return to_entry_ms + min(self._policy.distance_ms(entry.region, name) for name in servers)
 
     def _mask(self, client: Client) -> Mask | Refusal:
         about = (client.tenant, client.location.country, client.location.subdivision)
@@ -140,6 +123,34 @@ class SteeringAdvisor:
                 self._masks.clear()
             known = self._masks[about] = entry_mask(self._policy, client)
         return known
+
+
+def ranked(
+    policy: Policy,
+    location: Location,
+    states: Mapping[str, RegionState],
+    servers: Collection[str] = (),
+    trips_ms: Mapping[str, float] | None = None,
+) -> list[str]:
+    """The entry regions for a client, the best first: by state, entry maps, and distance.
+
+    Args:
+        states: state of each entry region; no other region is returned.
+        servers: regions that have the requested model; empty for any model.
+        trips_ms: the result of `round_trips_ms`, if it is known.
+    """
+    trips_ms = round_trips_ms(policy, location) if trips_ms is None else trips_ms
+    places = {name: at for at, name in enumerate(mapped(policy, location))}
+    unmapped = len(places)
+
+    def reach_ms(name: str) -> float:
+        """Distance (ms) through an entry region to the nearest region that has the model."""
+        to_entry_ms = trips_ms.get(name, 0.0) + policy.bias_ms.get(name, 0.0)
+        if not servers or name in servers:
+            return to_entry_ms
+        return to_entry_ms + min(policy.distance_ms(name, server) for server in servers)
+
+    return sorted(states, key=lambda name: (_RANK[states[name]], places.get(name, unmapped), reach_ms(name), name))
 
 
 def entry_mask(policy: Policy, client: Client) -> Mask | Refusal:

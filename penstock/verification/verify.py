@@ -17,7 +17,9 @@ The properties and their proofs:
    and for every loss of one region and, in small policies, of two; with spare capacity and without (`plan_checks`).
 6. *Jobs stay in permitted regions*: for every situation and every region, the selected job store covers permitted
    regions only (`stages.at_job_stores`).
-7. *Survival of losses*: every loss of one or two regions of every class, checked with the live decision (`survival`).
+7. *No DNS name resolves to a forbidden region* of any of its tenants, with a client subnet or without
+   (`dns_checks`).
+8. *Survival of losses*: every loss of one or two regions of every class, checked with the live decision (`survival`).
 
 While every region that the plan names for a class is healthy, an agent draws from the plan's shares without a decision.
 A draw returns the origin, which residency permits, or another region; draws are used only if all other regions are
@@ -33,6 +35,7 @@ import msgspec
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass, cite, residency_class
 from penstock.verification.breach import Breach, forbidding, permitted
+from penstock.verification.dns_checks import at_names
 from penstock.verification.plan_checks import planned
 from penstock.verification.policy_warnings import rule_warnings, window_warnings
 from penstock.verification.situations import Situation, situations
@@ -79,6 +82,8 @@ class VerificationReport(msgspec.Struct, frozen=True):
     unserved: tuple[str, ...]
     """Tenants, and tiers of created tenants, of which every request is rejected, whatever the client's location."""
     warnings: tuple[str, ...]
+    dns_answers: int = 0
+    """Number of answers to queries of DNS names that were computed."""
 
     @property
     def unsurvived(self) -> list[Survival]:
@@ -114,6 +119,7 @@ def verify(policy: Policy) -> VerificationReport:
     for residency, example in examples.items():
         breaches += [*at_within_mask(policy, example), *reached[residency.name].breaches]
     plans = planned(policy, examples)
+    names = at_names(policy, found)
     return VerificationReport(
         digest=policy.digest(),
         situations=len(found),
@@ -122,14 +128,16 @@ def verify(policy: Policy) -> VerificationReport:
         lost_at_once=plans.max_lost,
         whole=tuple(name for name, checked in reached.items() if checked.whole),
         partly=tuple(name for name, checked in reached.items() if not checked.whole),
-        breaches=(*breaches, *plans.breaches),
+        breaches=(*breaches, *plans.breaches, *names.breaches),
         classes=tuple(survival(measured, residency, members) for residency, members in by_class.items()),
         refused=tuple(_refused(policy, situation) for situation in found if not permitted(policy, situation)),
         unserved=tuple(sorted(policy.senders.keys() - served)),
         warnings=(
             *rule_warnings(policy, found, list(by_class)),
             *window_warnings(policy, by_class),
+            *names.warnings,
         ),
+        dns_answers=names.answers,
     )
 
 

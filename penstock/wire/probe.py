@@ -61,6 +61,9 @@ class ProbeResponse(msgspec.Struct, frozen=True):
     models: dict[str, ModelReadiness]
     credit_ttl_s: float
     """Lifetime (s) of the credits, from the arrival of the response."""
+    accepts_clients: bool = False
+    """Whether clients may enter at this agent, by its readiness. Counts for regions without endpoints, whose agents
+    forward; earlier releases do not state it."""
 
 
 _questions = msgspec.json.Decoder(ProbeRequest)

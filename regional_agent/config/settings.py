@@ -249,6 +249,9 @@ class AgentSettings(BaseModel):
     set or remove the header. It takes precedence over the database, and is ignored from other senders. Empty: not
     used."""
 
+    dns_socket: Path | None = None
+    """Unix socket at which a PowerDNS on this host asks for the names of the policy (`docs/dns.md`); with more than one
+    worker, the first one answers. Default: none."""
     limits: Annotated[InstanceOf[Limits], BeforeValidator(_limits)] = Limits()
     """Limits of memory, connections and time that clients and engines may use: a mapping of the fields of
     regional_agent/http/limits.py that differ from their defaults, in the environment a JSON object."""

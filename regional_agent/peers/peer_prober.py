@@ -11,6 +11,7 @@ from http import HTTPStatus
 from random import Random
 from typing import Any, NamedTuple
 
+from penstock.dns.name_answer import EntryState
 from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState, probe_timeout_s
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover
@@ -142,6 +143,11 @@ class PeerProber:
         """The view of a region for a model."""
         peer = self.regions.get(region)
         return peer.view(model, now, self._failover) if peer is not None else UNKNOWN
+
+    def entry_states(self) -> dict[str, EntryState]:
+        """The state of every other region as an entry of clients."""
+        now = self._clock()
+        return {name: peer.entry_state(now, self._failover) for name, peer in self.regions.items()}
 
     def serve_any(self) -> bool:
         """Whether requests may be sent to another region. A region without a ready endpoint fails its probes."""

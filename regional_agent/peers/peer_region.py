@@ -7,6 +7,7 @@ from math import inf
 
 import structlog
 
+from penstock.dns.name_answer import EntryState
 from penstock.health.region_health import RegionHealth, RegionState, observe
 from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.routing.region_selection import RegionView
@@ -59,6 +60,8 @@ class PeerRegion:
         """Whether failed requests have counted as a missed probe since the last round."""
         self._views: dict[str, tuple[RegionView, float]] = {}
         """Cached views by model, with their expiry times (s)."""
+        self._last_ready: frozenset[str] = frozenset()
+        """The models that were ready by the newest answer of any agent."""
 
     @property
     def rtt_s(self) -> float | None:
@@ -82,6 +85,7 @@ class PeerRegion:
         if agent.answer is None:
             self.reachable = (*self.reachable, address)
         agent.answer = answer
+        self._last_ready = self._ready_models()
         agent.rejection_logged = False
         agent.rtt_s = rtt_s if agent.rtt_s is None else agent.rtt_s + RTT_GAIN * (rtt_s - agent.rtt_s)
         granted = {model: readiness.credits for model, readiness in answer.models.items()}
@@ -144,6 +148,25 @@ class PeerRegion:
         if cached is None or now >= cached[1]:
             cached = self._views[model] = self._view(model, now, failover)
         return cached[0]
+
+    def entry_state(self, now: float, failover: Failover) -> EntryState:
+        """The state of the region as an entry of clients. A region that misses a probe keeps what its last answer
+        stated until it counts as failed, so that one lost message does not move clients."""
+        state = self.health.state
+        if not self.reachable:
+            ready = self._last_ready if state is RegionState.SUSPECT else frozenset()
+            return EntryState(state, ready, weight=self.health.weight(now, failover))
+        answers = [agent.answer for agent in self.agents.values() if agent.answer is not None]
+        forwards = any(answer.accepts_clients and not answer.models for answer in answers)
+        if forwards and state is RegionState.UNKNOWN:
+            # Probes count as successful only if a model is ready, so that a region without endpoints has no health.
+            state = RegionState.HEALTHY
+        weight = 1.0 if forwards else self.health.weight(now, failover)
+        return EntryState(state, self._ready_models(), forwards, weight)
+
+    def _ready_models(self) -> frozenset[str]:
+        answers = [agent.answer for agent in self.agents.values() if agent.answer is not None]
+        return frozenset(model for answer in answers for model, state in answer.models.items() if state.ready)
 
     def held_credits(self, model: str, now: float) -> int:
         """Unexpired credits for a model that the region's agents have granted."""

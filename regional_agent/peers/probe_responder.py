@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from penstock.policy.policy import Policy
 from penstock.wire import probe
@@ -40,6 +41,8 @@ class ProbeResponder:
         """
         self.shutting_down = False
         """While set, answers report that no model is ready, so that other regions use other agents."""
+        self.accepts_clients: Callable[[], bool] = lambda: False
+        """Returns whether clients may enter at this agent."""
         self._region = agent.region
         self._agent = agent.name
         self._sessions = sessions
@@ -79,7 +82,8 @@ class ProbeResponder:
             for model in self._endpoints.pools
             if model in policy.models
         }
-        answer = ProbeResponse(self._region, self._agent, models, policy.spillover.credit_ttl_s)
+        accepts = not self.shutting_down and self.accepts_clients()
+        answer = ProbeResponse(self._region, self._agent, models, policy.spillover.credit_ttl_s, accepts)
         return 200, probe.seal_response(answer, request, session)
 
     def _model_answer(self, model: str, request: ProbeRequest, policy: Policy) -> ModelReadiness:

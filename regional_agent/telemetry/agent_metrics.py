@@ -120,6 +120,11 @@ class AgentMetrics:
             "forwarded_residency_refusals",
             "Forwarded requests rejected because their residency class forbids this region; normally 0.",
         )
+        self._dns_answers = self._counter(
+            "dns_answers",
+            "Answers to PowerDNS for names of the policy, by name and by region, last_resort or none (SERVFAIL).",
+            ("name", "answer"),
+        )
         self._revocations = self._counter(
             "revocations",
             "Open requests ended because a new policy no longer permits them, by state of the request and reason.",
@@ -306,6 +311,10 @@ class AgentMetrics:
     def refused(self, reason: Reason) -> None:
         """Count one rejected request."""
         self._refusals.labels(reason.value).inc()
+
+    def dns_answered(self, name: str, answer: str) -> None:
+        """Count one answer for a name of the policy; `answer` is a region, `last_resort` or `none`."""
+        self._dns_answers.labels(name, answer).inc()
 
     def retried(self, reason: RetryReason) -> None:
         """Count one retry of a request that had not started."""

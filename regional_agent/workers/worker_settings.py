@@ -32,6 +32,7 @@ def worker_settings(settings: AgentSettings, number: int) -> AgentSettings:
             "advertise_peer_url": peer_url,
             "advertise_peer_server_name": _server_name(server_name, number) if server_name is not None else None,
             "advertise_admin_url": _url(admin_url, number) if admin_url is not None else None,
+            "dns_socket": settings.dns_socket if number == 1 else None,
             "access_log_file": _file(log_file, name) if log_file is not None else None,
         }
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock.policy.fields import (
     DERIVED,
@@ -20,6 +21,7 @@ from penstock.policy.fields import (
     bounds,
     length,
 )
+from penstock.policy.kinds.region_entry import RegionEntry
 
 RttMs = Annotated[float, bounds(ge=0, le=10_000)]
 
@@ -50,6 +52,8 @@ class Region(PolicyStruct, frozen=True):
     spillover_order: tuple[RegionRef, ...] = ()
     """Names of the regions that receive this region's overflow first: each is filled to its target before the next;
     the other regions follow, nearest and cheapest first."""
+    entry: RegionEntry | UnsetType = UNSET
+    """Where clients enter the region: named by refusals (421) and DNS."""
 
 
 class Bloc(PolicyStruct, frozen=True):

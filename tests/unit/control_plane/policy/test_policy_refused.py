@@ -34,7 +34,7 @@ SHAPE = [
     ("residency.yaml", "allow:\n  jurisdictions: [EU]\n", "", "residency.yaml:1: the rule has no effect; write `allow`, `deny`, or both"),
     ("residency.yaml", "  jurisdictions: [EU]", "  {}", "residency.yaml:8: allow: selects no region; write `regions`, `jurisdictions`, or both"),
     ("residency.yaml", "kind: ResidencyRule", "kind: ResidencyRules", "residency.yaml:2: kind: is not a kind of policy document; did you mean ResidencyRule?"),
-    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: has no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, Route, RoutePresets, DataClass, Tier, Tenant, Issuer, Prices, UsageStore, JobStore, AnonymousAccess, BrowserAccess, ResidencyRule, AcceptedLoss, AcceptedRemoval, GeoRouting, EntryMap, Spillover, SpilloverLimit, Failover, Objective, Rollout, GuardRails, MaintenanceWindow, Drill"),
+    ("residency.yaml", "kind: ResidencyRule\n", "", "residency.yaml:1: has no kind; write `kind`, one of Region, Bloc, Model, ModelVersions, Route, RoutePresets, DataClass, Tier, Tenant, Issuer, Prices, UsageStore, JobStore, AnonymousAccess, BrowserAccess, ResidencyRule, AcceptedLoss, AcceptedRemoval, GeoRouting, EntryMap, DnsZone, DnsName, Spillover, SpilloverLimit, Failover, Objective, Rollout, GuardRails, MaintenanceWindow, Drill"),
     ("operating.yaml", "2026-12-01T02:00Z", "tomorrow", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or local time without the Z and a time_zone"),
     ("operating.yaml", "2026-12-01T02:00Z", "9999-12-01T02:00Z", "operating.yaml:9: starts_at: is not well-formed; write date and minute in UTC, such as 2026-12-01T02:00Z, or local time without the Z and a time_zone"),
     ("places.yaml", "city: Frankfurt", 'city: "Frank\\e[31mfurt"', "places.yaml:4: city: has the invisible character \\x1b; remove it"),
@@ -58,7 +58,7 @@ SHAPE = [
     ("serving.yaml", "unit: token", "unit: tokens", "serving.yaml:7: cost.unit: is not known; did you mean token?"),
     ("serving.yaml", "unit: token, ", "", "serving.yaml:7: cost.unit: is missing; write it: it has no default"),
     ("serving.yaml", "fallback: null", "fallback: 7", "serving.yaml:8: fallback: is not a text; put the text in quotes"),
-    ("places.yaml", "city: Frankfurt", "jurisdictions: [DE]", "places.yaml:4: jurisdictions: is not a known field; use one of apiVersion, bias_ms, city, cost_per_gpu_hour, country, description, egress_cost_per_gb, kind, latitude_deg, longitude_deg, name, spillover_order"),
+    ("places.yaml", "city: Frankfurt", "jurisdictions: [DE]", "places.yaml:4: jurisdictions: is not a known field; remove it; policies/schema.json describes every field"),
     ("places.yaml", "city: Frankfurt", f"description: {'x' * 501}", "places.yaml:4: description: has more than 500 characters; make it shorter"),
     ("places.yaml", "apiVersion: penstock/v1\nkind: Region\nname: eu-de", "kind: Region\nname: eu-de", "places.yaml:1: apiVersion: is missing; write `apiVersion: penstock/v1`"),
 ]  # fmt: skip

@@ -1,0 +1,167 @@
+"""Chooses the region that a DNS name resolves to: residency, then health, then the strategy of the name.
+
+Every server with the same plan and the same view of health gives answers of the same distribution, without any state of
+its own. The weights are those by which agents draw regions (`plan_shares`), and the order of entries is that of
+steering (`ranked`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+import msgspec
+
+from penstock.dns.permitted_regions import permitted_regions
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import RegionPlan
+from penstock.policy.geography import NOWHERE, Location
+from penstock.policy.kinds.dns_names import DnsName, DnsStrategy
+from penstock.policy.kinds.region_entry import RegionEntry
+from penstock.policy.policy import Policy
+from penstock.policy.residency import residency_class
+from penstock.routing.reasons import Reason, Rejection
+from penstock.routing.region_selection import NOTHING_TRIED, RegionView, plan_shares
+from penstock.routing.steering import ranked
+
+_ABSENT = {
+    RegionState.UNKNOWN: Reason.REGION_UNKNOWN,
+    RegionState.FAILED: Reason.REGION_FAILED,
+    RegionState.DRAINING: Reason.REGION_DRAINING,
+}
+
+
+class EntryState(msgspec.Struct, frozen=True):
+    """The state of one region as an entry."""
+
+    state: RegionState
+    ready: frozenset[str] = frozenset()
+    """Models with a ready endpoint in the region."""
+    accepts_clients: bool = False
+    """Whether a region without endpoints accepts clients, whose requests it forwards."""
+    weight: float = 1.0
+    """Part (0-1) of its share that the region may receive; below 1 during its failback ramp."""
+
+
+class FleetView(msgspec.Struct, frozen=True):
+    """What a name server sees of the fleet."""
+
+    states: Mapping[str, EntryState]
+    """State by region; a region without one is unknown."""
+    plans: Mapping[str, RegionPlan]
+    """The newest plan of each origin; empty before the first plan."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What a query states about the client."""
+
+    client: Location = NOWHERE
+    """Location of the client subnet; NOWHERE without a client subnet. Residency depends on it."""
+    near: Location = NOWHERE
+    """Location of the client subnet, else of the resolver; only distances depend on it."""
+
+
+class NameAnswer(msgspec.Struct, frozen=True):
+    """The answer for one name, before it is written as records."""
+
+    shares: dict[str, float]
+    """Probability (0-1) of each region; empty if no permitted region is live."""
+    permitted: frozenset[str]
+    rejected: tuple[Rejection, ...] = ()
+
+    def draw(self, rng: Random) -> str | None:
+        """Return one region by its probability; None without a live region."""
+        if len(self.shares) < 2:
+            return next(iter(self.shares), None)
+        return rng.choices(list(self.shares), list(self.shares.values()))[0]
+
+
+def answer_name(policy: Policy, name: DnsName, question: Question, fleet: FleetView) -> NameAnswer:
+    """Return the regions that a name resolves to for one client, with their probabilities."""
+    permitted = permitted_regions(policy, name, question.client)
+    models = name.models or tuple(policy.models)
+    live, rejected = _live(policy, permitted, models, fleet)
+    if not live:
+        return NameAnswer({}, permitted, rejected)
+    match name.strategy:
+        case DnsStrategy.FAILOVER:
+            shares = {next(region for region in name.failover_order if region in live): 1.0}
+        case DnsStrategy.NEAREST:
+            shares = {_nearest(policy, question.near, live): 1.0}
+        case DnsStrategy.SHARES:
+            shares = _planned(policy, question.near, permitted, models, live, fleet.plans)
+    return NameAnswer(_checked(shares, permitted), permitted, rejected)
+
+
+def _live(
+    policy: Policy, permitted: frozenset[str], models: tuple[str, ...], fleet: FleetView
+) -> tuple[dict[str, EntryState], tuple[Rejection, ...]]:
+    """The permitted regions that may be answered now, and the reason against each other one."""
+    live: dict[str, EntryState] = {}
+    rejected: list[Rejection] = []
+    closed = _closed(models, fleet.plans)
+    for region in sorted(permitted):
+        entry, state = policy.regions[region].entry, fleet.states.get(region, EntryState(RegionState.UNKNOWN))
+        if not isinstance(entry, RegionEntry) or not (entry.addresses or entry.cname):
+            rejected.append(Rejection(region, Reason.NOT_OFFERED, "the region has no entry addresses"))
+        elif state.state in _ABSENT:
+            rejected.append(Rejection(region, _ABSENT[state.state]))
+        elif region in closed:
+            rejected.append(Rejection(region, Reason.REGION_DRAINING))
+        elif not (state.accepts_clients or state.ready.intersection(models)):
+            rejected.append(Rejection(region, Reason.MODEL_NOT_READY))
+        else:
+            live[region] = state
+    return live, tuple(rejected)
+
+
+def _closed(models: tuple[str, ...], plans: Mapping[str, RegionPlan]) -> frozenset[str]:
+    """The regions that the newest plan closes to all of these models, as a drain does."""
+    newest = max(plans.values(), key=lambda plan: (plan.epoch, plan.generation), default=None)
+    if newest is None or not newest.closed:
+        return frozenset()
+    closed = [frozenset(newest.closed_for(model)) for model in models]
+    return frozenset.intersection(*closed) if closed else frozenset()
+
+
+def _nearest(policy: Policy, near: Location, live: Mapping[str, EntryState]) -> str:
+    return ranked(policy, near, {region: view.state for region, view in live.items()})[0]
+
+
+def _planned(
+    policy: Policy,
+    near: Location,
+    permitted: frozenset[str],
+    models: tuple[str, ...],
+    live: Mapping[str, EntryState],
+    plans: Mapping[str, RegionPlan],
+) -> dict[str, float]:
+    """The mean of the plan's shares over the traffic classes of the name, at the origin of the client.
+
+    The origin is the permitted region nearest to the client, whatever its state: the plan states where the demand of a
+    failed region goes. Where the client's place is unknown, all permitted regions are its origin equally.
+    """
+    order = ranked(policy, near, dict.fromkeys(permitted, RegionState.HEALTHY))
+    views = {region: RegionView(view.state, True, view.weight) for region, view in live.items()}
+    # Steering puts a suspect or recovering region last; the shares of the plan include it.
+    by_distance = tuple(region for region in order if region in live)
+    residency = residency_class(permitted).name
+    found: dict[str, float] = {}
+    for origin in order if near.country is None else order[:1]:
+        plan = plans.get(origin)
+        classes = [entry for entry in plan.classes if entry.model in models] if plan is not None else []
+        exact = [entry for entry in classes if entry.residency == residency]
+        for entry in exact or classes:
+            if entry.arcs:
+                shares, _ = plan_shares(entry, views, NOTHING_TRIED, by_distance, origin, 1.0)
+                for region, share in shares.items():
+                    found[region] = found.get(region, 0.0) + share
+    if not found:
+        return {_nearest(policy, near, live): 1.0}
+    total = sum(found.values())
+    return {region: share / total for region, share in sorted(found.items()) if share > 0.0}
+
+
+def _checked(shares: dict[str, float], permitted: frozenset[str]) -> dict[str, float]:
+    """The last check of every answer: no region outside the permitted ones, however it was chosen."""
+    return {region: share for region, share in shares.items() if region in permitted}

@@ -1,0 +1,1 @@
+"""Answers the queries of a PowerDNS beside the agent."""

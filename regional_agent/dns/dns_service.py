@@ -1,0 +1,99 @@
+"""Answers DNS queries through a PowerDNS beside this agent: its socket, the plans of all origins, and region states."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+from adapters.configuration.settings_loader import BadSettings
+from adapters.store.config_store import ConfigStore
+from penstock.dns.name_answer import EntryState, FleetView
+from penstock.health.region_health import RegionState
+from penstock.policy.policy import Policy
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.config.settings import PREFIX, AgentSettings
+from regional_agent.dns.backend_socket import BackendSocket
+from regional_agent.dns.fleet_plans import FleetPlans
+from regional_agent.dns.name_resolver import NameResolver
+from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.peers.peer_prober import PeerProber
+from regional_agent.readiness import Readiness
+from regional_agent.requests.client_location import Locator
+from regional_agent.telemetry.agent_metrics import AgentMetrics
+
+VIEW_AGE_S = 0.02
+"""Time (s) for which one view of the fleet answers queries; a probe lasts longer."""
+
+
+class EntryStates:
+    """The state of every region as an entry of clients, in the view of this agent."""
+
+    def __init__(self, region: str, readiness: Readiness, endpoints: EndpointSet, peers: PeerProber) -> None:
+        self._region = region
+        self._readiness = readiness
+        self._endpoints = endpoints
+        self._peers = peers
+
+    def read(self) -> dict[str, EntryState]:
+        """Return the states by region."""
+        return {**self._peers.entry_states(), self._region: self._here()}
+
+    def accepts_clients(self) -> bool:
+        """Whether this agent should receive clients."""
+        return not self._readiness.shutting_down and self._readiness.not_ready_reason() is None
+
+    def _here(self) -> EntryState:
+        if not self.accepts_clients():
+            return EntryState(RegionState.FAILED)
+        pools = self._endpoints.pools
+        ready = frozenset(model for model, pool in pools.items() if pool.ready > 0)
+        return EntryState(RegionState.HEALTHY, ready, accepts_clients=not pools)
+
+
+class DnsService:
+    """The answers of one agent; `start` opens the socket."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        config: ActiveConfig,
+        store: ConfigStore,
+        entries: EntryStates,
+        locator: Locator,
+        metrics: AgentMetrics,
+    ) -> None:
+        """Create a service without a socket if the settings name none."""
+        self._path = settings.dns_socket
+        self._entries = entries
+        self._plans = FleetPlans(store, settings.state_dir, Random())
+        self._resolver = NameResolver(config, locator, self._view, Random(), metrics.dns_answered)
+        self._socket: BackendSocket | None = None
+        self._cached: tuple[float, Policy, FleetView] | None = None
+
+    async def start(self) -> None:
+        """Open the socket, and follow the plans of all origins; raises BadSettings."""
+        if self._path is None:
+            return
+        self._socket = BackendSocket(self._path, self._resolver.answer)
+        try:
+            await self._socket.listen()
+        except OSError as error:
+            self._socket = None
+            raise BadSettings(
+                f"{PREFIX}DNS_SOCKET: cannot listen at {self._path}: {error.strerror};"
+                " name a file in a folder that the agent may write to"
+            ) from None
+        self._plans.start()
+
+    async def stop(self) -> None:
+        """Close the socket."""
+        if self._socket is not None:
+            await self._socket.close()
+            await self._plans.stop()
+            self._socket = None
+
+    def _view(self, policy: Policy) -> FleetView:
+        now = time.monotonic()
+        if self._cached is None or self._cached[1] is not policy or now - self._cached[0] > VIEW_AGE_S:
+            self._cached = (now, policy, FleetView(self._entries.read(), self._plans.plans))
+        return self._cached[2]

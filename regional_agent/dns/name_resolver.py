@@ -1,0 +1,125 @@
+"""Answers the requests of PowerDNS from the policy in force, the newest plans, and the state of regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from random import Random
+from typing import Final, NamedTuple
+
+from penstock.dns.name_answer import FleetView, Question, answer_name
+from penstock.dns.remote_backend import (
+    FALSE,
+    SERVFAIL,
+    TRUE,
+    Message,
+    Parameters,
+    domain_info,
+    records_line,
+    result_line,
+)
+from penstock.dns.zone_records import last_resort_records, region_records, zone_of, zone_records
+from penstock.policy.geography import NOWHERE
+from penstock.policy.kinds.dns_names import DnsName
+from penstock.policy.policy import Policy
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.requests.client_location import Locator
+
+LAST_RESORT: Final = "last_resort"
+NONE: Final = "none"
+"""Labels of answers without a region."""
+
+
+class Subnet(NamedTuple):
+    """Where a query comes from."""
+
+    network: IPv4Network | IPv6Network | None
+    """The client subnet, else the address of the resolver; None if neither can be read."""
+    is_client: bool
+    """Whether the query has a client subnet."""
+
+
+class NameResolver:
+    """Answers one request at a time; holds no state but counters."""
+
+    def __init__(
+        self,
+        config: ActiveConfig,
+        locator: Locator,
+        fleet: Callable[[Policy], FleetView],
+        rng: Random,
+        on_answer: Callable[[str, str], None],
+    ) -> None:
+        """Create a resolver.
+
+        Args:
+            config: the policy in force.
+            locator: locates client subnets and resolvers.
+            fleet: returns the agent's current view of the fleet.
+            on_answer: called with each name of the policy that was answered, and with the region, LAST_RESORT or NONE.
+        """
+        self._config = config
+        self._locator = locator
+        self._fleet = fleet
+        self._rng = rng
+        self._on_answer = on_answer
+
+    def answer(self, message: Message) -> bytes:
+        """Return the answer to one request of PowerDNS."""
+        match message.method:
+            case "lookup":
+                return self._lookup(message.parameters)
+            case "initialize":
+                return TRUE
+            case "getAllDomains":
+                return result_line([domain_info(zone) for zone in self._zones()])
+            case "getDomainInfo":
+                zone = message.parameters.name.lower().removesuffix(".")
+                return result_line(domain_info(zone)) if zone in self._zones() else FALSE
+            case "getAllDomainMetadata":
+                return result_line({})
+            case "getDomainMetadata":
+                return result_line([])
+        # Transfers (`list`), changes and keys: this backend has none of them.
+        return FALSE
+
+    def _zones(self) -> list[str]:
+        policy = self._config.policy
+        return [] if policy is None else list(policy.dns_zones or {})
+
+    def _lookup(self, asked: Parameters) -> bytes:
+        policy = self._config.policy
+        if policy is None:
+            return SERVFAIL
+        qname = asked.qname.lower().removesuffix(".")
+        name = (policy.dns_names or {}).get(qname)
+        if name is not None:
+            # PowerDNS looks for a zone of each name that it is asked for.
+            return FALSE if asked.qtype == "SOA" else self._resolve(policy, name, asked)
+        zone = zone_of(policy.dns_zones or {}, qname)
+        return FALSE if zone is None else records_line(zone_records(zone, qname), 0)
+
+    def _resolve(self, policy: Policy, name: DnsName, asked: Parameters) -> bytes:
+        subnet = subnet_of(asked)
+        near = NOWHERE if subnet.network is None else self._locator.locate(subnet.network.network_address)
+        question = Question(near if subnet.is_client else NOWHERE, near)
+        scope_bits = subnet.network.prefixlen if subnet.is_client and subnet.network is not None else 0
+        region = answer_name(policy, name, question, self._fleet(policy)).draw(self._rng)
+        if region is not None:
+            self._on_answer(name.name, region)
+            return records_line(region_records(policy, name, region), scope_bits)
+        records = last_resort_records(name)
+        self._on_answer(name.name, LAST_RESORT if records else NONE)
+        return records_line(records, scope_bits) if records else SERVFAIL
+
+
+def subnet_of(asked: Parameters) -> Subnet:
+    """Return where a query comes from. A subnet that cannot be read counts as unknown, and is not a client's."""
+    try:
+        network = ip_network(asked.real_remote.partition("%")[0], strict=False)
+    except ValueError:
+        return Subnet(None, is_client=False)
+    is_whole = network.prefixlen == network.max_prefixlen
+    # Without a client subnet, PowerDNS names the resolver in both fields. A prefix of length 0 states nothing.
+    is_resolver = is_whole and str(network.network_address) == asked.remote
+    return Subnet(network, is_client=network.prefixlen > 0 and not is_resolver)

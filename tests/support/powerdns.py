@@ -1,0 +1,109 @@
+"""A real PowerDNS with the shipped configuration on a free port of loopback, and queries with or without a subnet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import dns.asyncquery
+import dns.edns
+import dns.exception
+import dns.message
+import dns.rcode
+import pytest
+
+from adapters.servers.free_ports import LOOPBACK, free_ports
+from adapters.servers.process import ServerProcess
+from tests.support import debian_packages
+from tests.support.paths import ROOT
+from tests.support.wait import until_async
+
+CONFIGURATION = ROOT / "deploy/dns/pdns.conf"
+
+QUERY_TIMEOUT_S = 5.0
+
+needs_powerdns = pytest.mark.skipif(
+    debian_packages.program("pdns_server") is None,
+    reason="there is no pdns_server: run `make test-dns`, or install Debian's pdns-server and pdns-backend-remote",
+)
+
+
+class PowerDns:
+    """A running server."""
+
+    def __init__(self, port: int, pid: int) -> None:
+        self.port = port
+        self.pid = pid
+
+    async def ask(self, name: str, kind: str = "A", subnet: str = "", *, tcp: bool = False) -> dns.message.Message:
+        """Return the response to a query; with a client subnet (RFC 7871) if one is given."""
+        query = dns.message.make_query(name, kind)
+        if subnet:
+            address, _, bits = subnet.partition("/")
+            query.use_edns(0, options=[dns.edns.ECSOption(address, int(bits))])
+        send = dns.asyncquery.tcp if tcp else dns.asyncquery.udp
+        return await send(query, LOOPBACK, timeout=QUERY_TIMEOUT_S, port=self.port)
+
+    async def addresses(self, name: str, kind: str = "A", subnet: str = "") -> list[str]:
+        """Return the contents of the answer, sorted; the name of the response code without an answer."""
+        response = await self.ask(name, kind, subnet)
+        if response.rcode() != dns.rcode.NOERROR:
+            return [dns.rcode.to_text(response.rcode())]
+        return sorted(item.to_text() for answer in response.answer for item in answer)
+
+
+@asynccontextmanager
+async def power_dns(socket_path: Path, directory: Path, **changes: str) -> AsyncIterator[PowerDns]:
+    """A PowerDNS that asks the agent at `socket_path`.
+
+    Args:
+        directory: for its own files.
+        changes: settings in place of those of the shipped configuration, with _ for -.
+    """
+    program = debian_packages.program("pdns_server")
+    assert program is not None
+    (port,) = free_ports(1)
+    settings = {
+        "remote-connection-string": f"unix:path={socket_path},timeout=1000",
+        "local-address": LOOPBACK,
+        "local-port": str(port),
+        "socket-dir": str(directory),
+        "daemon": "no",
+        "guardian": "no",
+        "disable-syslog": "yes",
+        **{name.replace("_", "-"): value for name, value in changes.items()},
+    }
+    _write_configuration(directory, settings)
+    server = ServerProcess(
+        "pdns_server",
+        [program, f"--config-dir={directory}"],
+        log_path=directory / "log",
+        env=debian_packages.environment(),
+    )
+    server.start()
+    running = PowerDns(port, server.pid)
+    try:
+        await until_async(lambda: _answers(running))
+        yield running
+    finally:
+        server.stop()
+
+
+def _write_configuration(directory: Path, settings: dict[str, str]) -> None:
+    """Write the shipped configuration with other values of some settings."""
+    directory.mkdir(exist_ok=True)
+    kept = [line for line in CONFIGURATION.read_text().splitlines() if line.partition("=")[0] not in settings]
+    modules = [path / "pdns" for path in debian_packages.library_folders() if (path / "pdns").is_dir()]
+    found = settings | ({"module-dir": str(modules[0])} if modules else {})
+    text = "\n".join([*kept, *(f"{name}={value}" for name, value in found.items()), ""])
+    (directory / "pdns.conf").write_text(text)
+
+
+async def _answers(server: PowerDns) -> bool:
+    query = dns.message.make_query("penstock.invalid", "A")
+    try:
+        await dns.asyncquery.udp(query, LOOPBACK, timeout=0.2, port=server.port)
+    except (dns.exception.Timeout, OSError):
+        return False
+    return True

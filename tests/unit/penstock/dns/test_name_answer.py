@@ -1,0 +1,129 @@
+"""Regions that names resolve to: strategy, shares and health, within the permitted regions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import msgspec
+import pytest
+
+from penstock.dns.name_answer import EntryState, FleetView, NameAnswer, Question, answer_name
+from penstock.health.region_health import RegionState
+from penstock.planning.plan import Arc, ArcReason, Closed, FailoverTable
+from penstock.policy.geography import Location
+from penstock.policy.kinds.dns_names import DnsName, DnsStrategy
+from penstock.policy.kinds.regions import EntryMap
+from penstock.routing.reasons import Reason
+from tests.support import planet
+from tests.support.dns_names import EU, a_name, all_live, dns_policy
+
+BOSTON = Location("US", "MA", 42.36, -71.06)
+LISBON = Location("PT", "11", 38.72, -9.14)
+IN_BOSTON = Question(BOSTON, BOSTON)
+
+OPEN = a_name("open", tenants=("open",))
+NEAREST = a_name("near", tenants=("open",), strategy=DnsStrategy.NEAREST)
+FIRST = a_name("first", tenants=("open",), strategy=DnsStrategy.FAILOVER, failover_order=("us-east", "eu-de", "eu-es"))
+PERSONAL = a_name("eu", tenants=("personal",))
+
+OF_US = planet.plan("us-east", "eu-de+eu-es+us-east", us_east=0.8, eu_de=0.2)
+
+
+NOWHERE_KNOWN = Question()
+
+
+def ask(name: DnsName, question: Question = NOWHERE_KNOWN, *plans, policy=None, **states: RegionState) -> NameAnswer:
+    by_origin = {plan.region: plan for plan in plans}
+    return answer_name(policy or dns_policy(), name, question, FleetView(all_live(**states), by_origin))
+
+
+def test_shares_of_the_nearest_origin_are_the_weights() -> None:
+    answer = ask(OPEN, IN_BOSTON, OF_US, planet.plan("eu-es", "eu-de+eu-es+us-east", eu_es=1.0))
+    assert answer.shares == pytest.approx({"us-east": 0.8, "eu-de": 0.2})
+    rng = Random(4)
+    drawn = Counter(answer.draw(rng) for _ in range(10_000))
+    assert abs(drawn["us-east"] / 10_000 - 0.8) < 0.03
+    assert drawn.keys() == {"us-east", "eu-de"}
+
+
+def test_without_a_place_every_permitted_region_is_the_origin_equally() -> None:
+    answer = ask(OPEN, Question(), OF_US, planet.plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0))
+    assert answer.shares == pytest.approx({"us-east": 0.4, "eu-de": 0.6})
+
+
+def test_without_a_plan_the_nearest_region_is_the_answer() -> None:
+    assert ask(OPEN, IN_BOSTON).shares == {"us-east": 1.0}
+    assert ask(OPEN, Question(LISBON, LISBON)).shares == {"eu-es": 1.0}
+
+
+def test_a_share_of_a_forbidden_region_is_ignored() -> None:
+    tempting = planet.plan("eu-de", "eu-de+eu-es", us_east=0.9, eu_es=0.1)
+    answer = ask(PERSONAL, Question(LISBON, LISBON), tempting, planet.plan("eu-es", "eu-de+eu-es", us_east=1.0))
+    assert answer.shares == {"eu-es": 1.0}
+    assert answer.permitted == EU
+
+
+@pytest.mark.parametrize("state", [RegionState.FAILED, RegionState.DRAINING, RegionState.UNKNOWN])
+@pytest.mark.parametrize("name", [OPEN, NEAREST, FIRST])
+def test_a_region_that_is_not_live_is_never_answered(name: DnsName, state: RegionState) -> None:
+    answer = ask(name, IN_BOSTON, OF_US, us_east=state)
+    assert answer.shares == {"eu-de": 1.0} or name is NEAREST
+    assert "us-east" not in answer.shares
+    assert "us-east" in {rejection.what for rejection in answer.rejected}
+
+
+def test_the_failover_table_of_the_plan_applies() -> None:
+    table = FailoverTable("us-east", (Arc("eu-es", 1.0, ArcReason.FAILOVER),))
+    entry = msgspec.structs.replace(OF_US.classes[0], failover_tables=(table,))
+    plan = msgspec.structs.replace(OF_US, classes=(entry,))
+    answer = ask(OPEN, IN_BOSTON, plan, us_east=RegionState.FAILED)
+    assert answer.shares == pytest.approx({"eu-es": 0.8, "eu-de": 0.2})
+
+
+def test_the_primary_is_answered_alone_while_it_lives() -> None:
+    assert ask(FIRST).shares == {"us-east": 1.0}
+    assert ask(FIRST, us_east=RegionState.SUSPECT).shares == {"us-east": 1.0}
+    assert ask(FIRST, us_east=RegionState.FAILED).shares == {"eu-de": 1.0}
+    assert ask(FIRST, us_east=RegionState.FAILED, eu_de=RegionState.FAILED).shares == {"eu-es": 1.0}
+
+
+def test_a_region_without_a_ready_model_of_the_name_is_not_answered() -> None:
+    policy = dns_policy()
+    states = all_live() | {"us-east": EntryState(RegionState.HEALTHY, frozenset({"another"}))}
+    answer = answer_name(policy, FIRST, Question(), FleetView(states, {}))
+    assert answer.shares == {"eu-de": 1.0}
+    assert answer.rejected[0].reason is Reason.MODEL_NOT_READY
+
+
+def test_a_region_without_endpoints_is_answered_while_it_accepts_clients() -> None:
+    states = all_live() | {"us-east": EntryState(RegionState.HEALTHY, accepts_clients=True)}
+    assert answer_name(dns_policy(), FIRST, Question(), FleetView(states, {})).shares == {"us-east": 1.0}
+
+
+def test_a_drained_region_is_not_answered() -> None:
+    drained = msgspec.structs.replace(OF_US, closed=(Closed("us-east", planet.MODEL, last_resort=True),))
+    answer = ask(FIRST, Question(), drained)
+    assert answer.shares == {"eu-de": 1.0}
+    assert [(rejection.what, rejection.reason) for rejection in answer.rejected] == [
+        ("us-east", Reason.REGION_DRAINING)
+    ]
+
+
+def test_a_recovering_region_has_its_ramp_s_part() -> None:
+    states = all_live() | {"us-east": EntryState(RegionState.RECOVERING, frozenset({planet.MODEL}), weight=0.1)}
+    answer = answer_name(dns_policy(), OPEN, IN_BOSTON, FleetView(states, {"us-east": OF_US}))
+    assert answer.shares["us-east"] == pytest.approx(0.1)
+
+
+def test_entry_maps_decide_as_in_steering() -> None:
+    mapped = EntryMap("us", frozenset({"US"}), frozenset(), ("eu-es",))
+    policy = msgspec.structs.replace(dns_policy(), entry_maps=(mapped,))
+    assert ask(NEAREST, IN_BOSTON, policy=policy).shares == {"eu-es": 1.0}
+
+
+def test_no_live_region_is_no_answer() -> None:
+    lost = {"eu_de": RegionState.FAILED, "eu_es": RegionState.FAILED}
+    answer = ask(PERSONAL, Question(), **lost)
+    assert answer.shares == {}
+    assert answer.draw(Random(1)) is None
