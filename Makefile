@@ -100,7 +100,7 @@ test-long: $(VENV)/.test  ## long simulations, and property tests with all their
 
 .PHONY: test-dns
 test-dns: $(VENV)/.test $(VENV)/debian/.dns  ## DNS names through a real PowerDNS, with figures; downloads Debian's packages (ARGS=)
-	@DEBIAN_PACKAGES=$(VENV)/debian $(BIN)/pytest -s -m 'long or not long' tests/integration/test_dns.py tests/integration/test_dns_agents.py $(ARGS)
+	@DEBIAN_PACKAGES=$(VENV)/debian $(BIN)/pytest -s -m 'long or not long' $(wildcard tests/integration/test_dns*.py) $(ARGS)
 
 test-object-stores: $(VENV)/.test $(MOTO)/.ready  ## segments of the ledger in a bucket, over the S3 protocol (moto's server)
 	@MOTO_SERVER=$(MOTO)/bin/moto_server $(BIN)/pytest -m long tests/integration/test_segments_in_s3.py $(ARGS)
@@ -209,8 +209,8 @@ $(MOTO)/.ready: | $(VENV)/bin/pip
 	@touch $@
 
 $(VENV)/debian/.dns: | $(VENV)/.test
-	@echo 'Unpacking PowerDNS and dnsperf into $(VENV)/debian ...'
-	@$(BIN)/python -m tests.support.debian_packages $(VENV)/debian pdns-server pdns-backend-remote pdns-backend-sqlite3 dnsperf
+	@echo 'Unpacking PowerDNS, dnsperf, BIND and BIRD into $(VENV)/debian ...'
+	@$(BIN)/python -m tests.support.debian_packages $(VENV)/debian pdns-server pdns-backend-remote pdns-backend-sqlite3 dnsperf bind9 bird2
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.test

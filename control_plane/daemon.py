@@ -28,6 +28,7 @@ from control_plane.api.leader_forwarding import ControlPlanePeers
 from control_plane.api.routes import (
     audit_routes,
     capacity_routes,
+    dns_routes,
     drills_routes,
     events_routes,
     explain_routes,
@@ -305,6 +306,7 @@ class ControlPlane:
                     view, reporter, actions, TenantKeys(self._tenants, self._key_revocations), geoip, past
                 ),
                 steer_routes.routes(view, self._tenants, geoip),
+                dns_routes.routes(view, geoip),
                 what_if_routes.routes(view, self.overrides, self._evaluator),
                 fleet_routes.routes(reporter, view),
                 tenants_routes.routes(self._tenants, view),

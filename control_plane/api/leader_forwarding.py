@@ -71,6 +71,8 @@ OPERATIONS: Mapping[tuple[str, str], ForwardingRule] = MappingProxyType(
         ("POST", "/v1/what-if"): ForwardingRule(timeout_s=60.0),
         # Residency and distance are valid without health, and a client needs an entry region in any case.
         ("GET", "/v1/steer"): ForwardingRule(timeout_s=2.0, local_fallback=True),
+        # Followers have no reports: without the leader, no name has a live region.
+        ("GET", "/v1/dns"): ForwardingRule(),
         ("POST", "/v1/steer"): ForwardingRule(local_fallback=True),
         # The ETag, which halt and rollback need, comes from the store and is valid without the leader.
         ("GET", "/v1/rollouts/current"): ForwardingRule(timeout_s=2.0, local_fallback=True),

@@ -1,9 +1,10 @@
-"""Responses of POST /v1/explain and POST /v1/what-if."""
+"""Responses of POST /v1/explain, POST /v1/what-if and GET /v1/dns."""
 
 from __future__ import annotations
 
 import msgspec
 
+from penstock.dns.record_sets import NameRecords
 from penstock.overrides.override_check import OverrideRejection
 from penstock.policy.provenance import Provenance
 from penstock.routing.explain import Explanation
@@ -54,3 +55,10 @@ class WhatIfResponse(msgspec.Struct, frozen=True):
     """Lost regions, overrides and maintenance windows in force on the side after."""
     rejections: tuple[OverrideRejection, ...] = ()
     """Reasons for which proposed overrides would not be set now; the side after has them nevertheless."""
+
+
+class DnsResponse(msgspec.Struct, frozen=True):
+    """The names of the policy in force."""
+
+    names: tuple[NameRecords, ...]
+    policy_digest: str

@@ -10,6 +10,7 @@ import msgspec
 from penstock.planning.plan import NONE_CLOSED, RegionPlan
 from penstock.planning.spillover_limits import bounds
 from penstock.policy.entry_map import order_by_entry_map
+from penstock.policy.kinds.region_entry import RegionEntry
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, mask
 from penstock.routing.reasons import Reason, Refusal
@@ -47,13 +48,16 @@ def mask_at_origin(policy: Policy, origin: str, facts: RequestFacts) -> Mask | R
     if isinstance(verdict, Refusal):
         return verdict
     if origin not in verdict.permitted.regions:
+        nearest = policy.nearest_first(origin, verdict.permitted.regions)
+        regions = order_by_entry_map(policy, facts.location, nearest)
+        entries = [policy.regions[name].entry for name in regions]
+        urls = tuple(entry.url for entry in entries if isinstance(entry, RegionEntry) and entry.url)
         return Refusal(
             Reason.MISDIRECTED,
-            f"residency forbids {origin}; use a permitted region",
+            f"residency forbids {origin}; use {urls[0] if urls else 'a permitted region'}",
             verdict.rejected,
-            try_regions=order_by_entry_map(
-                policy, facts.location, policy.nearest_first(origin, verdict.permitted.regions)
-            ),
+            try_regions=regions,
+            try_urls=urls,
         )
     return verdict
 

@@ -123,6 +123,8 @@ class Refusal(msgspec.Struct, frozen=True):
     """Time (s) after which the client should retry; None if a retry cannot succeed."""
     try_regions: tuple[str, ...] = ()
     """Entry regions that may accept this request instead, the best first."""
+    try_urls: tuple[str, ...] = ()
+    """Entry URLs of these regions, in this order; regions without one are left out."""
     allow: tuple[str, ...] = ()
     """The methods of the path, if the request has another method; else empty."""
     tenant: str = ""

@@ -16,6 +16,7 @@ import msgspec
 from penstock.health.region_health import RegionState
 from penstock.jobs.store_selection import select_store
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
+from penstock.policy.kinds.region_entry import RegionEntry
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, residency_class
 from penstock.routing.decision import Decision, authorize_at_origin, decide, within_mask
@@ -67,8 +68,15 @@ def at_origins(policy: Policy, situation: Situation) -> Iterator[Breach]:
                 yield breach(policy, "residency", situation, origin, f"handled there as class {answer.permitted.name}")
         elif wrong := sorted(set(answer.try_regions) - expected):
             yield breach(policy, "residency", situation, wrong[0], f"suggested to clients that came to {origin}")
+        elif wrong_urls := sorted(set(answer.try_urls) - _urls(policy, expected)):
+            yield breach(policy, "residency", situation, origin, f"names the URL {wrong_urls[0]} of a forbidden region")
         elif answer.reason is not _reason_to_refuse(situation, expected, origin):
             yield breach(policy, "residency", situation, origin, f"refused there as {answer.reason}")
+
+
+def _urls(policy: Policy, regions: frozenset[str]) -> set[str]:
+    entries = [policy.regions[region].entry for region in regions]
+    return {entry.url for entry in entries if isinstance(entry, RegionEntry)}
 
 
 def at_steering(policy: Policy, situation: Situation) -> Iterator[Breach]:

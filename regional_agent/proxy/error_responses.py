@@ -24,6 +24,9 @@ from regional_agent.proxy.rate_limit_headers import lines_of_states
 REGIONS_HEADER = b"x-penstock-regions"
 """Response header with the entry regions to use instead, best first."""
 
+ENTRIES_HEADER = b"x-penstock-entries"
+"""Response header with the entry URLs of these regions, best first; absent if the policy states none."""
+
 STATUS: dict[Reason, int] = {
     Reason.INVALID_API_KEY: 401,
     Reason.TOO_MANY_FAILURES: 429,
@@ -125,7 +128,7 @@ MEANING: dict[Reason, str] = {
     Reason.MODEL_NOT_FOUND: "The model does not exist.",
     Reason.REQUEST_TIMEOUT: "The request's head or body did not arrive in time.",
     Reason.BODY_TOO_LARGE: "The request body exceeds the size limit.",
-    Reason.MISDIRECTED: "This region may not process the request; `x-penstock-regions` lists entry regions that may.",
+    Reason.MISDIRECTED: "This region is forbidden; `x-penstock-regions` and `x-penstock-entries` (URLs) list others.",
     Reason.SATURATED: "All permitted endpoints are full. Retry after `retry-after` seconds.",
     Reason.QUOTA_EXCEEDED: "A budget of the tenant or key is used up. Retry after `retry-after` seconds.",
     Reason.TOO_MANY_CONNECTIONS: "Too many connections, from this address or in total. Use fewer, or retry later.",
@@ -187,6 +190,8 @@ def refusal_response(
             lines.append(b"retry-after-ms: %d\r\n" % rng.randint(MAX_SDK_WAIT_S * 500, MAX_SDK_WAIT_S * 1000))
     if refusal.try_regions:
         lines.append(b"%b: %b\r\n" % (REGIONS_HEADER, ",".join(refusal.try_regions).encode()))
+    if refusal.try_urls:
+        lines.append(b"%b: %b\r\n" % (ENTRIES_HEADER, ",".join(refusal.try_urls).encode()))
     if request_id:
         lines.append(b"x-request-id: %b\r\n" % request_id.encode())
         if error_format is ErrorFormat.ANTHROPIC:

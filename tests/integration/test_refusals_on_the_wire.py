@@ -19,6 +19,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.telemetry.access_log import AccessLog
 from tests.support.agents import MAX_BODY_BYTES, running_agent
 from tests.support.chats import BODY, CHAT, answers, ask, code
+from tests.support.dns_names import dns_policy
 from tests.support.identities import agent_sessions, control_plane_sessions, introduce, region_sessions, session_between
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, engine, post
@@ -92,6 +93,11 @@ async def test_a_forbidden_origin_redirects_the_client(tmp_path: Path) -> None:
         status, headers, body = await ask(agent)
         assert (status, code(body)) == (421, "misdirected")
         assert headers["x-penstock-regions"] == "eu-es,eu-de", "nearest first"
+        assert "x-penstock-entries" not in headers, "the policy states no URL"
+        agent.config.policy = dns_policy(agent.config.policy)
+        status, headers, body = await ask(agent)
+        assert (status, headers["x-penstock-entries"]) == (421, "https://eu-es.example.com,https://eu-de.example.com")
+        assert b"use https://eu-es.example.com" in body
         assert not gpu.requests
         assert agent.offered == [], "not this origin's demand"
 

@@ -14,15 +14,15 @@ from control_plane.overrides.override_fields import NO_END, OverrideFields
 from tests.support.paths import ROOT
 
 READS = """
-    audit export, audit list, audit verify, capacity, certs check, context list, doctor, drill list, drill show,
-    endpoints, explain, overrides list, plan diff, plan list, plan show, policy diff, policy lint, policy presets,
-    policy revisions, policy schema, policy simulate, policy verify, residency report, rollout list, rollout show,
-    status, steer, tenant budgets, tenant key list, tenant list, tenant revoked-keys, tenant show, usage,
-    usage statement, what-if
+    audit export, audit list, audit verify, capacity, certs check, context list, dns explain, dns export, doctor,
+    drill list, drill show, endpoints, explain, overrides list, plan diff, plan list, plan show, policy diff,
+    policy lint, policy presets, policy revisions, policy schema, policy simulate, policy verify,
+    residency report, rollout list, rollout show, status, steer, tenant budgets, tenant key list, tenant list,
+    tenant revoked-keys, tenant show, usage, usage statement, what-if
 """
 LOCAL = """
     backup, certs init, certs issue agent, certs issue control-plane, certs issue monitor, certs issue server,
-    certs rotate, context add, context remove, context use, invite, join, policy init, quickstart, serve
+    certs rotate, context add, context remove, context use, dns update, invite, join, policy init, quickstart, serve
 """
 """Commands that write files of this machine, each named in the command, or run processes."""
 

@@ -10,6 +10,7 @@ from control_plane.policy.documents import read_documents
 from control_plane.policy.folder import read_folder
 from control_plane.policy.kinds import KINDS
 from control_plane.policy.schema import schema
+from penstock.dns.permitted_regions import permitted_regions
 from penstock.planning.spillover_limits import bounds
 from penstock.policy.entry_map import mapped
 from penstock.policy.geography import Location
@@ -103,6 +104,15 @@ def test_the_entries_bundle_orders_entry_regions() -> None:
     assert mapped(policy, Location("US", "HI")) == ("us-west",)
     assert mapped(policy, Location("US", "NY")) == ()
     assert policy.distance_ms("us-east", "br-sao") == policy.round_trip_ms("us-east", "br-sao") + 40
+
+
+def test_the_names_of_the_dns_bundle_resolve_within_residency() -> None:
+    policy = bundle("dns")
+    names = policy.dns_names or {}
+    assert permitted_regions(policy, names["all.api.example.com"], Location("US")) == {"eu-de", "eu-es", "us-east"}
+    for name in ("all.api.example.com", "eu.api.example.com"):
+        assert permitted_regions(policy, names[name]) == {"eu-de", "eu-es"}
+    assert permitted_regions(policy, names["batch.api.example.com"]) == {"us-east", "eu-de"}
 
 
 def test_the_quotas_bundle_limits_tenants() -> None:

@@ -1,0 +1,1 @@
+"""Commands about where clients enter: steering, DNS names, anycast."""

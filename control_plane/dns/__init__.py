@@ -1,0 +1,1 @@
+"""Keeps the names of the policy up to date in DNS servers of others: dynamic updates and files."""

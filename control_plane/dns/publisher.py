@@ -1,0 +1,74 @@
+"""Publishes the records of names to a DNS server: only changes, at a limited rate, and never an empty name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Protocol
+
+from control_plane.dns.dynamic_update import UpdateFailed, zones_of
+from penstock.dns.record_sets import NameRecords, Publication, RecordSet, next_publication
+
+
+class RecordTarget(Protocol):
+    """Where records are published."""
+
+    def read(self, names: Iterable[str]) -> dict[str, tuple[RecordSet, ...]]:
+        """Return the records that the target has of some names; raises UpdateFailed."""
+
+    def send(self, zone: str, changed: dict[str, tuple[RecordSet, ...]], ttls_s: dict[str, int]) -> None:
+        """Replace the records of some names of one zone; raises UpdateFailed."""
+
+
+class RecordPublisher:
+    """Brings one target up to date, step by step. Reports changes, and each problem once while it lasts."""
+
+    def __init__(
+        self,
+        target: RecordTarget,
+        min_interval_s: float,
+        report: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Create a publisher.
+
+        Args:
+            min_interval_s: minimum time (s) between two changes.
+            report: called with each line for operators.
+        """
+        self._target = target
+        self._min_interval_s = min_interval_s
+        self._report = report
+        self._clock = clock
+        self._published: Publication | None = None
+        self._reported: set[str] = set()
+
+    def step(self, names: Iterable[NameRecords]) -> bool:
+        """Publish what has changed. Returns whether every name is up to date and has a live region."""
+        wanted = {name.name: name for name in names}
+        try:
+            if self._published is None:
+                self._published = Publication(self._target.read(wanted), -inf)
+            step = next_publication(self._published, wanted, self._clock(), self._min_interval_s)
+            for zone, members in zones_of(wanted[name] for name in step.changed).items():
+                self._target.send(
+                    zone, {name: step.changed[name] for name in members}, {name: wanted[name].ttl_s for name in members}
+                )
+        except UpdateFailed as error:
+            # What the target has is unknown, and is read again.
+            self._published = None
+            self._note([f"not updated: {error}"])
+            return False
+        self._published = step.publication
+        for name, record_sets in step.changed.items():
+            values = ", ".join(value for each in record_sets for value in each.values)
+            self._report(f"{name}: now {values}")
+        self._note([f"{name}: no permitted region is live; its records stay" for name in step.kept])
+        return not step.kept
+
+    def _note(self, problems: list[str]) -> None:
+        for problem in problems:
+            if problem not in self._reported:
+                self._report(problem)
+        self._reported = set(problems)

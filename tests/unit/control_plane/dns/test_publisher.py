@@ -1,0 +1,90 @@
+"""A publisher of records: what it sends and reports, and what it does after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from adapters.files.secret_file import BadSecret
+from control_plane.dns.dynamic_update import UpdateFailed, read_key
+from control_plane.dns.publisher import RecordPublisher
+from penstock.dns.record_sets import NameRecords, RecordSet
+
+NAME = "eu.api.example.com"
+
+
+def name(*addresses: str) -> NameRecords:
+    sets = (RecordSet("A", addresses),) if addresses else ()
+    return NameRecords(NAME, "api.example.com", 10, {}, (), (), sets)
+
+
+class Target:
+    def __init__(self) -> None:
+        self.records: dict[str, tuple[RecordSet, ...]] = {NAME: (RecordSet("A", ("192.0.2.1",)),)}
+        self.sent: list[dict[str, tuple[RecordSet, ...]]] = []
+        self.reads = 0
+        self.fails = False
+
+    def read(self, names: Iterable[str]) -> dict[str, tuple[RecordSet, ...]]:
+        self.reads += 1
+        return {each: self.records.get(each, ()) for each in names}
+
+    def send(self, zone: str, changed: dict[str, tuple[RecordSet, ...]], ttls_s: dict[str, int]) -> None:
+        if self.fails:
+            raise UpdateFailed("192.0.2.53: REFUSED")
+        assert (zone, ttls_s) == ("api.example.com", {NAME: 10})
+        self.sent.append(changed)
+        self.records |= changed
+
+
+def test_what_the_server_has_is_not_sent_again() -> None:
+    target = Target()
+    publisher = RecordPublisher(target, 5.0, lambda line: None)
+    assert publisher.step([name("192.0.2.1")])
+    assert target.sent == []
+    assert publisher.step([name("192.0.2.2")])
+    assert target.sent == [{NAME: (RecordSet("A", ("192.0.2.2",)),)}]
+
+
+def test_a_name_without_a_live_region_is_reported_once() -> None:
+    target, lines = Target(), list[str]()
+    publisher = RecordPublisher(target, 0.0, lines.append)
+    assert not publisher.step([name()])
+    assert not publisher.step([name()])
+    assert lines == [f"{NAME}: no permitted region is live; its records stay"]
+    assert publisher.step([name("192.0.2.1")])
+    publisher.step([name()])
+    assert len(lines) == 2, "another time"
+    assert target.sent == []
+
+
+def test_after_a_failure_the_server_is_read_again() -> None:
+    target, lines = Target(), list[str]()
+    publisher = RecordPublisher(target, 60.0, lines.append)
+    target.fails = True
+    assert not publisher.step([name("192.0.2.2")])
+    assert not publisher.step([name("192.0.2.2")])
+    assert lines == ["not updated: 192.0.2.53: REFUSED"]
+    target.fails = False
+    assert publisher.step([name("192.0.2.2")])
+    assert (target.reads, len(target.sent)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "has no TSIG key"),
+        ('key "k" { algorithm hmac-sha256; secret "%%"; };', "has no TSIG key"),
+        ('key "k" { algorithm hmac-sha256; secret "abc"; };', "is not base64"),
+        ('key "k" { algorithm rot13; secret "aGVsbG8="; };', "is not known"),
+    ],
+)
+def test_a_bad_key_file_is_an_error_without_the_secret(tmp_path: Path, content: str, problem: str) -> None:
+    file = tmp_path / "key"
+    file.write_text(content)
+    file.chmod(0o600)
+    with pytest.raises(BadSecret, match=problem) as refused:
+        read_key(file)
+    assert "aGVsbG8" not in str(refused.value)

@@ -1,0 +1,91 @@
+"""Record sets for other DNS servers: what they contain, and when they change."""
+
+from __future__ import annotations
+
+from math import inf
+
+import msgspec
+
+from penstock.dns.exports import dns_endpoint, octodns_zone
+from penstock.dns.name_answer import FleetView
+from penstock.dns.record_sets import NameRecords, Publication, RecordSet, name_records, next_publication
+from penstock.health.region_health import RegionState
+from penstock.policy.kinds.region_entry import RegionEntry
+from tests.support import planet
+from tests.support.dns_names import ZONE, a_name, all_live, dns_policy
+
+OPEN = a_name("open", tenants=("open",))
+EU = a_name("eu", tenants=("personal",))
+SHARED = {"us-east": planet.plan("us-east", "eu-de+eu-es+us-east", us_east=0.8, eu_de=0.2)}
+
+
+def records(name=OPEN, policy=None, **states: RegionState) -> NameRecords:
+    return name_records(policy or dns_policy(), name, FleetView(all_live(**states), SHARED))
+
+
+def test_a_name_has_the_addresses_of_all_regions_with_a_share() -> None:
+    assert records().record_sets == (
+        RecordSet("A", ("192.0.2.10", "198.51.100.30")),
+        RecordSet("AAAA", ("2001:db8::10",)),
+    )
+    assert records(us_east=RegionState.FAILED).record_sets == (
+        RecordSet("A", ("192.0.2.10",)),
+        RecordSet("AAAA", ("2001:db8::10",)),
+    )
+
+
+def test_a_cname_stands_alone() -> None:
+    policy = dns_policy()
+    there = msgspec.structs.replace(policy.regions["us-east"], entry=RegionEntry(cname="lb.example.net"))
+    policy = msgspec.structs.replace(policy, regions=policy.regions | {"us-east": there})
+    assert records(policy=policy).record_sets == (RecordSet("CNAME", ("lb.example.net.",)),)
+
+
+class TestPublication:
+    NEW = Publication({}, -inf)
+
+    def test_only_changes_are_published(self) -> None:
+        wanted = {OPEN.name: records()}
+        first = next_publication(self.NEW, wanted, 100.0, 5.0)
+        assert first.changed == {OPEN.name: records().record_sets}
+        assert next_publication(first.publication, wanted, 200.0, 5.0).changed == {}
+
+    def test_changes_are_rate_limited(self) -> None:
+        first = next_publication(self.NEW, {OPEN.name: records()}, 100.0, 5.0)
+        lost = {OPEN.name: records(us_east=RegionState.FAILED)}
+        assert next_publication(first.publication, lost, 104.9, 5.0).changed == {}
+        assert next_publication(first.publication, lost, 105.0, 5.0).changed == {OPEN.name: lost[OPEN.name].record_sets}
+
+    def test_a_name_without_a_live_region_keeps_its_records(self) -> None:
+        first = next_publication(self.NEW, {EU.name: records(EU)}, 100.0, 5.0)
+        none = {EU.name: records(EU, eu_de=RegionState.FAILED, eu_es=RegionState.FAILED)}
+        step = next_publication(first.publication, none, 200.0, 5.0)
+        assert (step.changed, step.kept) == ({}, (EU.name,))
+        assert step.publication.names == first.publication.names
+
+    def test_a_removed_name_keeps_its_records(self) -> None:
+        first = next_publication(self.NEW, {EU.name: records(EU)}, 100.0, 5.0)
+        assert next_publication(first.publication, {}, 200.0, 5.0).publication.names == first.publication.names
+
+
+def test_an_octodns_zone() -> None:
+    assert octodns_zone([records(), records(EU)], ZONE.name) == {
+        "eu": [
+            {"type": "A", "ttl": 10, "values": ["192.0.2.10"]},
+            {"type": "AAAA", "ttl": 10, "values": ["2001:db8::10"]},
+        ],
+        "open": [
+            {"type": "A", "ttl": 10, "values": ["192.0.2.10", "198.51.100.30"]},
+            {"type": "AAAA", "ttl": 10, "values": ["2001:db8::10"]},
+        ],
+    }
+    assert octodns_zone([records()], "example.org") == {}
+
+
+def test_a_dns_endpoint() -> None:
+    manifest = dns_endpoint([records(us_east=RegionState.FAILED)], "edge")
+    assert manifest["metadata"]["namespace"] == "edge"
+    assert manifest["spec"]["endpoints"] == [
+        {"dnsName": "open.api.example.com", "recordTTL": 10, "recordType": "A", "targets": ["192.0.2.10"]},
+        {"dnsName": "open.api.example.com", "recordTTL": 10, "recordType": "AAAA", "targets": ["2001:db8::10"]},
+    ]
