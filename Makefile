@@ -12,6 +12,8 @@ CHECKOV := $(VENV)-checkov
 MUTATION := $(VENV)-mutation
 # moto's server needs botocore and others that nothing else needs.
 MOTO := $(VENV)-moto
+# ExaBGP is a daemon of its own.
+EXABGP := $(VENV)-exabgp
 # The release from which `make test-upgrade` upgrades: a tag, or a commit while no release has been made.
 PREVIOUS := 5e89430bab52eb324a040853df227e1d8da01460
 PREVIOUS_DIR = out/upgrade/$(PREVIOUS)
@@ -97,6 +99,10 @@ test-engines: $(VENV)/.test  ## real engines on the CPU and real clients, in env
 test-long: $(VENV)/.test  ## long simulations, and property tests with all their examples
 	@$(BIN)/pytest -n 2 -m long tests
 	@PENSTOCK_TEST_EXAMPLES=1 $(BIN)/pytest -n 2 tests/property tests/integration/test_api_schemathesis.py
+
+.PHONY: test-anycast
+test-anycast: $(VENV)/.test $(VENV)/debian/.dns $(EXABGP)/.ready  ## an anycast prefix through a real ExaBGP and a real BIRD (ARGS=)
+	@DEBIAN_PACKAGES=$(VENV)/debian EXABGP=$(CURDIR)/$(EXABGP)/bin/exabgp $(BIN)/pytest -s -m long tests/integration/test_anycast.py $(ARGS)
 
 .PHONY: test-dns
 test-dns: $(VENV)/.test $(VENV)/debian/.dns  ## DNS names through a real PowerDNS, with figures; downloads Debian's packages (ARGS=)
@@ -206,6 +212,11 @@ $(MOTO)/.ready: | $(VENV)/bin/pip
 	@echo 'Setting up $(MOTO) (about a minute) ...'
 	@$(PYTHON) -m venv $(MOTO)
 	@$(MOTO)/bin/pip install -qq --disable-pip-version-check 'moto[server]>=5,<6' || $(NO_PIP)
+	@touch $@
+
+$(EXABGP)/.ready: | $(VENV)/bin/pip
+	@$(PYTHON) -m venv $(EXABGP)
+	@$(EXABGP)/bin/pip install -qq --disable-pip-version-check 'exabgp>=5,<6' || $(NO_PIP)
 	@touch $@
 
 $(VENV)/debian/.dns: | $(VENV)/.test

@@ -38,6 +38,15 @@ class Readiness:
             return "no endpoint is ready"
         return None if self._other_region_serves() else "there is no endpoint, and no other region serves"
 
+    def weight(self) -> float:
+        """Return the part (0-1) of its usual clients that this region should attract: 0 while it is drained, below 1 on
+        its failback ramp. Anycast announcements follow it."""
+        plan, pools = self._config.plan, self._endpoints.pools
+        if plan is None:
+            return 1.0
+        closed = {closed.model for closed in plan.closed if closed.region == plan.region}
+        return 0.0 if closed and closed >= pools.keys() else plan.ramp
+
     def has_warmed_up(self) -> bool:
         """Whether the agent has a policy and has discovered and probed every endpoint at least once."""
         return (

@@ -31,6 +31,7 @@ COMMANDS = {
     "explain": f"{_COMMANDS}.explain_command:explain",
     "steer": f"{_COMMANDS}.entries.steer_command:steer",
     "dns": f"{_COMMANDS}.entries.dns_commands:app",
+    "anycast": f"{_COMMANDS}.entries.anycast_command:anycast",
     "what-if": f"{_COMMANDS}.what_if_command:what_if",
     "drain": f"{_COMMANDS}.operating.overrides_commands:drain",
     "undrain": f"{_COMMANDS}.operating.overrides_commands:undrain",

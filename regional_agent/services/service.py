@@ -158,14 +158,14 @@ def answer_health(readiness: Readiness, request: Request, connection: ClientConn
     """Answer `/livez` (200 while the event loop runs) or `/readyz` (200 if the agent can serve clients).
 
     An agent is ready if a policy is in force, the agent is not shutting down, and one of its endpoints is ready. An
-    agent without endpoints is ready while another region serves.
+    agent without endpoints is ready while another region serves. `x-penstock-weight` is `Readiness.weight`.
     """
     if request.path == b"/livez":
         connection.respond(200, [TEXT], b"ok\n")
         return
     reason = "shutting down" if shutting_down else readiness.not_ready_reason()
     if reason is None:
-        connection.respond(200, [TEXT], b"ok\n")
+        connection.respond(200, [TEXT, b"x-penstock-weight: %.2f\r\n" % readiness.weight()], b"ok\n")
     else:
         connection.respond(503, [TEXT], f"not ready: {reason}\n".encode())
 

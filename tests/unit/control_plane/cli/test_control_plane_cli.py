@@ -356,7 +356,17 @@ def test_a_token_is_not_sent_without_tls(asked: str, leader: str, follows: bool)
     assert may_resend_credential(asked, leader) is follows
 
 
-WITHOUT_JSON = {"serve", "quickstart", "join", "invite", "audit export", "policy schema", "dns export", "dns update"}
+WITHOUT_JSON = {
+    "serve",
+    "quickstart",
+    "join",
+    "invite",
+    "audit export",
+    "policy schema",
+    "dns export",
+    "dns update",
+    "anycast",
+}
 """What goes on, prints one word for the next command, or JSON or YAML and nothing else."""
 
 

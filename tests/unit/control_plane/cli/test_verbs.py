@@ -21,7 +21,7 @@ READS = """
     tenant revoked-keys, tenant show, usage, usage statement, what-if
 """
 LOCAL = """
-    backup, certs init, certs issue agent, certs issue control-plane, certs issue monitor, certs issue server,
+    anycast, backup, certs init, certs issue agent, certs issue control-plane, certs issue monitor, certs issue server,
     certs rotate, context add, context remove, context use, dns update, invite, join, policy init, quickstart, serve
 """
 """Commands that write files of this machine, each named in the command, or run processes."""
