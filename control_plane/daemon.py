@@ -99,8 +99,8 @@ from control_plane.tenants.tenant_store import TenantStore
 from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 from control_plane.ui.session_revocations import SessionRevocations
-from control_plane.usage.store_upkeep import StoreToKeep, UpkeepReport, UpkeepRequest
-from control_plane.usage.usage_runner import UsageFailed, UsageRunner
+from control_plane.usage.store_upkeep import UpkeepReport, UpkeepRequest, stores_to_keep
+from control_plane.usage.usage_runner import UsageBusy, UsageFailed, UsageRunner
 from penstock.policy.kinds.budgets import Budget
 from penstock.tenancy.budget_lease import BudgetKey
 from penstock.tenancy.budget_limits import budget_of
@@ -366,10 +366,9 @@ class ControlPlane:
         policy = self.view.policy
         if self.elector.epoch is None or policy is None or not policy.usage_stores:
             return
-        stores = tuple(StoreToKeep(store.name, store.url, store.retention_days) for store in policy.usage_stores)
         try:
-            report = await self._usage.keep(UpkeepRequest(stores, int(time.time() * 1000)))
-        except UsageFailed as error:
+            report = await self._usage.keep(UpkeepRequest(stores_to_keep(policy), int(time.time() * 1000)))
+        except (UsageBusy, UsageFailed) as error:
             report = UpkeepReport(problems=(str(error),))
         for problem in report.problems:
             _log.warning("a usage store was not kept", problem=problem)

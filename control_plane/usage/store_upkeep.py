@@ -20,6 +20,7 @@ from adapters.object_store.store_opening import MissingPackages, open_store
 from control_plane.usage.segment_files import CacheTooSmall, UnusableCache
 from control_plane.usage.usage_process import NICENESS, cache_folder
 from penstock.ledger.segment_names import SegmentName, parse_segment_name
+from penstock.policy.policy import Policy
 
 COMPACTED_DAYS: Final = 35
 """Days back from today whose segments are compacted: late segments come from agents that were cut off for long."""
@@ -47,16 +48,23 @@ class StoreToKeep(msgspec.Struct, frozen=True):
     retention_days: int | None = None
 
 
+def stores_to_keep(policy: Policy) -> tuple[StoreToKeep, ...]:
+    """Return the usage stores of a policy."""
+    return tuple(StoreToKeep(store.name, store.url, store.retention_days) for store in policy.usage_stores or ())
+
+
 class UpkeepRequest(msgspec.Struct, frozen=True):
     """What to do."""
 
     stores: tuple[StoreToKeep, ...]
     now_ms: int
     """Unix time (ms)."""
+    is_dry_run: bool = False
+    """Whether the segments are only counted."""
 
 
 class UpkeepReport(msgspec.Struct, frozen=True):
-    """What was done."""
+    """What was done; of a dry run, what would be."""
 
     removed: int = 0
     """Segments past their retention that were removed."""
@@ -78,20 +86,20 @@ def keep(request: UpkeepRequest, cache: Path) -> UpkeepReport:
     removed, compacted, problems = 0, 0, []
     for each in request.stores:
         try:
-            gone, replaced = _keep_store(open_store(each.url), each, request.now_ms, cache)
+            gone, replaced = _keep_store(open_store(each.url), each, request, cache)
             removed, compacted = removed + gone, compacted + replaced
         except _PROBLEMS as error:
             problems.append(f"the store {each.name}: {error}")
     return UpkeepReport(removed, compacted, tuple(problems))
 
 
-def _keep_store(store: ObjectStore, settings: StoreToKeep, now_ms: int, cache: Path) -> tuple[int, int]:
+def _keep_store(store: ObjectStore, settings: StoreToKeep, request: UpkeepRequest, cache: Path) -> tuple[int, int]:
     from control_plane.usage.compaction import MIN_SEGMENTS, compact
 
-    today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
+    today = datetime.fromtimestamp(request.now_ms / 1000, UTC).date()
     every = [name for each in store.list("") if (name := parse_segment_name(each.path)) is not None]
     gone = expired(every, today, settings.retention_days)
-    for name in gone:
+    for name in () if request.is_dry_run else gone:
         store.delete(str(name))
     groups: dict[tuple[date, str], list[SegmentName]] = {}
     for name in every:
@@ -99,7 +107,8 @@ def _keep_store(store: ObjectStore, settings: StoreToKeep, now_ms: int, cache: P
             groups.setdefault((name.day, name.region), []).append(name)
     for name in gone:
         groups.pop((name.day, name.region), None)
-    replaced = sum(compact(store, names[0], cache, now_ms) for names in groups.values() if len(names) >= MIN_SEGMENTS)
+    many = [names[0] for names in groups.values() if len(names) >= MIN_SEGMENTS]
+    replaced = sum(compact(store, name, cache, request.now_ms, is_dry_run=request.is_dry_run) for name in many)
     return len(gone), replaced
 
 

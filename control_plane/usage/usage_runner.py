@@ -30,7 +30,7 @@ _R = TypeVar("_R", bound=msgspec.Struct)
 
 
 class UsageBusy(Exception):
-    """Too many questions are being answered."""
+    """Too many questions are being answered, or an upkeep runs."""
 
 
 class UsageFailed(Exception):
@@ -43,6 +43,7 @@ class UsageRunner:
     def __init__(self, *, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._running = 0
+        self._keeps = False
 
     async def answer(self, request: UsageRequest) -> UsageAnswer:
         """Answer a question.
@@ -66,9 +67,16 @@ class UsageRunner:
         """Remove and compact segments.
 
         Raises:
+            UsageBusy: another upkeep runs.
             UsageFailed: the process took too long or ended.
         """
-        return await _run(_KEEPS, request, UpkeepReport, UPKEEP_TIMEOUT_S)
+        if self._keeps:
+            raise UsageBusy("the usage stores are being compacted; try again")
+        self._keeps = True
+        try:
+            return await _run(_KEEPS, request, UpkeepReport, UPKEEP_TIMEOUT_S)
+        finally:
+            self._keeps = False
 
 
 async def _run(module: str, request: msgspec.Struct, reply: type[_R], timeout_s: float) -> _R:

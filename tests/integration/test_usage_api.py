@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from adapters.object_store.folder_store import FolderStore
 from control_plane.auth.authentication import Access
+from control_plane.usage.compaction import MIN_SEGMENTS
 from tests.support.api_app import OPERATOR, TOKEN, client_of, leading_control_plane, served
 from tests.support.paths import PLANET
 from tests.unit.control_plane.usage.test_usage_query import put, record
@@ -48,8 +50,18 @@ async def test_usage_is_summed_up_and_what_lacks_is_named(tmp_path: Path) -> Non
             response = await api.get("/v1/usage", params={**DAYS, **wrong}, headers=OPERATOR)
             assert response.status_code in (400, 422), wrong
         assert (await api.get("/v1/usage")).status_code == 401
+        for number in range(2, MIN_SEGMENTS + 1):
+            put(FolderStore(folder), number, record(), day=datetime.now(UTC).date())
+        put(FolderStore(folder), MIN_SEGMENTS + 1, record(), day=datetime.now(UTC).date())
+        dry = await api.post("/v1/usage/compaction", params={"dry_run": True}, headers=OPERATOR)
+        assert (dry.status_code, dry.json()["compacted"]) == (200, MIN_SEGMENTS), dry.text
+        assert len(list(folder.rglob("*.parquet"))) == 1 + MIN_SEGMENTS
+        assert (await api.post("/v1/usage/compaction")).status_code == 401
+        made = await api.post("/v1/usage/compaction", headers=OPERATOR)
+        assert made.json() == dry.json()
+        assert len(list(folder.rglob("*.parquet"))) == 2
         await control_plane._keep_usage_stores()
-        assert len(list(folder.rglob("*.parquet"))) == 1
+        assert len(list(folder.rglob("*.parquet"))) == 2
 
 
 async def test_without_a_store_there_is_no_ledger() -> None:

@@ -43,8 +43,10 @@ def record(kind: RecordKind = RecordKind.REQUEST, tenant: str = "acme", **fields
     )
 
 
-def put(store: ObjectStore, number: int, *records: LedgerRecord, agent: str = "eu-de-1") -> SegmentName:
-    name = SegmentName(DAY, "eu-de", agent, 5, number)
+def put(
+    store: ObjectStore, number: int, *records: LedgerRecord, agent: str = "eu-de-1", day: date = DAY
+) -> SegmentName:
+    name = SegmentName(day, "eu-de", agent, 5, number)
     store.put(str(name), encode_segment(records))
     return name
 
