@@ -55,6 +55,7 @@ from control_plane.api.routes.tenants import (
     tenants_routes,
 )
 from control_plane.audit.audit_log import AuditLog
+from control_plane.audit.audit_retention import AuditRetention, RemovalRefused
 from control_plane.auth.authentication import Access
 from control_plane.auth.code_flow import CodeFlow
 from control_plane.drills import drill_runner
@@ -110,7 +111,7 @@ REGISTRATION_TTL_S = 5
 """Time (s) after which a control plane that stopped without notice leaves the list of members."""
 
 UPKEEP_S = 3600.0
-"""Interval (s) at which the leader removes and compacts segments of usage stores."""
+"""Interval (s) at which the leader removes and compacts segments of usage stores, and removes audit entries."""
 
 REPAIR_S = 5.0
 """Interval (s) at which the leader writes revoked keys and tenants again that the store has lost."""
@@ -205,6 +206,9 @@ class ControlPlane:
         self._evaluator = Evaluator()
         self._usage = UsageRunner()
         self._upkeep_rounds = PeriodicJob(self._keep_usage_stores, UPKEEP_S)
+        self.audit_retention: AuditRetention | None = None
+        """Removes old audit entries; None: they are never removed."""
+        self._audit_rounds = PeriodicJob(self._remove_audit_entries, UPKEEP_S)
         self.events = EventLog(clock)
         self._history = PlanHistory()
         self._change_detector = ChangeDetector(self.events, self._history, self.audit, self.reporter.state_snapshot)
@@ -345,6 +349,7 @@ class ControlPlane:
             self._repair_rounds,
             self._budget_rounds,
             self._upkeep_rounds,
+            self._audit_rounds,
         )
         return (*of_leader, self._issuer_rounds, self._polling, self._event_rounds)
 
@@ -374,6 +379,14 @@ class ControlPlane:
             _log.warning("a usage store was not kept", problem=problem)
         if report.removed or report.compacted:
             _log.info("usage stores were kept", removed=report.removed, compacted=report.compacted)
+
+    async def _remove_audit_entries(self) -> None:
+        if self.elector.epoch is None or self.audit_retention is None:
+            return
+        try:
+            await self.audit_retention.remove_expired()
+        except (RemovalRefused, StoreError) as error:
+            _log.warning("audit entries were not removed", problem=str(error))
 
     async def _detect_changes(self) -> None:
         if self._journal.informer.synced and self._mirrors.plans.informer.synced:

@@ -28,6 +28,7 @@ from adapters.garbage_collection import uncollected
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.loop_errors import report_loop_error
 from adapters.loopback import is_loopback
+from adapters.object_store.store_opening import open_store
 from adapters.service_manager import ServiceManager
 from adapters.store import keys
 from adapters.store.members import Member
@@ -37,6 +38,7 @@ from adapters.tls_contexts import ClientTls, ServerTls
 from control_plane.api.serving.forwarded_for import behind_proxies, is_proxy
 from control_plane.api.serving.http_server import HttpServer
 from control_plane.api.serving.open_connections import OpenConnections, limits_within
+from control_plane.audit.audit_retention import AuditRetention
 from control_plane.auth.admin_token import load_admin_token
 from control_plane.auth.authentication import Access
 from control_plane.auth.code_flow import CodeFlow, OidcClient
@@ -48,7 +50,7 @@ from control_plane.policy.folder import FolderReader
 from control_plane.policy.source.readers import BundleReader
 from control_plane.policy.source.repository import RepositoryReader
 from control_plane.policy.source.webhook_secret import load_webhook_secret
-from control_plane.settings import PREFIX, REDIRECT_PATH, ControlPlaneSettings, HostPort
+from control_plane.settings import DROP_AUDIT, PREFIX, REDIRECT_PATH, ControlPlaneSettings, HostPort
 from penstock.wire.identity import ProcessRole
 
 DRAIN_S = 2
@@ -116,6 +118,11 @@ async def _serve(settings: ControlPlaneSettings) -> None:
                 "etcd": settings.etcd_certificate_file,
             }
         )
+        if settings.audit_retention_days is not None:
+            archive = settings.audit_archive
+            opened = None if archive is None or archive == DROP_AUDIT else partial(open_store, archive)
+            retention_s = settings.audit_retention_days * 86_400.0
+            control_plane.audit_retention = AuditRetention(control_plane.audit, settings.name, retention_s, opened)
         browser_secret = read_file(settings.identity_dir / PRIVATE_KEY, "private key", REMEDY)
         app = control_plane.create_api(
             access,

@@ -28,6 +28,7 @@ from adapters.store.keys import DEFAULT_PREFIX, key_prefix
 from adapters.store.members import named
 from control_plane.leadership.leadership_states import MIN_LEASE_TTL_S
 from control_plane.policy.source.repository_url import url_error
+from penstock.policy.fields import STORE_URL
 
 PREFIX = "PENSTOCK_"
 
@@ -35,6 +36,16 @@ REDIRECT_PATH = "/ui/signed-in"
 """Path to which the identity provider redirects browsers after the sign-in."""
 
 _WILDCARD_HOSTS = {"0.0.0.0", "::"}
+
+
+DROP_AUDIT = "drop"
+"""Value of `audit_archive` with which audit entries are removed without an export."""
+
+
+def _audit_archive(value: str) -> str:
+    if value != DROP_AUDIT and re.fullmatch(STORE_URL, value) is None:
+        raise ValueError(f"{value!r}: write file:///folder, s3://bucket/prefix, gs://, az://, or drop")
+    return value
 
 
 class HostPort(NamedTuple):
@@ -224,6 +235,13 @@ class ControlPlaneSettings(BaseModel):
     oidc_scopes: Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(_scopes)] = ("openid",)
     """Scopes of the sign-in, comma-separated, including `openid`; add the scope that provides `oidc_role_claim`, if the
     provider requires one."""
+    audit_retention_days: Annotated[int, Field(ge=1, le=36_500)] | None = None
+    """Days after which audit entries are removed from etcd, 100 at a time and oldest first. Requires `audit_archive`.
+    Default: they are never removed."""
+    audit_archive: Annotated[str, AfterValidator(_audit_archive)] | None = None
+    """Where audit entries are exported before they are removed: the URL of a folder (`file:///folder`) or bucket
+    (`s3://bucket/prefix`, `gs://`, `az://`), of this fleet alone; or `drop`, which removes them without an export. All
+    control planes of a fleet need the same archive."""
     geoip_file: Path | None = None
     """MaxMind City or Country database that locates client addresses for steering and explanations; reloaded when it
     changes. Default: addresses have no location."""
@@ -249,6 +267,7 @@ class ControlPlaneSettings(BaseModel):
             ("tls_certificate_file", "tls_key_file"),
             ("etcd_certificate_file", "etcd_key_file"),
             ("oidc_issuer", "oidc_audience", "oidc_jwks_url", "oidc_roles"),
+            ("audit_retention_days", "audit_archive"),
         ):
             missing = [name for name in names if not getattr(self, name)]
             if missing and len(missing) < len(names):

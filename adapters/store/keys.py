@@ -48,6 +48,8 @@ REVISIONS = ROOT + "revisions/"
 AUDIT = ROOT + "audit/"
 AUDIT_HEAD = ROOT + "audit-head"
 """Copy of the last audit entry, which the next entry follows; a watch of this key receives every new entry."""
+AUDIT_REMOVED = ROOT + "audit-removed"
+"""Number and hash of the last audit entry that was removed."""
 
 JOURNAL = ROOT + "journal/"
 """Recent events, written by the leaders."""
@@ -82,7 +84,7 @@ def key_prefix(text: str) -> str:
     return text
 
 
-_REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, REVOKED_KEYS, ROLLOUT, DRILL, AUDIT_HEAD))
+_REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, REVOKED_KEYS, ROLLOUT, DRILL, AUDIT_HEAD, AUDIT_REMOVED))
 
 
 def is_replaceable(key: str) -> bool:

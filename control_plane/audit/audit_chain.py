@@ -61,6 +61,18 @@ class ChainFault(msgspec.Struct, frozen=True):
     problem: str
 
 
+class RemovedEntries(msgspec.Struct, frozen=True):
+    """States that the oldest entries of a chain were removed. An export has it in their place."""
+
+    removed_up_to: int
+    """Number of the last removed entry; 0: none was removed."""
+    hash: str
+    """Hash of the last removed entry, which the next one follows."""
+
+
+NONE_REMOVED = RemovedEntries(0, BEFORE_THE_FIRST)
+
+
 def entry_hash(entry: AuditEntry) -> str:
     """Return the SHA-256 of the entry as JSON: without `hash` and null fields, keys sorted, no white space."""
     plain = msgspec.structs.replace(entry, hash="")
@@ -73,17 +85,28 @@ def sealed(entry: AuditEntry) -> AuditEntry:
 
 
 def verify_chain(
-    entries: Iterable[AuditEntry | ChainFault], *, after: AuditHead = BEGINNING, head: AuditHead | None = None
+    entries: Iterable[AuditEntry | ChainFault | RemovedEntries],
+    *,
+    after: AuditHead = BEGINNING,
+    head: AuditHead | None = None,
 ) -> ChainFault | None:
     """Return the first entry that breaks the chain, or None.
 
     Args:
-        entries: oldest first, with a fault in place of each entry that cannot be read.
+        entries: oldest first, with a fault in place of each entry that cannot be read. Removed entries are accepted at
+            the beginning, and where the entries before them end with the last removed one.
         after: the head that the entries follow; by default the beginning.
         head: the head that the entries must end with; None accepts any.
     """
     seq, previous = after.seq, after.hash
+    is_first = after == BEGINNING
     for entry in entries:
+        if isinstance(entry, RemovedEntries):
+            if not is_first and (entry.removed_up_to, entry.hash) != (seq, previous):
+                return ChainFault(entry.removed_up_to, f"removed, and not the entry {seq} that precedes it here")
+            seq, previous, is_first = entry.removed_up_to, entry.hash, False
+            continue
+        is_first = False
         if entry.seq != seq + 1:
             return ChainFault(seq + 1, f"missing: entry {entry.seq} follows entry {seq}")
         if isinstance(entry, ChainFault):

@@ -14,7 +14,7 @@ from adapters.access.callers import Caller
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, SameKey, StoreError, Unchanged
-from control_plane.audit.audit_chain import AuditEntry, AuditHead, ChainFault, sealed
+from control_plane.audit.audit_chain import NONE_REMOVED, AuditEntry, AuditHead, ChainFault, RemovedEntries, sealed
 
 MAX_TRIES = 20
 """Maximum number of tries of an append; each failed try means that a concurrent append succeeded."""
@@ -146,9 +146,32 @@ class AuditLog:
                     entries.append(entry)
         return entries
 
-    async def entries(self, first: int = 1, last: int | None = None) -> AsyncIterator[AuditEntry | ChainFault]:
-        """Yield the entries from `first` to `last`, oldest first; None: to the head at the time of the call."""
+    async def removed(self) -> tuple[RemovedEntries, int]:
+        """Return what was removed, and the revision of its key.
+
+        Raises:
+            StoreError: the key cannot be read.
+        """
+        item = await self._store.get(keys.AUDIT_REMOVED)
+        if item is None:
+            return NONE_REMOVED, 0
+        try:
+            return decode(item.value, RemovedEntries), item.mod_revision
+        except CodecError as error:
+            raise StoreError(f"what was removed of the audit log cannot be read: {error}") from error
+
+    async def entries(
+        self, first: int = 1, last: int | None = None
+    ) -> AsyncIterator[AuditEntry | ChainFault | RemovedEntries]:
+        """Yield the entries from `first` to `last`, oldest first; None: to the head at the time of the call.
+
+        In place of entries that were removed is what was removed.
+        """
         end = last if last is not None else (await self.head()).seq
+        removed, _ = await self.removed()
+        if first <= removed.removed_up_to:
+            yield removed
+            first = removed.removed_up_to + 1
         while first <= end:
             upto = min(end, first - first % PAGE + PAGE - 1)
             for entry in await self.page(first, upto):

@@ -114,10 +114,12 @@ Origin = Annotated[
 ]
 """An origin as browsers serialise it (https://html.spec.whatwg.org/#ascii-serialisation-of-an-origin)."""
 
+STORE_URL: Final = r"^(file:///[^?#\s]*[^?#/\s]|(s3|gs|az)://[^/?#@\s]+(/[^?#@\s]*[^?#@/\s])?)$"
+
 StoreUrl = Annotated[
     str,
     pattern(
-        r"^(file:///[^?#\s]*[^?#/\s]|(s3|gs|az)://[^/?#@\s]+(/[^?#@\s]*[^?#@/\s])?)$",
+        STORE_URL,
         "write file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://account/container/prefix, without"
         " credentials, which processes read from files and their environment",
     ),

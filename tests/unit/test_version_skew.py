@@ -11,7 +11,7 @@ import pytest
 from msgspec import inspect
 
 from adapters.store.members import AgentMember, Member
-from control_plane.audit.audit_chain import AuditEntry
+from control_plane.audit.audit_chain import AuditEntry, RemovedEntries
 from control_plane.events.journal import JournalEntry
 from control_plane.planning.plan_epoch import EpochBase
 from control_plane.planning.report_intake import ReportReceipt
@@ -38,7 +38,7 @@ REPORTS = (AgentReport, ReportReceipt, Receipt)
 BETWEEN_AGENTS = (ProbeRequest, ProbeResponse, RouteContext, PublishedLoad, PublishedPrefixes)
 STORED = (
     *(Member, AgentMember, RegionPlan, EpochBase, OverrideSet, RevokedKeySet, RevokedSessions, TenantShard),
-    *(IssuerKeySet, SavedTotals, Rollout, Revision, Drill, AuditEntry, JournalEntry),
+    *(IssuerKeySet, SavedTotals, Rollout, Revision, Drill, AuditEntry, RemovedEntries, JournalEntry),
 )
 
 

@@ -31,6 +31,8 @@ class AuditPage(Page[AuditEntry], frozen=True):
     """Last entry of the chain. Keep a copy: every later export must contain this entry."""
     unreadable: tuple[ChainFault, ...] = ()
     """Entries of this page that cannot be decoded, or are not signed by a process of the fleet."""
+    removed_up_to: int = 0
+    """Number of the last entry that was removed because of its age; 0: none was."""
 
 
 def routes(audit: AuditLog) -> APIRouter:
@@ -42,18 +44,21 @@ def routes(audit: AuditLog) -> APIRouter:
         """List audit entries, newest first."""
         head = await audit.head()
         last = min(head.seq, int(cursor) - 1) if cursor is not None else head.seq
-        first = max(1, last - limit + 1)
-        entries = await audit.page(first, last) if last > 0 else []
-        next_cursor = str(first) if first > 1 else None
+        removed, _ = await audit.removed()
+        oldest = removed.removed_up_to + 1
+        first = max(oldest, last - limit + 1)
+        entries = await audit.page(first, last) if last >= oldest else []
+        next_cursor = str(first) if first > oldest else None
         readable = tuple(entry for entry in reversed(entries) if isinstance(entry, AuditEntry))
         unreadable = tuple(entry for entry in reversed(entries) if isinstance(entry, ChainFault))
-        return await large_response(lambda: AuditPage(readable, next_cursor, head, unreadable))
+        return await large_response(lambda: AuditPage(readable, next_cursor, head, unreadable, removed.removed_up_to))
 
     @router.get("/export", responses=returns(str, "One JSON object per line.", media_type=JSON_LINES))
     async def export(caller: Viewer) -> Response:
         """Export the audit log, oldest entry first, as JSON lines.
 
-        An entry that cannot be read is a line with `seq` and `problem`. `penstock audit verify` reads this format.
+        An entry that cannot be read is a line with `seq` and `problem`; if entries were removed because of their age,
+        the first line has `removed_up_to`, and the `hash` of that entry. `penstock audit verify` reads this format.
         """
         last = (await audit.head()).seq
 

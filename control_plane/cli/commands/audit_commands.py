@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,15 @@ import typer
 from rich.table import Table
 
 from adapters.files.plain_file import read_lines
-from control_plane.audit.audit_chain import BEFORE_THE_FIRST, AuditEntry, AuditHead, ChainFault, verify_chain
+from control_plane.audit.audit_chain import (
+    BEFORE_THE_FIRST,
+    NONE_REMOVED,
+    AuditEntry,
+    AuditHead,
+    ChainFault,
+    RemovedEntries,
+    verify_chain,
+)
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
@@ -21,6 +30,9 @@ from control_plane.cli.output import Output, OutputOption, print_as, print_json,
 app = typer.Typer(no_args_is_help=True, help="List, export and verify the audit log.")
 
 EXPORT = "/v1/audit/export"
+
+REMOVED = '{"hash":'
+"""Beginning of the line for entries that were removed; keys are sorted, and entries have others before."""
 
 MAX_DIGITS = 18
 """Maximum number of digits of an entry's number."""
@@ -80,7 +92,7 @@ def export(
         if lines.last:
             end = msgspec.json.decode(lines.last, type=AuditHead)
             last = f"is {end.seq}:{end.hash}" if end.hash != BEFORE_THE_FIRST else "cannot be read"
-            print_error("audit export", f"{end.seq} entries, the last {last}")
+            print_error("audit export", f"{lines.entries} entries, the last {last}")
 
 
 @app.command()
@@ -108,14 +120,21 @@ def verify(
                 fault = verify_chain(checked)
     if fault is not None:
         seq, problem = fault.seq, fault.problem
+    elif expected is not None and not checked.has_expected and expected.seq <= checked.removed.removed_up_to:
+        seq, problem = expected.seq, "was removed: verify the exported blocks and the log together"
     elif expected is not None and not checked.has_expected:
         seq, problem = expected.seq, "differs from the entry of --kept: the log was truncated or replaced"
     else:
         end = f"{checked.head.seq}:{checked.head.hash}"
+        first = checked.removed.removed_up_to + 1
+        count = checked.head.seq - first + 1
         if output is Output.JSON:
-            print_json({"whole": True, "entries": checked.head.seq, "head": end})
+            print_json({"whole": True, "entries": count, "head": end, "removed_up_to": first - 1})
+        elif first == 1:
+            print(f"whole: {count} entries, the last is {end}")
         else:
-            print(f"whole: {checked.head.seq} entries, the last is {end}")
+            before = f"{first - 1}:{checked.removed.hash}"
+            print(f"whole: {count} entries, the last is {end}; the entries up to {before} were removed")
         return
     if output is Output.JSON:
         print_json({"whole": False, "seq": seq, "problem": problem})
@@ -131,15 +150,17 @@ def _target(entry: AuditEntry) -> str:
 
 
 class _LastLine:
-    """Yields lines, and records the last one."""
+    """Yields lines, counts the entries, and records the last line."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = lines
         self.last = ""
+        self.entries = 0
 
     def __iter__(self) -> Iterator[str]:
         for line in self._lines:
             self.last = line
+            self.entries += not line.startswith(REMOVED)
             yield line
 
 
@@ -150,9 +171,11 @@ class _CheckedEntries:
         self._lines = lines
         self._expected = expected
         self.head = AuditHead()
+        self.removed = NONE_REMOVED
+        """What was removed before the first entry."""
         self.has_expected = expected is not None and expected == self.head
 
-    def __iter__(self) -> Iterator[AuditEntry | ChainFault]:
+    def __iter__(self) -> Iterator[AuditEntry | ChainFault | RemovedEntries]:
         decoder = msgspec.json.Decoder(AuditEntry)
         for number, line in enumerate(self._lines, 1):
             if not line.strip():
@@ -160,7 +183,10 @@ class _CheckedEntries:
             try:
                 entry = decoder.decode(line)
             except (msgspec.DecodeError, RecursionError) as error:
-                yield _unreadable(number, line, error)
+                other = _other_line(number, line, error)
+                if isinstance(other, RemovedEntries):
+                    self._removed(other)
+                yield other
                 continue
             # The hash does not cover repeated or unknown fields, which other readers would see.
             if msgspec.json.encode(entry, order="sorted") != line.strip().encode("utf-8", "replace"):
@@ -170,9 +196,19 @@ class _CheckedEntries:
             self.has_expected = self.has_expected or self.head == self._expected
             yield entry
 
+    def _removed(self, removed: RemovedEntries) -> None:
+        """Begin after the removed entries, unless they precede the line, as in exported blocks."""
+        head = AuditHead(removed.removed_up_to, removed.hash)
+        if self.head == AuditHead():
+            self.removed, self.head = removed, head
+            self.has_expected = self.has_expected or head == self._expected
 
-def _unreadable(number: int, line: str, error: Exception) -> ChainFault:
-    """Return the fault that the control plane exported in place of an entry."""
+
+def _other_line(number: int, line: str, error: Exception) -> ChainFault | RemovedEntries:
+    """Return what the control plane exported in place of an entry: a fault, or what was removed."""
+    if line.startswith(REMOVED):
+        with suppress(msgspec.DecodeError, RecursionError):
+            return msgspec.json.decode(line, type=RemovedEntries)
     try:
         return msgspec.json.decode(line, type=ChainFault)
     except (msgspec.DecodeError, RecursionError):
