@@ -163,6 +163,18 @@ test-compiled: $(VENV)/.test $(VENV)/.wheel  ## the router's tests with the comp
 	@PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR) $(BIN)/pytest -o pythonpath= --import-mode=importlib \
 		$(or $(ARGS),$(TOGETHER) $(TESTS_OF_ROUTER))
 
+.PHONY: release test-release lock-image
+release: $(VENV)/.release $(VENV)/bin/helm  ## build everything of a release into dist/ (TAG=v0.1.0, ARGS='--python 3.11', docs/releasing.md)
+	@rm -f $(VENV)/.wheel
+	@$(BIN)/python -m release $(if $(TAG),--tag '$(TAG)') $(ARGS)
+
+test-release: $(VENV)/.release $(VENV)/bin/helm  ## check what make release has built: complete, the same when built again, an image that serves
+	@test -f dist/SHA256SUMS || $(MAKE) release
+	@$(BIN)/pytest -m long tests/integration/test_release.py $(ARGS)
+
+lock-image: $(VENV)/.release  ## renew the lists of the image's packages: the newest of Debian, and those of constraints.txt
+	@$(BIN)/python -m release --lock-image
+
 check-wheel: $(VENV)/.wheel  ## the wheel in an empty environment, with the newest versions of its dependencies
 	@$(BIN)/python -m tests.support.unconstrained_wheel dist/penstock-*.whl out/wheel/unconstrained
 
@@ -252,6 +264,11 @@ $(VENV)/.bench: $(VENV)/.demo
 $(VENV)/.compile: pyproject.toml constraints.txt | $(VENV)/.demo
 	@echo 'Installing what builds the wheel into $(VENV) ...'
 	@$(PIP) -e '.[compile]' -e ./lab || $(NO_PIP)
+	@touch $@
+
+$(VENV)/.release: pyproject.toml constraints.txt | $(VENV)/.test
+	@echo 'Installing what builds a release into $(VENV) ...'
+	@$(PIP) -e '.[release]' -e ./lab || $(NO_PIP)
 	@touch $@
 
 $(VENV)/.wheel: pyproject.toml constraints.txt $(shell find penstock adapters control_plane regional_agent -type f -not -name '*.pyc') | $(VENV)/.compile

@@ -2,54 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from adapters.servers.binaries import find_script
 from tests.support.engines import running_engines
-
-
-@contextmanager
-def running(*arguments: str) -> Iterator[str]:
-    """Run a command until the block ends, from the line that names the base URL on; yields what it printed."""
-    argv = [find_script("penstock"), *arguments]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert process.stdout is not None
-    shown = ""
-    try:
-        for line in process.stdout:
-            shown += line
-            if line.strip().startswith("files"):
-                break
-        assert "base URL" in shown, shown
-        yield shown
-    finally:
-        for _ in range(20):  # timeout(1) and impatient operators send more than one
-            process.send_signal(signal.SIGTERM)
-        rest = process.communicate(timeout=60.0)[0]
-    assert process.returncode == 0, rest
-
-
-def chat(shown: str, key: str) -> httpx.Response:
-    """Send a chat to the base URL that a command printed."""
-    base = re.search(r"base URL\s+([^\s,]+)", shown)
-    assert base is not None
-    body = {"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-    headers = {"Authorization": f"Bearer {key}"}
-    return httpx.post(f"{base[1]}/chat/completions", headers=headers, json=body, timeout=60.0)
-
-
-def key_in(shown: str) -> str:
-    found = re.search(r"API key\s+(\S+)", shown)
-    assert found is not None, shown
-    return found[1]
+from tests.support.quickstarts import chat, key_in, running
 
 
 def test_a_region_serves_after_one_command_and_stops_cleanly(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """`python -m tests.support.unconstrained_wheel WHEEL VENV`: check the wheel with the newest dependencies.
 
 The project's environments have the versions of constraints.txt; an installation of the wheel has the newest ones that
-its bounds permit. Every module is imported, and the commands that compute print JSON and nothing else.
+its bounds permit. Every module is imported, the commands that compute print JSON and nothing else, and a region of
+`penstock quickstart` serves a request.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import venv
 from pathlib import Path
 
@@ -19,7 +21,9 @@ from control_plane.evaluation.evaluation_jobs import LiveFleet, WhatIfJob
 from control_plane.evaluation.evaluation_process import LENGTH_BYTES, Reply
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
+from tests.support.engines import running_engines
 from tests.support.paths import PLANET
+from tests.support.quickstarts import chat, key_in, running
 
 COMMANDS = (
     ("policy", "lint", PLANET),
@@ -53,7 +57,7 @@ def main() -> None:
     venv.create(environment, with_pip=True, clear=True)
     python = environment / "bin" / "python"
     pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    subprocess.run([*pip, "install", wheel.resolve()], check=True)
+    subprocess.run([*pip, "install", f"{wheel.resolve()}[quickstart]"], check=True)
     # -P: the checkout must not shadow what is installed.
     _run(python, "-P", "-c", IMPORT_ALL)
     for program in ("penstock", "penstock-agent"):
@@ -61,6 +65,7 @@ def main() -> None:
     for command in COMMANDS:
         json.loads(_run(environment / "bin" / "penstock", *command, "-o", "json"))
     _evaluate(python)
+    _serve(environment)
     print(f"{wheel.name}: good with the newest versions of its dependencies")
 
 
@@ -76,6 +81,16 @@ def _evaluate(python: Path) -> None:
     reply = msgspec.msgpack.decode(answered[LENGTH_BYTES : LENGTH_BYTES + length], type=Reply)
     if reply.refusal is not None or len(answered) != LENGTH_BYTES + length:
         raise SystemExit(f"the evaluation process wrote {answered[:200]!r}")
+
+
+def _serve(environment: Path) -> None:
+    """Have a region of `penstock quickstart` answer a chat. The engine is one of the lab, from the checkout."""
+    with tempfile.TemporaryDirectory() as folder, running_engines(Path(folder), {"name": "gpu-1"}) as engines:
+        options = ("--engine", engines.urls["gpu-1"], "--dir", str(Path(folder) / "region"))
+        with running("quickstart", *options, program=str(environment / "bin" / "penstock")) as shown:
+            answer = chat(shown, key_in(shown))
+            if answer.status_code != 200:
+                raise SystemExit(f"penstock quickstart: {answer.status_code} {answer.text}")
 
 
 def _run(*command: object) -> str:
