@@ -14,7 +14,7 @@ from release import project
 from release.archive import Entry, tree, write_tar_gz
 from release.bill_of_materials import bill_of_materials
 from release.helm import program
-from release.image import debian_packages, python_packages
+from release.image import EXTRAS, debian_packages, python_packages
 from release.image.image import LISTS, architecture, build_image
 from release.wheels import build_sdist, build_wheel, interpreters
 
@@ -49,7 +49,7 @@ def lock_image() -> None:
     debian_packages.lock(LISTS / f"debian-{name}.txt", WORK / "debian")
     pinned = {each.name: each.version for each in debian_packages.read_pinned(LISTS / f"debian-{name}.txt")}
     python = pinned["python3.11-minimal"].partition("-")[0]
-    python_packages.lock(LISTS / f"python-{name}.txt", project.ROOT, python)
+    python_packages.lock(LISTS / f"python-{name}.txt", project.ROOT, EXTRAS, python)
     print(f"wrote {LISTS}/*-{name}.txt: read the differences, and commit them")
 
 

@@ -17,15 +17,14 @@ from packaging.utils import canonicalize_name
 
 INTERPRETER = "/usr/bin/python3.11"
 SITE_PACKAGES = "usr/local/lib/python3.11/dist-packages"
-EXTRAS = "usage,kv-events"
-"""All extras that a production daemon may need: the root file system is read-only, so that none can be added."""
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
-def lock(file: Path, project: Path, python: str) -> None:
+def lock(file: Path, project: Path, extras: str, python: str) -> None:
     """Write the dependencies of the project with the digests of the files for this platform.
 
     Args:
+        extras: extras of the project, comma-separated.
         python: full version of the image's interpreter, such as "3.11.2", which markers compare.
 
     Raises:
@@ -33,7 +32,7 @@ def lock(file: Path, project: Path, python: str) -> None:
     """
     more: list[str] = []
     while True:
-        found = _resolved([f"{project}[{EXTRAS}]", *more], project / "constraints.txt")
+        found = _resolved([f"{project}[{extras}]", *more], project / "constraints.txt")
         missing = [name for name in _needed(found, python) if name not in found]
         if not missing:
             break

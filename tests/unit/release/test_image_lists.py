@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from release.image import EXTRAS
 from release.image.debian_packages import NAMES, PackageProblem, download, read_pinned
 from tests.support.paths import ROOT
 
@@ -30,6 +32,15 @@ def test_python_packages_have_the_versions_of_the_constraints() -> None:
     assert len(pinned) == len((LISTS / "python-amd64.txt").read_text().splitlines()) - 1
     for name, version in pinned:
         assert constraints[name.replace("_", "-")] == version
+
+
+def test_every_dependency_is_in_the_image() -> None:
+    """Of the project and of the extras that the image has: run make lock-image after a change of the dependencies."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [declared["optional-dependencies"][extra] for extra in EXTRAS.split(",")]
+    wanted = {re.match(r"[\w.-]+", each)[0].lower() for each in sum(extras, declared["dependencies"])}  # type: ignore[index]
+    pinned = {line.partition("==")[0] for line in (LISTS / "python-amd64.txt").read_text().splitlines()}
+    assert wanted <= pinned
 
 
 @pytest.mark.parametrize(
