@@ -110,7 +110,7 @@ def test_the_wheels_are_the_same_when_they_are_built_again(tmp_path: Path) -> No
 def test_the_bill_of_materials_names_all_that_is_installed(image: UnpackedImage) -> None:
     (file,) = DIST.glob("*.cdx.json")
     bill = json.loads(file.read_text())
-    assert bill["metadata"]["component"]["purl"].endswith(image.descriptor["digest"].replace(":", "%3A"))
+    assert bill["metadata"]["component"]["purl"].endswith("@" + image.descriptor["digest"])
     listed = {(each["purl"].split("/")[0], each["name"], each["version"]) for each in bill["components"]}
     assert image.root is not None
     for metadata in image.root.glob("usr/local/lib/python3.11/dist-packages/*.dist-info/METADATA"):
@@ -132,7 +132,7 @@ def test_the_chart_and_the_terraform_modules_are_whole(tmp_path: Path) -> None:
     (archive,) = DIST.glob("penstock-terraform-*.tar.gz")
     with tarfile.open(archive) as modules:
         names = {name.partition("/")[2] for name in modules.getnames()}
-    assert {"terraform/README.md", "terraform/modules/topology/main.tf"} <= names
+    assert {"terraform/README.md", "terraform/modules/topology/settings.tf"} <= names
     assert not any(".terraform/" in name or ".tfstate" in name for name in names)
 
 
