@@ -18,6 +18,7 @@ from adapters.servers.etcd import EtcdServer
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
+from tests.support.chart import of_kind, render
 from tests.support.chats import BODY, answers
 from tests.support.paths import ROOT
 from tests.support.planet import policy
@@ -51,13 +52,30 @@ GATEWAY: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
     "haproxy": ("haproxy.cfg", haproxy),
     "envoy": ("envoy.yaml", envoy),
     "nginx": ("nginx.conf", nginx),
+    "chart": ("chart.cfg", haproxy),
 }
+
+
+def chart_configuration() -> str:
+    """The HAProxy configuration of the Helm chart, with the names and addresses of the other shipped files."""
+    (config_map,) = (
+        each
+        for each in of_kind(render("gateway", "--set=gateway.domain=agents.example"), "ConfigMap")
+        if "haproxy.cfg" in each["data"]
+    )
+    text: str = config_map["data"]["haproxy.cfg"]
+    for ordinal, name in enumerate(NAMES):
+        pod = f"penstock-agent-{ordinal}"
+        resolved = f"{pod}.agents.penstock.svc.cluster.local:8081 resolvers cluster init-addr none"
+        text = text.replace(resolved, f"10.1.0.{5 + ordinal}:8081").replace(pod, name)
+    return text
 
 
 def gateway(name: str, directory: Path, port: int, agents: dict[str, int]) -> ServerProcess:
     """A gateway by its shipped configuration, with the ports of this test."""
     shipped, command = GATEWAY[name]
-    text = (GATEWAYS / shipped).read_text().replace("8443", str(port))
+    text = chart_configuration() if name == "chart" else (GATEWAYS / shipped).read_text()
+    text = text.replace("8443", str(port))
     for address, agent in (("10.1.0.5", NAMES[0]), ("10.1.0.6", NAMES[1])):
         text = re.sub(rf"{address}(:8081|, port_value: 8081)", _moved(agents[agent]), text)
     file = directory / shipped

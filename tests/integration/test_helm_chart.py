@@ -349,7 +349,7 @@ def test_a_gateway_selects_each_agent_by_the_name_that_the_agent_advertises() ->
         fields = {"metadata.name": pod, "status.podIP": "10.0.0.1"}
         name = environment(container(agent), fields)["PENSTOCK_AGENT_ADVERTISE_PEER_SERVER_NAME"]
         assert f"use_backend {pod} if {{ req.ssl_sni -i {name} }}" in config["data"]["haproxy.cfg"]
-        assert f"server agent {pod}.agents.penstock.svc:8081 " in config["data"]["haproxy.cfg"]
+        assert f"server agent {pod}.agents.penstock.svc.cluster.local:8081 " in config["data"]["haproxy.cfg"]
         by_route = workloads(render("gateway-api"))["penstock-agent"]
         name = environment(container(by_route), fields)["PENSTOCK_AGENT_ADVERTISE_PEER_SERVER_NAME"]
         assert routes[name]["spec"]["rules"][0]["backendRefs"] == [{"name": pod, "port": 8081}]
