@@ -62,18 +62,11 @@ def build_wheel(sdist: Path, folder: Path, log: Path, time_s: int, *, python: st
         "HATCH_BUILD_HOOKS_ENABLE": "" if python is None else "1",
     }
     before = set(folder.glob("*.whl"))
+    # The pip of this environment runs in the other interpreter, which need not have one.
+    pip = [sys.executable, *PIP, *(("--python", python) if python else ())]
     with log.open("ab") as output:
         subprocess.run(
-            [
-                python or sys.executable,
-                *PIP,
-                "wheel",
-                "--no-cache-dir",
-                "--no-deps",
-                "--wheel-dir",
-                str(folder),
-                str(sdist),
-            ],
+            [*pip, "wheel", "--no-cache-dir", "--no-deps", "--wheel-dir", str(folder), str(sdist)],
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,
