@@ -13,6 +13,9 @@ import msgspec
 MAX_RUNS: Final = 3
 """Runs of a request whose engine failed; the last response is its result."""
 
+MAX_LOST_RUNS: Final = 2
+"""Runs of a request whose response broke off, or exceeded MAX_RESULT_BYTES."""
+
 MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
 """Maximum size (bytes) of a response; a larger one is replaced by an error."""
 

@@ -4,7 +4,9 @@
     tenants/<tenant>/file-data/<file>/<part>         its parts
     tenants/<tenant>/batches/<batch>.json            record of a batch
     tenants/<tenant>/batch-data/<batch>/...          claims, segments of results, cancellation, end
-    open/<region>/<tenant>/<batch>                   marks a batch that has not ended
+    tenants/<tenant>/jobs/<job>.json                 record of an asynchronous request
+    tenants/<tenant>/job-data/<job>/...              its body, claims, cancellation, result, end
+    open/<region>/<tenant>/<batch or job>            marks what has not ended
 
 Identifiers begin with the time of creation, so that lists are in this order.
 """
@@ -18,10 +20,11 @@ RANDOM_BYTES: Final = 10
 """Number of random bytes of an identifier."""
 
 _TIME_CHARS: Final = 12
-_ID: Final = re.compile(r"(file-|batch_)[0-9a-f]{32}")
+_ID: Final = re.compile(r"(file-|batch_|job_)[0-9a-f]{32}")
 
 FILE: Final = "file-"
 BATCH: Final = "batch_"
+JOB: Final = "job_"
 
 
 def new_id(prefix: str, unix_s: float, random: bytes) -> str:
@@ -59,25 +62,41 @@ def batches(tenant: str) -> str:
     return f"tenants/{tenant}/batches"
 
 
+def jobs(tenant: str) -> str:
+    """Folder of the records of a tenant's asynchronous requests."""
+    return f"tenants/{tenant}/jobs"
+
+
 def open_batches(region: str) -> str:
-    """Folder of the marks of the batches of a region that have not ended."""
+    """Folder of the marks of what has not ended in a region."""
     return f"open/{region}"
 
 
-class BatchPaths(NamedTuple):
-    """Paths of one batch."""
+class JobPaths(NamedTuple):
+    """Paths of one batch, or of one asynchronous request."""
 
     tenant: str
-    batch: str
+    id: str
 
     @property
     def record(self) -> str:
         """Path of the record."""
-        return f"{batches(self.tenant)}/{self.batch}.json"
+        folder = batches(self.tenant) if self.id.startswith(BATCH) else jobs(self.tenant)
+        return f"{folder}/{self.id}.json"
 
     @property
     def _data(self) -> str:
-        return f"tenants/{self.tenant}/batch-data/{self.batch}"
+        kind = "batch" if self.id.startswith(BATCH) else "job"
+        return f"tenants/{self.tenant}/{kind}-data/{self.id}"
+
+    @property
+    def body(self) -> str:
+        """Path of the body of an asynchronous request."""
+        return f"{self._data}/body"
+
+    def result(self, claim: int) -> str:
+        """Path of the body of the response to an asynchronous request that ran under a claim."""
+        return f"{self._data}/result-{claim:06d}"
 
     @property
     def claims(self) -> str:
@@ -109,4 +128,4 @@ class BatchPaths(NamedTuple):
 
     def mark(self, region: str) -> str:
         """Path of the mark of a batch that has not ended."""
-        return f"{open_batches(region)}/{self.tenant}/{self.batch}"
+        return f"{open_batches(region)}/{self.tenant}/{self.id}"

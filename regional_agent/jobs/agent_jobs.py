@@ -12,8 +12,8 @@ from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.jobs.api.job_routes import JobRoutes
-from regional_agent.jobs.batches.batch_worker import BatchWorker
 from regional_agent.jobs.internal_connection import InternalRequests
+from regional_agent.jobs.job_worker import JobWorker
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
 from regional_agent.proxy.proxy import Proxy
@@ -41,7 +41,7 @@ class AgentJobs:
         metrics = proxy.metrics.jobs
         self._storages = JobStorages(metrics.store_failures.inc)
         stores = JobStoresInUse(agent.region, config, self._storages, rng)
-        self.worker = BatchWorker(agent, stores, self._connect, metrics, rng)
+        self.worker = JobWorker(agent, stores, self._connect, metrics, rng)
         self.routes = JobRoutes(stores, config, reader.authorization, self.worker)
         self._tasks: list[asyncio.Task[None]] = []
 

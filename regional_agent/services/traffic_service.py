@@ -60,6 +60,8 @@ class TrafficService(RoutedService):
             return None
         refusal = self.refuse_route(request)
         if refusal is None:
+            if not request.plain and self._jobs is not None and self._jobs.defers(request):
+                return self._jobs.submit(request, connection, self.refuse)
             owner = self.owner_of_objects(request)
             if owner:
                 lookup = self._look_up(request, connection, owner, self._serve)
@@ -138,9 +140,11 @@ class TrafficService(RoutedService):
         return self._authorization.refuse_sender(request, peer_ip)
 
     def reads_whole(self, request: Request) -> bool:
-        """Whether the body is JSON; an uploaded file is read as it arrives."""
+        """Whether the body is JSON, or stored for later; an uploaded file is read as it arrives."""
         if request.route is None and self._is_job(request):
             return False
+        if not request.plain and self._jobs is not None and self._jobs.defers(request):
+            return True
         return super().reads_whole(request)
 
     def can_start_early(self, request: Request) -> bool:

@@ -16,8 +16,9 @@ from adapters.object_store.object_store import StoreUnavailable
 from adapters.servers.etcd import EtcdServer
 from penstock.jobs import claims
 from penstock.jobs.job_records import BatchCounts, Claim
-from penstock.jobs.store_paths import BatchPaths
-from regional_agent.jobs.batches import batch_run, batch_worker
+from penstock.jobs.store_paths import JobPaths
+from regional_agent.jobs import job_worker
+from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.batches.results import Results
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.job_storage import JobStorages
@@ -33,7 +34,7 @@ BATCH = "batch_" + "0" * 32
 
 async def test_what_the_agent_of_a_replaced_claim_writes_never_counts(tmp_path: Path) -> None:
     batches = BatchStore(JobStorages().of(f"file://{tmp_path}"), "eu-de")
-    paths = BatchPaths("t", BATCH)
+    paths = JobPaths("t", BATCH)
 
     async def claimed(number: int) -> Results:
         claim = Claim(number, f"agent-{number}", 1, 1e12, 0.0)
@@ -67,7 +68,7 @@ async def test_what_the_agent_of_a_replaced_claim_writes_never_counts(tmp_path: 
 
 async def test_a_failed_write_is_repeated_as_it_was(tmp_path: Path) -> None:
     storage = JobStorages().of(f"file://{tmp_path}/store")
-    batches, paths = BatchStore(storage, "eu-de"), BatchPaths("t", BATCH)
+    batches, paths = BatchStore(storage, "eu-de"), JobPaths("t", BATCH)
     results = Results(batches, paths, 1, 10)
     await batches.claim(paths, Claim(1, "a", 1, 1e12, 0.0, BatchCounts(), accepted=()))
     results.add(1, b"1\n", is_error=False)
@@ -120,8 +121,8 @@ async def test_another_agent_continues_when_the_claim_of_a_dead_one_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "CLOCK_SKEW_S", 0.1)
-    monkeypatch.setattr(batch_worker, "POLL_S", 0.1)
-    for module in (batch_run, batch_worker):
+    monkeypatch.setattr(job_worker, "POLL_S", 0.1)
+    for module in (batch_run, job_worker):
         monkeypatch.setattr(module, "LEASE_S", 1.0)
     store, block = job_store(tmp_path / "store"), asyncio.Event()
 
@@ -135,11 +136,11 @@ async def test_another_agent_continues_when_the_claim_of_a_dead_one_expires(
         running_agent(tmp_path / "2", [gpu.address], job_store=store, name="two") as other,
         JobClient(dead.traffic) as client,
     ):
-        other.jobs.worker._runs |= {str(n): None for n in range(batch_worker.MAX_RUNS)}  # type: ignore[misc]
+        other.jobs.worker._batches |= {str(n): None for n in range(job_worker.MAX_BATCHES)}  # type: ignore[misc]
         batch = await client.started(input_file(5))
         await until(lambda: len(silent.requests) > 0)
-        run = dead.jobs.worker._runs[batch]
-        other.jobs.worker._runs.clear()
+        run = dead.jobs.worker._batches[batch]
+        other.jobs.worker._batches.clear()
         # As after the death of the process: nothing renews or gives up the claim.
         dead.jobs.worker._tasks[batch].cancel()
         for task in dead.jobs._tasks:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from penstock.jobs import item_results
 from penstock.policy.geography import Location
 from penstock.policy.kinds.tenants import Quota, Tenant
 from regional_agent.http.limits import Limits
@@ -330,7 +331,7 @@ async def test_a_batch_leaves_slots_to_requests_with_a_priority_and_is_in_ledger
 
 
 async def test_a_batch_waits_for_the_budget_of_its_tenant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_run, "RETRY_BASE_S", 0.02)
+    monkeypatch.setattr(item_results, "RETRY_BASE_S", 0.02)
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, _):
         with_tenants(agent, "a")
         policy = agent.config.policy

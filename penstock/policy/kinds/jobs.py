@@ -20,7 +20,8 @@ from penstock.policy.fields import (
 
 
 class JobStore(PolicyStruct, frozen=True):
-    """Where agents keep files and batches. In a region without a store, the agents do not offer these APIs.
+    """Where agents keep files, batches and asynchronous requests. In a region without a store, the agents do not offer
+    these APIs.
 
     A tenant's files and batches are kept in the store of the region that its client has reached, and only if the
     tenant's requests may run in every region that the store covers: agents of all these regions can read the store.
@@ -44,6 +45,8 @@ class JobStore(PolicyStruct, frozen=True):
     """Bytes that the files of one tenant may take; further uploads are refused."""
     max_open_batches: Annotated[int, bounds(ge=1, le=10_000)] = 100
     """Batches of one tenant that may be unfinished; further ones are refused."""
+    max_open_requests: Annotated[int, bounds(ge=1, le=1_000_000)] = 10_000
+    """Asynchronous requests and batches of one tenant that may be unfinished; further requests are refused."""
     concurrency: Annotated[int, bounds(ge=1, le=10_000)] = 64
     """Requests of jobs that one agent runs or queues at a time."""
     max_use_percent: Annotated[float, bounds(ge=1, le=100)] = 75.0

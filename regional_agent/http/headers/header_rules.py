@@ -129,6 +129,7 @@ SPECIAL_HEADERS: Final = frozenset(
         b"content-encoding",
         b"expect",
         b"origin",
+        b"prefer",
         b"tracestate",
         b"transfer-encoding",
         b"upgrade",

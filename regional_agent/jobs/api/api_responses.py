@@ -27,6 +27,8 @@ class Response(NamedTuple):
 
     status: int
     body: bytes
+    lines: tuple[bytes, ...] = ()
+    """Further header lines."""
 
 
 class Content(NamedTuple):
@@ -34,6 +36,9 @@ class Content(NamedTuple):
 
     size_bytes: int
     parts: AsyncIterator[bytes]
+    lines: tuple[bytes, ...] = (b"content-type: application/octet-stream\r\n",)
+    """Header lines."""
+    status: int = 200
 
 
 class BadInput(Exception):
@@ -94,7 +99,7 @@ class WaitingResponse:
         if isinstance(answer, Refusal):
             connection.respond(*self._refuse(answer, self._request))
         elif isinstance(answer, Response):
-            connection.respond(answer.status, [JSON], answer.body)
+            connection.respond(answer.status, [JSON, *answer.lines], answer.body)
         else:
             await self._send(answer)
 
@@ -102,7 +107,7 @@ class WaitingResponse:
         request, connection = self._request, self._connection
         keep_alive = connection.may_keep_alive(request)
         lines = [
-            *with_common_lines([b"content-type: application/octet-stream\r\n"], request),
+            *with_common_lines(list(content.lines), request),
             b"content-length: %d\r\n" % content.size_bytes,
         ]
         if not keep_alive:
@@ -110,7 +115,7 @@ class WaitingResponse:
         elif request.http_1_0:
             lines.append(KEEP_ALIVE_1_0)
         self._begun = True
-        connection.write(response_head(200, lines))
+        connection.write(response_head(content.status, lines))
         if request.method != b"HEAD":
             async for part in content.parts:
                 connection.write(part)

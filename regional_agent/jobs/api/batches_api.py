@@ -14,7 +14,7 @@ from penstock.jobs.batch_view import batch_object, state_of
 from penstock.jobs.completion_window import MAX_WINDOW_S, window_s
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, FileRecord, JobSender
 from penstock.jobs.request_line import LineProblem
-from penstock.jobs.store_paths import BatchPaths
+from penstock.jobs.store_paths import JobPaths
 from penstock.policy.kinds.jobs import JobStore
 from regional_agent.jobs.api.api_responses import Answer, BadInput, json_response
 from regional_agent.jobs.api.files_api import list_object, no_such_file
@@ -100,7 +100,7 @@ class BatchesApi:
             file.requests,
             new.metadata,
         )
-        paths = BatchPaths(tenant, batch_id)
+        paths = JobPaths(tenant, batch_id)
         if not await self._batches.create(record):
             return await self._repeated(paths, new)
         problems = _mismatches(file, new.endpoint)
@@ -110,7 +110,7 @@ class BatchesApi:
             self._on_created()
         return await self.show(batch_id)
 
-    async def _repeated(self, paths: BatchPaths, new: NewBatch) -> Answer:
+    async def _repeated(self, paths: JobPaths, new: NewBatch) -> Answer:
         """Answer a request whose batch exists."""
         progress = await self._batches.progress(paths)
         if progress.end is not None:
@@ -119,7 +119,7 @@ class BatchesApi:
         if record is None or (record.endpoint, record.completion_window) != (new.endpoint, new.completion_window):
             message = "another batch was created with this Idempotency-Key"
             raise BadInput(409, "idempotency_key_reused", message)
-        return await self.show(paths.batch)
+        return await self.show(paths.id)
 
     async def show(self, batch: str) -> Answer:
         """Return a batch."""
@@ -129,7 +129,7 @@ class BatchesApi:
     async def cancel(self, batch: str) -> Answer:
         """Request the cancellation of a batch; twice is as good as once."""
         record = await self._find(batch)
-        paths = BatchPaths(record.sender.tenant, batch)
+        paths = JobPaths(record.sender.tenant, batch)
         progress = await self._batches.progress(paths)
         state = state_of(*progress[:2], is_cancelled=progress.is_cancelled)
         if is_end(state) and state is not BatchState.CANCELLED:
@@ -145,13 +145,13 @@ class BatchesApi:
         return json_response(list_object([await self._object(record) for record in records], more=more))
 
     async def _find(self, batch: str) -> BatchRecord:
-        record = await self._batches.find(BatchPaths(self._sender.tenant, batch))
+        record = await self._batches.find(JobPaths(self._sender.tenant, batch))
         if record is None:
             raise BadInput(404, "no_such_batch", f"no batch named {batch[:64]!r} exists", "batch_id")
         return record
 
     async def _object(self, record: BatchRecord) -> dict[str, object]:
-        progress = await self._batches.progress(BatchPaths(record.sender.tenant, record.id))
+        progress = await self._batches.progress(JobPaths(record.sender.tenant, record.id))
         now = self._files.clock()
         return batch_object(record, *progress[:2], is_cancelled=progress.is_cancelled, now=now)
 

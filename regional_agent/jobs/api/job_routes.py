@@ -22,15 +22,16 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
-from regional_agent.jobs.api.api_responses import Answer, BadInput, Refuse, WaitingResponse
+from regional_agent.jobs.api.api_responses import Answer, Refuse, WaitingResponse
 from regional_agent.jobs.api.batches_api import BatchesApi
 from regional_agent.jobs.api.files_api import FilesApi
+from regional_agent.jobs.api.jobs_api import JobsApi, wants_async
 from regional_agent.jobs.api.page_query import page_of
-from regional_agent.jobs.batches.batch_worker import BatchWorker
-from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
+from regional_agent.jobs.job_worker import JobWorker
+from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
 from regional_agent.jobs.uploads.file_upload import FileUpload, UploadLimits
 from regional_agent.jobs.uploads.upload_form import BadForm
-from regional_agent.requests.authorization import Authorization, Sender
+from regional_agent.requests.authorization import Authorization, Sender, refuse_route
 
 FILES: Final = b"/v1/files"
 
@@ -42,7 +43,7 @@ MAX_UPLOADS: Final = 8
 MAX_CHECKED: Final = 1000
 """Names of models whose check is kept for the rest of an upload."""
 
-_PATH: Final = re.compile(rb"/v1/(files|batches)(?:/([^/]{1,128})(?:/(content|cancel))?)?")
+_PATH: Final = re.compile(rb"/v1/(files|batches|jobs)(?:/([^/]{1,128})(?:/(content|cancel|result))?)?")
 _URL: Final = re.compile(r"/[A-Za-z0-9._~/:%-]{0,255}")
 _METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
     (b"files", False, b""): {b"POST": "upload", b"GET": "files"},
@@ -51,6 +52,10 @@ _METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
     (b"batches", False, b""): {b"POST": "create", b"GET": "batches"},
     (b"batches", True, b""): {b"GET": "batch"},
     (b"batches", True, b"cancel"): {b"POST": "cancel"},
+    (b"jobs", False, b""): {b"GET": "jobs"},
+    (b"jobs", True, b""): {b"GET": "job", b"DELETE": "cancel job"},
+    (b"jobs", True, b"result"): {b"GET": "result", b"HEAD": "result"},
+    (b"jobs", True, b"cancel"): {b"POST": "cancel job"},
 }
 """Operations by collection, whether an item is named, action and method."""
 
@@ -67,7 +72,7 @@ class JobRoutes:
     """Serves the job APIs to clients, where the policy in force has a job store for the region."""
 
     def __init__(
-        self, stores: JobStoresInUse, config: ActiveConfig, authorization: Authorization, worker: BatchWorker
+        self, stores: JobStoresInUse, config: ActiveConfig, authorization: Authorization, worker: JobWorker
     ) -> None:
         """Create the routes.
 
@@ -86,9 +91,27 @@ class JobRoutes:
     def serves(self, request: Request) -> bool:
         """Whether a request, which has no route, is for a job API that this region offers."""
         path = request.path
-        if not path.startswith((b"/v1/files", b"/v1/batches")):
+        if not path.startswith((b"/v1/files", b"/v1/batches", b"/v1/jobs")):
             return False
         return self._stores.store is not None and _PATH.fullmatch(path) is not None
+
+    def defers(self, request: Request) -> bool:
+        """Whether a request of a route is accepted now and answered later."""
+        return wants_async(request) and not request.upgrade and self._stores.store is not None
+
+    def submit(self, request: Request, connection: ClientConnection, refuse: Refuse) -> Handler | None:
+        """Accept a request for which `defers` is true."""
+        sender: Sender | Refusal = self._sender(request, connection.peer_ip)
+        if not isinstance(sender, Refusal) and sender.principal.routes is not None:
+            sender = refuse_route(sender.principal, request) or sender
+        if isinstance(sender, Refusal):
+            connection.respond(*refuse(sender, request))
+            return None
+        handler = self._serve(request, connection, refuse, sender, Operation("submit", ""))
+        if isinstance(handler, Refusal):
+            connection.respond(*refuse(handler, request))
+            return None
+        return handler
 
     def is_upload(self, request: Request) -> bool:
         """Whether a request uploads a file, whose body is read as it arrives."""
@@ -153,18 +176,18 @@ class JobRoutes:
             return upload
         facts = sender.facts
         job_sender = JobSender(tenant, facts.data_class, sender.principal.key, facts.location, sender.principal.models)
-        answer = self._answer(
-            operation,
-            request,
-            FilesApi(files, tenant),
-            BatchesApi(opened.batches, files, store, job_sender, self._worker.wake),
-        )
+        answer = self._answer(operation, request, opened, job_sender)
         return WaitingResponse(request, connection, refuse, answer)
 
-    async def _answer(self, operation: Operation, request: Request, files: FilesApi, batches: BatchesApi) -> Answer:
-        item = operation.item
+    async def _answer(self, operation: Operation, request: Request, store: OpenStore, sender: JobSender) -> Answer:
+        item, wake = operation.item, self._worker.wake
+        files = FilesApi(store.files, sender.tenant)
+        batches = BatchesApi(store.batches, store.files, store.document, sender, wake)
+        jobs = JobsApi(store, sender, wake)
         waiting: Awaitable[Answer]
         match operation.name:
+            case "submit":
+                waiting = jobs.submit(request)
             case "files":
                 waiting = files.list(page_of(request))
             case "file":
@@ -181,8 +204,14 @@ class JobRoutes:
                 waiting = batches.show(item)
             case "cancel":
                 waiting = batches.cancel(item)
-            case name:
-                raise BadInput(501, "not_offered", f"{name} is not offered")
+            case "jobs":
+                waiting = jobs.list(page_of(request))
+            case "job":
+                waiting = jobs.show(item)
+            case "result":
+                waiting = jobs.result(item)
+            case _:
+                waiting = jobs.cancel(item)
         return await waiting
 
     def _sender(self, request: Request, peer_ip: str) -> Sender | Refusal:

@@ -7,26 +7,23 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
-from random import Random
 from typing import Final
 
 import structlog
 from msgspec.structs import replace
 
-from adapters.backoff import full_jitter_s
 from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs import store_paths
 from penstock.jobs.batch_state import BatchState, advance
 from penstock.jobs.claims import LEASE_S, RENEW_S
-from penstock.jobs.item_results import RETRY_BASE_S, RETRY_CAP_S, Next, RequestEvent, error_line, next_of, result_line
+from penstock.jobs.item_results import error_line, result_line
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FilePart, FileRecord
 from penstock.jobs.line_splitter import LineSplitter
 from penstock.jobs.request_line import LineProblem, RequestLine, decode_line
-from penstock.jobs.store_paths import BatchPaths
-from regional_agent.http.headers.header_rules import REFUSAL_HEADER
+from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.batches.results import FLUSH_BYTES, Results
-from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests
-from regional_agent.jobs.job_metrics import JobMetrics
+from regional_agent.jobs.internal_connection import InternalResponse
+from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 
 FLUSH_S: Final = 2.0
@@ -61,25 +58,22 @@ class BatchRun:
         record: BatchRecord,
         claim: Claim,
         store: OpenStore,
-        requests: InternalRequests,
+        runner: RequestRunner,
         concurrency: Callable[[], int],
-        metrics: JobMetrics,
     ) -> None:
         """Prepare to run a batch that this agent has claimed.
 
         Args:
-            requests: sends requests as the batch's sender.
+            runner: runs requests as the batch's sender.
             concurrency: how many requests may run at a time now.
         """
         self.record = record
         self.claim = claim
-        self.paths = BatchPaths(record.sender.tenant, record.id)
+        self.paths = JobPaths(record.sender.tenant, record.id)
         self._batches = store.batches
         self._files = store.files
-        self._metrics = metrics
-        self._requests = requests
+        self._runner = runner
         self._concurrency = concurrency
-        self._rng = Random()
         self._ends_as: BatchState | None = None
         """EXPIRED or CANCELLED once no further request starts."""
         self._until = claim.until
@@ -202,41 +196,20 @@ class BatchRun:
             line.url.encode(),
             request_id.encode(),
         )
-        body, runs, waits = bytes(line.body), 0, 0
         try:
-            while True:
-                runs += 1
-                try:
-                    response = await self._requests.send(head, body)
-                except ConnectionLost as error:
-                    if runs < 2:
-                        continue
-                    text = error_line(request_id, line.custom_id, "response_incomplete", str(error))
-                    results.add(number, text, is_error=True)
-                    self._metrics.request(RequestEvent.FAILED)
-                    return
-                following = next_of(response.status, response.header(REFUSAL_HEADER), runs)
-                if following is Next.RESULT:
-                    text = result_line(request_id, line.custom_id, response.status, response.body)
-                    is_error = response.status >= 400
-                    results.add(number, text, is_error=is_error)
-                    self._metrics.request(RequestEvent.FAILED if is_error else RequestEvent.COMPLETED)
-                    return
-                if following is Next.WAIT:
-                    runs -= 1
-                    waits += 1
-                self._metrics.request(RequestEvent.WAITED if following is Next.WAIT else RequestEvent.RAN_AGAIN)
-                if self._ends_as is not None:
-                    break
-                pause_s = full_jitter_s(max(runs, waits), base_s=RETRY_BASE_S, cap_s=RETRY_CAP_S, rng=self._rng)
-                await asyncio.sleep(pause_s)
-                if self._ends_as is not None:
-                    break
+            found = await self._runner.run(StoredRequest(head, bytes(line.body)), lambda: self._ends_as is not None)
         except asyncio.CancelledError:
             if self._ends_as is None:
                 raise
-        assert self._ends_as is not None
-        results.add(number, error_line(request_id, line.custom_id, *_END_CODES[self._ends_as]), is_error=True)
+            found = None
+        if isinstance(found, InternalResponse):
+            text = result_line(request_id, line.custom_id, found.status, found.body)
+            results.add(number, text, is_error=found.status >= 400)
+        elif found is not None:
+            results.add(number, error_line(request_id, line.custom_id, "response_incomplete", found), is_error=True)
+        else:
+            assert self._ends_as is not None
+            results.add(number, error_line(request_id, line.custom_id, *_END_CODES[self._ends_as]), is_error=True)
 
     def _request_id(self, line: int) -> str:
         """The identifier of a line's request, which is the same in every run."""

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from penstock.jobs.done_lines import DoneLines, ranges_of
 from penstock.jobs.job_records import BatchCounts, Claim, FilePart, Segment
-from penstock.jobs.store_paths import BatchPaths
+from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.storage.batch_store import BatchStore
 
 FLUSH_BYTES: Final = 4 * 1024 * 1024
@@ -28,7 +28,7 @@ class _Unwritten(NamedTuple):
 class Results:
     """Results of a batch: those of earlier claims, and those that this claim adds."""
 
-    def __init__(self, batches: BatchStore, paths: BatchPaths, claim: int, lines: int) -> None:
+    def __init__(self, batches: BatchStore, paths: JobPaths, claim: int, lines: int) -> None:
         """Start without results, for a batch whose input has so many lines; `claim` is the number of the claim."""
         self._batches = batches
         self._paths = paths

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
+from penstock.jobs.async_request import JobEnd
 from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, Segment
-from penstock.jobs.store_paths import BatchPaths
+from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.storage.file_store import page_of
 from regional_agent.jobs.storage.job_storage import JobStorage
 
@@ -32,45 +33,45 @@ class BatchStore:
 
     async def create(self, record: BatchRecord) -> bool:
         """Write a new batch, which is marked as open before it exists; returns False if the identifier is in use."""
-        paths = BatchPaths(record.sender.tenant, record.id)
+        paths = JobPaths(record.sender.tenant, record.id)
         await self.storage.put(paths.mark(self.region), b"")
         return await self.storage.put_new_record(paths.record, record)
 
-    async def find(self, paths: BatchPaths) -> BatchRecord | None:
+    async def find(self, paths: JobPaths) -> BatchRecord | None:
         """Return the record of a batch; None if the tenant has none with the identifier."""
-        if not store_paths.is_id(store_paths.BATCH, paths.batch):
+        if not store_paths.is_id(store_paths.BATCH, paths.id):
             return None
         return await self.storage.find_record(paths.record, BatchRecord)
 
-    async def progress(self, paths: BatchPaths) -> Progress:
+    async def progress(self, paths: JobPaths) -> Progress:
         """Return the progress of a batch."""
         end = await self.storage.find_record(paths.end, BatchEnd)
         if end is not None:
             return Progress(None, end, is_cancelled=False)
         return Progress(await self.newest_claim(paths), None, is_cancelled=await self.is_cancelled(paths))
 
-    async def newest_claim(self, paths: BatchPaths) -> Claim | None:
+    async def newest_claim(self, paths: JobPaths) -> Claim | None:
         """Return the claim with the highest number; None if there is none."""
         claims = await self.claims(paths)
         return await self.storage.find_record(claims[-1], Claim) if claims else None
 
-    async def claims(self, paths: BatchPaths) -> list[str]:
+    async def claims(self, paths: JobPaths) -> list[str]:
         """Return the paths of all claims, oldest first."""
         return [found.path for found in await self.storage.list(paths.claims)]
 
-    async def claim(self, paths: BatchPaths, claim: Claim) -> bool:
+    async def claim(self, paths: JobPaths, claim: Claim) -> bool:
         """Write a new claim; returns False if another agent has written one with its number."""
         return await self.storage.put_new_record(paths.claim(claim.number), claim)
 
-    async def renew(self, paths: BatchPaths, claim: Claim) -> None:
+    async def renew(self, paths: JobPaths, claim: Claim) -> None:
         """Replace a claim of this agent."""
         await self.storage.put_record(paths.claim(claim.number), claim)
 
-    async def cancel(self, paths: BatchPaths) -> None:
+    async def cancel(self, paths: JobPaths) -> None:
         """Request the cancellation of a batch."""
         await self.storage.put(paths.cancellation, b"")
 
-    async def is_cancelled(self, paths: BatchPaths) -> bool:
+    async def is_cancelled(self, paths: JobPaths) -> bool:
         """Whether cancellation was requested."""
         try:
             await self.storage.read(paths.cancellation)
@@ -78,7 +79,7 @@ class BatchStore:
             return False
         return True
 
-    async def last_segments(self, paths: BatchPaths) -> dict[int, int]:
+    async def last_segments(self, paths: JobPaths) -> dict[int, int]:
         """Return the number of the last segment of each claim that has one."""
         last: dict[int, int] = {}
         for each in await self.storage.list(paths.segments):
@@ -88,32 +89,32 @@ class BatchStore:
                 last[int(claim)] = max(last.get(int(claim), 0), int(number))
         return last
 
-    async def segment(self, paths: BatchPaths, claim: int, number: int) -> Segment | None:
+    async def segment(self, paths: JobPaths, claim: int, number: int) -> Segment | None:
         """Return the record of a segment; None if it was deleted."""
         return await self.storage.find_record(paths.segment(claim, number, "json"), Segment)
 
-    async def end(self, paths: BatchPaths, end: BatchEnd) -> bool:
+    async def end(self, paths: JobPaths, end: BatchEnd | JobEnd) -> bool:
         """Write the end of a batch, and remove its mark; returns False if it has ended before."""
         is_first = await self.storage.put_new_record(paths.end, end)
         await self.storage.delete(paths.mark(self.region))
         return is_first
 
-    async def open_batches(self) -> list[BatchPaths]:
-        """Return the batches of the region that have not ended, oldest first."""
+    async def open_jobs(self) -> list[JobPaths]:
+        """Return the batches and asynchronous requests of the region that have not ended, oldest first."""
         prefix = store_paths.open_batches(self.region) + "/"
         found = []
         for each in await self.storage.list(prefix.removesuffix("/")):
             tenant, _, batch = each.path.removeprefix(prefix).partition("/")
-            if store_paths.is_id(store_paths.BATCH, batch):
-                found.append(BatchPaths(tenant, batch))
-        return sorted(found, key=lambda paths: paths.batch)
+            if store_paths.is_id(store_paths.BATCH, batch) or store_paths.is_id(store_paths.JOB, batch):
+                found.append(JobPaths(tenant, batch))
+        return sorted(found, key=lambda paths: paths.id.rpartition("_")[2])
 
     async def open_of(self, tenant: str) -> int:
-        """Return the number of batches of a tenant that have not ended."""
+        """Return the number of batches and asynchronous requests of a tenant that have not ended."""
         return len(await self.storage.list(f"{store_paths.open_batches(self.region)}/{tenant}"))
 
     async def page(self, tenant: str, after: str, limit: int) -> tuple[list[BatchRecord], bool]:
         """Return records of batches, newest first, and whether there are more; see `FileStore.page`."""
         names, more = await page_of(self.storage, store_paths.batches(tenant), after, limit)
-        records = [await self.find(BatchPaths(tenant, name)) for name in names]
+        records = [await self.find(JobPaths(tenant, name)) for name in names]
         return [record for record in records if record is not None], more

@@ -1,0 +1,130 @@
+"""Asynchronous requests: `Prefer: respond-async` on any route (RFC 7240), and `/v1/jobs`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from hashlib import sha256
+from typing import Final
+
+from penstock.jobs import store_paths
+from penstock.jobs.async_request import LIFETIME_S, MAX_HEADERS, AsyncRequest, JobEnd, job_object
+from penstock.jobs.job_records import JobSender
+from penstock.jobs.store_paths import JobPaths
+from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
+from regional_agent.http.messages import Request
+from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Response, json_response
+from regional_agent.jobs.api.files_api import list_object
+from regional_agent.jobs.api.page_query import Page
+from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.file_store import FileStore, page_of
+from regional_agent.jobs.storage.job_stores_in_use import OpenStore
+
+PREFER: Final = b"prefer"
+_ASYNC: Final = b"respond-async"
+
+_DROPPED: Final = NOT_FOR_ENGINES | {PREFER, b"idempotency-key", b"cookie", b"transfer-encoding"}
+"""Headers that are not stored."""
+
+
+def wants_async(request: Request) -> bool:
+    """Whether the client prefers not to wait for the response."""
+    if request.plain:
+        return False
+    wanted = b",".join(request.every(PREFER)).lower().split(b",")
+    return any(preference.partition(b";")[0].strip() == _ASYNC for preference in wanted)
+
+
+class JobsApi:
+    """The asynchronous requests of one tenant."""
+
+    def __init__(self, store: OpenStore, sender: JobSender, on_created: Callable[[], None]) -> None:
+        """Create the API for requests of `sender`; `on_created` is called when a request can be run."""
+        self._jobs: BatchStore = store.batches
+        self._files: FileStore = store.files
+        self._max_open = store.document.max_open_requests
+        self._sender = sender
+        self._on_created = on_created
+
+    async def submit(self, request: Request) -> Answer:
+        """Accept a request, and return where its result will be."""
+        tenant, now = self._sender.tenant, self._files.clock()
+        headers = [(name.decode(), value.decode("latin-1")) for name, value in request.headers if name not in _DROPPED]
+        if len(headers) > MAX_HEADERS:
+            raise BadInput(400, "too_many_headers", f"an asynchronous request has more than {MAX_HEADERS} headers")
+        if await self._jobs.open_of(tenant) >= self._max_open:
+            message = f"the tenant has {self._max_open} unfinished requests; retry when one has ended"
+            raise BadInput(429, "too_many_requests", message)
+        body, key = bytes(request.body), request.header(b"idempotency-key")
+        job = self._files.new_id(store_paths.JOB)
+        if key is not None:
+            # Equal for equal requests: another request with the key has another identifier.
+            parts = (tenant.encode(), key, request.method, request.target, body)
+            digest = sha256(b"".join(sha256(part).digest() for part in parts)).hexdigest()
+            job = f"{store_paths.JOB}{digest[:32]}"
+        record = AsyncRequest(
+            job,
+            self._sender,
+            request.method.decode(),
+            request.target.decode("latin-1"),
+            tuple(headers),
+            len(body),
+            int(now),
+            int(now) + LIFETIME_S,
+        )
+        paths = JobPaths(tenant, job)
+        storage = self._jobs.storage
+        known = await storage.find_record(paths.record, AsyncRequest) if key is not None else None
+        if known is None:
+            if body:
+                await storage.put(paths.body, body)
+            await storage.put(paths.mark(self._jobs.region), b"")
+            await storage.put_new_record(paths.record, record)
+            self._on_created()
+        shown = await self._object(known or record)
+        lines = (f"location: /v1/jobs/{job}\r\npreference-applied: respond-async\r\n".encode(),)
+        return Response(202, json_response(shown).body, lines)
+
+    async def show(self, job: str) -> Answer:
+        """Return a request and its state."""
+        return json_response(await self._object(await self._find(job)))
+
+    async def result(self, job: str) -> Answer:
+        """Return the response, as the engine sent it."""
+        end = await self._end(await self._find(job))
+        if end is None or end.status is None:
+            raise BadInput(409, "no_result", "the job has no response; see its `status`")
+        lines = tuple(f"{name}: {value}\r\n".encode("latin-1") for name, value in end.headers)
+        return Content(end.body_bytes, self._read(end), lines, end.status)
+
+    async def _read(self, end: JobEnd) -> AsyncIterator[bytes]:
+        yield await self._jobs.storage.read(end.body_path)
+
+    async def cancel(self, job: str) -> Answer:
+        """Request the cancellation of a request; one that has ended stays as it is."""
+        record = await self._find(job)
+        if await self._end(record) is None:
+            await self._jobs.cancel(JobPaths(self._sender.tenant, job))
+        return json_response(await self._object(record))
+
+    async def list(self, page: Page) -> Answer:
+        """Return a page of requests."""
+        names, more = await page_of(self._jobs.storage, store_paths.jobs(self._sender.tenant), page.after, page.limit)
+        return json_response(list_object([await self._object(await self._find(name)) for name in names], more=more))
+
+    async def _find(self, job: str) -> AsyncRequest:
+        record = None
+        if store_paths.is_id(store_paths.JOB, job):
+            path = JobPaths(self._sender.tenant, job).record
+            record = await self._jobs.storage.find_record(path, AsyncRequest)
+        if record is None:
+            raise BadInput(404, "no_such_job", f"no job named {job[:64]!r} exists", "job_id")
+        return record
+
+    async def _end(self, record: AsyncRequest) -> JobEnd | None:
+        return await self._jobs.storage.find_record(JobPaths(self._sender.tenant, record.id).end, JobEnd)
+
+    async def _object(self, record: AsyncRequest) -> dict[str, object]:
+        paths, end = JobPaths(self._sender.tenant, record.id), await self._end(record)
+        claim = await self._jobs.newest_claim(paths)
+        is_cancelled = end is None and await self._jobs.is_cancelled(paths)
+        return job_object(record, claim, end, is_cancelled=is_cancelled)

@@ -1,0 +1,1 @@
+"""Requests that clients do not wait for on a connection: accepted, executed, and answered later."""

@@ -1,0 +1,112 @@
+"""Runs one asynchronous request under a claim."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
+
+from adapters.object_store.object_store import StoreUnavailable
+from penstock.jobs.async_request import KEPT_RESPONSE_HEADERS, TRANSITIONS, AsyncRequest, JobEnd, JobState
+from penstock.jobs.claims import LEASE_S, RENEW_S
+from penstock.jobs.job_records import Claim
+from penstock.jobs.store_paths import JobPaths
+from regional_agent.jobs.internal_connection import InternalResponse
+from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
+from regional_agent.jobs.storage.batch_store import BatchStore
+
+RETRY_S: Final = 5.0
+"""Delay (s) before a failed write is repeated."""
+
+log = structlog.get_logger()
+
+
+class RequestRun:
+    """One asynchronous request, as this agent runs it."""
+
+    def __init__(self, record: AsyncRequest, claim: Claim, jobs: BatchStore, runner: RequestRunner) -> None:
+        """Prepare to run a request that this agent has claimed; `runner` runs requests as its sender."""
+        self.record = record
+        self.claim = claim
+        self.paths = JobPaths(record.sender.tenant, record.id)
+        self._jobs = jobs
+        self._runner = runner
+        self._state = JobState.IN_PROGRESS
+
+    async def run(self) -> JobEnd | None:
+        """Run the request to its end, and return it; None if another agent has ended it.
+
+        Raises:
+            StoreUnavailable: the body of the request cannot be read.
+        """
+        record = self.record
+        if self._is_stopped():
+            return await self._end(None)
+        body = await self._jobs.storage.read(self.paths.body) if record.body_bytes else b""
+        lines = [f"{record.method} {record.target} HTTP/1.1\r\nhost: penstock\r\n"]
+        lines += [f"{name}: {value}\r\n" for name, value in record.headers]
+        request = StoredRequest("".join(lines).encode("latin-1"), body)
+        running = asyncio.create_task(self._runner.run(request, self._is_stopped), name="asynchronous request")
+        try:
+            while not running.done():
+                await asyncio.wait({running}, timeout=RENEW_S)
+                if not running.done():
+                    await self._renew(running)
+            found = None if running.cancelled() else await running
+        finally:
+            running.cancel()
+        return await self._end(found)
+
+    def cancel(self) -> None:
+        """Do not run the request, because it was cancelled."""
+        self._state = JobState.CANCELLING
+
+    def _is_stopped(self) -> bool:
+        return self._state is JobState.CANCELLING or time.time() >= self.record.expires_at
+
+    async def _renew(self, running: asyncio.Task[InternalResponse | str | None]) -> None:
+        """Renew the claim, and end the request if it was cancelled or has expired."""
+        try:
+            if await self._jobs.is_cancelled(self.paths):
+                self.cancel()
+            else:
+                self.claim = replace(self.claim, until=time.time() + LEASE_S)
+                await self._jobs.renew(self.paths, self.claim)
+        except StoreUnavailable as error:
+            log.warning("the claim of a request was not renewed", job=self.record.id, error=str(error))
+        if self._is_stopped():
+            running.cancel()
+
+    async def give_up(self) -> None:
+        """End the claim, so that another agent runs the request at once."""
+        await self._jobs.renew(self.paths, replace(self.claim, until=0.0))
+
+    async def _end(self, found: InternalResponse | str | None) -> JobEnd | None:
+        """Write the result and the end."""
+        while True:
+            try:
+                end = await self._result(found)
+                return end if await self._jobs.end(self.paths, end) else None
+            except StoreUnavailable as error:
+                log.warning("the result of a request was not written", job=self.record.id, error=str(error))
+            await asyncio.sleep(RETRY_S)
+
+    async def _result(self, found: InternalResponse | str | None) -> JobEnd:
+        now = time.time()
+        if found is None:
+            cancelled = self._state is JobState.CANCELLING
+            return JobEnd(JobState.CANCELLED if cancelled else JobState.EXPIRED, now)
+        if isinstance(found, str):
+            return JobEnd(JobState.FAILED, now, error=found)
+        path = self.paths.result(self.claim.number)
+        await self._jobs.storage.put(path, found.body)
+        headers = tuple(
+            (name.decode(), found.headers[name].decode("latin-1"))
+            for name in KEPT_RESPONSE_HEADERS
+            if name in found.headers
+        )
+        assert JobState.COMPLETED in TRANSITIONS[self._state]
+        return JobEnd(JobState.COMPLETED, now, found.status, headers, path, len(found.body))

@@ -1,0 +1,222 @@
+"""Finds the batches and asynchronous requests of the region that no agent runs, claims them, and runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import Any, Final
+
+import structlog
+
+from adapters.object_store.object_store import StoreUnavailable
+from penstock.jobs import store_paths
+from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState
+from penstock.jobs.batch_state import BatchState
+from penstock.jobs.claims import LEASE_S, may_claim
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
+from penstock.jobs.request_line import LineProblem
+from penstock.jobs.store_paths import JobPaths
+from penstock.routing.reasons import Refusal
+from regional_agent.background_tasks import cancel, wait_for_event
+from regional_agent.config.start_epoch import AgentInstance
+from regional_agent.jobs.async_requests.request_run import RequestRun
+from regional_agent.jobs.batches.batch_run import BatchRun, ClaimLost
+from regional_agent.jobs.internal_connection import InternalRequests
+from regional_agent.jobs.job_metrics import JobMetrics
+from regional_agent.jobs.request_attempts import RequestRunner
+from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
+from regional_agent.services.job_service import JobService
+
+POLL_S: Final = 5.0
+"""Interval (s) of looks for jobs that no agent runs."""
+
+MAX_BATCHES: Final = 32
+"""Batches that one agent runs at a time."""
+
+MISSING_S: Final = 3600.0
+"""Time (s) after which the mark of a job that was never written is removed."""
+
+MAX_TRACKED: Final = 10_000
+"""Jobs of other agents of which this agent remembers when to look again."""
+
+log = structlog.get_logger()
+
+Connect = Callable[[JobSender], tuple[JobService, InternalRequests]]
+"""Returns the service for the requests of a sender, and sends requests to it."""
+
+Record = BatchRecord | AsyncRequest
+
+
+class JobWorker:
+    """Runs jobs. One for each agent; the store decides which agent runs a job."""
+
+    def __init__(
+        self, agent: AgentInstance, stores: JobStoresInUse, connect: Connect, metrics: JobMetrics, rng: Random
+    ) -> None:
+        """Create a worker, which `run` starts.
+
+        Args:
+            stores: the job store of the policy in force.
+            connect: opens connections for the requests of a job.
+        """
+        self._agent = agent
+        self._stores = stores
+        self._connect = connect
+        self._metrics = metrics
+        self._rng = rng
+        self._wake = asyncio.Event()
+        self._batches: dict[str, BatchRun] = {}
+        self._requests: dict[str, RequestRun] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._not_before: dict[str, float] = {}
+        """Unix time (s) of the next look at a job."""
+        self.problem = ""
+        """Why the store cannot be used; empty while it can."""
+
+    def wake(self) -> None:
+        """Look for jobs now."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Look for jobs until cancelled."""
+        while True:
+            self._wake.clear()
+            try:
+                await self._look()
+                self.problem = ""
+            except StoreUnavailable as error:
+                if not self.problem:
+                    log.warning("the job store failed", error=str(error))
+                self.problem = str(error)
+            # Agents look at different times.
+            await wait_for_event(self._wake, at_least_s=0.2, at_most_s=POLL_S * (0.75 + self._rng.random() / 2))
+
+    async def stop(self) -> None:
+        """Stop all runs, and give up their claims. Called after `run` was cancelled."""
+        runs: list[BatchRun | RequestRun] = [*self._batches.values(), *self._requests.values()]
+        await cancel(self._tasks.values())
+        with suppress(StoreUnavailable):
+            await asyncio.gather(*(run.give_up() for run in runs))
+
+    def status(self) -> dict[str, Any]:
+        """Return the fields of the status page."""
+        return {
+            "store": None if self._stores.store is None else self._stores.store.name,
+            "store_problem": self.problem or None,
+            "requests": len(self._requests),
+            "batches": {
+                batch: {"completed": run.counts.completed, "failed": run.counts.failed, "total": run.record.requests}
+                for batch, run in self._batches.items()
+            },
+        }
+
+    def concurrency(self) -> int:
+        """Return how many requests each batch may run at a time now."""
+        store = self._stores.store
+        return 1 if store is None else max(1, (store.concurrency - len(self._requests)) // max(1, len(self._batches)))
+
+    async def _look(self) -> None:
+        store = self._stores.opened()
+        if store is None:
+            return
+        now = time.time()
+        if len(self._not_before) > MAX_TRACKED:
+            self._not_before.clear()
+        for paths in await store.batches.open_jobs():
+            if paths.id in self._tasks or self._not_before.get(paths.id, 0.0) > now:
+                continue
+            is_batch = paths.id.startswith(store_paths.BATCH)
+            if len(self._batches) >= MAX_BATCHES if is_batch else len(self._requests) >= store.document.concurrency:
+                continue
+            record = await self._read(store.batches, paths)
+            claim = None if record is None else await self._claim(store.batches, paths)
+            if record is not None and claim is not None:
+                await self._start(store, paths, record, claim)
+
+    async def _read(self, jobs: BatchStore, paths: JobPaths) -> Record | None:
+        """Return the record of a job that has not ended; None otherwise. Removes the marks of other jobs."""
+        is_batch = paths.id.startswith(store_paths.BATCH)
+        kind: type[BatchRecord] | type[AsyncRequest] = BatchRecord if is_batch else AsyncRequest
+        record = await jobs.storage.find_record(paths.record, kind)
+        if record is None:
+            first_seen = self._not_before.setdefault(f"missing {paths.id}", time.time())
+            if time.time() - first_seen > MISSING_S:
+                await jobs.storage.delete(paths.mark(jobs.region))
+            return None
+        end = await jobs.storage.find_record(paths.end, BatchEnd if is_batch else JobEnd)
+        if end is None:
+            return record
+        await jobs.storage.delete(paths.mark(jobs.region))
+        return None
+
+    async def _claim(self, jobs: BatchStore, paths: JobPaths) -> Claim | None:
+        """Claim a job; None if another agent runs it."""
+        now, newest = time.time(), await jobs.newest_claim(paths)
+        if not may_claim(newest, self._agent.name, self._agent.epoch, now):
+            assert newest is not None
+            self._not_before[paths.id] = min(newest.until, now + LEASE_S)
+            return None
+        number, started_at = (1, now) if newest is None else (newest.number + 1, newest.started_at)
+        counts = BatchCounts() if newest is None else newest.counts
+        claim = Claim(number, self._agent.name, self._agent.epoch, now + LEASE_S, started_at, counts)
+        return claim if await jobs.claim(paths, claim) else None
+
+    async def _start(self, store: OpenStore, paths: JobPaths, record: Record, claim: Claim) -> None:
+        service, requests = self._connect(record.sender)
+        sender = service.sender()
+        if isinstance(sender, Refusal):
+            if sender.retry_after_s is None:
+                await self._fail(store.batches, record, claim, sender)
+            return
+        runner = RequestRunner(requests, self._metrics)
+        run: BatchRun | RequestRun
+        if isinstance(record, BatchRecord):
+            run = self._batches[record.id] = BatchRun(record, claim, store, runner, self.concurrency)
+            if await store.batches.is_cancelled(paths):
+                run.stop_as(BatchState.CANCELLED)
+        else:
+            run = self._requests[record.id] = RequestRun(record, claim, store.batches, runner)
+            if await store.batches.is_cancelled(paths):
+                run.cancel()
+        self._metrics.running.set(len(self._batches))
+        self._tasks[record.id] = asyncio.create_task(self._run(run), name=f"job {record.id}")
+
+    async def _fail(self, jobs: BatchStore, record: Record, claim: Claim, refusal: Refusal) -> None:
+        """End a job that the policy in force forbids."""
+        log.warning("a job may not run", job=record.id, reason=refusal.reason.value)
+        end: BatchEnd | JobEnd = JobEnd(JobState.FAILED, time.time(), error=refusal.detail)
+        if isinstance(record, BatchRecord):
+            problem = LineProblem(refusal.reason.value, refusal.detail)
+            end = BatchEnd(BatchState.FAILED, time.time(), claim.counts, claim.started_at, errors=(problem,))
+        if await jobs.end(JobPaths(record.sender.tenant, record.id), end) and isinstance(end, BatchEnd):
+            self._metrics.ended(end.state)
+
+    async def _run(self, run: BatchRun | RequestRun) -> None:
+        job = run.record.id
+        try:
+            end = await run.run()
+        except ClaimLost:
+            self._metrics.claims_lost.inc()
+            log.warning("another agent continues a batch", batch=job)
+        except StoreUnavailable as error:
+            log.warning("a job was interrupted", job=job, error=str(error))
+            self._not_before[job] = time.time() + POLL_S
+            with suppress(StoreUnavailable):
+                await run.give_up()
+        except Exception:
+            log.exception("a job failed to run", job=job)
+            self._not_before[job] = time.time() + LEASE_S
+        else:
+            if isinstance(end, BatchEnd):
+                self._metrics.ended(end.state)
+                log.info("a batch has ended", batch=job, state=end.state.value, completed=end.counts.completed)
+        finally:
+            self._batches.pop(job, None)
+            self._requests.pop(job, None)
+            self._tasks.pop(job, None)
+            self._metrics.running.set(len(self._batches))
+            self._wake.set()

@@ -1,0 +1,162 @@
+"""Requests with `Prefer: respond-async`: accepted at once, executed later, and read at /v1/jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from regional_agent.jobs.async_requests import request_run
+from tests.integration.test_batches import serving, with_tenants
+from tests.support.agents import running_agent
+from tests.support.jobs import EMBEDDINGS, JobClient, embeds, job_store
+from tests.support.planet import MODEL
+from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
+from tests.support.wait import PATIENCE_S, until
+
+BODY = {"model": MODEL, "input": "some text"}
+ENDS = ("completed", "failed", "cancelled", "expired")
+
+
+async def submit(client: JobClient, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
+    """Send a request for embeddings that is answered later."""
+    return await client.http.post(EMBEDDINGS, json=body or BODY, headers={"prefer": "respond-async", **headers})
+
+
+async def ended(client: JobClient, job: str) -> dict[str, Any]:
+    """Wait for the end of a job, and return it."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found: dict[str, Any] = (await client.http.get(f"/v1/jobs/{job}")).json()
+            if found["status"] in ENDS:
+                return found
+            await asyncio.sleep(0.05)
+
+
+async def test_a_request_is_accepted_at_once_and_answered_later(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        await embeds(e, received, writer)
+
+    async with engine(waits) as gpu, serving(tmp_path, gpu) as (_, client):
+        accepted = await submit(client, cookie="c", accept="application/json")
+        assert accepted.status_code == 202
+        job = accepted.json()["id"]
+        assert accepted.headers["location"] == f"/v1/jobs/{job}"
+        assert accepted.headers["preference-applied"] == "respond-async"
+        assert accepted.json()["status"] in ("queued", "in_progress")
+        early = await client.http.get(f"/v1/jobs/{job}/result")
+        assert (early.status_code, early.json()["error"]["code"]) == (409, "no_result")
+        await until(lambda: len(gpu.requests) == 1)
+        release.set()
+        done = await ended(client, job)
+        assert (done["status"], done["method"], done["path"]) == ("completed", "POST", EMBEDDINGS)
+        assert done["result"]["status_code"] == 200
+        result = await client.http.get(done["result"]["url"])
+        assert result.json()["text"] == "some text"
+        assert result.headers["content-type"] == "application/json"
+        assert json.loads(gpu.requests[0].body) == BODY
+        assert gpu.requests[0].header("accept") == "application/json"
+        assert gpu.requests[0].header("cookie") is None
+        assert gpu.requests[0].header("prefer") is None
+        assert [each["id"] for each in (await client.http.get("/v1/jobs")).json()["data"]] == [job]
+
+
+async def test_a_large_upload_and_an_error_of_the_engine_are_results_too(tmp_path: Path) -> None:
+    async def answers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if b"multipart" in received.head:
+            body = b"%d" % len(received.body)
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+            )
+        else:
+            writer.write(b"HTTP/1.1 422 No\r\nContent-Length: 2\r\n\r\n{}")
+
+    async with engine(answers) as gpu, serving(tmp_path, gpu) as (_, client):
+        form = {"model": (None, MODEL), "file": ("speech.wav", b"x" * 300_000)}
+        accepted = await client.http.post(
+            "/v1/audio/transcriptions", files=form, headers={"prefer": "wait=1, Respond-Async; a=b"}
+        )
+        assert accepted.status_code == 202, accepted.text
+        done = await ended(client, accepted.json()["id"])
+        assert int((await client.http.get(done["result"]["url"])).text) == len(gpu.requests[0].body) > 300_000
+        refused = await ended(client, (await submit(client)).json()["id"])
+        assert (refused["status"], refused["result"]["status_code"]) == ("completed", 422)
+        assert (await client.http.get(refused["result"]["url"])).status_code == 422
+
+
+async def test_a_cancelled_request_is_cancelled_at_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_run, "RENEW_S", 0.05)
+
+    async def never(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with engine(never) as gpu, serving(tmp_path, gpu) as (agent, client):
+        job = (await submit(client)).json()["id"]
+        await until(lambda: agent.held() == 1 and len(gpu.requests) == 1)
+        assert (await client.http.delete(f"/v1/jobs/{job}")).json()["status"] == "cancelling"
+        assert (await ended(client, job))["status"] == "cancelled"
+        await asyncio.wait_for(gpu.closed_by_client.wait(), PATIENCE_S)
+        await until(lambda: agent.held() == 0)
+        assert (await client.http.post(f"/v1/jobs/{job}/cancel")).json()["status"] == "cancelled"
+
+
+async def test_a_request_that_is_submitted_twice_runs_once(tmp_path: Path) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        key = {"idempotency-key": "k1"}
+        jobs = [(await submit(client, **key)).json()["id"] for _ in range(3)]
+        assert len(set(jobs)) == 1
+        await ended(client, jobs[0])
+        assert (await submit(client, **key)).json()["status"] == "completed"
+        other = (await submit(client, BODY | {"input": "other"}, **key)).json()["id"]
+        assert other not in jobs
+        await ended(client, other)
+        assert len(gpu.requests) == 2
+
+
+async def test_another_tenant_and_a_region_without_a_store(tmp_path: Path) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, _):
+        keys = with_tenants(agent, "a", "b")
+        async with JobClient(agent.traffic, keys["a"]) as a, JobClient(agent.traffic, keys["b"]) as b:
+            job = (await submit(a)).json()["id"]
+            await ended(a, job)
+            for path in (f"/v1/jobs/{job}", f"/v1/jobs/{job}/result"):
+                assert (await b.http.get(path)).status_code == 404
+            assert (await b.http.delete(f"/v1/jobs/{job}")).status_code == 404
+            assert (await b.http.get("/v1/jobs")).json()["data"] == []
+        async with JobClient(agent.traffic, "no-key") as stranger:
+            assert (await submit(stranger)).status_code == 401
+    away = job_store(tmp_path / "store", "us-east")
+    async with engine(embeds) as gpu, serving(tmp_path / "2", gpu, job_store=away) as (_, client):
+        at_once = await submit(client)
+        assert (at_once.status_code, at_once.json()["text"]) == (200, "some text")
+        assert (await client.http.get("/v1/jobs")).status_code in (404, 501)
+
+
+async def test_another_agent_runs_what_a_stopped_agent_accepted(tmp_path: Path) -> None:
+    store, begun = job_store(tmp_path / "store"), asyncio.Event()
+
+    async def never(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with (
+        engine(never) as silent,
+        running_agent(tmp_path / "1", [silent.address], job_store=store, name="one") as first,
+        JobClient(first.traffic) as client,
+    ):
+        job = (await submit(client)).json()["id"]
+        await begun.wait()
+    async with (
+        engine(embeds) as gpu,
+        running_agent(tmp_path / "2", [gpu.address], job_store=store, name="two") as second,
+        JobClient(second.traffic) as client,
+    ):
+        assert (await ended(client, job))["status"] == "completed"
+        assert len(gpu.requests) == 1
