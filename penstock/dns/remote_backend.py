@@ -32,6 +32,7 @@ class Parameters(msgspec.Struct, frozen=True, rename={"real_remote": "real-remot
     qname: str = ""
     qtype: str = ""
     name: str = ""
+    kind: str = ""
     remote: str = ""
     """Address of the resolver that asks."""
     real_remote: str = ""

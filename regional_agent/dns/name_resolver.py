@@ -25,6 +25,10 @@ from penstock.policy.policy import Policy
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.requests.client_location import Locator
 
+DNSSEC: Final = {"NSEC3PARAM": ["1 0 0 -"], "NSEC3NARROW": ["1"]}
+"""How PowerDNS denies names of a signed zone: by hashes around the name (RFC 7129), since it cannot list the names.
+Without effect on a zone that is not signed, since no other backend has a key of it."""
+
 LAST_RESORT: Final = "last_resort"
 NONE: Final = "none"
 """Labels of answers without a region."""
@@ -77,9 +81,9 @@ class NameResolver:
                 zone = message.parameters.name.lower().removesuffix(".")
                 return result_line(domain_info(zone)) if zone in self._zones() else FALSE
             case "getAllDomainMetadata":
-                return result_line({})
+                return result_line(DNSSEC)
             case "getDomainMetadata":
-                return result_line([])
+                return result_line(DNSSEC.get(message.parameters.kind, []))
         # Transfers (`list`), changes and keys: this backend has none of them.
         return FALSE
 
@@ -97,7 +101,9 @@ class NameResolver:
             # PowerDNS looks for a zone of each name that it is asked for.
             return FALSE if asked.qtype == "SOA" else self._resolve(policy, name, asked)
         zone = zone_of(policy.dns_zones or {}, qname)
-        return FALSE if zone is None else records_line(zone_records(zone, qname), 0)
+        records = [] if zone is None else zone_records(zone, qname)
+        # PowerDNS refuses other records than the SOA where it asks for this one alone.
+        return records_line([record for record in records if asked.qtype in (record.kind, "ANY")], 0)
 
     def _resolve(self, policy: Policy, name: DnsName, asked: Parameters) -> bytes:
         subnet = subnet_of(asked)

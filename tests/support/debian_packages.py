@@ -49,6 +49,13 @@ def program(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 
+def file(path: str) -> Path | None:
+    """Return a file of a package by its path below the root, unpacked or installed; None if there is none."""
+    folder = os.environ.get(VARIABLE)
+    found = [Path(folder, "root", path).resolve()] if folder else []
+    return next((each for each in [*found, Path("/", path)] if each.is_file()), None)
+
+
 def library_folders() -> list[Path]:
     """Return the folders of unpacked shared libraries."""
     folder = os.environ.get(VARIABLE)

@@ -82,6 +82,15 @@ def test_without_a_live_region_the_last_resort_or_servfail_is_the_answer() -> No
     assert server.answered == [("page.api.example.com", "last_resort"), ("eu.api.example.com", "none")]
 
 
+def test_the_zone_has_the_records_that_are_asked_for() -> None:
+    server = NameServer(dns_policy())
+    kinds = {kind: look_up(server, "api.example.com.", qtype=kind) for kind in ("SOA", "NS", "ANY", "A")}
+    assert [record["qtype"] for record in kinds["SOA"]] == ["SOA"]
+    assert [record["qtype"] for record in kinds["NS"]] == ["NS", "NS"]
+    assert len(kinds["ANY"]) == 3
+    assert kinds["A"] is False
+
+
 def test_other_names_and_methods_have_no_records() -> None:
     server = NameServer(dns_policy())
     assert look_up(server, "unknown.api.example.com.") is False
