@@ -179,7 +179,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         traffic = TrafficService(
             runtime.client_requests, proxy, runtime.config, readiness, runtime.endpoints, jobs.routes
         )
-        peer = PeerService(runtime.forwarded_requests, proxy, runtime.config, runtime.responder)
+        peer = PeerService(runtime.forwarded_requests, proxy, runtime.config, runtime.responder, runtime.object_queries)
         listeners, urls = await _open_listeners(
             _ServiceListener("admin", settings.admin_listen, admin, tls.admin),
             _ServiceListener("traffic", settings.traffic_listen, traffic, tls.traffic, traffic_socket),

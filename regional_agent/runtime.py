@@ -41,6 +41,7 @@ from regional_agent.ledger.capacity_recorder import CapacityRecorder
 from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.ledger.uploader_process import UploaderProcess
 from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.objects.region_objects import ObjectQueryReader, RegionObjects
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.peer_prober import CreditRequests, PeerProber
@@ -176,8 +177,6 @@ class AgentRuntime:
         """The exchanges of data with the region's other agents; none if no Redis is configured."""
         self.exchanges.share_load(self.shared_load, self.queue.summaries, self.queue.room_appeared)
         self.exchanges.share_prefixes(chooser.affinity, self._is_agent_here)
-        self.objects = KnownObjects(self.exchanges.objects)
-
         self.demand = DemandMeter(clock)
         self.tally = RequestTally()
         credits = CreditLedger(
@@ -191,6 +190,8 @@ class AgentRuntime:
             CreditRequests(credits.wanted, self.queue.credit_arrived),
             rng,
         )
+        self.objects = KnownObjects(self.exchanges.objects, RegionObjects(agent, self.peers, pools.peers))
+        self.object_queries = ObjectQueryReader(region, sessions, self.config)
         self.readiness = Readiness(self.config, self.endpoints, self.peers.serve_any)
         self.responder = ProbeResponder(agent, sessions, self.config, self.endpoints, self.queue, credits)
         entries = EntryStates(region, self.readiness, self.endpoints, self.peers)

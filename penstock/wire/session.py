@@ -39,6 +39,8 @@ class Purpose(StrEnum):
     CALLER = "caller"
     BUDGET_USES = "budget-uses"
     BUDGET_LEASES = "budget-leases"
+    OBJECT = "object"
+    OBJECT_ANSWER = "object-answer"
 
 
 class Session:

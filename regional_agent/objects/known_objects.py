@@ -1,21 +1,28 @@
-"""Locations of the objects created through this agent, and of those that other agents of the region have stored."""
+"""Locations of the objects created through this agent, and of those that other agents and regions know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from penstock.routes.object_locations import ObjectLocation, ObjectLocations
+from regional_agent.objects.region_objects import RegionObjects
 from regional_agent.objects.shared_objects import SharedObjects
 
 
 class KnownObjects:
-    """The locations of objects, in the memory of this agent and in the Redis of the region."""
+    """The locations of objects, in the memory of this agent, in the Redis of the region, and in other regions."""
 
-    def __init__(self, shared: SharedObjects | None = None) -> None:
-        """Create an empty map; `shared` is None for the only agent of a region, which shares no locations."""
+    def __init__(self, shared: SharedObjects | None = None, elsewhere: RegionObjects | None = None) -> None:
+        """Create an empty map.
+
+        Args:
+            shared: None for the only agent of a region, which shares no locations.
+            elsewhere: asks other regions; None asks none.
+        """
         self.here = ObjectLocations()
         """The locations in the memory of this agent."""
         self._shared = shared
+        self._elsewhere = elsewhere
 
     def created(self, tenant: str, object_id: str, location: ObjectLocation, now: float) -> None:
         """Record the location of an object that was created at `now` (s, monotonic), and share the location."""
@@ -36,20 +43,28 @@ class KnownObjects:
         return location
 
     def unknown(self, tenant: str, object_ids: Iterable[str], now: float) -> list[str]:
-        """The identifiers of a tenant's objects that are not in memory, and that another agent may have stored.
-
-        Empty if the agent shares no locations, and while Redis is unreachable.
-        """
-        if self._shared is None or not self._shared.up:
-            return []
+        """The identifiers of a tenant's objects that are not in memory. `now` in s, monotonic."""
         return [object_id for object_id in object_ids if self.here.find(tenant, object_id, now) is None]
 
-    async def seek(self, tenant: str, object_ids: Iterable[str], now: float) -> None:
-        """Read the locations of objects that another agent has stored into memory. `now` in s, monotonic."""
+    def can_seek(self, regions: Collection[str]) -> bool:
+        """Whether an object that is not in memory may be found: in Redis, or in one of the other `regions`."""
+        return (self._shared is not None and self._shared.up) or (self._elsewhere is not None and len(regions) > 0)
+
+    async def seek(self, tenant: str, object_ids: Iterable[str], now: float, regions: Collection[str] = ()) -> None:
+        """Read the locations of objects that another agent has stored into memory.
+
+        Args:
+            now: monotonic (s).
+            regions: other regions that are asked for objects which this region does not know.
+        """
         for object_id in object_ids:
             location = None if self._shared is None else await self._shared.find(tenant, object_id)
             if location is not None:
                 self.here.learn(tenant, object_id, location, now)
+            elif self._elsewhere is not None and regions:
+                location = await self._elsewhere.find(tenant, object_id, regions)
+                if location is not None:
+                    self.created(tenant, object_id, location, now)
 
     def status(self) -> dict[str, object]:
         """The state for the status page: number of locations in memory, and state of the exchange with Redis."""

@@ -1,9 +1,11 @@
-"""Holds a request until the locations of the objects that the request names have been read from the region's Redis."""
+"""Holds a request until the locations of the objects that the request names have been read from the region's Redis, or
+have been asked for in other regions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import NamedTuple
 
 import structlog
 
@@ -12,7 +14,6 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.requests.route_fields import objects_of
 
 Serve = Callable[[Request, ClientConnection, Refusal | None], Handler | None]
 """Handles a request, or responds with its refusal."""
@@ -20,18 +21,34 @@ Serve = Callable[[Request, ClientConnection, Refusal | None], Handler | None]
 log = structlog.get_logger()
 
 
+Regions = Callable[[], Collection[str]]
+"""Returns the other regions that may be asked for the objects of a request."""
+
+
 def look_up_objects(
-    objects: KnownObjects, request: Request, connection: ClientConnection, tenant: str, serve: Serve, now: float
+    objects: KnownObjects, request: Request, connection: ClientConnection, sought: SoughtObjects, now: float
 ) -> ObjectLookup | None:
     """The handler of a request for an object that only another agent may have recorded; None for other requests.
 
     Args:
-        tenant: the owner of the request.
-        serve: handles the request afterwards, whether or not the object was found, or refuses it.
         now: by the agent's clock (s).
     """
-    unknown = objects.unknown(tenant, objects_of(request), now)
-    return ObjectLookup(request, connection, serve, objects.seek(tenant, unknown, now)) if unknown else None
+    unknown = objects.unknown(sought.tenant, sought.object_ids, now)
+    regions = sought.regions() if unknown else ()
+    if not unknown or not objects.can_seek(regions):
+        return None
+    return ObjectLookup(request, connection, sought.serve, objects.seek(sought.tenant, unknown, now, regions))
+
+
+class SoughtObjects(NamedTuple):
+    """The objects that a request names."""
+
+    tenant: str
+    """The owner of the request."""
+    object_ids: Sequence[str]
+    serve: Serve
+    """Handles the request afterwards, whether or not the objects were found, or refuses it."""
+    regions: Regions = tuple
 
 
 class ObjectLookup:

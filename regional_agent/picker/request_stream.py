@@ -177,7 +177,7 @@ class RequestStream:
         refusal = parts.traffic.refuse_route(request)
         owner = "" if refusal is not None else parts.traffic.owner_of_objects(request)
         objects, now = parts.proxy.router.requests.objects, parts.proxy.clock()
-        unknown = objects.unknown(owner, objects_of(request), now) if owner else []
+        unknown = objects.unknown(owner, objects_of(request), now) if owner and objects.can_seek(()) else []
         if unknown:
             self._talk.enter(_S.LOOKUP)
             self._lookup = asyncio.create_task(self._look_up(request, owner, unknown), name="object lookup")

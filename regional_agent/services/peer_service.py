@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.routing.reasons import Reason, Refusal
-from penstock.wire import identity, probe, route_context
+from penstock.wire import identity, object_query, probe, route_context
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
+from regional_agent.objects.object_lookup import SoughtObjects, look_up_objects
+from regional_agent.objects.region_objects import ObjectQueryReader, ObjectQuestion
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
@@ -20,6 +22,8 @@ from regional_agent.services.service import READS, TEXT, RoutedService, unknown_
 PROBE_PATH: Final = probe.PATH.encode()
 IDENTITY_PATH: Final = identity.PATH.encode()
 CERTIFICATE_HEADER: Final = identity.HEADER.encode()
+OBJECT_PATH: Final = object_query.PATH.encode()
+OBJECT_HEADER: Final = object_query.HEADER.encode()
 ROUTE_HEADER: Final = route_context.HEADER.encode()
 
 RESIDENCY_REASONS: Final = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITTED_REGION, Reason.LOCATION_UNKNOWN})
@@ -27,10 +31,15 @@ RESIDENCY_REASONS: Final = frozenset({Reason.RESIDENCY_DENIED, Reason.NO_PERMITT
 
 
 class PeerService(RoutedService):
-    """The service for agents of other regions: probes and forwarded requests."""
+    """The service for agents of other regions: probes, questions about objects, and forwarded requests."""
 
     def __init__(
-        self, reader: ForwardedRequestReader, proxy: Proxy, config: ActiveConfig, responder: ProbeResponder
+        self,
+        reader: ForwardedRequestReader,
+        proxy: Proxy,
+        config: ActiveConfig,
+        responder: ProbeResponder,
+        questions: ObjectQueryReader,
     ) -> None:
         """Create the service for agents of other regions.
 
@@ -39,13 +48,16 @@ class PeerService(RoutedService):
             proxy: sends requests to endpoints of this region.
             config: the policy in force, for its routes.
             responder: answers probes.
+            questions: reads the questions of other regions about objects.
         """
         super().__init__(proxy, config, reader.objects)
+        self._questions = questions
         self._reader = reader
+        self._region = proxy.router.region
         self._responder = responder
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
-        """Respond to a probe or to a request for this agent's certificate, or proxy a forwarded request.
+        """Respond to a probe, a question or a request for this agent's certificate, or proxy a forwarded request.
 
         A forwarded request is sent to an endpoint of this region and never forwarded again.
         """
@@ -53,6 +65,8 @@ class PeerService(RoutedService):
             certificate = request.header(CERTIFICATE_HEADER)
             status, body = self._responder.answer(request.header(probe.HEADER.encode()), certificate)
             connection.respond(status, [TEXT], body)
+        elif request.path == OBJECT_PATH and request.method == b"GET":
+            return self._answer_question(request, connection)
         elif request.path == IDENTITY_PATH and request.method in READS:
             connection.respond(200, [TEXT], self._responder.certificate.encode())
         elif request.header(ROUTE_HEADER) is not None:
@@ -71,6 +85,25 @@ class PeerService(RoutedService):
         else:
             self._refuse_unknown_path(connection, request)
         return None
+
+    def _answer_question(self, request: Request, connection: ClientConnection) -> Handler | None:
+        """Respond to a question about an object, which another agent of this region may know."""
+        question = self._questions.read(request.header(OBJECT_HEADER))
+        if not isinstance(question, ObjectQuestion):
+            status, body = question
+            connection.respond(status, [TEXT], body)
+            return None
+        tenant, object_id = question.tenant, question.object_id
+
+        def answer(request: Request, connection: ClientConnection, refusal: Refusal | None) -> None:
+            location = self._objects.find(tenant, object_id, self._proxy.clock())
+            connection.respond(200, [TEXT], question.answer(location, self._region))
+
+        sought = SoughtObjects(tenant, [object_id], answer)
+        lookup = look_up_objects(self._objects, request, connection, sought, self._proxy.clock())
+        if lookup is None:
+            answer(request, connection, None)
+        return lookup
 
     def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Exchange | None:
         """Proxy a forwarded request whose objects have been looked up; `refusal` if it is refused."""

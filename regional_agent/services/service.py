@@ -13,7 +13,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import Application, ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request, valid_request_id
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.objects.object_lookup import ObjectLookup, Serve, look_up_objects
+from regional_agent.objects.object_lookup import ObjectLookup, Regions, Serve, SoughtObjects, look_up_objects
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
@@ -21,6 +21,7 @@ from regional_agent.readiness import Readiness
 from regional_agent.requests.authorization import NO_POLICY
 from regional_agent.requests.model_name import reads_whole
 from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.route_fields import objects_of
 
 JSON: Final = b"content-type: application/json\r\n"
 TEXT: Final = b"content-type: text/plain; charset=utf-8\r\n"
@@ -106,12 +107,13 @@ class RoutedService(Service):
         return reads_whole(request)
 
     def _look_up(
-        self, request: Request, connection: ClientConnection, tenant: str, serve: Serve
+        self, request: Request, connection: ClientConnection, tenant: str, serve: Serve, regions: Regions = tuple
     ) -> ObjectLookup | None:
         """Look up the unknown objects that a request of `tenant` names; None if there are none or `tenant` is empty."""
         if not tenant:
             return None
-        return look_up_objects(self._objects, request, connection, tenant, serve, self._proxy.clock())
+        sought = SoughtObjects(tenant, objects_of(request), serve, regions)
+        return look_up_objects(self._objects, request, connection, sought, self._proxy.clock())
 
     def _proxy_request(self, connection: ClientConnection, context: RequestContext) -> Exchange:
         """Start the exchange of a request."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from penstock.routing.reasons import Reason, Refusal
@@ -15,7 +17,7 @@ from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
-from regional_agent.requests.authorization import NO_POLICY, model_not_found
+from regional_agent.requests.authorization import NO_POLICY, Sender, model_not_found
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.model_name import can_start_early
 from regional_agent.requests.request_context import RequestContext
@@ -64,7 +66,13 @@ class TrafficService(RoutedService):
                 return self._jobs.submit(request, connection, self.refuse)
             owner = self.owner_of_objects(request)
             if owner:
-                lookup = self._look_up(request, connection, owner, self._serve)
+                lookup = self._look_up(
+                    request,
+                    connection,
+                    owner,
+                    self._serve,
+                    lambda: self.regions_with_objects(request, connection.peer_ip),
+                )
                 if lookup is not None:
                     return lookup
         elif self._is_job(request):
@@ -79,6 +87,20 @@ class TrafficService(RoutedService):
             return ""
         principal = self._authorization.principal_of(request)
         return "" if isinstance(principal, Refusal) else principal.tenant.name
+
+    def regions_with_objects(self, request: Request, peer_ip: str) -> Collection[str]:
+        """Return the other regions that may have the object of a request: those that may serve it.
+
+        None for an identifier that the client chose, which is new with each client.
+        """
+        policy, route = self._config.policy, request.route
+        if policy is None or route is None or not (route.object_parameter or route.continues_objects):
+            return ()
+        sender = self._authorization.sender_of(policy, request, peer_ip)
+        if not isinstance(sender, Sender):
+            return ()
+        mask = self._authorization.residency(policy, sender.facts)
+        return () if isinstance(mask, Refusal) else mask.permitted.regions
 
     def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Exchange | None:
         """Handle a request whose objects have been looked up; `refusal` if it is refused."""

@@ -39,6 +39,7 @@ from regional_agent.http.listener import Listener
 from regional_agent.jobs.agent_jobs import AgentJobs
 from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.objects.known_objects import KnownObjects
+from regional_agent.objects.region_objects import ObjectQueryReader, RegionObjects
 from regional_agent.objects.shared_objects import SharedObjects
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
@@ -280,8 +281,9 @@ async def running_agent(
         agent.shared_objects = SharedObjects(
             RegionRedis(RedisAddress(redis_url), region_keys(region), region), Random(1)
         )
-        agent.objects = KnownObjects(agent.shared_objects)
         agent.shared_objects.start()
+    elsewhere = RegionObjects(AgentInstance(region, name, 1), cast(Any, others), peer_pool or connections)
+    agent.objects = KnownObjects(agent.shared_objects, elsewhere)
     agent.router = _router(agent, region)
     bounds = limits or Limits(max_body_bytes=MAX_BODY_BYTES, idle_linger_s=0.0)
     tracer = Tracer(region, trace_share, trace_slow_s, exporter, Random()) if exporter is not None else None
@@ -309,7 +311,8 @@ async def running_agent(
         agent.router.local.chooser.expectations,
         agent.objects,
     )
-    peer_service = PeerService(forwarded, agent.proxy, agent.config, cast(Any, None))
+    questions = ObjectQueryReader(region, region_sessions(region), agent.config)
+    peer_service = PeerService(forwarded, agent.proxy, agent.config, cast(Any, None), questions)
     trusts = locator.trusts if locator is not None else lambda ip: trusted
     header = agent.locator.header
     agent.listener = Listener(service, bounds, tls=tls, trusts=trusts, location_header=header)
