@@ -57,6 +57,9 @@ class ExplainQuery(msgspec.Struct, frozen=True):
     """Tier of a tenant that the API created; None for a tenant of the policy, and for the anonymous tenant."""
     is_suspended: bool = False
     """Whether the tenant of the tier is suspended."""
+    stays_in: str = ""
+    """Region to which the session has spilled from this agent, and where it stays while that region grants credits;
+    empty for none, and at control planes."""
 
     def by(self, record: TenantRecord) -> ExplainQuery:
         """Return the query for a tenant that the API created."""
@@ -253,6 +256,7 @@ def _chosen(
         query.tried,
         query.overflow,
         session if query.session else None,
+        stays_in=query.stays_in,
     )
     decision = decide(policy, plan, residency, request, views, rng)
     if isinstance(decision, Refusal):

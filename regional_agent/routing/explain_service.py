@@ -16,6 +16,7 @@ import msgspec
 from adapters.geoip import parse_address
 from penstock.policy.adapter_patterns import served_model
 from penstock.policy.geography import Location, country_error
+from penstock.routing.affinity import session_key
 from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key
 from penstock.routing.reasons import Reason
 from penstock.tenancy.tenant_record import TenantRecord
@@ -83,6 +84,9 @@ class ExplainService:
         if record is not None and tenant not in policy.tenants:
             query, tenant = query.by(record), record.name
         model, sender = policy.models.get(query.model), tenant or policy.anonymous_tenant or ""
+        if session:
+            key = session_key(f"{sender}/{query.model}", session.encode())
+            query = msgspec.structs.replace(query, stays_in=router.spilled.region_of(key, now))
         endpoints = () if model is None else router.local.consider(model, sender, session, now)
         views = router.views(policy.regions, query.model, now)
         explanation = explain(policy, self._config.plan, query, views, Random(), endpoints)

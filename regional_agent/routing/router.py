@@ -70,7 +70,8 @@ class Router:
         self.queue = local.queue
         """The admission queues."""
         self._rng = rng
-        self._spilled = SpilledSessions()
+        self.spilled = SpilledSessions()
+        """The sessions that this agent sent to other regions by spillover."""
 
     def views(self, regions: Iterable[str], model: str, now: float) -> dict[str, RegionView]:
         """Return the views of `regions`, this region included, for one model."""
@@ -216,9 +217,9 @@ class Router:
         policy, plan = self._config.policy, self._config.plan
         assert policy is not None
         session, stays_in = None, ""
-        if len(self._spilled):
+        if len(self.spilled):
             session = session_key_of(context.request, context.estimate)
-            stays_in = "" if session is None else self._spilled.region_of(session, now)
+            stays_in = "" if session is None else self.spilled.region_of(session, now)
         planned = None if context.tried_regions or stays_in else self._planned_choice(context, now)
         if planned is not None:
             # The plan selects this region only while its queue is empty, so that no earlier request is overtaken.
@@ -252,7 +253,7 @@ class Router:
                 target = self._peers.forward(context, where)
             if isinstance(target, (LocalAttempt, ForwardedAttempt)):
                 if where.spends_credit and session is not None:
-                    self._spilled.spilled(session, where.region, now)
+                    self.spilled.spilled(session, where.region, now)
                 return target
             context.tried(where.region, target)
 

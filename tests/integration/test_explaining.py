@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from adapters.access.key_access import KeyAccess
 from control_plane.cli.main import app
 from control_plane.status.status import AgentStatus, LeaderStatus
 from penstock.policy.geography import Location
+from penstock.routing.affinity import session_key
 from penstock.routing.explain import ConsideredRegion, Explanation, RegionVerdict
 from penstock.routing.reasons import Reason
 from regional_agent.http.limits import Limits
@@ -93,6 +95,17 @@ async def test_the_explanation_equals_the_decision(tmp_path: Path) -> None:
         client.close()
         assert answer.headers["x-penstock-region"] == reported.chosen.region == "eu-de"
         assert answer.headers["x-penstock-endpoint"] == reported.endpoints[0].name
+
+
+async def test_a_session_is_explained_where_it_has_spilled_to(tmp_path: Path) -> None:
+    peers, credits = {"eu-es": NOBODY, "us-east": NOBODY}, {"us-east": 3}
+    async with running_agent(tmp_path, [NOBODY], peers=peers, credits=credits) as agent, admin(agent) as address:
+        agent.router.spilled.spilled(session_key(f"open/{MODEL}", b"s"), "us-east", time.monotonic())
+        spilled, other = [await explained(address, f"tenant=open&session={name}") for name in ("s", "t")]
+        assert (spilled.query.stays_in, other.query.stays_in) == ("us-east", "")
+        assert spilled.chosen is not None
+        assert other.chosen is not None
+        assert (spilled.chosen.region, other.chosen.region) == ("us-east", "eu-de")
 
 
 async def test_waits_and_credits_are_those_of_the_agent(tmp_path: Path) -> None:

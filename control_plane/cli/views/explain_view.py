@@ -80,6 +80,10 @@ def _heading(explanation: Explanation) -> Text:
         f"request    {asked.model} from {sender}; client in {_place(asked.location)}; lands on {asked.origin}",
         f"policy     {explanation.policy_digest[:12]}",
     ]
+    if asked.stays_in:
+        lines.append(
+            f"session    has spilled to {asked.stays_in}, and stays there while {asked.stays_in} grants credits"
+        )
     if explanation.home is not None:
         share = next((region.chance for region in explanation.regions if region.region == explanation.home), 0.0)
         lines.append(f"session    home {explanation.home}, which has {share:.0%} of the class")

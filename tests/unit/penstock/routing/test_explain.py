@@ -206,6 +206,16 @@ def test_a_session_has_a_home_by_the_shares() -> None:
     assert without.home is None
 
 
+def test_a_spilled_session_is_explained_where_it_stays() -> None:
+    query = ExplainQuery("eu-de", MODEL, "personal", session="7", stays_in="eu-es")
+    stays = explain(policy(), None, query, healthy(*EVERYWHERE, credits=1), Random())
+    assert stays.chosen is not None
+    assert (stays.chosen.region, stays.chosen.why) == ("eu-es", ArcReason.SPILLOVER)
+    returns = explain(policy(), None, query, healthy(*EVERYWHERE), Random())
+    assert returns.chosen is not None
+    assert returns.chosen.region == "eu-de"
+
+
 def test_an_origin_that_is_none() -> None:
     with pytest.raises(KeyError):
         explain(policy(), None, ExplainQuery("atlantis", MODEL, "open"), {}, Random(1))
