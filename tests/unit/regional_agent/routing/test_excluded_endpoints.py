@@ -16,7 +16,9 @@ def pool(**views: str) -> Any:
 
 def context(broken: int, tried: set[str]) -> Any:
     estimate = SimpleNamespace(adapter="")
-    return SimpleNamespace(tried_endpoints=frozenset(tried), estimate=estimate, extends_text=False, broken=broken)
+    return SimpleNamespace(
+        tried_endpoints=frozenset(tried), estimate=estimate, subset=None, extends_text=False, broken=broken
+    )
 
 
 @pytest.mark.parametrize(
