@@ -50,6 +50,7 @@ class Account:
         "granted",
         "held",
         "is_silent",
+        "reported_rate",
         "request",
         "share",
         "unspent",
@@ -69,9 +70,16 @@ class Account:
         self.request = 1.0
         self.share = 0.0
         self.announced_rate = 0.0
-        """Rate of the lease that the agent has."""
+        """Rate of the newest lease, or the part of a silent agent."""
+        self.reported_rate = 0.0
+        """Rate of the lease that the agent had with its last report: in force until a newer one arrives."""
         self.is_silent = False
         """Whether the lease has ended, while the agent is registered: it continues at its rate."""
+
+    @property
+    def rate_in_force(self) -> float:
+        """Largest rate at which the agent may continue without a leader."""
+        return self.announced_rate if self.announced_rate > self.reported_rate else self.reported_rate
 
     @property
     def charge(self) -> float:
@@ -114,6 +122,7 @@ class DividedBudget:
         "key",
         "overdrawn",
         "period",
+        "rates_in_force",
         "refills",
         "runs",
         "shared_at",
@@ -146,6 +155,8 @@ class DividedBudget:
         agents that disappeared."""
         self.held = 0.0
         """Sum of what the agents hold."""
+        self.rates_in_force = 0.0
+        """Sum of the rates at which agents may continue without a leader."""
         self.shared_at = -RESHARE_S
         self.expired = 0.0
         """Amount whose leases have ended, since the leader took office."""
@@ -204,12 +215,15 @@ class DividedBudget:
             if counted is None:
                 counted = use.used if is_charged and self.refills else 0.0
             account.used = counted
-            account.announced_rate = use.rate_per_s
+            self.announce_rate(account, use.rate_per_s)
             self.shared_at = -RESHARE_S
         if account.is_silent:
             account.is_silent = False
             self.silent -= 1
         account.demand, account.request = use.demand_per_s, use.request_amount
+        before = account.rate_in_force
+        account.reported_rate = use.rate_per_s
+        self.rates_in_force += account.rate_in_force - before
         if self.is_money and use.period != self.period:
             # What an agent with another clock used is charged already: it must not return to the budget.
             self._update(account, account.used, 0.0, 0.0)
@@ -258,7 +272,7 @@ class DividedBudget:
             account.is_silent = True
             self.silent += 1
             share = self.rate(0.0) / agents if not self.is_money else 0.0
-            account.announced_rate = max(account.announced_rate, share)
+            self.announce_rate(account, max(account.rate_in_force, share))
             self._update(account, account.used, min(0.0, account.unspent), 0.0)
         if self.runs:
             self._update(account, account.used, 0.0, max(0.0, account.announced_rate - account.used))
@@ -280,6 +294,7 @@ class DividedBudget:
         if account is None:
             return
         self.silent -= account.is_silent
+        self.rates_in_force -= account.rate_in_force
         if self.runs:
             self._update(account, 0.0, 0.0, 0.0)
         else:
@@ -320,6 +335,8 @@ class DividedBudget:
         accounts = [account for account in self.accounts.values() if not account.is_silent]
         if not accounts:
             return False
+        # Anew, so that rounding errors do not add up.
+        self.rates_in_force = sum(account.rate_in_force for account in self.accounts.values())
         taken = sum(account.announced_rate for account in self.accounts.values() if account.is_silent)
         if self.runs:
             taken += reserve
@@ -353,6 +370,22 @@ class DividedBudget:
             left = max(60.0, period_end(self.budget.unit, self.period) - wall)
             return max(0.0, self.available + self.held) / left
         return self.full_rate
+
+    def rate_of(self, account: Account, wall: float) -> float:
+        """Return the rate of an agent's next lease: its part by demand, of what the rates in force of others leave.
+
+        Without the limit, the rates at a moment at which demand moves would together exceed the budget, and a leader
+        that is lost then would leave them so.
+        """
+        whole_rate = self.rate(wall)
+        left = whole_rate - self.rates_in_force + account.rate_in_force
+        return max(0.0, min(account.share * whole_rate, left))
+
+    def announce_rate(self, account: Account, rate: float) -> None:
+        """Keep the rate of the lease that an agent is about to have."""
+        before = account.rate_in_force
+        account.announced_rate = rate
+        self.rates_in_force += account.rate_in_force - before
 
     def is_short(self, account: Account) -> bool:
         """Whether an agent has demand and cannot admit a usual request."""

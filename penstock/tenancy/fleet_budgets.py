@@ -302,11 +302,11 @@ class FleetBudgets:
             self.counts.short += 1
             if is_divided:
                 self._make_due(budget.key, budget.holders(reserve))
-        rate = account.share * budget.rate(wall)
+        rate = budget.rate_of(account, wall)
         is_changed = abs(rate - account.announced_rate) > 0.1 * max(rate, account.announced_rate)
         if not amount and not surplus and not is_changed:
             return None
-        account.announced_rate = rate
+        budget.announce_rate(account, rate)
         keep = max(target, account.held) if not surplus else target
         return BudgetLease(
             budget.key, number, amount, keep, rate, budget.period, max(0.0, budget.available + budget.held)

@@ -59,6 +59,31 @@ def test_moving_demand_uses_the_whole_budget_and_no_more(per_minute: float) -> N
     assert admitted >= 0.95 * allowed
 
 
+@pytest.mark.parametrize("moves_s", [0.5, 1.0, 3.0])
+def test_demand_that_moves_within_one_region_uses_the_budget_and_rates_never_exceed_it(moves_s: float) -> None:
+    budget = Budget(BudgetUnit.REQUESTS, 600.0)
+    fleet = fleet_with(budget)
+    rng, here = Random(7), AGENTS[:4]
+    admitted, at, target = 0, fleet.now, here[0]
+    rates = []
+
+    def offer(now: float) -> None:
+        nonlocal admitted, at, target
+        if now - at >= moves_s - 1e-9:
+            at, target = now, rng.choice(here)
+        admitted += sum(fleet.agents[target].take(REQUESTS, budget, now) for _ in range(3))
+        # Rates matter once the leader is lost, which may be now.
+        rates.append(sum(agent.meters[REQUESTS].rate for agent in fleet.agents.values() if agent.meters))
+
+    fleet.run(60.0, offer)
+    before = admitted
+    # An agent that begins to use a budget has an equal part as its rate until its first exchange.
+    rates.clear()
+    fleet.run(60.0, offer)
+    assert 0.97 * 600 <= admitted - before <= 1.01 * 600
+    assert max(rates) <= budget.per_s * (1.0 + 1e-9)
+
+
 def test_a_tenant_on_one_connection_has_the_whole_budget() -> None:
     budget = Budget(BudgetUnit.REQUESTS, 600.0)
     fleet = fleet_with(budget)
