@@ -154,6 +154,14 @@ CAPACITY = (
         impact="Its requests take longer. It receives fewer requests, so the pool serves less than its slots.",
     ),
     Alert(
+        name="PenstockVersionSkew",
+        expr="max by (site, endpoint, against) (penstock_agent_endpoint_version_skew) > 0",
+        for_s=1800,
+        severity=TICKET,
+        summary="Endpoint {{ $labels.endpoint }} in {{ $labels.site }} serves another version ({{ $labels.against }})",
+        impact="Clients receive answers of different models under one name, or the endpoint is refused by policy.",
+    ),
+    Alert(
         name="PenstockEndpointDown",
         expr="max by (site, endpoint) (penstock_agent_endpoint_ready) == 0"
         " unless max by (site, endpoint) (penstock_agent_endpoint_draining) == 1",

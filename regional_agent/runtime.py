@@ -385,7 +385,7 @@ class AgentRuntime:
         self._metrics.use_policy(policy)
         self.ledger.use(policy)
         self.tally.use_objectives(policy.models)
-        self.endpoints.use_priors(policy)
+        self.endpoints.use_policy(policy)
         self.peers.use(policy)
 
     def _on_plan(self, plan: RegionPlan) -> None:

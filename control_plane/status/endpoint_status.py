@@ -8,6 +8,7 @@ from control_plane.status.status import SeenBy
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.fleet.endpoint_view import ReportedEndpoint, endpoints
 from penstock.fleet.snapshot import Snapshot
+from penstock.health.engine_facts import ServedModel
 
 
 class EndpointStatus(msgspec.Struct, frozen=True):
@@ -33,6 +34,12 @@ class EndpointStatus(msgspec.Struct, frozen=True):
     """Agent that reported the endpoint; `GET /v1/endpoints` of the agent's admin listener returns more details."""
     reason: str = ""
     """Reason for which the endpoint is not ready; empty if it is ready."""
+    engine_version: str = ""
+    """Version that the engine reports; empty if it reports none."""
+    served: tuple[ServedModel, ...] = ()
+    """For each model name, revision and context length (tokens; 0: unknown), as far as the engine reports them."""
+    skew: str = ""
+    """How the endpoint differs from policy or from its siblings, and what is invalid in the engine's reports."""
 
 
 class EndpointPage(msgspec.Struct, frozen=True):
@@ -77,4 +84,7 @@ def _status(endpoint: ReportedEndpoint) -> EndpointStatus:
         age_s=endpoint.age_s,
         agent=endpoint.agent,
         reason=report.reason,
+        engine_version=report.engine_version,
+        served=report.served,
+        skew=report.skew,
     )

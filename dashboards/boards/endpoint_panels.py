@@ -102,6 +102,22 @@ EACH_ENDPOINT: tuple[Panel, ...] = (
     ),
     lines(
         Prose(
+            "Which endpoints serve another version?",
+            "Endpoints that report another revision than policy expects or their siblings serve, or another version of"
+            " the engine.",
+            "`penstock endpoints` has both versions. Runbook of PenstockVersionSkew.",
+        ),
+        [
+            Query(
+                'max by (site, endpoint, against) (penstock_agent_endpoint_version_skew{site=~"$region"})',
+                "{{site}} {{endpoint}} against {{against}}",
+            )
+        ],
+        "short",
+        span=24,
+    ),
+    lines(
+        Prose(
             "How full is each endpoint?",
             "Requests on the endpoint as part of its slots, the ten fullest.",
             "Above 1: requests wait in the engine. One alone: it is slow, or the shared load is old.",

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from penstock.health.engine_facts import MAX_CONTEXT_TOKENS, ServedModel
+
 MAX_ENDPOINTS = 1_000
 """Maximum number of endpoints in one report."""
 
@@ -53,13 +55,23 @@ class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Requests in flight, of all agents of the region."""
     reason: str = ""
     """Reason why the endpoint is not ready; empty if the endpoint is ready."""
+    engine_version: str = ""
+    """Version that the engine reports; empty if it reports none."""
+    served: tuple[ServedModel, ...] = ()
+    """Revision and context length of each model, as far as the engine reports them."""
+    skew: str = ""
+    """How the endpoint differs from policy or from its siblings; empty if it does not."""
 
     def is_possible(self, max_count: int) -> bool:
         """Whether all counts and lengths are within their limits."""
         texts = (self.name, self.address, self.zone, self.accelerator, self.reason, *self.models)
+        texts += (self.engine_version, self.skew, *(served.model for served in self.served))
+        texts += tuple(served.revision for served in self.served)
         return (
             bool(self.name)
             and len(self.models) <= MAX_MODELS
+            and len(self.served) <= MAX_MODELS
+            and all(0 <= served.context_tokens <= MAX_CONTEXT_TOKENS for served in self.served)
             and all(len(text) <= MAX_TEXT for text in texts)
             and all(0 <= count <= max_count for count in (self.slots, self.in_flight))
         )

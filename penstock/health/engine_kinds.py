@@ -31,6 +31,7 @@ class EngineKind(StrEnum):
     TRTLLM = "trtllm"
     """trtllm-serve."""
     TGI = "tgi"
+    OLLAMA = "ollama"
     COG = "cog"
     """Replicate's Cog, which runs one request at a time."""
     HTTP = "http"
@@ -49,6 +50,16 @@ class ModelDiscovery(StrEnum):
     """The engine does not report models: it is assumed to serve the configured models."""
 
 
+class FactsPage(StrEnum):
+    """Paths at which engines report what they are and what they serve."""
+
+    VERSION = "/version"
+    SGLANG_MODEL = "/get_model_info"
+    TGI_INFO = "/info"
+    OLLAMA_TAGS = "/api/tags"
+    OLLAMA_VERSION = "/api/version"
+
+
 class EngineMetric(NamedTuple):
     """A metric, or its series with one label value."""
 
@@ -63,6 +74,8 @@ class Engine(msgspec.Struct, frozen=True):
     health: HealthCheck = ANSWERS_WHILE_BUSY
     """How it is probed."""
     models: ModelDiscovery = ModelDiscovery.LISTED
+    facts: tuple[FactsPage, ...] = ()
+    """Pages about the engine and its models, besides the list of models."""
     metrics_path: str = "/metrics"
     metrics_port: int | None = None
     """Port of the metrics page; None for the port of requests."""
@@ -83,6 +96,7 @@ class Engine(msgspec.Struct, frozen=True):
 ENGINES: dict[EngineKind, Engine] = {
     EngineKind.AUTO: Engine(health=HealthCheck()),
     EngineKind.VLLM: Engine(
+        facts=(FactsPage.VERSION,),
         queued=(EngineMetric("vllm:num_requests_waiting"),),
         running=(EngineMetric("vllm:num_requests_running"),),
         kv_used=(EngineMetric("vllm:kv_cache_usage_perc"), EngineMetric("vllm:gpu_cache_usage_perc")),
@@ -94,6 +108,7 @@ ENGINES: dict[EngineKind, Engine] = {
         extends_text=True,
     ),
     EngineKind.SGLANG: Engine(
+        facts=(FactsPage.SGLANG_MODEL,),
         queued=(EngineMetric("sglang:num_queue_reqs"),),
         running=(EngineMetric("sglang:num_running_reqs"),),
         kv_used=(EngineMetric("sglang:token_usage"),),
@@ -125,8 +140,12 @@ ENGINES: dict[EngineKind, Engine] = {
     ),
     EngineKind.TGI: Engine(
         models=ModelDiscovery.NEVER,
+        facts=(FactsPage.TGI_INFO,),
         queued=(EngineMetric("tgi_queue_size"),),
         running=(EngineMetric("tgi_batch_current_size"),),
+    ),
+    EngineKind.OLLAMA: Engine(
+        health=HealthCheck(path="/api/version"), facts=(FactsPage.OLLAMA_TAGS, FactsPage.OLLAMA_VERSION)
     ),
     EngineKind.COG: Engine(health=HealthCheck(path="/health-check"), models=ModelDiscovery.NEVER),
     EngineKind.HTTP: Engine(health=HealthCheck(), models=ModelDiscovery.NEVER),

@@ -66,6 +66,13 @@ AdapterPattern = Annotated[
         "use 1 to 128 letters, digits and . _ : / -, with * for any number of characters",
     ),
 ]
+Revision = Annotated[
+    str,
+    pattern(
+        r"^[A-Za-z0-9*/.][A-Za-z0-9._:/@+*-]{0,199}$",
+        "use 1 to 200 letters, digits and . _ : / @ + -, with * for any number of characters",
+    ),
+]
 BlocName = Annotated[
     str,
     pattern(r"^[A-Z][A-Z0-9-]{1,31}$", "use 2 to 32 capital letters, digits and hyphens, beginning with a letter"),

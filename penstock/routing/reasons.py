@@ -57,6 +57,7 @@ class Reason(StrEnum):
     ENDPOINT_EJECTED = "endpoint_ejected"
     ENDPOINT_SUSPECT = "endpoint_suspect"
     ENDPOINT_DRAINING = "endpoint_draining"
+    ENDPOINT_SKEWED = "endpoint_skewed"
     ENDPOINT_FULL = "endpoint_full"
     SATURATED = "saturated"
     ENGINE_FAILED = "engine_failed"

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from penstock.health.endpoint_health import EndpointHealth, EndpointState, ProbeOutcome, connection_failed, probed
+from penstock.health.engine_facts import EngineFacts
 from penstock.health.engine_kinds import ENGINES, EngineKind
 from penstock.health.engine_signals import Readings, Signal, pressure, updated_readings
 from penstock.health.health_check import HealthCheck
@@ -34,15 +35,10 @@ from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.reasons import Reason
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.outlier_detection import OutlierDetection as OutlierDetection
+from regional_agent.endpoints.reported_models import NO_FACTS, ReportedModels
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
-
-MODELS_INTERVAL_S: Final = 5.0
-"""Interval (s) between two queries of a ready engine's loaded models."""
-
-MIN_MODELS_INTERVAL_S: Final = 0.5
-"""Minimum interval (s) between two such queries when requests fail with 404."""
 
 FULL: Final = 1.0
 """Utilisation (0-1) that is assumed for an engine that rejects requests."""
@@ -67,9 +63,7 @@ class Endpoint(EndpointAccount):
     __slots__ = (
         "_clean",
         "_detection",
-        "_models_at",
         "_on_models",
-        "adapters",
         "address",
         "credential_rejected",
         "drained_because",
@@ -79,7 +73,6 @@ class Endpoint(EndpointAccount):
         "kind",
         "kv_events",
         "load_header_read_at",
-        "loaded",
         "occupation",
         "out_since",
         "probe_failure",
@@ -88,6 +81,7 @@ class Endpoint(EndpointAccount):
         "progress",
         "readings",
         "releases",
+        "reported",
         "rewrite",
         "sample",
         "signals_problem",
@@ -137,10 +131,8 @@ class Endpoint(EndpointAccount):
         """Why the endpoint last became suspect; None if it never did."""
         self.kind = spec.engine
         """The kind of engine: configured, or detected."""
-        self.loaded: frozenset[str] | None = None
-        """The loaded models that the engine reports; None if it does not report them."""
-        self.adapters: frozenset[str] = frozenset()
-        """Names of the loaded adapters that the engine reports."""
+        self.reported = ReportedModels()
+        """What the engine reports about itself and its models."""
         self.readings: Readings = {}
         """The load that the engine reports."""
         self.load_header_read_at = -inf
@@ -158,7 +150,6 @@ class Endpoint(EndpointAccount):
         self.probe_failure = ""
         """Why the last health probe was not good; empty if it was good, or there was none."""
         self._on_models = on_models
-        self._models_at = -inf
         self._detection = outlier_detection
         self.warm_since = inf
         """Start of the warm-up (s); inf before the first."""
@@ -174,13 +165,14 @@ class Endpoint(EndpointAccount):
         return self.spec.health.applied_to(ENGINES[self.kind].health)
 
     @property
-    def models(self) -> tuple[str, ...]:
+    def loaded_models(self) -> tuple[str, ...]:
         """The configured models that are loaded."""
-        return (
-            self.spec.models
-            if self.loaded is None
-            else tuple(model for model in self.spec.models if model in self.loaded)
-        )
+        return self.reported.loaded_of(self.spec.models)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The configured models that are loaded and that policy lets the endpoint serve."""
+        return self.reported.accepted_of(self.spec.models)
 
     def take(self, prefill_us: int = 0, decode_us: int = 0) -> None:
         """Count one more request of this agent. It may be the trial request of an ejected endpoint."""
@@ -197,7 +189,7 @@ class Endpoint(EndpointAccount):
             self.learner = SpeedLearner(spec.accelerator)
         self.spec = spec
         self.set_slots(spec.slots, spec.queue)
-        self._models_at = -inf
+        self.reported.listed_at = -inf
 
     def set_rewrite(self, rewrite: RequestRewrite | None, problem: str, *, usable: bool) -> None:
         """Apply the files that the entry names, after they or the entry have changed. Triggers an immediate probe.
@@ -208,7 +200,7 @@ class Endpoint(EndpointAccount):
         """
         self.rewrite, self.problem, self.usable = rewrite, problem, usable
         self.credential_rejected = ""
-        self._models_at = -inf
+        self.reported.listed_at = -inf
         if not usable:
             self._set_health(EndpointHealth())
         self.probe_now.set()
@@ -237,8 +229,9 @@ class Endpoint(EndpointAccount):
         Args:
             because: the override; empty if no operator drains the endpoint.
         """
-        self.drained_because = self.view.detail = because
+        self.drained_because = because
         self.view.draining = because != ""
+        self.update_detail()
         self.view.update_score()
         for pool in self.pools:
             pool.recount()
@@ -294,36 +287,44 @@ class Endpoint(EndpointAccount):
     def models_due(self) -> bool:
         """Whether to query the loaded models: periodically, and with every probe while not ready or without a model."""
         unsettled = not self.health.ready or not self.models
-        return unsettled or self._detection.clock() - self._models_at >= MODELS_INTERVAL_S
+        return unsettled or self.reported.are_due(self._detection.clock())
 
     def check_models_soon(self) -> None:
         """Query the loaded models soon after a 404: an engine that rejects requests at once would appear idle."""
-        if self._detection.clock() - self._models_at >= MIN_MODELS_INTERVAL_S:
-            self._models_at = -inf
+        if self.reported.are_due_after_failure(self._detection.clock()):
+            self.reported.listed_at = -inf
             self.probe_now.set()
 
     def has_adapter(self, name: str) -> bool:
         """Whether the engine reports an adapter of this name, or a pattern of the endpoint's entry matches the name."""
-        return name in self.adapters or any(matches(pattern, name) for pattern in self.spec.adapters)
+        return name in self.reported.adapters or any(matches(pattern, name) for pattern in self.spec.adapters)
 
-    def set_loaded_models(self, loaded: frozenset[str] | None, adapters: frozenset[str] = frozenset()) -> None:
+    def update_detail(self) -> None:
+        """Update the text for operators, after a drain or a skew has changed."""
+        self.view.detail = self.drained_because or self.reported.skew
+
+    def set_loaded_models(
+        self,
+        loaded: frozenset[str] | None,
+        adapters: frozenset[str] = frozenset(),
+        facts: EngineFacts = NO_FACTS,
+    ) -> None:
         """Apply the loaded models that the engine reports; None if it does not report them.
 
         Args:
             adapters: the loaded adapters that the engine reports.
+            facts: what the list of models states about them.
         """
-        self.adapters = adapters
-        self._models_at = self._detection.clock()
         if loaded is not None:
             self.credential_rejected = ""
-        before, self.loaded = self.models, loaded
-        if self.models != before:
+        before = self.models
+        if self.reported.set_listed(loaded, adapters, facts, self._detection.clock()) or self.models != before:
             self._on_models()
 
     def set_kind(self, kind: EngineKind) -> None:
         """Set the detected kind of engine, which determines how to query its models."""
         self.kind = kind
-        self._models_at = -inf
+        self.reported.listed_at = -inf
         self.probe_now.set()
 
     def update_signals(self, values: Mapping[Signal, float]) -> None:

@@ -32,6 +32,7 @@ from regional_agent.endpoints.endpoint_groups import EndpointGroups
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_progress import ProgressMonitor
 from regional_agent.endpoints.endpoint_sources import EndpointSettings, EndpointSources
+from regional_agent.endpoints.endpoint_versions import EndpointVersions
 from regional_agent.endpoints.probing import endpoint_probes, endpoint_signals
 from regional_agent.endpoints.probing.endpoint_models import UNAUTHORIZED
 from regional_agent.http.headers.header_rules import Header
@@ -97,6 +98,8 @@ class EndpointSet:
         self._preempted: dict[str, tuple[Address, float]] = {}
         """Address, and end of the preemption notice (s), of endpoints whose node is about to be removed; by name."""
         self._pools: dict[str, EndpointPool] = {}
+        self.versions = EndpointVersions()
+        """Judges what the endpoints report that they serve."""
         self.groups = EndpointGroups()
         """The capacity groups of endpoints that serve several models."""
         self._remote_loads: Mapping[str, Load] = {}
@@ -250,12 +253,13 @@ class EndpointSet:
             log.info("endpoint drain changed", endpoint=endpoint.name, because=because or "lifted")
             endpoint.use_drain(because)
 
-    def use_priors(self, policy: Policy) -> None:
-        """Use the policy's expected service time of each model until completions are observed."""
+    def use_policy(self, policy: Policy) -> None:
+        """Use the policy's expected service time of each model until completions are observed, and its revisions."""
         self._prior_s = {name: model.expected_service_s for name, model in policy.models.items()}
         for model, pool in self._pools.items():
             pool.prior_s = self._prior_s.get(model, pool.prior_s)
-        self._recount()
+        self.versions.use_policy(policy)
+        self._fill_pools()
 
     def _apply(self) -> None:
         """Apply the current endpoints of all sources."""
@@ -324,7 +328,12 @@ class EndpointSet:
                 return endpoint
         return None
 
+    def refused(self, model: str) -> list[Endpoint]:
+        """Return the endpoints that have loaded a model in a revision that policy refuses."""
+        return [endpoint for endpoint in self._by_name.values() if model in endpoint.reported.refused]
+
     def _fill_pools(self) -> None:
+        self.versions.judge(self._by_name.values())
         members: dict[str, list[Endpoint]] = {}
         configured: Counter[str] = Counter()
         for endpoint in self._by_name.values():

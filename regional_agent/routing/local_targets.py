@@ -53,7 +53,11 @@ class LocalTargets:
             session: the conversation that the request belongs to; empty for none.
             now: by the agent's clock (s).
         """
-        return self.chooser.consider(self.endpoints.pool(model.name), model, tenant, session, now)
+        refused = tuple(
+            ConsideredEndpoint(each.name, None, each.view.in_flight, Reason.ENDPOINT_SKEWED, detail=each.reported.skew)
+            for each in self.endpoints.refused(model.name)
+        )
+        return self.chooser.consider(self.endpoints.pool(model.name), model, tenant, session, now) + refused
 
     def view(self, model: str) -> RegionView:
         """Return this region's view for one model, for region selection."""

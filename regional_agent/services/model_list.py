@@ -55,7 +55,7 @@ def model_page(
     every = dict.fromkeys((*policy.models, *policy.versions))
     names = [name for name in every if not permitted or _is_permitted(policy, permitted, name)]
     if path == PATH:
-        loaded = sorted({name for endpoint in endpoints for name in endpoint.adapters} - every.keys())
+        loaded = sorted({name for endpoint in endpoints for name in endpoint.reported.adapters} - every.keys())
         adapters = [name for name in loaded if base_model_of(policy, name) and permits_name(permitted, name)]
         return _list(policy, [*names, *adapters[:MAX_ADAPTERS]], for_anthropic=for_anthropic)
     name = unquote(path[len(PATH) + 1 :].decode("latin-1"))

@@ -83,6 +83,9 @@ class StateMetrics:
                 )
         siblings = slowdowns((each, (each.models, each.spec.accelerator)) for each in every.values())
         self._metrics.endpoints.set_slowdowns({name: siblings[name] for name in endpoints if name in siblings})
+        reported = {name: endpoint.reported.skews for name, endpoint in endpoints.items()}
+        skews = {name: {skew.against for skew in found.values()} for name, found in reported.items() if found}
+        self._metrics.endpoints.set_skews(skews)
         self._exported_endpoints = set(endpoints)
 
     def _update_peers(self) -> None:

@@ -80,7 +80,10 @@ async def test_an_adapter_is_served_where_it_is_loaded_and_counts_as_its_base_mo
         assert {model for model, _ in agent.offered} == {MODEL}
         assert agent.endpoints.pool("lora-sql").ready == 0
         assert b"lora-sql" not in agent.metrics.render()
-        assert [sorted(endpoint.adapters) for endpoint in agent.endpoints.pool(MODEL).endpoints] == [[], ["lora-sql"]]
+        assert [sorted(endpoint.reported.adapters) for endpoint in agent.endpoints.pool(MODEL).endpoints] == [
+            [],
+            ["lora-sql"],
+        ]
         for _ in range(6):
             assert (await ask(agent, body=chat(MODEL))).status == 200
         assert plain.asked_for
@@ -123,7 +126,7 @@ async def test_another_region_serves_an_adapter_only_if_it_is_loaded_there(tmp_p
             assert (answer.status, answer.headers["x-penstock-region"]) == (200, "eu-es")
         assert far.asked_for == ["lora-both", "lora-far"]
         for endpoint in server.endpoints.every():
-            endpoint.adapters = frozenset()
+            endpoint.reported.adapters = frozenset()
         assert (await ask(origin, body=chat("lora-both"))).headers["x-penstock-region"] == "eu-de"
         assert (await ask(origin, body=chat("lora-far"))).status == 503
         assert (near.asked_for, far.asked_for) == (["lora-both"], ["lora-both", "lora-far"])

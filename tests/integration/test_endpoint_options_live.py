@@ -125,7 +125,7 @@ async def test_a_request_arrives_with_base_path_headers_credential_and_engine_na
         async with serving(tmp_path, entry) as agent:
             pool = agent.endpoints.pool(MODEL)
             await until(lambda: pool.ready == 1 and bool(named(agent, "gpu-0").readings))
-            assert named(agent, "gpu-0").loaded == {MODEL}
+            assert named(agent, "gpu-0").reported.loaded == {MODEL}
             reply = await ask(agent, "X-Team: of-the-client")
             assert (reply.status, reply.body) == (200, b'{"ok": 1}')
             ((headers, body),) = keyed.requests_to(CHAT)

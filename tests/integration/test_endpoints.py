@@ -4,11 +4,14 @@ import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
+from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.endpoint_health import ProbeOutcome
+from penstock.health.engine_facts import ServedModel
 from penstock.health.engine_kinds import EngineKind
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
@@ -16,6 +19,7 @@ from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy
 from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, Load
 from penstock.routing.endpoint_selection import Candidates, choose_endpoint
+from regional_agent.endpoints import reported_models
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_fields import EndpointSpec
 from regional_agent.endpoints.endpoint_file import BadEndpointFile
@@ -36,6 +40,10 @@ class Engine(SmallHttp):
         self.status = 200
         self.models: list[str] | None = None
         """What /v1/models lists; None for an engine without that page."""
+        self.about: dict[str, object] = {}
+        """Further fields of each entry of /v1/models."""
+        self.pages: dict[bytes, bytes] = {}
+        """Content of further pages, by path."""
         self.metrics = b""
         """Content of the metrics page; empty for an engine without one."""
         self.metrics_path = b"/metrics"
@@ -48,7 +56,11 @@ class Engine(SmallHttp):
         if target in (b"/health", b"/v2/health/ready", b"/ping"):
             return self.status, b""
         if target == b"/v1/models" and self.models is not None:
-            return 200, msgspec.json.encode({"object": "list", "data": [{"id": name} for name in self.models]})
+            return 200, msgspec.json.encode(
+                {"object": "list", "data": [{"id": name, **self.about} for name in self.models]}
+            )
+        if target in self.pages:
+            return 200, self.pages[target]
         if target.startswith(b"/v2/models/") and target.endswith(b"/ready"):
             return (200 if target.split(b"/")[3].decode() in (self.models or ()) else 400), b""
         if target == self.metrics_path and self.metrics:
@@ -124,6 +136,49 @@ async def test_an_endpoint_fails_and_recovers_with_its_health_check(
     await until(lambda: pool.ready == 2)
 
 
+async def test_endpoints_that_serve_another_revision_are_marked_and_refused_if_policy_says_so(
+    engines: list[Engine], connections: UpstreamPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reported_models, "MODELS_INTERVAL_S", 0.05)
+    for engine, root in zip(engines, ("/models/v2", "/models/v1"), strict=True):
+        engine.models, engine.about = ["m"], {"root": root, "max_model_len": 4096}
+        engine.pages[b"/version"] = b'{"version": "0.9.1"}'
+    engines[1].about["max_model_len"] = -1
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(both_lines(engines).replace("models:", "engine: vllm, models:"))
+    endpoints = EndpointSet(EndpointSettings(file), connections, Random(1))
+
+    def use(**fields: Any) -> None:
+        endpoints.use_policy(Policy(regions={}, models={"m": Model("m", **fields)}, tenants={}, residency=()))
+
+    endpoints.start()
+    try:
+        pool = endpoints.pool("m")
+        await until(lambda: pool.ready == 2)
+        first, second = pool.endpoints
+        report = endpoint_report(second)
+        assert report.engine_version == "0.9.1"
+        assert (report.served, endpoint_report(first).served) == (
+            (ServedModel("m", "/models/v1"),),
+            (ServedModel("m", "/models/v2", 4096),),
+        )
+        assert "m: serves /models/v1, and its siblings /models/v2; max_model_len of m is not a number" in report.skew
+        use(expected_revision="/models/v2")
+        assert endpoint_report(first).skew == ""
+        assert endpoint_report(second).skew.startswith("m: serves /models/v1, and policy expects /models/v2")
+        assert pool.ready == 2, "marked, and not refused"
+        use(expected_revision="/models/v2", refuse_skewed=True)
+        assert (pool.ready, pool.slots, endpoints.refused("m")) == (1, 4, [second])
+        refused = endpoint_report(second)
+        assert refused.condition is EndpointCondition.UNLOADED
+        assert refused.reason == "m: serves /models/v1, and policy expects /models/v2"
+        engines[1].about = {"root": "/models/v2", "max_model_len": 4096}
+        await until(lambda: pool.ready == 2)
+        assert endpoint_report(second).skew == ""
+    finally:
+        await endpoints.stop()
+
+
 async def test_a_failed_connect_removes_the_endpoint_until_a_good_probe(
     endpoints: EndpointSet, engines: list[Engine]
 ) -> None:
@@ -176,7 +231,7 @@ async def test_service_time_starts_at_the_prior_of_the_policy(endpoints: Endpoin
     pool = endpoints.pool("m")
     await until(lambda: pool.ready == 2)
     assert pool.service_s == DEFAULT_SERVICE_S
-    endpoints.use_priors(Policy(regions={}, models={"m": Model("m", 2.0)}, tenants={}, residency=()))
+    endpoints.use_policy(Policy(regions={}, models={"m": Model("m", 2.0)}, tenants={}, residency=()))
     assert pool.service_s == 2.0
     for _ in range(200):
         pool.endpoints[0].completed(0.5)
@@ -301,7 +356,7 @@ async def test_an_endpoint_with_another_address_is_a_new_endpoint(
 async def test_an_endpoint_is_ready_for_its_loaded_models_only(
     connections: UpstreamPool, engines: list[Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.endpoints.endpoint.MODELS_INTERVAL_S", 0.1)
+    monkeypatch.setattr("regional_agent.endpoints.reported_models.MODELS_INTERVAL_S", 0.1)
     file = tmp_path / "endpoints.yaml"
     file.write_text("".join(entry(f"gpu-{n}", engine.url, models="m, lora") for n, engine in enumerate(engines)))
     engines[0].models, engines[1].models = ["base", "m"], []
@@ -322,7 +377,7 @@ async def test_an_endpoint_is_ready_for_its_loaded_models_only(
 async def test_an_engine_without_the_model_is_polled_at_once_and_one_without_models_repeatedly(
     endpoints: EndpointSet, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regional_agent.endpoints.endpoint.MODELS_INTERVAL_S", 3600.0)
+    monkeypatch.setattr("regional_agent.endpoints.reported_models.MODELS_INTERVAL_S", 3600.0)
     for engine in engines:
         engine.models = ["m"]
     endpoints.start()

@@ -43,6 +43,7 @@ from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
+from penstock.health.version_skew import SkewAgainst
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.policy.kinds.models import Cost, CostUnit, Model
@@ -189,6 +190,12 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         "12m",
     ),
     (
+        "PenstockVersionSkew",
+        {f'penstock_agent_endpoint_version_skew{{{AGENT},endpoint="gpu-1",against="policy"}}': "1x500"}
+        | {"penstock_leader": "1x500", 'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x500"},
+        "35m",
+    ),
+    (
         "PenstockEndpointDown",
         {f'penstock_agent_endpoint_ready{{{AGENT},endpoint="gpu-1"}}': "0x500"}
         | {f'penstock_agent_endpoint_draining{{{AGENT},endpoint="gpu-1"}}': "0x500"}
@@ -330,6 +337,7 @@ WELL = {
     f"penstock_agent_ledger_oldest_segment_age_seconds{{{AGENT}}}": "30x80",
     f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1 0x80",
     f'penstock_agent_endpoint_slowdown_ratio{{{AGENT},endpoint="gpu-1"}}': "1.1x80",
+    f'penstock_agent_endpoint_version_skew{{{AGENT},endpoint="gpu-1",against="engine"}}': "1x40 0x40",
     f'penstock_agent_endpoint_ready{{{AGENT},endpoint="gpu-1"}}': "0x80",
     f'penstock_agent_endpoint_draining{{{AGENT},endpoint="gpu-1"}}': "1x80",
     f'penstock_agent_slo_target_ratio{{{AGENT},measure="first_byte",model="m"}}': "0.99x80",
@@ -429,6 +437,7 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics.endpoints.set_load("gpu-1", 2, True)
     metrics.endpoints.set_speed("gpu-1", 4, Speed(0.0, 1.0, 1.0, 0.02))
     metrics.endpoints.set_slowdowns({"gpu-1": 1.1})
+    metrics.endpoints.set_skews({"gpu-1": [SkewAgainst.ENGINE]})
     metrics.endpoints.places.named["gpu-1"] = EndpointTraffic()
     metrics.connections.pools = {"endpoints": UpstreamPool(lambda: ssl.create_default_context())}
     metrics.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}

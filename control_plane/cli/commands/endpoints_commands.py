@@ -48,8 +48,17 @@ def endpoints(
         print_error("endpoints", f"{left_out} more endpoints are omitted from reports; query their agents")
 
 
+def _remarks(endpoint: EndpointStatus) -> Text:
+    """Why an endpoint is not ready, and how it differs from policy and siblings."""
+    text = Text(endpoint.reason)
+    if endpoint.skew and endpoint.skew != endpoint.reason:
+        text.append(("; " if endpoint.reason else "") + f"version skew: {endpoint.skew}", "yellow")
+    return text
+
+
 def _view(found: Sequence[EndpointStatus]) -> RenderableType:
-    words, numbers = ("region", "endpoint", "address", "models", "zone", "accelerator", "state"), ("load", "age")
+    places = ("region", "endpoint", "address", "models", "zone", "accelerator", "engine")
+    words, numbers = (*places, "state"), ("load", "age")
     table = table_of(*words, *numbers, "reason", title="Endpoints", right=numbers)
     for endpoint in found:
         cells = (
@@ -59,8 +68,9 @@ def _view(found: Sequence[EndpointStatus]) -> RenderableType:
             ", ".join(endpoint.models),
             endpoint.zone or "-",
             endpoint.accelerator or "-",
+            endpoint.engine_version or "-",
         )
         state = Text(endpoint.state.value, _COLOURS[endpoint.state])
         load = f"{endpoint.in_flight}/{endpoint.slots}"
-        table.add_row(*cells, state, load, f"{endpoint.age_s:.0f} s", endpoint.reason)
+        table.add_row(*cells, state, load, f"{endpoint.age_s:.0f} s", _remarks(endpoint))
     return table

@@ -191,7 +191,8 @@ def _of_endpoint(endpoint: ConsideredEndpoint) -> str:
     if endpoint.reason is not None:
         return f"{endpoint.reason.value}: {endpoint.detail}" if endpoint.detail else endpoint.reason.value
     parts = ["holds the conversation, its beginning or the model"] if endpoint.holds else []
-    return ", ".join([*parts, "same zone"] if endpoint.near else parts)
+    parts += ["same zone"] if endpoint.near else []
+    return ", ".join([*parts, endpoint.detail] if endpoint.detail else parts)
 
 
 def _queue(queue: QueueExplanation) -> list[RenderableType]:

@@ -20,6 +20,7 @@ export class RegionView {
     this.state = h("div");
     this.cells = h("div", { class: "heat", role: "list", "aria-label": "Endpoints" });
     this.troubled = h("div");
+    this.differing = h("div");
     this.agents = h("div");
     this.live = h("div", { class: "grid" });
     this.actions = mayAct(caller) && h("p", { class: "buttons" },
@@ -28,7 +29,7 @@ export class RegionView {
       actionButton("Drain an endpoint…", () => drainingEndpoint(name, () => this.endpoints, caller)));
     this.endpoints = [];
     this.element = h("div", {}, h("section", { class: "wide" }, h("h1", {}, name), this.state, this.actions),
-      section("Endpoints", "One square each, darker the more of its slots are busy; dashed where it is not ready.", this.cells, this.troubled),
+      section("Endpoints", "One square each, darker the more of its slots are busy; dashed where it is not ready, with ≠ where it serves another version than policy or its siblings.", this.cells, this.troubled, this.differing),
       section("Agents", "Certificates, releases and policies that differ from the control plane's are marked.", this.agents), this.live);
   }
 
@@ -69,11 +70,14 @@ export class RegionView {
     show(this.cells, found.map((endpoint) => {
       const share = endpoint.slots ? endpoint.in_flight / endpoint.slots : 0;
       const text = [`${endpoint.name}: ${endpoint.state}`, endpoint.reason, `${count(endpoint.in_flight)} of ${count(endpoint.slots)} slots`, endpoint.models.join(", "),
-        endpoint.zone, endpoint.accelerator].filter(Boolean).join(", ");
+        endpoint.zone, endpoint.accelerator, endpoint.engine_version && `engine ${endpoint.engine_version}`, endpoint.skew && `differs: ${endpoint.skew}`].filter(Boolean).join(", ");
       return h("span", { class: `cell load-${Math.min(10, Math.round(share * 10))} ${endpoint.state}`, role: "listitem", title: text, "aria-label": text },
-        endpoint.state === "ready" ? percent(share) : endpoint.state);
+        endpoint.state === "ready" ? percent(share) : endpoint.state, endpoint.skew && " ≠");
     }), !found.length && h("p", { class: "empty", role: "listitem" }, "No endpoint is reported."));
     const troubled = found.filter((endpoint) => endpoint.state !== "ready");
+    const differing = found.filter((endpoint) => endpoint.skew);
+    show(this.differing, differing.length > 0 && table("Endpoints that serve something else", ["endpoint", "engine", "difference"],
+      differing.slice(0, 50).map((endpoint) => [endpoint.name, endpoint.engine_version || "unknown", endpoint.skew])));
     show(this.troubled, troubled.length > 0 && table("Endpoints that are not ready", ["endpoint", "state", "reason", "load", "age"], troubled.slice(0, 50).map((endpoint) => [
       endpoint.name, h("span", { class: `badge ${endpoint.state}` }, endpoint.state), endpoint.reason, `${count(endpoint.in_flight)} of ${count(endpoint.slots)} slots`, `${duration(endpoint.age_s)} ago`])));
   }

@@ -16,6 +16,7 @@ from penstock.policy.fields import (
     ModelRef,
     NonEmpty,
     PolicyStruct,
+    Revision,
     TierRef,
     bounds,
 )
@@ -165,6 +166,20 @@ class Model(PolicyStruct, frozen=True):
     only_tiers: NonEmpty[tuple[TierRef, ...]] | UnsetType = UNSET
     """Tiers whose tenants alone may use the model: a pool of their own, with its own endpoints, plan and queue. To all
     others the model does not exist. Without the field, every tenant may use it."""
+
+    expected_revision: Revision | UnsetType = UNSET
+    """Pattern of what engines must report as root, revision or digest of the model; `*` stands for any characters:
+    `root` of vLLM's and SGLang's `/v1/models`, `model_id@model_sha` of TGI, the digest of Ollama. Endpoints that report
+    something else are marked and raise an alert; those that report nothing are not. Absent: endpoints are compared with
+    each other."""
+    refuse_skewed: bool | UnsetType = UNSET
+    """Whether endpoints that report another revision than `expected_revision` receive no requests for the model.
+    Absent: no."""
+
+    def conflict(self) -> Conflict | None:
+        if self.refuse_skewed is not True or self.expected_revision is not UNSET:
+            return None
+        return Conflict("refuse_skewed without expected_revision", "add expected_revision, or remove refuse_skewed")
 
     @property
     def default_max_wait_s(self) -> float:

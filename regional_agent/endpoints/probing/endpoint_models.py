@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.health.engine_kinds import ModelDiscovery
+from penstock.health.engine_facts import EngineFacts, combined, listed_model, read_facts
+from penstock.health.engine_kinds import FactsPage, ModelDiscovery
 from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
@@ -43,12 +44,18 @@ class LoadedModels(NamedTuple):
     """The endpoint's models, by their names in the policy; None if the engine does not report them."""
     adapters: frozenset[str] = frozenset()
     """Names of the adapters of these models."""
+    facts: EngineFacts = EngineFacts()
+    """What the list states about these models."""
 
 
 class _Listed(msgspec.Struct):
     id: str
     parent: Any = None
     """Name of the base model in the engine, if this is an adapter."""
+    root: Any = None
+    """Path or revision of the weights."""
+    max_model_len: Any = None
+    """Maximum tokens of prompt and answer together."""
 
 
 class _List(msgspec.Struct):
@@ -88,15 +95,39 @@ async def _listed(spec: EndpointSpec, rewrite: RequestRewrite, connections: Upst
         listed = _lists.decode(body).data[:MAX_LISTED]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return LoadedModels(None)
-    ids, names = {model.id for model in listed}, {rewrite.engine_name(model) for model in spec.models}
+    entries, names = {model.id: model for model in listed}, {rewrite.engine_name(model) for model in spec.models}
+    loaded = [model for model in spec.models if rewrite.engine_name(model) in entries]
+    about = [(model, entries[rewrite.engine_name(model)]) for model in loaded]
     return LoadedModels(
-        frozenset(model for model in spec.models if rewrite.engine_name(model) in ids),
+        frozenset(loaded),
         frozenset(
             model.id
             for model in listed
             if isinstance(model.parent, str) and model.parent in names and model.id not in names
         ),
+        combined(tuple(listed_model(model, entry.root, entry.max_model_len) for model, entry in about)),
     )
+
+
+async def fetch_facts(
+    spec: EndpointSpec, rewrite: RequestRewrite, pages: tuple[FactsPage, ...], connections: UpstreamPool
+) -> EngineFacts:
+    """Read what an engine reports about itself on these pages. A page that cannot be read states nothing.
+
+    Raises:
+        CredentialRejected: the engine rejected the configured credential.
+        UpstreamError: the engine did not respond.
+    """
+    names = {model: rewrite.engine_name(model) for model in spec.models}
+    parts = []
+    for page in pages:
+        try:
+            status, body = await _get(spec, rewrite, page.value, connections)
+        except TooLarge:
+            continue
+        if status == 200:
+            parts.append(read_facts(page, body, names))
+    return combined(tuple(parts))
 
 
 async def _each(spec: EndpointSpec, rewrite: RequestRewrite, connections: UpstreamPool) -> frozenset[str]:

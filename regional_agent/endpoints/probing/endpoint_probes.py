@@ -15,6 +15,7 @@ from regional_agent.endpoints.probing.endpoint_models import (
     UNAUTHORIZED,
     CredentialRejected,
     NotReady,
+    fetch_facts,
     fetch_loaded_models,
 )
 from regional_agent.routing.engine_request import NO_REWRITE
@@ -90,7 +91,9 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
         outcome = answer_outcome(check, answer.status, answer.body, has_retry_after=has_retry_after)
         if outcome is ProbeOutcome.GOOD and endpoint.models_due():
             listed = await fetch_loaded_models(spec, rewrite, engine.models, connections)
-            endpoint.set_loaded_models(listed.models, listed.adapters)
+            if engine.facts and endpoint.reported.are_pages_due(endpoint.now(), ready=endpoint.health.ready):
+                endpoint.reported.set_pages(await fetch_facts(spec, rewrite, engine.facts, connections))
+            endpoint.set_loaded_models(listed.models, listed.adapters, listed.facts)
     except CredentialRejected as error:
         endpoint.reject_credential(str(error))
         return ProbeOutcome.UNREADY, "it rejects the credential"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -10,6 +10,7 @@ from penstock.cost.work import Speed
 from penstock.health.engine_signals import LOAD_SIGNALS, Signal
 from penstock.health.outlier_ejection import FAILURES, AttemptOutcome
 from penstock.health.progress import StallReason
+from penstock.health.version_skew import SkewAgainst
 from penstock.pools.slowdown import decode_time
 from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES, EndpointPlaces
 from regional_agent.telemetry.by_endpoint.endpoint_traffic_metrics import register_traffic
@@ -87,6 +88,13 @@ class EndpointMetrics:
             " 1.25 is 25 % slower.",
             ("endpoint",),
         )
+        self._skew = _gauge(
+            registry,
+            "endpoint_version_skew",
+            "1 while the endpoint serves another revision than policy expects or than its siblings serve, or runs"
+            " another version of the engine than they.",
+            ("endpoint", "against"),
+        )
         self._engine_signal = _gauge(
             registry,
             "engine_signal",
@@ -138,6 +146,13 @@ class EndpointMetrics:
         self._slowdown.clear()
         for endpoint, ratio in ratios.items():
             self._slowdown.labels(endpoint).set(ratio)
+
+    def set_skews(self, skews: Mapping[str, Iterable[SkewAgainst]]) -> None:
+        """Set what every endpoint differs from; endpoints not in `skews` have no series."""
+        self._skew.clear()
+        for endpoint, against in skews.items():
+            for each in against:
+                self._skew.labels(endpoint, each.value).set(1)
 
     def set_ejection(self, endpoint: str, weight: float, *, ejected: bool, suspect: bool) -> None:
         """Set the warm-up weight (0-1) of an endpoint, and whether the endpoint is ejected and suspect."""

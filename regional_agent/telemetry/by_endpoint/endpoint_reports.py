@@ -7,7 +7,7 @@ from math import ceil
 
 import msgspec
 
-from penstock.fleet.endpoint_report import MAX_ENDPOINTS, MAX_TEXT, EndpointCondition, EndpointReport
+from penstock.fleet.endpoint_report import MAX_ENDPOINTS, MAX_MODELS, MAX_TEXT, EndpointCondition, EndpointReport
 from penstock.health.endpoint_health import EndpointState
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
@@ -69,6 +69,9 @@ def endpoint_report(endpoint: Endpoint) -> EndpointReport:
         slots=view.slots,
         in_flight=view.in_flight,
         reason=_reason(endpoint, condition)[:MAX_TEXT],
+        engine_version=endpoint.reported.facts.version,
+        served=endpoint.reported.facts.served[:MAX_MODELS],
+        skew="; ".join(filter(None, (endpoint.reported.skew, *endpoint.reported.facts.problems)))[:MAX_TEXT],
     )
 
 
@@ -107,7 +110,7 @@ def _reason(endpoint: Endpoint, condition: EndpointCondition) -> str:
         case EndpointCondition.NEW:
             return endpoint.problem or endpoint.probe_failure or "no good health probe since its start or failure"
         case EndpointCondition.UNLOADED:
-            return "none of its models is loaded"
+            return endpoint.reported.skew if endpoint.reported.refused else "none of its models is loaded"
         case EndpointCondition.DRAINING:
             return endpoint.drained_because or "is removed after its running requests"
         case _:

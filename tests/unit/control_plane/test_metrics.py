@@ -29,6 +29,7 @@ from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
+from penstock.health.version_skew import SkewAgainst
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.models import Cost, CostUnit, Model
 from penstock.policy.kinds.tenants import Tenant
@@ -81,6 +82,7 @@ AGENT_CONTRACT = {
     "event_loop_delay_seconds": ("histogram", set()),
     "endpoint_suspect": ("gauge", {"endpoint"}),
     "endpoint_suspicions": ("counter", {"reason"}),
+    "endpoint_version_skew": ("gauge", {"endpoint", "against"}),
     "endpoint_draining": ("gauge", {"endpoint"}),
     "endpoint_slots": ("gauge", {"endpoint"}),
     "endpoint_work_time_ratio": ("gauge", {"endpoint", "work"}),
@@ -214,6 +216,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.endpoints.set_ejection("gpu-1", 0.5, ejected=False, suspect=False)
     agent.endpoints.set_speed("gpu-1", 4, Speed(0.0, 1.0, 1.0, 0.02))
     agent.endpoints.set_slowdowns({"gpu-1": 1.1})
+    agent.endpoints.set_skews({"gpu-1": [SkewAgainst.POLICY]})
     agent.endpoints.places.named["gpu-1"] = EndpointTraffic()
     agent.connections.pools = {"endpoints": UpstreamPool()}
     agent.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}

@@ -55,7 +55,7 @@ class Here:
             "- {name: gpu-1, url: 'http://127.0.0.1:2', models: [cold, untold], slots: 4}\n"
         )
         self.endpoints = EndpointSet(EndpointSettings(file), UpstreamPool(), Random(1))
-        self.endpoints.use_priors(POLICY)
+        self.endpoints.use_policy(POLICY)
         self.gpu = self.endpoints.pool("m").endpoints[0]
         self.gpu.probed(ProbeOutcome.GOOD)
         queue = QueueDispatcher(self.endpoints, SharedLoad(self.endpoints), self.clock)

@@ -43,5 +43,6 @@ def test_reasons_without_a_status_reject_only_a_region_or_an_endpoint() -> None:
         Reason.ENDPOINT_EJECTED,
         Reason.ENDPOINT_SUSPECT,
         Reason.ENDPOINT_DRAINING,
+        Reason.ENDPOINT_SKEWED,
         Reason.ENDPOINT_FULL,
     }

@@ -1,0 +1,60 @@
+"""Compares what the endpoints of each pool report that they serve, and refuses those that policy does not accept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import UNSET
+
+from penstock.health.version_skew import Serving, Skew, SkewAgainst, skews
+from penstock.policy.kinds.models import Model
+from penstock.policy.policy import Policy
+from regional_agent.endpoints.endpoint import Endpoint
+
+_NONE: Final[Mapping[str, Skew]] = {}
+
+
+class EndpointVersions:
+    """The models of the policy, by which the endpoints' revisions are judged."""
+
+    def __init__(self) -> None:
+        self._models: Mapping[str, Model] = {}
+
+    def use_policy(self, policy: Policy) -> None:
+        """Judge by the models of `policy` from now on."""
+        self._models = policy.models
+
+    def judge(self, endpoints: Iterable[Endpoint]) -> None:
+        """Record at every endpoint how it differs, and which of its models policy refuses there."""
+        pools: dict[str, list[Endpoint]] = {}
+        existing = list(endpoints)
+        for endpoint in existing:
+            for model in endpoint.loaded_models:
+                pools.setdefault(model, []).append(endpoint)
+        found: dict[str, dict[str, Skew]] = {}
+        for model, members in pools.items():
+            for name, skew in self._skews_of(model, members).items():
+                found.setdefault(name, {})[model] = skew
+        for endpoint in existing:
+            differing = found.get(endpoint.name, _NONE)
+            refused = frozenset(model for model, skew in differing.items() if self._is_refused(model, skew))
+            endpoint.reported.set_skews(endpoint.name, differing, refused)
+            endpoint.update_detail()
+
+    def _skews_of(self, model: str, members: list[Endpoint]) -> dict[str, Skew]:
+        policy = self._models.get(model)
+        expected = None if policy is None or policy.expected_revision is UNSET else policy.expected_revision
+        pool = [
+            Serving(
+                endpoint.name,
+                endpoint.kind.value,
+                endpoint.reported.facts.version,
+                next((served.revision for served in endpoint.reported.facts.served if served.model == model), ""),
+            )
+            for endpoint in members
+        ]
+        return skews(pool, expected)
+
+    def _is_refused(self, model: str, skew: Skew) -> bool:
+        return skew.against is SkewAgainst.POLICY and self._models[model].refuse_skewed is True

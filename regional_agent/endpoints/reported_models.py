@@ -1,0 +1,96 @@
+"""What the engine of one endpoint reports about itself and its models, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Final
+
+import structlog
+
+from penstock.health.engine_facts import EngineFacts, combined
+from penstock.health.version_skew import Skew
+
+MODELS_INTERVAL_S: Final = 5.0
+"""Interval (s) between two queries of a ready engine's loaded models."""
+
+MIN_MODELS_INTERVAL_S: Final = 0.5
+"""Minimum interval (s) between two such queries when requests fail with 404."""
+
+FACTS_INTERVAL_S: Final = 30.0
+"""Interval (s) between two reads of the pages on which a ready engine reports about itself."""
+
+NO_FACTS: Final = EngineFacts()
+
+log = structlog.get_logger()
+
+
+class ReportedModels:
+    """The models of one endpoint as its engine reports them."""
+
+    __slots__ = ("_on_pages", "_pages_at", "adapters", "facts", "listed_at", "loaded", "refused", "skews")
+
+    def __init__(self) -> None:
+        self.loaded: frozenset[str] | None = None
+        """The loaded models; None if the engine does not report them."""
+        self.adapters: frozenset[str] = frozenset()
+        """Names of the loaded adapters."""
+        self.facts = NO_FACTS
+        """Versions, revisions and context lengths."""
+        self.skews: Mapping[str, Skew] = {}
+        """How the endpoint differs from policy or siblings, by model; only models for which it does."""
+        self.refused: frozenset[str] = frozenset()
+        """Models that policy does not let the endpoint serve, because it serves another revision."""
+        self.listed_at = -inf
+        """Time (s) of the last list of models; -inf queries it with the next probe."""
+        self._on_pages = NO_FACTS
+        self._pages_at = -inf
+
+    def loaded_of(self, configured: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the configured models that are loaded."""
+        loaded = self.loaded
+        return configured if loaded is None else tuple(model for model in configured if model in loaded)
+
+    def accepted_of(self, configured: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the configured models that are loaded and that policy lets the endpoint serve."""
+        loaded, refused = self.loaded_of(configured), self.refused
+        return tuple(model for model in loaded if model not in refused) if refused else loaded
+
+    def are_due(self, now: float) -> bool:
+        """Whether to query the models of a ready engine at `now` (s)."""
+        return now - self.listed_at >= MODELS_INTERVAL_S
+
+    def are_due_after_failure(self, now: float) -> bool:
+        """Whether to query the models at `now` (s) because a request failed with 404."""
+        return now - self.listed_at >= MIN_MODELS_INTERVAL_S
+
+    def are_pages_due(self, now: float, *, ready: bool) -> bool:
+        """Whether to read the engine's pages at `now` (s): with each probe of an engine that is not ready, else after
+        FACTS_INTERVAL_S; once true, false until then."""
+        if ready and now - self._pages_at < FACTS_INTERVAL_S:
+            return False
+        self._pages_at = now
+        return True
+
+    def set_pages(self, facts: EngineFacts) -> None:
+        """Apply what the engine's own pages report; `set_listed` puts it in force."""
+        self._on_pages = facts
+
+    def set_listed(
+        self, loaded: frozenset[str] | None, adapters: frozenset[str], facts: EngineFacts, now: float
+    ) -> bool:
+        """Apply a list of models, read at `now` (s). Returns whether any fact has changed."""
+        self.loaded, self.adapters, self.listed_at = loaded, adapters, now
+        before, self.facts = self.facts, combined((facts, self._on_pages))
+        return self.facts != before
+
+    def set_skews(self, endpoint: str, skews: Mapping[str, Skew], refused: frozenset[str]) -> None:
+        """Apply how the endpoint of this name differs, and the models that it may not serve."""
+        if refused != self.refused:
+            log.warning("models refused for their revision", endpoint=endpoint, models=sorted(refused))
+        self.skews, self.refused = skews, refused
+
+    @property
+    def skew(self) -> str:
+        """How the endpoint differs, for operators; empty if it does not."""
+        return "; ".join(f"{model}: {self.skews[model].detail}" for model in sorted(self.skews))

@@ -1,0 +1,111 @@
+"""Facts that engines report: read from each engine's own pages, bounded, and never an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.health.engine_facts import (
+    MAX_CONTEXT_TOKENS,
+    MAX_FACT_CHARS,
+    EngineFacts,
+    ServedModel,
+    combined,
+    listed_model,
+    read_facts,
+)
+from penstock.health.engine_kinds import FactsPage
+
+NAMES = {"chat": "llama3"}
+
+
+def read(page: FactsPage, content: Any) -> EngineFacts:
+    return read_facts(page, msgspec.json.encode(content), NAMES)
+
+
+@pytest.mark.parametrize(
+    ("page", "content", "facts"),
+    [
+        (FactsPage.VERSION, {"version": "0.9.1"}, EngineFacts("0.9.1")),
+        (FactsPage.OLLAMA_VERSION, {"version": "0.6.2"}, EngineFacts("0.6.2")),
+        (
+            FactsPage.SGLANG_MODEL,
+            {"model_path": "/models/llama", "is_generation": True, "weight_version": "v7"},
+            EngineFacts("", (ServedModel("chat", "/models/llama@v7"),)),
+        ),
+        (
+            FactsPage.SGLANG_MODEL,
+            {"model_path": "/models/llama", "weight_version": "default"},
+            EngineFacts("", (ServedModel("chat", "/models/llama"),)),
+        ),
+        (
+            FactsPage.TGI_INFO,
+            {"model_id": "org/llama", "model_sha": "0f3c", "version": "3.2", "max_total_tokens": 8192},
+            EngineFacts("3.2", (ServedModel("chat", "org/llama@0f3c", 8192),)),
+        ),
+        (
+            FactsPage.OLLAMA_TAGS,
+            {"models": [{"name": "other:latest", "digest": "1"}, {"name": "llama3:latest", "digest": "365c"}]},
+            EngineFacts("", (ServedModel("chat", "365c"),)),
+        ),
+    ],
+)
+def test_each_engines_page_is_read(page: FactsPage, content: Any, facts: EngineFacts) -> None:
+    assert read(page, content) == facts
+
+
+def test_what_is_invalid_is_a_problem_and_no_fact() -> None:
+    assert read(FactsPage.VERSION, {"version": 9}).problems == ("version on /version is not a text",)
+    tgi = read(FactsPage.TGI_INFO, {"model_id": "m", "max_total_tokens": -5})
+    assert tgi.served == (ServedModel("chat", "m", 0),)
+    assert tgi.problems == (f"max_total_tokens is not a number from 1 to {MAX_CONTEXT_TOKENS}",)
+    for impossible in (0, -1, True, 1.5, "8192", MAX_CONTEXT_TOKENS + 1):
+        facts = listed_model("chat", "/models/llama", impossible)
+        assert facts.served == (ServedModel("chat", "/models/llama", 0),)
+        assert len(facts.problems) == 1, impossible
+    assert read_facts(FactsPage.TGI_INFO, b"<html>", NAMES).problems == ("/info is not JSON",)
+    assert read(FactsPage.TGI_INFO, []).problems == ("/info is not an object",)
+
+
+def test_texts_are_cut_and_printable() -> None:
+    facts = read(FactsPage.VERSION, {"version": "1\x1b[31m\n" + "x" * 10_000})
+    assert len(facts.version) == MAX_FACT_CHARS
+    assert facts.version.startswith("1?[31m?x")
+
+
+def test_of_two_answers_the_first_fact_counts() -> None:
+    listed = listed_model("chat", "/models/a", 4096)
+    page = EngineFacts("1.0", (ServedModel("chat", "b@1", 8192), ServedModel("code", "c", 1)), ("x",))
+    assert combined((listed, page)) == EngineFacts(
+        "1.0", (ServedModel("chat", "/models/a", 4096), ServedModel("code", "c", 1)), ("x",)
+    )
+    assert combined((listed_model("chat", None, None), page)).served[0] == ServedModel("chat", "b@1", 8192)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["version", "models", "name", "digest", "model_id", "model_sha", "max_total_tokens", "x"])
+            | st.text(max_size=3),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(page=st.sampled_from(FactsPage), content=json_values | st.binary())
+def test_whatever_an_engine_answers_the_facts_are_bounded(page: FactsPage, content: Any) -> None:
+    body = content if isinstance(content, bytes) else msgspec.json.encode(content)
+    facts = read_facts(page, body, NAMES)
+    texts = (facts.version, *(served.revision for served in facts.served))
+    assert all(len(text) <= MAX_FACT_CHARS and text.isprintable() for text in texts)
+    assert all(0 <= served.context_tokens <= MAX_CONTEXT_TOKENS for served in facts.served)
+    assert {served.model for served in facts.served} <= NAMES.keys()

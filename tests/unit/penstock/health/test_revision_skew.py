@@ -1,0 +1,33 @@
+"""Endpoints that differ from policy or from most of their siblings are found; what is unknown does not differ."""
+
+from __future__ import annotations
+
+from penstock.health.version_skew import Serving, SkewAgainst, skews
+
+
+def of(name: str, revision: str = "", version: str = "", kind: str = "vllm") -> Serving:
+    return Serving(name, kind, version, revision)
+
+
+def against(*pool: Serving, expected: str | None = None) -> dict[str, SkewAgainst]:
+    return {name: skew.against for name, skew in skews(pool, expected).items()}
+
+
+def test_policy_decides_where_it_expects_a_revision() -> None:
+    pool = (of("a", "/m/llama-v2"), of("b", "/m/llama-v1"), of("c", "/m/llama-v1"), of("d"))
+    assert against(*pool, expected="/m/llama-v2") == {"b": SkewAgainst.POLICY, "c": SkewAgainst.POLICY}
+    assert against(*pool, expected="/m/llama-*") == {}
+    detail = skews(pool, "/m/llama-v2")["b"].detail
+    assert detail == "serves /m/llama-v1, and policy expects /m/llama-v2"
+
+
+def test_without_an_expectation_the_majority_decides_and_without_one_all_differ() -> None:
+    assert against(of("a", "1"), of("b", "1"), of("c", "2"), of("d")) == {"c": SkewAgainst.SIBLINGS}
+    assert against(of("a", "1"), of("b", "2")) == dict.fromkeys("ab", SkewAgainst.SIBLINGS)
+    assert against(of("a", "1"), of("b")) == {}
+
+
+def test_engine_versions_are_compared_within_a_kind_of_engine() -> None:
+    pool = (of("a", "1", "0.9"), of("b", "1", "0.9"), of("c", "1", "0.8"), of("d", "1", "2.0", "sglang"))
+    assert against(*pool) == {"c": SkewAgainst.ENGINE}
+    assert against(*pool, expected="2") == dict.fromkeys("abcd", SkewAgainst.POLICY), "the gravest counts"
