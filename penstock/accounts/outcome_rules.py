@@ -104,7 +104,14 @@ _REVOCATIONS: Final = frozenset(
 """Reasons for which a change of policy or of a tenant ends a request."""
 
 _CLIENT_ERRORS: Final = frozenset(
-    {Reason.BAD_REQUEST, Reason.NOT_FOUND, Reason.BODY_TOO_LARGE, Reason.REQUEST_TIMEOUT, Reason.NOT_OFFERED}
+    {
+        Reason.BAD_REQUEST,
+        Reason.CONTEXT_LENGTH_EXCEEDED,
+        Reason.NOT_FOUND,
+        Reason.BODY_TOO_LARGE,
+        Reason.REQUEST_TIMEOUT,
+        Reason.NOT_OFFERED,
+    }
 )
 
 _OUTCOMES: Final[dict[Reason, Outcome]] = {

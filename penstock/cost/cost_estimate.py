@@ -97,6 +97,12 @@ class CostEstimator:
         tokens = (body_bytes - OVERHEAD_BYTES) * (ratio.value if ratio is not None else 1.0 / BYTES_PER_TOKEN)
         return tokens if 1.0 <= tokens <= MAX_TOKENS else min(MAX_TOKENS, max(1.0, tokens))
 
+    def tokens_in(self, model: str, ask: CostInputs) -> float:
+        """Expected tokens of the prompt of a request, its media included."""
+        if ask.media is not None:
+            return self._tokens_with_media(model, ask.body_bytes, ask.media)
+        return self.prompt_tokens(model, ask.body_bytes)
+
     def answer_tokens(self, tenant: str, model: str, max_tokens: int | None) -> float:
         """Expected number of tokens of an answer of the model to this tenant."""
         if max_tokens is None:
@@ -120,10 +126,7 @@ class CostEstimator:
             answer_s = 0.0
             if ask.answers:
                 answer_s = cost.output_unit_s * ask.count * self.answer_tokens(tenant, model, ask.max_tokens)
-            tokens = self.prompt_tokens(model, ask.body_bytes)
-            if ask.media is not None:
-                tokens = self._tokens_with_media(model, ask.body_bytes, ask.media)
-            return Work(cost.input_unit_s * tokens, answer_s)
+            return Work(cost.input_unit_s * self.tokens_in(model, ask), answer_s)
         return Work(0.0, cost.output_unit_s * _units(cost.unit, ask))
 
     def _note_linked_images(self, model: str) -> None:

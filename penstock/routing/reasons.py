@@ -52,6 +52,7 @@ class Reason(StrEnum):
     ALREADY_TRIED = "already_tried"
     UNREACHABLE = "unreachable"
     NONE_READY = "none_ready"
+    CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     # endpoint selection
     ENDPOINT_NOT_READY = "endpoint_not_ready"
     ENDPOINT_EJECTED = "endpoint_ejected"

@@ -36,6 +36,8 @@ class RegionView(msgspec.Struct, frozen=True):
     expected_wait_s: float = 0.0
     credits: int = 0
     """Spill credits that the region granted to this origin."""
+    context_tokens: int = 0
+    """Largest context length (tokens) of the region's endpoints for the model; 0 if unknown."""
 
 
 class RegionChoice(msgspec.Struct, frozen=True):

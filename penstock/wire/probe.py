@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.health.engine_facts import MAX_CONTEXT_TOKENS
 from penstock.routing.spill_credits import MAX_WANTED
 from penstock.wire.identity import ProcessRole, SpiffeId
 from penstock.wire.route_context import CLOCK_SKEW_S
@@ -51,6 +52,8 @@ class ModelReadiness(msgspec.Struct, frozen=True):
     """Time until a slot is free for one more request, in seconds."""
     credits: int = 0
     """Requests that the requesting agent may send beyond the plan until the credits expire."""
+    context_tokens: int = 0
+    """Largest context length (tokens) of the region's endpoints for the model; 0 if unknown."""
 
 
 class ProbeResponse(msgspec.Struct, frozen=True):
@@ -128,6 +131,8 @@ def open_response(body: bytes, question: ProbeRequest, session: Session) -> Prob
 
 def _is_possible(answer: ProbeResponse) -> bool:
     return 0.0 <= answer.credit_ttl_s <= MAX_CREDIT_TTL_S and all(
-        0.0 <= readiness.expected_wait_s <= MAX_EXPECTED_WAIT_S and 0 <= readiness.credits <= MAX_WANTED
+        0.0 <= readiness.expected_wait_s <= MAX_EXPECTED_WAIT_S
+        and 0 <= readiness.credits <= MAX_WANTED
+        and 0 <= readiness.context_tokens <= MAX_CONTEXT_TOKENS
         for readiness in answer.models.values()
     )

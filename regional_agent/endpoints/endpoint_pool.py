@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.health.engine_kinds import ENGINES
 from penstock.health.outlier_ejection import EjectionRules, panicking
+from penstock.pools.context_lengths import ContextLengths
 from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, PoolAccount, PoolTotals
 from regional_agent.endpoints.endpoint import Endpoint
 
@@ -11,7 +12,7 @@ from regional_agent.endpoints.endpoint import Endpoint
 class EndpointPool(PoolAccount[Endpoint]):
     """The endpoints of the region that serve one model, with their health and their zones."""
 
-    __slots__ = ("_zone", "missing", "renaming")
+    __slots__ = ("_zone", "contexts", "missing", "renaming")
 
     def __init__(self, prior_s: float = DEFAULT_SERVICE_S, rules: EjectionRules | None = None, zone: str = "") -> None:
         """Create an empty pool.
@@ -23,17 +24,31 @@ class EndpointPool(PoolAccount[Endpoint]):
         """
         super().__init__(prior_s, rules)
         self._zone = zone
+        self.contexts: ContextLengths | None = None
+        """The context lengths that engines report; None if none does."""
         self.missing = 0
         """Number of endpoints that are configured for the model and have not loaded the model."""
         self.renaming: frozenset[str] = frozenset()
         """Names of the endpoints whose engine has another name for the model."""
 
-    def fill(self, endpoints: list[Endpoint], missing: int = 0, renaming: frozenset[str] = frozenset()) -> None:
+    @property
+    def largest_context(self) -> int:
+        """The largest context length (tokens) of its endpoints; 0 if it is unknown."""
+        return 0 if self.contexts is None else self.contexts.largest
+
+    def fill(
+        self,
+        endpoints: list[Endpoint],
+        missing: int = 0,
+        renaming: frozenset[str] = frozenset(),
+        model: str = "",
+    ) -> None:
         """Replace the members of the pool.
 
         Args:
             missing: number of endpoints that are configured for the model and have not loaded the model.
             renaming: names of the endpoints whose engine has another name for the model.
+            model: name of the model.
         """
         near = frozenset(
             index for index, endpoint in enumerate(endpoints) if self._zone and endpoint.spec.zone == self._zone
@@ -41,6 +56,8 @@ class EndpointPool(PoolAccount[Endpoint]):
         self.set_endpoints(endpoints, near if len(near) < len(endpoints) else frozenset())
         self.missing = missing
         self.renaming = renaming
+        lengths = [(endpoint.name, endpoint.reported.context_tokens(model)) for endpoint in endpoints]
+        self.contexts = ContextLengths(lengths) if any(tokens for _, tokens in lengths) else None
         self.shares_endpoints = any(len(endpoint.models) > 1 for endpoint in endpoints)
         self.update_readiness()
         self.update_speeds()

@@ -351,7 +351,7 @@ class EndpointSet:
         for model, pool in pools.items():
             loaded = members.get(model, [])
             renaming = frozenset(endpoint.name for endpoint in loaded if endpoint.spec.renames(model))
-            pool.fill(loaded, configured[model] - len(loaded), renaming)
+            pool.fill(loaded, configured[model] - len(loaded), renaming, model)
         for endpoint in self._by_name.values():
             endpoint.update_readiness()
         self.groups.recount()

@@ -56,6 +56,10 @@ class ReportedModels:
         loaded, refused = self.loaded_of(configured), self.refused
         return tuple(model for model in loaded if model not in refused) if refused else loaded
 
+    def context_tokens(self, model: str) -> int:
+        """Return the context length of a model (tokens); 0 if the engine reports none."""
+        return next((served.context_tokens for served in self.facts.served if served.model == model), 0)
+
     def are_due(self, now: float) -> bool:
         """Whether to query the models of a ready engine at `now` (s)."""
         return now - self.listed_at >= MODELS_INTERVAL_S

@@ -62,6 +62,8 @@ class PeerRegion:
         """Cached views by model, with their expiry times (s)."""
         self._last_ready: frozenset[str] = frozenset()
         """The models that were ready by the newest answer of any agent."""
+        self._contexts: dict[str, int] = {}
+        """Largest context length (tokens) by model, as last reported; 0 if unknown. Kept while the region is away."""
 
     @property
     def rtt_s(self) -> float | None:
@@ -182,16 +184,20 @@ class PeerRegion:
 
     def _view(self, model: str, now: float, failover: Failover) -> tuple[RegionView, float]:
         waits, credits, until = [], 0, inf
+        contexts: list[int] = []
         for agent in self.agents.values():
             readiness = agent.answer.models.get(model) if agent.answer is not None else None
             if readiness is None:
                 continue
             if readiness.ready:
                 waits.append(readiness.expected_wait_s)
+                contexts.append(readiness.context_tokens)
             available = agent.held_credits.available(self.name, model, now)
             if available > 0:
                 credits += available
                 until = min(until, agent.held_credits.credits[self.name, model].expires_at)
+        if contexts:
+            self._contexts[model] = 0 if 0 in contexts else max(contexts)
         if self.health.state is RegionState.RECOVERING:
             until = min(until, now + RAMP_STEP_S)
         view = RegionView(
@@ -200,6 +206,7 @@ class PeerRegion:
             weight=self.health.weight(now, failover),
             expected_wait_s=min(waits, default=0.0),
             credits=credits,
+            context_tokens=self._contexts.get(model, 0),
         )
         return view, until
 

@@ -91,4 +91,5 @@ class ProbeResponder:
             return ModelReadiness(ready=False, expected_wait_s=0.0)
         wait_s = min(MAX_EXPECTED_WAIT_S, self._queue.wait_s(model))
         credits = self._credits.grant(model, request, policy, self._config.plan)
-        return ModelReadiness(self._endpoints.pool(model).ready > 0, wait_s, credits)
+        pool = self._endpoints.pool(model)
+        return ModelReadiness(pool.ready > 0, wait_s, credits, pool.largest_context)

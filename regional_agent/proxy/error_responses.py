@@ -47,6 +47,7 @@ STATUS: dict[Reason, int] = {
     Reason.DEADLINE_PASSED: 504,
     Reason.ENGINE_FAILED: 502,
     Reason.BAD_REQUEST: 400,
+    Reason.CONTEXT_LENGTH_EXCEEDED: 400,
     Reason.NOT_FOUND: 404,
     Reason.METHOD_NOT_ALLOWED: 405,
     Reason.UPGRADE_REQUIRED: 426,
@@ -85,6 +86,7 @@ RETRIES: dict[Reason, bool | None] = {
     Reason.DEADLINE_PASSED: None,
     Reason.ENGINE_FAILED: None,
     Reason.BAD_REQUEST: False,
+    Reason.CONTEXT_LENGTH_EXCEEDED: False,
     Reason.NOT_FOUND: False,
     Reason.METHOD_NOT_ALLOWED: False,
     Reason.UPGRADE_REQUIRED: False,
@@ -114,6 +116,7 @@ _SHOULD_RETRY: Final = {True: b"x-should-retry: true\r\n", False: b"x-should-ret
 
 MEANING: dict[Reason, str] = {
     Reason.BAD_REQUEST: "Malformed: invalid HTTP or JSON, a field of the wrong type, or no model.",
+    Reason.CONTEXT_LENGTH_EXCEEDED: "Prompt and answer together are longer than any endpoint of the model accepts.",
     Reason.INVALID_API_KEY: "The API key is missing or invalid. Send `Authorization: Bearer <key>`.",
     Reason.TOO_MANY_FAILURES: "Too many invalid keys or tokens came from this address. Check the key.",
     Reason.TENANT_SUSPENDED: "The tenant of the API key is suspended.",

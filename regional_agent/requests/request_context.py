@@ -35,6 +35,7 @@ class RequestContext:
         "broken",
         "busy_endpoints",
         "client_object",
+        "context_class",
         "continuations",
         "deadline_at",
         "estimate",
@@ -119,6 +120,8 @@ class RequestContext:
         """Number of engines that failed, or became suspect, after they received the request."""
         self.continuations = 0
         """Number of times that another target had to continue the response."""
+        self.context_class = 0
+        """In a pool of several context lengths, the smallest one (tokens) that the request fits into; else 0."""
         self.extends_text = False
         """Whether the request continues an answer, which not every kind of engine can do."""
         self.priority = 0

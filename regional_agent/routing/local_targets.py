@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.health.region_health import RegionState
-from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.models import CostUnit, Model
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
+from penstock.pools.context_lengths import NO_ENDPOINTS, ContextLengths, NeededTokens, needed_tokens
 from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.object_placement import ObjectRequest, why_not_at_endpoint
 from penstock.routing.reasons import ConsideredEndpoint, Reason
@@ -21,7 +22,9 @@ from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.telemetry.label_values import RequestKind
 
 _NOT_FOUND: Final = Reason.NOT_FOUND
-"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+_TOO_LONG: Final = Reason.CONTEXT_LENGTH_EXCEEDED
+_TOKEN: Final = CostUnit.TOKEN
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
 class LocalTargets:
@@ -62,7 +65,10 @@ class LocalTargets:
     def view(self, model: str) -> RegionView:
         """Return this region's view for one model, for region selection."""
         pool = self.endpoints.pool(model)
-        return RegionView(RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=self.queue.wait_s(model))
+        wait_s = self.queue.wait_s(model)
+        return RegionView(
+            RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=wait_s, context_tokens=pool.largest_context
+        )
 
     def has_free_slot(self, model: str) -> bool:
         """Whether one more request for a model would start at once in this region."""
@@ -159,6 +165,12 @@ class LocalTargets:
             return Reason.SATURATED
         pool = self.endpoints.pool(context.model)
         excluded = excluded_endpoints(pool, context)
+        contexts = pool.contexts
+        if contexts is not None and (contexts.is_mixed or contexts.may_exceed(context.estimate.ask)):
+            unfit = self._unfit(context, pool, contexts, excluded)
+            if isinstance(unfit, Reason):
+                return unfit
+            excluded |= unfit
         estimate, age_s = context.estimate, self._services.shared_load.age_s()
         leaves_one = is_long(estimate) and self.queue.is_shared(context, now)
         chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
@@ -174,6 +186,23 @@ class LocalTargets:
             self._prompt_tokens.sent(endpoint, context.request, context.estimate)
         attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, kind, self._services)
         return self._reserve(context, attempt, spared_s)
+
+    def _unfit(
+        self, context: RequestContext, pool: EndpointPool, contexts: ContextLengths, excluded: frozenset[str]
+    ) -> frozenset[str] | Reason:
+        """Return the endpoints that a request is not sent to for its length; a reason if it is too long for all."""
+        estimate = context.estimate
+        if estimate.cost.unit is not _TOKEN or not occupies_slot(context):
+            return NO_ENDPOINTS
+        needed = self.needed_tokens(context)
+        if 0 < contexts.largest < needed.surely:
+            return _TOO_LONG
+        context.context_class = contexts.smallest_fitting(needed.likely) if contexts.is_mixed else 0
+        return contexts.excluded(needed.likely, pool.views, excluded)
+
+    def needed_tokens(self, context: RequestContext) -> NeededTokens:
+        """Return the context length that a request needs."""
+        return needed_tokens(self.chooser.expectations, context.model, context.estimate.ask)
 
     def _reserve(self, context: RequestContext, attempt: LocalAttempt, spared_s: float) -> LocalAttempt:
         """Count an attempt on its endpoint and for its tenant, if it occupies a slot there.

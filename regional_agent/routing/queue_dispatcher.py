@@ -379,6 +379,8 @@ def _group(waiter: Waiter) -> str:
     location = context.object_location
     if location is not None and context.needs_object:
         return f"{name}, at {location.endpoint}"
+    if context.context_class:
+        name = f"{name}, from {context.context_class} tokens"
     return f"{name}, long prompts" if is_long(context.estimate) else name
 
 

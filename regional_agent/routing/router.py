@@ -6,7 +6,7 @@ reservation, or the refusal for the client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Final
 
@@ -44,7 +44,8 @@ MAX_BROKEN: Final = 2
 """Maximum number of engines that fail after they received a request; the request itself may be the cause."""
 
 _NOT_FOUND: Final = Reason.NOT_FOUND
-"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
+_TOO_LONG: Final = Reason.CONTEXT_LENGTH_EXCEEDED
+"""Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 
 class Router:
@@ -207,6 +208,8 @@ class Router:
         target = self.local.place_in_turn(context, RequestKind.FORWARDED, now, in_turn=in_turn)
         if not isinstance(target, Reason):
             return target
+        if target is _TOO_LONG:
+            return self._too_long(context, self.local.endpoints.pool(context.model).largest_context)
         detail = f"{self.region} has no endpoint for the request"
         if target is not Reason.SATURATED:
             return Refusal(Reason.NONE_READY, detail, retry_after_s=MIN_RETRY_S)
@@ -245,7 +248,7 @@ class Router:
             )
             decision = decide(policy, plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
-                return decision
+                return self._too_long_for_all(context, views) or decision
             where = decision.choice
             if where.region == self.region:
                 target = self.local.place_in_turn(context, where.why, now, in_turn=in_turn)
@@ -256,6 +259,38 @@ class Router:
                     self.spilled.spilled(session, where.region, now)
                 return target
             context.tried(where.region, target)
+            if target is _TOO_LONG:
+                self._exclude_shorter(context, views)
+
+    def _exclude_shorter(self, context: RequestContext, views: Mapping[str, RegionView]) -> None:
+        """Exclude the regions whose context length is too short for a request, as far as it is known."""
+        surely = self.local.needed_tokens(context).surely
+        for region in context.residency.permitted.regions:
+            if 0 < views[region].context_tokens < surely:
+                context.tried(region, _TOO_LONG)
+
+    def _too_long_for_all(self, context: RequestContext, views: Mapping[str, RegionView]) -> Refusal | None:
+        """Refuse a request that is too long for every permitted region that serves the model.
+
+        None for another request, and while a region is away whose endpoints were long enough.
+        """
+        tried = context.tried_regions
+        if _TOO_LONG not in tried.values():
+            return None
+        regions = context.residency.permitted.regions
+        surely = self.local.needed_tokens(context).surely
+        others = [views[region] for region in regions if tried.get(region) is not _TOO_LONG]
+        if any(view.ready or view.context_tokens >= surely for view in others):
+            return None
+        return self._too_long(context, max(views[region].context_tokens for region in regions))
+
+    def _too_long(self, context: RequestContext, largest: int) -> Refusal:
+        tokens = self.local.needed_tokens(context).surely
+        return Refusal(
+            _TOO_LONG,
+            f"this model's maximum context length is {largest} tokens, and the request needs more than {tokens}, its"
+            " answer included; shorten the prompt or lower max_tokens",
+        )
 
     def _planned_choice(self, context: RequestContext, now: float) -> RegionChoice | None:
         """Return the plan's region for a request without attempts; None if the plan alone does not decide."""

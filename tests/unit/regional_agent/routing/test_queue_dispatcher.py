@@ -80,6 +80,7 @@ class Here:
             queued_s=0.0,
             max_wait_s=DEFAULT_MAX_WAIT_S,
             route_context=None,
+            context_class=0,
         )
         context.residency = SimpleNamespace(permitted=SimpleNamespace(name=residency))
         context.estimate = SimpleNamespace(tenant="t", work=Work(0.1, 1.0))

@@ -1,0 +1,105 @@
+"""Prompts and the context lengths that engines report, through a real agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.policy.kinds.models import Cost, CostUnit, Model
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import ask, code
+from tests.support.planet import MODEL, plan, policy
+from tests.support.small_http import Headers, SmallHttp
+from tests.support.wait import until
+
+NO_FIELDS: Mapping[str, Any] = {}
+
+
+class LimitedEngine(SmallHttp):
+    """An engine like vLLM, with a context length."""
+
+    def __init__(self, max_model_len: int) -> None:
+        self.max_model_len = max_model_len
+        self.served = 0
+        super().__init__(self._page)
+
+    def _page(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        if target == b"/v1/models":
+            return 200, json.dumps({"data": [{"id": MODEL, "max_model_len": self.max_model_len}]}).encode()
+        if method == b"GET":
+            return 200, b""
+        self.served += 1
+        return 200, b'{"ok": 1}'
+
+
+@asynccontextmanager
+async def serving(
+    directory: Path, engines: Sequence[LimitedEngine], fleet: Mapping[str, Any] = NO_FIELDS
+) -> AsyncIterator[Agent]:
+    async with AsyncExitStack() as stack:
+        agent = await stack.enter_async_context(running_agent(directory, [], **fleet))
+        agent.config.policy = msgspec.structs.replace(  # type: ignore[misc]
+            policy(), anonymous_tenant="open", models={MODEL: Model(MODEL, cost=Cost(CostUnit.TOKEN, 0.0, 0.001))}
+        )
+        for engine in engines:
+            await stack.enter_async_context(engine)
+        common = {"models": [MODEL], "slots": 4, "engine": "vllm"}
+        specs = [{"name": f"gpu-{at}", "url": engine.url, **common} for at, engine in enumerate(engines)]
+        (directory / "endpoints.yaml").write_text(json.dumps(specs))
+        await agent.endpoints.sources.reload_file()
+        agent.endpoints.start()
+        stack.push_async_callback(agent.endpoints.stop)
+        await until(lambda: agent.endpoints.pool(MODEL).ready == len(engines))
+        await until(lambda: agent.endpoints.pool(MODEL).contexts is not None)
+        yield agent
+
+
+def chat(prompt_bytes: int, max_tokens: int) -> bytes:
+    messages = [{"role": "user", "content": "x" * prompt_bytes}]
+    return json.dumps({"model": MODEL, "max_tokens": max_tokens, "messages": messages}).encode()
+
+
+async def test_long_prompts_go_to_the_large_endpoint_and_short_ones_leave_it_free(tmp_path: Path) -> None:
+    small, large = LimitedEngine(4_096), LimitedEngine(32_768)
+    async with serving(tmp_path, [small, large]) as agent:
+        for _ in range(6):
+            assert (await ask(agent, body=chat(1_000, 100))).status == 200
+        assert (small.served, large.served) == (6, 0)
+        for body in (chat(40_000, 100), chat(1_000, 8_000)):
+            assert (await ask(agent, body=body)).status == 200
+        assert (small.served, large.served) == (6, 2)
+
+
+async def test_a_request_that_is_too_long_for_all_is_refused_at_once_in_the_format_of_its_api(tmp_path: Path) -> None:
+    engine = LimitedEngine(4_096)
+    async with serving(tmp_path, [engine]) as agent:
+        for body in (chat(100, 5_000), chat(50_000, 1)):
+            refused = await ask(agent, body=body)
+            assert (refused.status, code(refused.body)) == (400, "context_length_exceeded")
+            error = json.loads(refused.body)["error"]
+            assert error["type"] == "invalid_request_error"
+            assert "maximum context length is 4096 tokens" in error["message"]
+            assert refused.headers["x-should-retry"] == "false"
+        assert engine.served == 0
+        doubtful = await ask(agent, body=chat(18_000, 1))
+        assert (doubtful.status, engine.served) == (200, 1), "the engine decides"
+
+
+async def test_another_region_serves_what_is_too_long_here(tmp_path: Path) -> None:
+    near, far = LimitedEngine(4_096), LimitedEngine(32_768)
+    home = plan("eu-de", "eu-de+eu-es+us-east", eu_de=1.0)
+    async with (
+        serving(tmp_path / "es", [far], {"region": "eu-es"}) as server,
+        serving(tmp_path / "de", [near], {"plan": home, "peers": {"eu-es": server.peer}}) as origin,
+    ):
+        served = await ask(origin, body=chat(100, 8_000))
+        assert (served.status, served.headers["x-penstock-region"]) == (200, "eu-es")
+        assert (await ask(origin, body=chat(100, 100))).headers["x-penstock-region"] == "eu-de"
+        refused = await ask(origin, body=chat(100, 90_000))
+        assert (refused.status, code(refused.body)) == (400, "context_length_exceeded")
+        assert (near.served, far.served) == (1, 1)
