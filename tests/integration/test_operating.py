@@ -200,6 +200,13 @@ async def test_status_and_lists_of_a_fleet(penstock: Shell, tmp_path: Path) -> N
     assert "no control plane answers" in nobody.err
 
 
+async def test_top_shows_endpoints_in_trouble_first(penstock: Shell) -> None:
+    found = json.loads((await penstock("top", "--once", "-o", "json")).out)
+    assert {region["name"] for region in found["regions"]} >= {"eu-de", "eu-es"}
+    assert [each["name"] for each in found["endpoints"]] == ["gpu-0"]
+    assert "Pools" in (await penstock("top", "--once", "--region", "eu-de")).out
+
+
 async def test_an_endpoint_is_drained_and_returned(penstock: Shell) -> None:
     where = ("eu-de", "gpu-0")
     tried = await penstock("endpoint", "drain", *where, "--reason", "heat", "--dry-run")

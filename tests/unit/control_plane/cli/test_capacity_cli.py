@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from control_plane.cli.commands.capacity_command import _view
+from control_plane.cli.commands.viewing.capacity_command import _view
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 

@@ -273,7 +273,7 @@ class TestStatus:
             if server.code == 200 and looks.__length_hint__() == 0:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("control_plane.cli.commands.status_command.time.sleep", sleep)
+        monkeypatch.setattr("control_plane.cli.repeated_output.time.sleep", sleep)
         result = run("status", "--watch", "--url", server.url, "--token-file", token, "-o", output)
         assert result.exit_code == 0
         assert result.stderr.count("no control plane answers") == 1

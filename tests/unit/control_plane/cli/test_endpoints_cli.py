@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from control_plane.cli.commands import endpoints_commands as command
+from control_plane.cli.commands.viewing import endpoints_commands as command
 from penstock.fleet.endpoint_report import EndpointCondition
 from tests.support.reports import MODEL, endpoint, packed, report
 from tests.unit.control_plane.cli.test_overrides_cli import penstock, printed, url

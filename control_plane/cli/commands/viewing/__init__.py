@@ -1,0 +1,1 @@
+"""Commands that show the fleet as it is: status, top, endpoints, capacity."""

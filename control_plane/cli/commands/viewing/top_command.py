@@ -1,0 +1,55 @@
+"""`penstock top`: the busiest regions, pools, endpoints and tenants, refreshed until Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from control_plane.cli.api_client import ApiClient
+from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.error_output import exit_on_error
+from control_plane.cli.output import Output, OutputOption, print_as
+from control_plane.cli.repeated_output import show_repeatedly
+from control_plane.cli.views.top_view import Top, top_view
+from control_plane.status.endpoint_status import EndpointPage
+from control_plane.tenants.budget_view import BudgetList
+
+LIMIT = 500
+"""Page size of the requests."""
+
+MAX_ROWS = 200
+
+
+@with_fleet_options
+def top(
+    fleet: FleetOptions,
+    region: Annotated[str | None, typer.Option(help="Limit pools and endpoints to this region.")] = None,
+    tenant: Annotated[list[str] | None, typer.Option(help="Tenant whose budgets are shown; may be repeated.")] = None,
+    rows: Annotated[int, typer.Option(min=1, max=MAX_ROWS, help="Maximum number of pools and of endpoints.")] = 15,
+    every: Annotated[float, typer.Option(min=0.5, max=3600.0, help="Seconds between two refreshes.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.", show_default=False)] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the busiest regions, pools and endpoints, and the budgets of tenants, until Ctrl-C."""
+    with exit_on_error("top"), fleet.connect() as api:
+
+        def fetch() -> Top:
+            return _fetch(api, region, tenant or [], rows)
+
+        if once:
+            found = fetch()
+            print_as(output, found, lambda: top_view(found))
+        else:
+            show_repeatedly("top", fetch, top_view, output, every)
+
+
+def _fetch(api: ApiClient, region: str | None, tenants: list[str], rows: int) -> Top:
+    status = api.status()
+    wanted = {"limit": LIMIT, **({} if region is None else {"region": region})}
+    pages: list[EndpointPage] = api.pages("/v1/endpoints", EndpointPage, wanted)
+    endpoints = [endpoint for page in pages for endpoint in page.items]
+    budgets: list[BudgetList] = [
+        api.request("GET", "/v1/budgets", params={"tenant": name}).decoded(BudgetList) for name in tenants
+    ]
+    return Top.of(status, endpoints, budgets, region, rows)

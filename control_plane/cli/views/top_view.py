@@ -1,0 +1,161 @@
+"""The busiest parts of a fleet, as `penstock top` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from control_plane.cli.output import table_of
+from control_plane.status.endpoint_status import EndpointStatus
+from control_plane.status.status import RegionStatus, Status
+from control_plane.tenants.budget_view import BudgetList
+from penstock.fleet.endpoint_report import EndpointCondition
+
+BAR = 20
+"""Length of a bar, in characters."""
+
+_ACCEPTING = frozenset({EndpointCondition.READY, EndpointCondition.WARMING})
+
+
+class TopRegion(msgspec.Struct, frozen=True):
+    """One region."""
+
+    name: str
+    state: str
+    in_flight: int
+    slots: int
+    requests_per_s: float
+    """Demand of its own clients."""
+    waiting: int
+
+
+class TopPool(msgspec.Struct, frozen=True):
+    """One pool."""
+
+    region: str
+    model: str
+    in_flight: int
+    slots: int
+    ready: int
+    endpoints: int
+    service_s: float
+
+
+class Top(msgspec.Struct, frozen=True):
+    """The busiest regions, pools and endpoints, and budgets of tenants."""
+
+    leader: str | None
+    regions: tuple[TopRegion, ...]
+    pools: tuple[TopPool, ...]
+    """Those with the largest part of their slots in use first."""
+    endpoints: tuple[EndpointStatus, ...]
+    """Those that accept no requests first, then those with the largest part of their slots in use."""
+    more_endpoints: int
+    budgets: tuple[BudgetList, ...]
+
+    @classmethod
+    def of(
+        cls,
+        status: Status,
+        endpoints: Sequence[EndpointStatus],
+        budgets: Sequence[BudgetList],
+        region: str | None,
+        rows: int,
+    ) -> Top:
+        """Return the first `rows` pools and endpoints, of one region or of all."""
+        pools = [
+            TopPool(each.name, pool.model, pool.in_flight, pool.slots, pool.ready, pool.endpoints, pool.service_s)
+            for each in status.regions
+            if region in (None, each.name)
+            for pool in each.pools
+        ]
+        pools.sort(key=lambda pool: (-_share(pool.in_flight, pool.slots), pool.region, pool.model))
+        ordered = sorted(
+            endpoints,
+            key=lambda each: (each.state in _ACCEPTING, -_share(each.in_flight, each.slots), each.region, each.name),
+        )
+        return cls(
+            status.leader.name if status.leader is not None else None,
+            tuple(_region(each) for each in status.regions),
+            tuple(pools[:rows]),
+            tuple(ordered[:rows]),
+            max(0, len(ordered) - rows),
+            tuple(budgets),
+        )
+
+
+def top_view(top: Top) -> RenderableType:
+    """Return the tables of the busiest parts."""
+    parts: list[RenderableType] = [
+        Text(f"leader {top.leader}" if top.leader else "no leader", "bold" if top.leader else "bold red"),
+        _regions(top.regions),
+        _pools(top.pools),
+        _endpoints(top.endpoints),
+    ]
+    if top.more_endpoints:
+        parts.append(Text(f"{top.more_endpoints} more endpoints; --rows shows more", "dim"))
+    parts += [_budgets(each) for each in top.budgets]
+    return Group(*parts)
+
+
+def _region(region: RegionStatus) -> TopRegion:
+    return TopRegion(
+        region.name,
+        region.state.value,
+        sum(pool.in_flight for pool in region.pools),
+        sum(pool.slots for pool in region.pools),
+        sum(row.requests_per_s for row in region.demand),
+        sum(row.waiting for row in region.spillover),
+    )
+
+
+def _regions(regions: Sequence[TopRegion]) -> Table:
+    numbers = ("requests /s", "waiting", "in flight")
+    table = table_of("region", "state", *numbers, "busy", title="Regions", right=numbers)
+    for region in sorted(regions, key=lambda each: (-_share(each.in_flight, each.slots), each.name)):
+        numbers = (f"{region.requests_per_s:.1f}", str(region.waiting), f"{region.in_flight}/{region.slots}")
+        table.add_row(region.name, region.state, *numbers, _bar(region.in_flight, region.slots))
+    return table
+
+
+def _pools(pools: Sequence[TopPool]) -> Table:
+    numbers = ("in flight", "ready", "s / request")
+    table = table_of("region", "model", *numbers, "busy", title="Pools", right=numbers)
+    for pool in pools:
+        ready, load = f"{pool.ready}/{pool.endpoints}", f"{pool.in_flight}/{pool.slots}"
+        table.add_row(pool.region, pool.model, load, ready, f"{pool.service_s:.2f}", _bar(pool.in_flight, pool.slots))
+    return table
+
+
+def _endpoints(endpoints: Sequence[EndpointStatus]) -> Table:
+    table = table_of("region", "endpoint", "state", "in flight", "busy", "remarks", title="Endpoints")
+    for each in endpoints:
+        colour = "green" if each.state in _ACCEPTING else "bold red"
+        state, load = Text(each.state.value, colour), f"{each.in_flight}/{each.slots}"
+        remarks = "; ".join(filter(None, (each.reason, each.skew)))
+        table.add_row(each.region, each.name, state, load, _bar(each.in_flight, each.slots), remarks)
+    return table
+
+
+def _budgets(found: BudgetList) -> Table:
+    table = table_of("budget", "of", "in", "used", "limit", "busy", title=f"Tenant {found.tenant}")
+    for budget in found.budgets:
+        where, whose = budget.region or "fleet", budget.key_id or "tenant"
+        used, bar = f"{budget.used:.4g}", _bar(budget.used, budget.burst)
+        table.add_row(budget.unit.value, whose, where, used, f"{budget.limit:g}", bar)
+    return table
+
+
+def _share(used: float, of: float) -> float:
+    return used / of if of > 0 else 0.0
+
+
+def _bar(used: float, of: float) -> Text:
+    share = _share(used, of)
+    filled = min(BAR, round(share * BAR))
+    colour = "green" if share < 0.8 else "yellow" if share < 1.0 else "red"
+    return Text("█" * filled + "·" * (BAR - filled) + f" {share:4.0%}", colour)

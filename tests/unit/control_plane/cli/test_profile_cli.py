@@ -1,0 +1,40 @@
+"""`penstock profile` on files: lines that are no records are counted, and a file without requests is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from control_plane.cli.main import app
+
+LINE = {"at": 1e9, "tenant": "acme", "model": "llama", "kind": "home", "server": "eu-de", "outcome": "ok"}
+
+
+def line(**fields: object) -> str:
+    return json.dumps(LINE | {"total_ms": 2000.0, "work_s": 0.5, "request_id": "x"} | fields) + "\n"
+
+
+def test_lines_of_several_logs_are_added_up(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "a.log", tmp_path / "b.log.gz"
+    plain.write_text(line() + "no record\n\n" + line(model="qwen"))
+    packed.write_bytes(gzip.compress(line(at=1e9 + 100, tenant="other-co").encode()))
+    done = CliRunner().invoke(app, ["profile", str(plain), str(packed), "-o", "json"])
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["requests"], found["models"]) == (3, {"llama": 2, "qwen": 1})
+    assert f"1 lines are no records of an access log; the first is {plain}:2: " in done.stderr
+    table = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["profile", str(plain)])
+    assert "Proposed slots and reserve" in table.stdout
+    assert "50.0%" in table.stdout
+
+
+def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
+    missing, empty, broken = tmp_path / "missing", tmp_path / "empty", tmp_path / "broken.gz"
+    empty.write_text("")
+    broken.write_text("not packed")
+    for path, problem in ((missing, "No such file"), (empty, "no request of a client"), (broken, "Not a gzipped file")):
+        done = CliRunner().invoke(app, ["profile", str(path)])
+        assert (done.exit_code, problem in done.stderr) == (2, True), done.stderr

@@ -1,0 +1,32 @@
+"""The order of what `penstock top` shows: trouble first, then load."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from control_plane.cli.views.top_view import Top, TopPool, TopRegion, top_view
+from control_plane.status.endpoint_status import EndpointStatus
+from penstock.fleet.endpoint_report import EndpointCondition
+
+
+def endpoint(name: str, state: EndpointCondition = EndpointCondition.READY, in_flight: int = 0) -> EndpointStatus:
+    return EndpointStatus("eu-de", name, "h:1", ("m",), None, None, state, 8, in_flight, 0.1, "a1", skew="differs")
+
+
+def shown(top: Top) -> str:
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(top_view(top))
+    return console.export_text()
+
+
+def test_regions_pools_and_endpoints_are_shown_with_their_load() -> None:
+    regions = (TopRegion("eu-es", "healthy", 1, 100, 2.0, 0), TopRegion("eu-de", "failed", 90, 100, 40.0, 7))
+    pools = (TopPool("eu-de", "m", 90, 100, 11, 12, 1.5),)
+    text = shown(Top("cp-1", regions, pools, (endpoint("gpu-1", in_flight=8),), 3, ()))
+    assert text.index("eu-de") < text.index("eu-es"), "the busiest first"
+    for part in ("leader cp-1", "90/100", "11/12", " 90%", "gpu-1", "100%", "differs", "3 more endpoints"):
+        assert part in text
+
+
+def test_a_fleet_without_a_leader_and_reports_is_shown() -> None:
+    assert "no leader" in shown(Top(None, (), (), (), 0, ()))

@@ -1,0 +1,74 @@
+"""The profile of access logs: arrivals, mix, concurrency and the slots that follow, in bounded memory."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.what_if import log_profile
+from penstock.what_if.log_profile import LoggedRequest, LogProfiler, Profile, TooMuch
+
+START = 1_000_000_020.0
+"""The beginning of a minute."""
+
+
+def request(at: float, total_s: float = 10.0, **fields: object) -> LoggedRequest:
+    given: dict[str, object] = {"tenant": "t", "model": "m", "kind": "home", "server": "eu-de", "outcome": "ok"}
+    return LoggedRequest(at=START + at, total_ms=1000 * total_s, **(given | fields))  # type: ignore[arg-type]
+
+
+def profiled(*requests: LoggedRequest) -> Profile:
+    profiler = LogProfiler()
+    for each in requests:
+        profiler.add(each)
+    return profiler.profile()
+
+
+def test_concurrency_and_slots_follow_from_the_times_without_the_queue() -> None:
+    found = profiled(
+        *(request(600.0, 600.0, queue_ms=0.0) for _ in range(4)), request(600.0, 600.0, queue_ms=300_000.0)
+    )
+    (pool,) = found.pools
+    assert (pool.region, pool.model, pool.p99, pool.slots) == ("eu-de", "m", 5.0, 7)
+    assert pool.mean == pytest.approx(4.5 * 600 / 660)
+    assert (found.per_s_max, found.requests) == (5 / 60, 5)
+
+
+def test_the_reserve_covers_the_largest_region() -> None:
+    here = [request(600.0, 600.0) for _ in range(8)]
+    there = [request(600.0, 600.0, server="eu-es", kind="spillover") for _ in range(4)]
+    (proposal,) = profiled(*here, *there).proposals
+    assert (proposal.slots, proposal.reserve, proposal.lost) == (15, 10, "eu-de")
+
+
+def test_forwarded_lines_and_failures_do_not_count_twice_or_as_cost() -> None:
+    found = profiled(request(1.0), request(1.0, kind="forwarded"), request(2.0, outcome="refused", total_s=0.1))
+    assert (found.requests, found.forwarded, found.outcomes) == (2, 1, {"ok": 1, "refused": 1})
+    assert found.distributions["duration_s"].count == 1
+
+
+def test_distributions_are_exact_to_five_percent() -> None:
+    found = profiled(*(request(float(number), 1.0, input_tokens=number) for number in range(1, 1001)))
+    tokens = found.distributions["input_tokens"]
+    assert (tokens.count, tokens.mean) == (1000, 500.5)
+    assert (tokens.p50, tokens.p90, tokens.p99) == pytest.approx((500, 900, 990), rel=0.05)
+    assert "output_tokens" not in found.distributions
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_profile, "MAX_STEPS", 100)
+    monkeypatch.setattr(log_profile, "MAX_NAMES", 2)
+    found = profiled(*(request(1.0, tenant=name) for name in "aabcd"))
+    assert found.tenants == {"a": 2, "b": 1, "other": 2}
+    with pytest.raises(TooMuch, match="read fewer logs"):
+        profiled(request(5000.0, 5000.0))
+
+
+@given(st.lists(st.tuples(st.floats(0, 5000), st.floats(0, 900), st.booleans()), min_size=1, max_size=30))
+def test_the_busy_time_is_that_of_the_requests(requests: list[tuple[float, float, bool]]) -> None:
+    found = profiled(*(request(at, total_s, server="a" if here else "b") for at, total_s, here in requests))
+    minutes = int(found.ends_at // 60) - int(found.begins_at // 60) + 1
+    busy_s = sum(pool.mean for pool in found.pools) * minutes * 60
+    assert busy_s == pytest.approx(sum(total_s for _, total_s, _ in requests), rel=1e-6, abs=1e-3)
+    assert all(pool.slots >= 1 for pool in found.pools)
