@@ -57,6 +57,9 @@ JOURNAL = ROOT + "journal/"
 MONEY_TOTALS = ROOT + "money-totals/"
 """What tenants have used of budgets of money, in shards, written by the leader."""
 
+FORECASTS = ROOT + "forecasts/"
+"""The state of the demand forecast, in shards, written by the leader."""
+
 REVOKED_SESSIONS = ROOT + "revoked-sessions/"
 """Revoked sessions of browsers, by a digest of the caller's name; each has a lease."""
 
@@ -89,7 +92,7 @@ _REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, REVOKED_KEYS, ROLLOUT, 
 
 def is_replaceable(key: str) -> bool:
     """Whether control planes overwrite the key, so that an attacker could replay one of its earlier values."""
-    return key in _REPLACEABLE or key.startswith((PLANS, TENANTS, ISSUERS, MONEY_TOTALS, REVOKED_SESSIONS))
+    return key in _REPLACEABLE or key.startswith((PLANS, TENANTS, ISSUERS, MONEY_TOTALS, FORECASTS, REVOKED_SESSIONS))
 
 
 def control_plane(name: str) -> str:
@@ -156,6 +159,11 @@ def journal_entry(number: int) -> str:
 def money_totals(shard: int) -> str:
     """Returns the key of a shard of the totals of money."""
     return f"{MONEY_TOTALS}{shard:02d}"
+
+
+def forecast(shard: int) -> str:
+    """Returns the key of a shard of the demand forecast."""
+    return f"{FORECASTS}{shard:02d}"
 
 
 def revoked_sessions(caller: str) -> str:

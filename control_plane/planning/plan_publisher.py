@@ -47,7 +47,7 @@ class PlanPublisher:
     """Writes plans while this control plane leads; each leadership begins with `adopt`."""
 
     def __init__(self, store: ConfigStore) -> None:
-        self._store = store
+        self.store = store
         self._epoch = 0
         self._slices: dict[str, StoredSlice] = {}
         self._stored: set[str] = set()
@@ -78,7 +78,7 @@ class PlanPublisher:
         self._stored = set()
         self._slices = {}
         await self.plan_epoch.adopt(epoch)
-        for item in (await self._store.list(keys.PLANS)).items:
+        for item in (await self.store.list(keys.PLANS)).items:
             self._slices[item.key.removeprefix(keys.PLANS)] = StoredSlice(
                 _decoded(item), item.mod_revision, float("-inf")
             )
@@ -145,7 +145,7 @@ class PlanPublisher:
         if digest in self._stored:
             return
         key = keys.policy(digest)
-        stored = await self._store.get(key)
+        stored = await self.store.get(key)
         if stored is None or not is_as_written(stored.value, digest):
             if not await self._commit(Unchanged(key, stored.mod_revision if stored else 0), Put(key, encode(policy))):
                 await self.check_leadership()
@@ -157,16 +157,16 @@ class PlanPublisher:
     async def _remove_unused_policies(self, keep: str) -> None:
         """Remove policies that are not in use, except for the newest MAX_UNUSED_POLICIES."""
         used = {keep, *self.pinned, *(plan.policy_digest for plan in self.in_force.values())}
-        stored = (await self._store.list(keys.POLICIES)).items
+        stored = (await self.store.list(keys.POLICIES)).items
         newest = sorted(stored, key=lambda item: item.create_revision, reverse=True)
         unused = [item.key for item in newest if item.key.removeprefix(keys.POLICIES) not in used]
         for key in unused[MAX_UNUSED_POLICIES:]:
-            await self._store.commit([SameKey(keys.LEADER, self._epoch)], [Delete(key)])
+            await self.store.commit([SameKey(keys.LEADER, self._epoch)], [Delete(key)])
             self._stored.discard(key.removeprefix(keys.POLICIES))
 
     async def _commit(self, expect: Unchanged, do: Put | Delete) -> int:
         """Write if this leadership continues and `expect` holds; return the revision, 0 where nothing was written."""
-        committed = await self._store.commit([SameKey(keys.LEADER, self._epoch), expect], [do])
+        committed = await self.store.commit([SameKey(keys.LEADER, self._epoch), expect], [do])
         return committed.revision if committed.succeeded else 0
 
     async def check_leadership(self) -> None:
@@ -175,7 +175,7 @@ class PlanPublisher:
         Raises:
             Fenced: another control plane leads, or none leads.
         """
-        leader = await self._store.get(keys.LEADER)
+        leader = await self.store.get(keys.LEADER)
         if leader is None or leader.create_revision != self._epoch:
             raise Fenced(f"epoch {self._epoch} is over")
 

@@ -75,6 +75,11 @@ class PlannerRunner:
         self._forecaster.observe(measured, tick.now)
         return self._forecaster.ahead(tick.now, tick.policy.objective.forecast_horizon_s)
 
+    @property
+    def forecaster(self) -> Forecaster:
+        """The forecast, which no thread may use while `plan` runs."""
+        return self._forecaster
+
     def forecast(self, now: float, horizon_s: float) -> dict[Key, float]:
         """Return expected requests per second by key, `horizon_s` seconds after `now`, from demand of earlier ticks."""
         return self._forecaster.ahead(now, horizon_s)

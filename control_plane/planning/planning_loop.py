@@ -16,6 +16,7 @@ from control_plane.leadership.leader_elector import LeaderElector
 from control_plane.metrics import ControlPlaneMetrics, PoolGauges, PublishOutcome, RegionGauges
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
+from control_plane.planning.forecast_checkpoint import ForecastCheckpoint
 from control_plane.planning.plan_publisher import Fenced
 from control_plane.planning.planner_runner import PlannerRunner
 from control_plane.rollout.rollout_runner import ActivePolicies, PolicyVersion, RolloutRunner
@@ -67,12 +68,14 @@ class PlanningLoop:
         metrics: ControlPlaneMetrics,
         clock: Callable[[], float],
     ) -> None:
+        """Create the loop of one control plane; it saves the forecast in the store of `rollouts`."""
         self._elector = elector
         self._fleet = fleet
         self._overrides = overrides
         self._rollouts = rollouts
         self._compared_at = float("-inf")
         self._publisher = rollouts.publisher
+        self._forecasts = ForecastCheckpoint(rollouts.publisher.store)
         self._metrics = metrics
         self._clock = clock
         self._epoch: int | None = None
@@ -139,6 +142,7 @@ class PlanningLoop:
                 await self._publisher.plan_epoch.raise_above(snapshot.agents.values(), self._publisher.generation)
                 self._record_outcome(await self._publish(active_policies, self._publisher.plan_epoch.value, now))
                 await self._overrides.sweep(epoch, active_policies.main.policy)
+                await self._forecasts.save(self._runner.forecaster, epoch, now)
         except Fenced as error:
             _log.warning("fenced", reason=str(error))
             self._elector.fenced(epoch)
@@ -156,6 +160,11 @@ class PlanningLoop:
         if self._inherited:
             return
         await self._rollouts.adopt()
+        try:
+            await self._forecasts.load(self._runner.forecaster, now)
+        except StoreError as error:
+            self._record_outcome(PublishOutcome.STORE_UNAVAILABLE, reason=str(error))
+            return
         policy = self._rollouts.newest_policy
         if policy is not None:
             self._fleet.inherit(inherited_health(self._publisher.in_force, now, policy.failover))

@@ -44,7 +44,7 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 _PART_S = DAY_S / SEASONS
-_SERIES = np.dtype(
+SERIES = np.dtype(
     [
         ("at", "f8"),  # time of the last measurement (Unix time, s); NaN before the first
         ("newest", "f8"),
@@ -64,7 +64,7 @@ class Forecaster:
 
     def __init__(self) -> None:
         self._row: dict[Key, int] = {}
-        self._series = np.zeros(0, _SERIES)
+        self._series = np.zeros(0, SERIES)
         self._profile = np.zeros((0, SEASONS), np.float32)
         """Mean rate by series and part of a day; NaN without a measurement."""
         self._pruned_in = 0
@@ -96,6 +96,22 @@ class Forecaster:
         expected = np.clip(rest + season, 0.0, MAX_GROWTH * series["newest"]).tolist()
         recent = (age_s <= SILENT_S).tolist()
         return {key: expected[row] for key, row in self._row.items() if recent[row]}
+
+    def rates(self) -> dict[Key, float]:
+        """The newest rate (1/s) of every series, by key."""
+        newest = self._series["newest"].tolist()
+        return {key: newest[row] for key, row in self._row.items()}
+
+    def state_of(self, key: Key) -> tuple[np.void, NDArray[np.float32]] | None:
+        """The state of one series, and its mean rate by part of a day; None for a key without a measurement."""
+        row = self._row.get(key)
+        return None if row is None else (self._series[row], self._profile[row])
+
+    def restore(self, rows: Mapping[Key, tuple[NDArray[np.void], NDArray[np.float32]]]) -> None:
+        """Replace all series by these, each one record and its mean rate by part of a day."""
+        self._row = {key: at for at, key in enumerate(rows)}
+        self._series = np.concatenate([np.zeros(0, SERIES), *(series for series, _ in rows.values())])
+        self._profile = np.array([profile for _, profile in rows.values()], np.float32).reshape(len(rows), SEASONS)
 
     def _begin(self, rows: Rows, seen: Floats, now: float) -> None:
         series = self._series
@@ -146,7 +162,7 @@ class Forecaster:
             return
         for key in keys:
             self._row[key] = len(self._row)
-        fresh = np.zeros(len(keys), _SERIES)
+        fresh = np.zeros(len(keys), SERIES)
         fresh["at"] = np.nan
         self._series = np.concatenate([self._series, fresh])
         self._profile = np.concatenate([self._profile, np.full((len(keys), SEASONS), np.nan, np.float32)])

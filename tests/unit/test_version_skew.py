@@ -13,6 +13,7 @@ from msgspec import inspect
 from adapters.store.members import AgentMember, Member
 from control_plane.audit.audit_chain import AuditEntry, RemovedEntries
 from control_plane.events.journal import JournalEntry
+from control_plane.planning.forecast_checkpoint import SavedForecast
 from control_plane.planning.plan_epoch import EpochBase
 from control_plane.planning.report_intake import ReportReceipt
 from control_plane.policy.source.revision import Revision
@@ -38,7 +39,7 @@ REPORTS = (AgentReport, ReportReceipt, Receipt)
 BETWEEN_AGENTS = (ProbeRequest, ProbeResponse, RouteContext, PublishedLoad, PublishedPrefixes)
 STORED = (
     *(Member, AgentMember, RegionPlan, EpochBase, OverrideSet, RevokedKeySet, RevokedSessions, TenantShard),
-    *(IssuerKeySet, SavedTotals, Rollout, Revision, Drill, AuditEntry, RemovedEntries, JournalEntry),
+    *(IssuerKeySet, SavedForecast, SavedTotals, Rollout, Revision, Drill, AuditEntry, RemovedEntries, JournalEntry),
 )
 
 
