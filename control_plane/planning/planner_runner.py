@@ -13,12 +13,14 @@ import msgspec
 import structlog
 
 from penstock.fleet.snapshot import demand
+from penstock.planning.announced_events import with_events
 from penstock.planning.forecast import Forecaster
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import TickInput
 from penstock.planning.waterfall import WaterfallPlanner
+from penstock.policy.policy import Policy
 
 SOLVER_LIMIT_S = 0.25
 """Time limit of the solver for one plan, in seconds; a plan is due every half a second."""
@@ -73,16 +75,17 @@ class PlannerRunner:
             Key(row.origin, row.model, row.residency): row.requests_per_s for row in demand(tick.snapshot, tick.now)
         }
         self._forecaster.observe(measured, tick.now)
-        return self._forecaster.ahead(tick.now, tick.policy.objective.forecast_horizon_s)
+        return self.forecast(tick.policy, tick.now, tick.policy.objective.forecast_horizon_s)
 
     @property
     def forecaster(self) -> Forecaster:
         """The forecast, which no thread may use while `plan` runs."""
         return self._forecaster
 
-    def forecast(self, now: float, horizon_s: float) -> dict[Key, float]:
-        """Return expected requests per second by key, `horizon_s` seconds after `now`, from demand of earlier ticks."""
-        return self._forecaster.ahead(now, horizon_s)
+    def forecast(self, policy: Policy, now: float, horizon_s: float) -> dict[Key, float]:
+        """Return expected requests per second by key, `horizon_s` seconds after `now`, from demand of earlier ticks and
+        the events that the policy announces."""
+        return with_events(self._forecaster.ahead(now, horizon_s), policy.events or (), now, horizon_s)
 
     def _log_fallbacks(self, fallbacks: Mapping[str, str]) -> None:
         """Log once when models are planned by the waterfall, and once when that ends."""

@@ -198,7 +198,7 @@ class PlanningLoop:
     async def _recommend(self, policy: Policy, now: float) -> None:
         """Update the recommendations of capacity; called after `_plan`, which updates the forecast."""
         self._recommended_at = now
-        recommender, forecast = self._recommender, partial(self._runner.forecast, now)
+        recommender, forecast = self._recommender, partial(self._runner.forecast, policy, now)
         # In a thread: the recommendations for a large fleet take some hundred milliseconds.
         found = await asyncio.to_thread(recommender.recommend, policy, self._fleet.snapshot, forecast, now)
         if recommender is self._recommender:

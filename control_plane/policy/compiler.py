@@ -35,6 +35,7 @@ from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import (
     DrillSchedule,
+    Event,
     GuardRails,
     MaintenanceWindow,
     Objective,
@@ -210,6 +211,7 @@ def _policy(
         replace(drill, starts_at=moment_of(drill.starts_at, drill.time_zone), source=document.source)
         for document, drill in catalogue.of(DrillSchedule)
     ]
+    events = [replace(event, starts_at=moment_of(event.starts_at, event.time_zone)) for _, event in catalogue.of(Event)]
     limits = [replace(limit, source=document.source) for document, limit in catalogue.of(SpilloverLimit)]
     rollout = catalogue.single(RolloutRules)
     tiers = _by_name(tier for _, tier in catalogue.of(Tier))
@@ -247,6 +249,7 @@ def _policy(
         guard_rails=catalogue.single(GuardRails),
         maintenance=_sorted(windows),
         drills=_sorted(drills),
+        events=_sorted(events) or UNSET,
         time_zones=_time_zones((*windows, *drills)),
         cors_origins=catalogue.single(BrowserAccess).cors_origins,
         routes=routes,

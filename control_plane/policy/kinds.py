@@ -10,7 +10,14 @@ from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model, ModelVersions
-from penstock.policy.kinds.operations import DrillSchedule, GuardRails, MaintenanceWindow, Objective, RolloutRules
+from penstock.policy.kinds.operations import (
+    DrillSchedule,
+    Event,
+    GuardRails,
+    MaintenanceWindow,
+    Objective,
+    RolloutRules,
+)
 from penstock.policy.kinds.regions import Bloc, EntryMapDocument, GeoRouting, Region
 from penstock.policy.kinds.residency_rules import AcceptedLoss, AcceptedRemoval, ResidencyRuleDocument
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
@@ -59,5 +66,6 @@ KINDS = {
     "Rollout": Kind(RolloutRules, 0, 1),
     "GuardRails": Kind(GuardRails, 0, 1),
     "MaintenanceWindow": Kind(MaintenanceWindow, 0, 1_000),
+    "Event": Kind(Event, 0, 1_000),
     "Drill": Kind(DrillSchedule, 0, 100),
 }

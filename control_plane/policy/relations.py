@@ -12,7 +12,7 @@ from penstock.policy.kinds.billing import Prices, UsageStore
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model, ModelVersions
-from penstock.policy.kinds.operations import DrillSchedule, MaintenanceWindow
+from penstock.policy.kinds.operations import DrillSchedule, Event, MaintenanceWindow
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.residency_rules import AcceptedRemoval
 from penstock.policy.kinds.tenants import Tenant
@@ -35,6 +35,8 @@ def check_relations(catalogue: Catalogue, references: References) -> None:
     _check_issuers(catalogue, references)
     for document, window in catalogue.of(MaintenanceWindow):
         references.errors += clock_errors(document, window.starts_at, window.time_zone)
+    for document, event in catalogue.of(Event):
+        references.errors += clock_errors(document, event.starts_at, event.time_zone)
     for document, drill in catalogue.of(DrillSchedule):
         references.errors += clock_errors(document, drill.starts_at, drill.time_zone)
 

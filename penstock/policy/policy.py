@@ -15,7 +15,14 @@ from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Model, ModelVersions
-from penstock.policy.kinds.operations import DrillSchedule, GuardRails, MaintenanceWindow, Objective, RolloutRules
+from penstock.policy.kinds.operations import (
+    DrillSchedule,
+    Event,
+    GuardRails,
+    MaintenanceWindow,
+    Objective,
+    RolloutRules,
+)
 from penstock.policy.kinds.regions import EntryMap, Region
 from penstock.policy.kinds.residency_rules import AcceptedLoss, ResidencyRule
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
@@ -78,6 +85,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     """Origins whose pages may read responses in a browser, such as `https://app.example`; `*` for every origin."""
     routes: tuple[Route, ...] = OPENAI_ROUTES
     """The kinds of request that the fleet accepts."""
+    events: tuple[Event, ...] | UnsetType = UNSET
+    """Announced events, by name."""
 
     def tier(self, name: str) -> Tier | None:
         """Return the tier with a name, if the policy has it."""

@@ -27,6 +27,7 @@ _KIND_OF = {
     "accepted_losses": "AcceptedLoss",
     "maintenance": "MaintenanceWindow",
     "drills": "Drill",
+    "events": "Event",
     "rtt_ms": "GeoRouting",
     "entry_maps": "EntryMap",
     "dns_zones": "DnsZone",

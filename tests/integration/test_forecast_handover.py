@@ -15,13 +15,17 @@ from penstock.planning.forecast import DAY_S
 from penstock.planning.share_moves import Key
 from tests.support import planet
 from tests.support.running import running
-from tests.unit.control_plane.planning.test_planning import EU, Office, whole_fleet
+from tests.unit.control_plane.planning.test_planning import EU, POLICY, Office, whole_fleet
 
 KEY = Key("eu-de", planet.MODEL, "+".join(EU))
 
 
 async def stored(store: SignedStore) -> dict[str, SavedForecast]:
     return {item.key: decode(item.value, SavedForecast) for item in (await store.list(keys.FORECASTS)).items}
+
+
+def forecast(office: Office, now: float, ahead_s: float) -> float:
+    return office.planning._runner.forecast(POLICY, now, ahead_s)[KEY]
 
 
 async def test_a_new_leader_knows_the_seasons_that_the_last_one_learned(
@@ -47,9 +51,9 @@ async def test_a_new_leader_knows_the_seasons_that_the_last_one_learned(
         await second.elect()
         await second.tick(*whole_fleet())
         for ahead_s in (60.0, DAY_S / 4, DAY_S / 2):
-            expected = first.planning._runner.forecast(second.now, ahead_s)[KEY]
-            assert second.planning._runner.forecast(second.now, ahead_s)[KEY] == pytest.approx(expected, rel=0.2), ahead_s
-        assert second.planning._runner.forecast(second.now, DAY_S / 2)[KEY] < 5.0, "the season, and not the rate of 10"
+            expected = forecast(first, second.now, ahead_s)
+            assert forecast(second, second.now, ahead_s) == pytest.approx(expected, rel=0.2), ahead_s
+        assert forecast(second, second.now, DAY_S / 2) < 5.0, "the season, and not the rate of 10"
 
         before = await stored(store)
         forecaster.observe({KEY: 9_999.0}, first.now + 1.0)

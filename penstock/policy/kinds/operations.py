@@ -7,7 +7,18 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from penstock.policy.fields import DERIVED, Conflict, Label, Moment, NonEmpty, PolicyStruct, RegionRef, bounds, length
+from penstock.policy.fields import (
+    DERIVED,
+    Conflict,
+    Label,
+    ModelRef,
+    Moment,
+    NonEmpty,
+    PolicyStruct,
+    RegionRef,
+    bounds,
+    length,
+)
 
 
 class Objective(PolicyStruct, frozen=True):
@@ -118,6 +129,25 @@ class MaintenanceWindow(PolicyStruct, frozen=True):
         if period_s is None or self.lead_s + self.duration_s < period_s:
             return None
         return Conflict("the window never closes", "make the sum of lead_s and duration_s shorter than the recurrence")
+
+
+class Event(PolicyStruct, frozen=True):
+    """An announced event, such as a launch: demand rises by `factor` at its start. Before that, plans and recommended
+    endpoints reckon with it as far ahead as they forecast; from then on the measured demand counts."""
+
+    name: Label
+    """Unique name."""
+    starts_at: StartsAt
+    duration_s: Annotated[float, bounds(gt=0, le=30 * 86_400)]
+    """Duration (s). An event that is over has no effect."""
+    factor: Annotated[float, bounds(ge=1, le=100)]
+    """Expected demand during the event as a multiple of the forecast without it. Of events at one time, the largest
+    counts."""
+    models: Annotated[tuple[ModelRef, ...], Meta(extra_json_schema={"maxItems": 1000})] = ()
+    """Models whose demand rises. Default: all."""
+    origins: Annotated[tuple[RegionRef, ...], Meta(extra_json_schema={"maxItems": 1000})] = ()
+    """Regions whose clients' demand rises. Default: all."""
+    time_zone: TimeZoneName = None
 
 
 class Exercise(StrEnum):

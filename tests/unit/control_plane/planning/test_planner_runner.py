@@ -18,7 +18,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.planning.planner import PlanResult
 from penstock.planning.waterfall import WaterfallPlanner
 from penstock.policy.kinds.models import Model
-from penstock.policy.kinds.operations import Objective
+from penstock.policy.kinds.operations import Event, Objective
 from penstock.policy.kinds.regions import Region
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
@@ -156,3 +156,14 @@ async def test_growing_demand_is_planned_for_in_advance() -> None:
         before = result.plans
     assert share_at_home(result) < 1.0
     assert share_at_home(await decided(PlannerRunner(PATIENCE_S), 74.0, 2000.0)) == 1.0
+
+
+async def test_an_announced_event_raises_the_forecast_before_it_begins() -> None:
+    runner = PlannerRunner(PATIENCE_S)
+    await decided(runner, 10.0)
+    announcing = msgspec.structs.replace(POLICY, events=(Event("launch", 1200.0, 600.0, 4.0),))
+    usual, raised = (list(runner.forecast(policy, 1000.0, 300.0).values()) for policy in (POLICY, announcing))
+    assert raised == [4.0 * rate for rate in usual] != []
+    assert runner.forecast(announcing, 1000.0, 100.0) == runner.forecast(POLICY, 1000.0, 100.0)
+    assert share_at_home(await decided(PlannerRunner(PATIENCE_S), 60.0)) == 1.0
+    assert share_at_home(await decided(PlannerRunner(PATIENCE_S), 60.0, policy=announcing)) < 1.0
