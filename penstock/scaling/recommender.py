@@ -32,6 +32,9 @@ recommended."""
 MAX_STEP_S: Final = 300.0
 """Maximum time (s) between two moments at which demand is forecast."""
 
+DEAD_S: Final = 300.0
+"""Time (s) after which an endpoint that fails its health probes does not count as existing."""
+
 Forecast = Callable[[float], Mapping[Key, float]]
 """Function from a time ahead (s) to the expected demand (requests per second) by key."""
 
@@ -42,7 +45,7 @@ class Recommendation(msgspec.Struct, frozen=True):
     region: str
     model: str
     endpoints: int
-    """Number of existing endpoints, ready or not, without draining endpoints."""
+    """Number of existing endpoints, ready or not, without draining and dead endpoints."""
     ready: int
     desired_endpoints: int
     cause: Cause
@@ -57,6 +60,8 @@ class Recommendation(msgspec.Struct, frozen=True):
     """Time (s) ahead for which demand is forecast: the cold start of the model, plus a minute."""
     drain: tuple[str, ...] = ()
     """Names of the endpoints to drain, in this order; empty unless fewer endpoints are desired."""
+    dead: tuple[str, ...] = ()
+    """Names of the endpoints that have failed their health probes for 5 minutes, and have to be replaced."""
 
 
 class Recommender:
@@ -65,6 +70,8 @@ class Recommender:
     def __init__(self) -> None:
         self._reported_since: dict[tuple[str, str], float] = {}
         """Time since when each (region, model) is reported without a gap."""
+        self._down_since: dict[tuple[str, str], float] = {}
+        """Time since when each endpoint, by region and name, is reported as down."""
         self._recent: dict[tuple[str, str], deque[tuple[float, Need]]] = {}
         """Needs of the last STABLE_S by (region, model), in order of time; only needs above all later needs."""
 
@@ -89,7 +96,9 @@ class Recommender:
         for row in measured:
             key = row.origin, row.model
             measured_per_s[key] = measured_per_s.get(key, 0.0) + row.requests_per_s
-        exist = {key: _existing(seen[key].report.endpoints, key[1], rows.get(key[0], [])) for key in wanted}
+        dead = self._dead(rows, now)
+        gone = {key: tuple(row.name for row in dead.get(key[0], ()) if key[1] in row.models) for key in wanted}
+        exist = {key: max(0, seen[key].report.endpoints - len(gone[key])) for key in wanted}
         stable = {key: self._stable(key, need, exist[key], now) for key, need in wanted.items()}
         drained = {
             region: endpoints_to_drain(
@@ -111,9 +120,19 @@ class Recommender:
                 forecast_per_s=wanted[region, model].requests_per_s,
                 horizon_s=_horizon_s(policy, model),
                 drain=tuple(endpoint.name for endpoint in drained.get(region, ()) if model in endpoint.models),
+                dead=gone[region, model],
             )
             for (region, model), need in sorted(stable.items())
         )
+
+    def _dead(self, rows: Mapping[str, list[EndpointReport]], now: float) -> dict[str, list[EndpointReport]]:
+        """The endpoints of each region that have been reported as down for DEAD_S."""
+        down = {(at, row.name) for at, each in rows.items() for row in each if row.condition is EndpointCondition.DOWN}
+        self._down_since = {key: self._down_since.get(key, now) for key in down}
+        return {
+            at: [row for row in each if now - self._down_since.get((at, row.name), now) >= DEAD_S]
+            for at, each in rows.items()
+        }
 
     def _stable(self, key: tuple[str, str], need: Need, exist: int, now: float) -> Need:
         """The highest need of the last STABLE_S; at least `exist` in the first STABLE_S of its reports."""
@@ -138,12 +157,6 @@ def _by_region(snapshot: Snapshot, now: float) -> dict[str, list[EndpointReport]
     for row in endpoints(snapshot, now):
         found.setdefault(row.region, []).append(row.report)
     return found
-
-
-def _existing(configured: int, model: str, reports: list[EndpointReport]) -> int:
-    """The number of endpoints of a pool, without draining endpoints."""
-    leaving = sum(model in row.models and row.condition is EndpointCondition.DRAINING for row in reports)
-    return max(0, configured - leaving)
 
 
 def _sizes(policy: Policy, seen: Mapping[tuple[str, str], FadedPool]) -> dict[tuple[str, str], PoolSize]:

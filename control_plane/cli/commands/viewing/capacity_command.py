@@ -47,7 +47,7 @@ def capacity(
 
 def _view(found: Sequence[Recommendation]) -> RenderableType:
     words, numbers = ("region", "model"), ("endpoints", "desired", "demand", "forecast")
-    table = table_of(*words, *numbers, "because", "drain", title="Capacity", right=numbers)
+    table = table_of(*words, *numbers, "because", "drain", "replace", title="Capacity", right=numbers)
     for row in found:
         change = row.desired_endpoints - row.endpoints
         colour = "green" if change == 0 else "bold red" if change > 0 else "yellow"
@@ -60,6 +60,7 @@ def _view(found: Sequence[Recommendation]) -> RenderableType:
             f"{row.forecast_per_s:.1f}/s",
             f"loss of {row.lost}" if row.cause is Cause.REGION_LOSS else row.cause.value,
             _names(row.drain),
+            _names(row.dead),
         )
     return table
 

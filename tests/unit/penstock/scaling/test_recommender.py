@@ -12,7 +12,7 @@ from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.regions import Region
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
-from penstock.scaling.recommender import REACTION_S, STABLE_S, Recommendation, Recommender
+from penstock.scaling.recommender import DEAD_S, REACTION_S, STABLE_S, Recommendation, Recommender
 from penstock.scaling.replicas import Cause
 
 HERE = residency_class(frozenset({"a"}))
@@ -24,7 +24,7 @@ POLICY = Policy(
 )
 
 
-def snapshot(now: float, requests_per_s: float, ready: int = 4, *, draining: int = 0) -> Snapshot:
+def snapshot(now: float, requests_per_s: float, ready: int = 4, *, draining: int = 0, down: int = 0) -> Snapshot:
     rows = tuple(
         EndpointReport(
             f"gpu-{n}",
@@ -32,7 +32,11 @@ def snapshot(now: float, requests_per_s: float, ready: int = 4, *, draining: int
             ("m",),
             "",
             "",
-            EndpointCondition.DRAINING if n < draining else EndpointCondition.READY,
+            EndpointCondition.DRAINING
+            if n < draining
+            else EndpointCondition.DOWN
+            if n < draining + down
+            else EndpointCondition.READY,
             8,
             n,
         )
@@ -44,7 +48,7 @@ def snapshot(now: float, requests_per_s: float, ready: int = 4, *, draining: int
         1,
         1,
         now,
-        pools=(PoolReport("m", ready, ready, 8 * ready, 0, 1.0),),
+        pools=(PoolReport("m", ready - draining, ready - draining - down, 8 * (ready - draining - down), 0, 1.0),),
         demand=(DemandReport("m", HERE.name, ("a",), requests_per_s),),
         endpoints=rows,
     )
@@ -67,6 +71,18 @@ def test_a_forecast_beyond_the_cold_start_raises_the_number_at_once() -> None:
     row = recommend(Recommender(), snapshot(0.0, 10.0), 0.0, forecast=64.0)
     assert (row.endpoints, row.desired_endpoints, row.cause) == (4, 10, Cause.DEMAND)
     assert (row.requests_per_s, row.forecast_per_s, row.drain) == (10.0, 64.0, ())
+
+
+def test_an_endpoint_that_stays_down_does_not_exist_and_is_to_be_replaced() -> None:
+    by = Recommender()
+    for now in (0.0, DEAD_S - 1.0):
+        row = recommend(by, snapshot(now, 25.0, down=1), now)
+        assert (row.endpoints, row.desired_endpoints, row.dead) == (4, 4, ())
+    row = recommend(by, snapshot(DEAD_S, 25.0, down=1), DEAD_S)
+    assert (row.endpoints, row.desired_endpoints, row.dead) == (3, 4, ("gpu-0",))
+    row = recommend(by, snapshot(DEAD_S + 1.0, 25.0), DEAD_S + 1.0)
+    assert (row.endpoints, row.dead) == (4, ())
+    assert recommend(by, snapshot(DEAD_S + 2.0, 25.0, down=1), DEAD_S + 2.0).dead == (), "it was back meanwhile"
 
 
 def test_a_lower_number_follows_after_a_while_and_names_what_to_drain() -> None:
