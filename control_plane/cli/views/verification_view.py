@@ -90,7 +90,8 @@ def _done(found: VerificationReport) -> str:
     verdict = f"good: {reached}" if found.passed else f"NOT good, though {reached}" if reached else "NOT good"
     losses = "any region" if found.lost_at_once == 1 else f"any {found.lost_at_once} regions"
     partly = f"; only small losses and small remainders of {', '.join(found.partly)}" if found.partly else ""
+    names = f"{found.dns_answers} DNS answers, " if found.dns_answers else ""
     return (
-        f"{verdict}; tried all {found.situations} kinds of request, {found.decisions} decisions, "
+        f"{verdict}; tried all {found.situations} kinds of request, {found.decisions} decisions, {names}"
         f"{found.plans} plans up to the loss of {losses}{partly}; policy {found.digest[:12]}"
     )
