@@ -21,7 +21,13 @@ class ServerTls:
     """The certificate of a listener, and the authorities that must have signed client certificates."""
 
     def __init__(
-        self, certificate: Path, key: Path, client_ca: Path | None = None, *, require_client: bool = True
+        self,
+        certificate: Path,
+        key: Path,
+        client_ca: Path | None = None,
+        *,
+        require_client: bool = True,
+        alpn: Sequence[str] = ALPN_PROTOCOLS,
     ) -> None:
         """Read the files.
 
@@ -29,12 +35,13 @@ class ServerTls:
             client_ca: certificates of the authorities that sign client certificates; None requests none.
             require_client: whether clients without a certificate are rejected. A certificate that no authority in
                 `client_ca` signed is always rejected.
+            alpn: protocols to accept (RFC 7301).
 
         Raises:
             BadTlsFiles: a file is unusable.
         """
         verify_mode = ssl.CERT_REQUIRED if require_client else ssl.CERT_OPTIONAL
-        make = partial(_server_context, certificate, key, client_ca, verify_mode)
+        make = partial(_server_context, certificate, key, client_ca, verify_mode, alpn)
         self.files = WatchedFiles((certificate, key, client_ca), make)
 
     def __call__(self) -> ssl.SSLContext:
@@ -90,12 +97,12 @@ class ClientTls:
 
 
 def _server_context(
-    certificate: Path, key: Path, client_ca: Path | None, verify_mode: ssl.VerifyMode
+    certificate: Path, key: Path, client_ca: Path | None, verify_mode: ssl.VerifyMode, alpn: Sequence[str]
 ) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(ALPN_PROTOCOLS)
+    context.set_alpn_protocols(list(alpn))
     load_pair(context, certificate, key)
     if client_ca is not None:
         context.verify_mode = verify_mode

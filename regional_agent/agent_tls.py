@@ -8,7 +8,6 @@ from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.loopback import is_loopback
 from adapters.tls_contexts import ClientTls, ServerTls
 from regional_agent.config.settings import AgentSettings
-from regional_agent.picker.picker_tls import PickerTls
 
 
 class AgentTls:
@@ -64,9 +63,9 @@ def _admin_tls(settings: AgentSettings) -> ServerTls | None:
     return ServerTls(certificate, key, own / AUTHORITIES, require_client=settings.admin_require_certificate)
 
 
-def _picker_tls(settings: AgentSettings, certificate: Path, key: Path, authorities: Path) -> PickerTls | None:
+def _picker_tls(settings: AgentSettings, certificate: Path, key: Path, authorities: Path) -> ServerTls | None:
     """Return the TLS files of the endpoint picker; None if there is none, or it serves without TLS."""
     listen = settings.picker_listen
     if listen is None or is_loopback(listen.host) or "picker" in settings.allow_plaintext:
         return None
-    return PickerTls(certificate, key, authorities)
+    return ServerTls(certificate, key, authorities, alpn=["h2"])

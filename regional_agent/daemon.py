@@ -44,8 +44,7 @@ from regional_agent.http.listener import Listener
 from regional_agent.jobs.agent_jobs import AgentJobs
 from regional_agent.peers.server_certificates import AgentCertificateCheck, ControlPlaneCertificateCheck
 from regional_agent.picker.conversation import PickerParts
-from regional_agent.picker.picker_server import PickerServer
-from regional_agent.picker.picker_tls import PickerTls
+from regional_agent.picker.picker_server import PickerServer, PickerTls
 from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
@@ -191,8 +190,12 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         metrics.connections.listeners = {name: listener.counts for name, listener in listeners.items()}
         served: list[Drainable] = [listeners["traffic"], listeners["peer"]]
         if settings.picker_listen is not None:
-            picker, address = await _start_picker(settings, proxy, traffic, listeners["traffic"], tls.picker, readiness)
+            picker_tls = None
+            if tls.picker is not None:
+                picker_tls = PickerTls(tls.picker, lambda: identity.sessions.identity.trust)
+            picker, address = await _start_picker(settings, proxy, traffic, listeners["traffic"], picker_tls, readiness)
             served.append(picker)
+            metrics.connections.listeners |= {"picker": picker.counts}
             urls["picker"] = f"{'grpc' if tls.picker is None else 'grpcs'}://{address}"
         _freeze_garbage_collector()
         await runtime.announce(peer_url=urls["peer"], admin_url=_reachable(urls["admin"], settings.advertise_peer_url))
@@ -315,7 +318,7 @@ async def _start_picker(
         state.trusts,
         settings.picker_forwards,
     )
-    server = PickerServer(parts, readiness.not_ready_reason, tls.credentials() if tls is not None else None)
+    server = PickerServer(parts, readiness.not_ready_reason, tls)
     try:
         return server, await server.start(listen)
     except OSError as error:

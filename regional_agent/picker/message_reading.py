@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.routing.reasons import Reason, Refusal
@@ -38,17 +39,20 @@ _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _VALUE: Final = re.compile(rb"[^\x00\r\n]*")
 
 
-def read_request_head(message: Any, limits: Limits, location_header: bytes) -> Request | Refusal:
+def read_request_head(
+    received: Sequence[Header], limits: Limits, location_header: bytes, *, ends: bool
+) -> Request | Refusal:
     """Return the request whose head Envoy sends, by the rules for heads of clients, or the refusal.
 
     Args:
-        message: `HttpHeaders`.
+        received: the headers as Envoy has them, with those that begin with a colon.
         location_header: name of the header with a client's location; empty if none is configured.
+        ends: whether the request has no body.
     """
     request = Request()
     scheme_host: dict[bytes, bytes] = {}
     headers = request.headers
-    for name, value in headers_of(message):
+    for name, value in received:
         if name.startswith(b":"):
             scheme_host[name] = value
         elif name.startswith(_GATEWAY_PREFIX):
@@ -71,16 +75,16 @@ def read_request_head(message: Any, limits: Limits, location_header: bytes) -> R
     problem = complete_head(request, "1.1", location_header)
     if problem is not None:
         return Refusal(Reason.BAD_REQUEST, problem)
-    if message.end_of_stream:
+    if ends:
         request.length, request.whole = 0, True
     elif not lengths:
         request.length = None
     return request
 
 
-def scheme_of(message: Any) -> bytes:
-    """Return the scheme by which the client reached Envoy; `message` is `HttpHeaders`."""
-    schemes = [value for name, value in headers_of(message) if name == b":scheme"]
+def scheme_of(received: Sequence[Header]) -> bytes:
+    """Return the scheme by which the client reached Envoy, by the headers as Envoy has them."""
+    schemes = [value for name, value in received if name == b":scheme"]
     return b"https" if schemes == [b"https"] else b"http"
 
 
@@ -148,6 +152,7 @@ def _attribute(message: Any, name: str) -> str:
 
 
 def headers_of(message: Any) -> list[Header]:
+    """Return the headers in `HttpHeaders`, names in lower case."""
     # `raw_value` has the bytes as received; only old versions of Envoy set `value`.
     return [
         (header.key.encode("latin-1", "replace").lower(), header.raw_value or header.value.encode())

@@ -88,7 +88,10 @@ class RequestStream:
             raise InvalidTransition("a second head")
         talk.use_modes(message)
         head = message.request_headers
-        request = message_reading.read_request_head(head, parts.limits, parts.location_header)
+        received = message_reading.headers_of(head)
+        request = message_reading.read_request_head(
+            received, parts.limits, parts.location_header, ends=head.end_of_stream
+        )
         if isinstance(request, Refusal):
             self._refuse(request, None)
             return
@@ -96,9 +99,9 @@ class RequestStream:
         self._began_at = parts.proxy.clock()
         in_head = talk.request_mode != BUFFERED or request.whole
         self._from_envoy = FromEnvoy(
-            message_reading.headers_of(head),
+            [header for header in received if not header[0].startswith(b":")],
             request.target,
-            message_reading.scheme_of(head),
+            message_reading.scheme_of(received),
             message_reading.subset_of(message),
             parts.trusts(self._peer_ip),
             "request_headers" if in_head else "request_body",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import grpc
 import pytest
 from msgspec.structs import replace
 
@@ -26,8 +27,14 @@ from regional_agent.picker.ext_proc_messages import (
     SERVING,
     HealthCheckRequest,
     HealthCheckResponse,
-    ProcessingRequest,
-    ProcessingResponse,
+)
+from regional_agent.picker.grpc_connection import (
+    FAILED_PRECONDITION,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    OK,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
 )
 from regional_agent.picker.picker_server import PickerServer
 from regional_agent.telemetry.access_log import AccessLog
@@ -35,11 +42,14 @@ from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, chunk, code, streams_forever
 from tests.support.envoys import clusters, ext_proc, lb_endpoints, running_envoy, running_picker
+from tests.support.grpc_client import grpc_client
 from tests.support.identities import FLEET, agent_id, write_identity
 from tests.support.picker_streams import CHAT, body, head, parts_of
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
+
+PROCESS = f"/{SERVICE}/Process"
 
 EVENTS = (
     b'data: {"id":"c1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n',
@@ -301,55 +311,49 @@ async def test_only_agents_and_servers_of_the_fleet_may_use_the_picker(
 ) -> None:
     ids = {"server": SpiffeId(FLEET, ProcessRole.SERVER, "envoy"), "monitor": SpiffeId(FLEET, ProcessRole.MONITOR, "m")}
     own = write_identity(tmp_path / "identity", agent_id("eu-de"))
-    given = write_identity(
-        tmp_path / "given", ids.get(role, agent_id("eu-de", "envoy")), 1 if role == "stranger" else 0
-    )
+    fleet = 1 if role == "stranger" else 0
+    given = write_identity(tmp_path / "given", ids.get(role, agent_id("eu-de", "envoy")), fleet)
+    tls = ssl.create_default_context(cafile=own / AUTHORITIES)
+    tls.load_cert_chain(given / CERTIFICATE, given / PRIVATE_KEY)
+    tls.set_alpn_protocols(["h2"])
     async with running_agent(tmp_path / "agent", [NOBODY]) as agent, running_picker(agent, identity_dir=own) as picker:
-        credentials = grpc.ssl_channel_credentials(
-            (own / AUTHORITIES).read_bytes(), (given / PRIVATE_KEY).read_bytes(), (given / CERTIFICATE).read_bytes()
-        )
-        async with grpc.aio.secure_channel(str(picker), credentials) as channel:
-            process = channel.stream_stream(
-                f"/{SERVICE}/Process", ProcessingRequest.SerializeToString, ProcessingResponse.FromString
-            )
-            call = process()
-            if is_served:
-                await call.write(head())
-                await call.write(body(CHAT))
+        answer: bytes | None = None
+        with suppress(OSError):
+            async with grpc_client(picker, tls) as client:
+                call = client.call(PROCESS)
+                call.write(head())
+                call.write(body(CHAT))
                 answer = await call.read()
-                assert answer.WhichOneof("response") == "request_headers"
-                call.cancel()
-            else:
-                with pytest.raises(grpc.RpcError) as refused_by:
-                    await call.read()
-                expected = grpc.StatusCode.PERMISSION_DENIED if role == "monitor" else grpc.StatusCode.UNAVAILABLE
-                assert refused_by.value.code() is expected
+        assert (answer is not None) == is_served
         await until(lambda: agent.held() == 0)
 
 
 async def test_the_health_service_reports_liveness_and_readiness(tmp_path: Path) -> None:
     async with running_agent(tmp_path / "agent", [NOBODY]) as agent:
         reason: list[str | None] = [None]
-        server = PickerServer(parts_of(agent), lambda: reason[0], None)
+        server = PickerServer(parts_of(agent), lambda: reason[0])
         address = await server.start(Address("127.0.0.1", 0))
-        async with grpc.aio.insecure_channel(str(address)) as channel:
-            check = channel.unary_unary(
-                f"/{HEALTH_SERVICE}/Check", HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString
-            )
+        async with grpc_client(address) as client:
 
-            async def status(service: str) -> int:
-                return int((await check(HealthCheckRequest(service=service))).status)
+            async def status(service: str) -> int | None:
+                call = client.call(f"/{HEALTH_SERVICE}/Check")
+                call.write(HealthCheckRequest(service=service))
+                call.done_writing()
+                answer = await call.read()
+                assert await call.ended() == (NOT_FOUND if answer is None else OK)
+                return None if answer is None else int(HealthCheckResponse.FromString(answer).status)
 
             services = ("", "readiness", SERVICE)
             assert [await status(service) for service in services] == [SERVING] * 3
             reason[0] = "no endpoint is ready"
             assert [await status(service) for service in services] == [NOT_SERVING] * 3
             assert await status("liveness") == SERVING
-            with pytest.raises(grpc.RpcError):
-                await status("unknown")
+            assert await status("unknown") is None
             reason[0] = None
             server.hand_over()
             assert await status("readiness") == NOT_SERVING
+            late = client.call(PROCESS)
+            assert await late.ended() == UNAVAILABLE
         server.stop_accepting()
         assert await server.wait_drained(PATIENCE_S)
         await server.drain(0.0)
@@ -358,33 +362,54 @@ async def test_the_health_service_reports_liveness_and_readiness(tmp_path: Path)
 async def test_a_stream_that_breaks_off_or_is_out_of_order_releases_what_it_holds(tmp_path: Path) -> None:
     async with running_agent(tmp_path / "agent", [NOBODY]) as agent, running_picker(agent) as picker:
         bodies = agent.listener.state.bodies
-        async with grpc.aio.insecure_channel(str(picker)) as channel:
-            process = channel.stream_stream(
-                f"/{SERVICE}/Process", ProcessingRequest.SerializeToString, ProcessingResponse.FromString
-            )
-            half_sent = process()
-            await half_sent.write(head())
-            await half_sent.write(body(CHAT[:9], ends=False))
-            await until(lambda: bodies.bytes_kept == 9)
-            half_sent.cancel()
+        async with grpc_client(picker) as client:
+            half_sent = [client.call(PROCESS) for _ in range(150)]  # above the limit that h2 states by default
+            for call in half_sent:
+                call.write(head())
+                call.write(body(CHAT[:9], ends=False))
+            await until(lambda: bodies.bytes_kept == 9 * 150)
+            for call in half_sent:
+                call.cancel()
             await until(lambda: bodies.bytes_kept == 0)
-            picked = process()
-            await picked.write(head())
-            await picked.write(body(CHAT))
-            answers = [await picked.read(), await picked.read()]
-            assert [each.WhichOneof("response") for each in answers] == ["request_headers", "request_body"]
+
+            picked = client.call(PROCESS)
+            picked.write(head())
+            picked.write(body(CHAT))
+            assert await picked.read()
             assert agent.held() == 1
-            await picked.write(head())
-            assert await picked.code() is grpc.StatusCode.INVALID_ARGUMENT
-            await until(lambda: agent.held() == 0)
-            hidden = process()
-            await hidden.write(head(request_mode=0))
-            assert await hidden.code() is grpc.StatusCode.FAILED_PRECONDITION
-            assert "request_body_mode" in await hidden.details()
-            cut = process()
-            await cut.write(head())
-            await cut.write(body(CHAT))
+            picked.write(head())
+            assert await picked.ended() == INVALID_ARGUMENT
+            assert agent.held() == 0
+
+            hidden = client.call(PROCESS)
+            hidden.write(head(request_mode=0))
+            assert await hidden.ended() == FAILED_PRECONDITION
+            assert "request_body_mode" in hidden.detail
+
+            cut = client.call(PROCESS)
+            cut.write(head())
+            cut.write(body(CHAT))
             await cut.read()
-            await cut.done_writing()
-            await until(lambda: agent.held() == 0)
-        await until(lambda: agent.counted() == {"client_left": 2.0})
+            cut.done_writing()
+            assert await cut.ended() == OK
+            assert agent.held() == 0
+
+            zipped, unreadable = client.call(PROCESS), client.call(PROCESS)
+            zipped.write(head(), compressed=True)
+            unreadable.write(b"\xff\xff")
+            assert await zipped.ended() == UNIMPLEMENTED
+            assert await unreadable.ended() == INVALID_ARGUMENT
+            assert await client.call(f"/{SERVICE}/Other").ended() == UNIMPLEMENTED
+
+            lost = client.call(PROCESS)
+            lost.write(head())
+            lost.write(body(CHAT))
+            await lost.read()
+        await until(lambda: agent.held() == 0)
+        assert agent.counted() == {"client_left": 3.0}
+        for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100_000):
+            stranger = await RawClient.connect(picker)
+            stranger.send(garbage)
+            with suppress(ConnectionError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await stranger.reader.read()

@@ -17,10 +17,11 @@ from adapters.servers.binaries import find_binary
 from adapters.servers.errors import MissingBinary
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
-from regional_agent.picker.picker_server import PickerServer
-from regional_agent.picker.picker_tls import PickerTls
+from adapters.tls_contexts import ServerTls
+from regional_agent.picker.picker_server import PickerServer, PickerTls
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent
+from tests.support.identities import trust
 from tests.support.paths import ROOT
 from tests.support.picker_streams import parts_of
 from tests.support.wait import PATIENCE_S
@@ -65,11 +66,11 @@ async def running_picker(
     agent: Agent, *, forwards: bool = False, identity_dir: Path | None = None
 ) -> AsyncIterator[Address]:
     """Serve the endpoint picker of an agent; yields its address. Without `identity_dir`, it serves without TLS."""
-    credentials = None
+    tls = None
     if identity_dir is not None:
         files = (identity_dir / name for name in (CERTIFICATE, PRIVATE_KEY, AUTHORITIES))
-        credentials = PickerTls(*files).credentials()
-    server = PickerServer(parts_of(agent, forwards=forwards), lambda: None, credentials)
+        tls = PickerTls(ServerTls(*files, alpn=["h2"]), trust)
+    server = PickerServer(parts_of(agent, forwards=forwards), lambda: None, tls)
     address = await server.start(Address(LOOPBACK, 0))
     try:
         yield address
