@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from tests.attacks import (  # noqa: F401 (they add attacks)
+    at_the_picker,
     by_another_fleet,
     by_browsers,
     by_created_tenants,

@@ -350,6 +350,7 @@ def _agent(fleet: Fleet, region: str, name: str) -> AgentProcess:
             "CONTROL_PLANE_URLS": ",".join(server.url for server in fleet.control_planes),
             "GEOIP_FILE": str(fleet.geoip),
             "TRUSTED_PROXIES": "127.0.0.0/8",
+            "PICKER_LISTEN": "127.0.0.1:0",
             "REGISTRATION_TOKEN_FILE": str(directory / "registration.token"),
             # Small enough that an attack reaches them within seconds; eu-es has the defaults.
             **({} if region == "eu-es" else {"LIMITS": '{"kept_body_bytes": 1048576, "max_kept_bytes": 16777216}'}),

@@ -81,7 +81,8 @@ class AgentProcess(ServerProcess):
             for line in log:
                 if line.startswith(b'{"agent"'):
                     said = json.loads(line)
-                    return {face: Address.parse(said[face]) for face in ("traffic", "peer", "admin")}
+                    faces = [face for face in ("traffic", "peer", "admin", "picker") if face in said]
+                    return {face: Address.parse(said[face].replace("grpc", "http")) for face in faces}
         return {}
 
     def status(self) -> dict[str, Any]:
