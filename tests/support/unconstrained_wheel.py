@@ -37,6 +37,8 @@ COMMANDS = (
 WITH_EXTRAS = (
     "adapters.object_store.bucket_store",
     "control_plane.usage.compaction",
+    "control_plane.usage.idle_query",
+    "control_plane.usage.segment_query",
     "control_plane.usage.usage_query",
     "regional_agent.ledger.segment_parquet",
 )
