@@ -87,8 +87,8 @@ test-attacks-compiled: $(VENV)/.test $(VENV)/.wheel  ## the same with the compil
 test-ui: $(VENV)/.ui  ## the page for operators in headless Chromium, against a real planet; screenshots in out/ui
 	@$(BIN)/python -m tests.ui
 
-test-gateways: $(VENV)/.test $(VENV)/.bench  ## agents behind one address per region, with the real HAProxy, Envoy and nginx
-	@$(BIN)/pytest -m long tests/integration/test_gateways.py
+test-gateways: $(VENV)/.test $(VENV)/.bench  ## agents behind gateways and edge proxies: the shipped configurations with the real HAProxy, Envoy and nginx
+	@$(BIN)/pytest -m long tests/integration/test_gateways.py tests/integration/test_gateways_between_networks.py tests/integration/test_edge_proxies.py
 
 test-upgrade: $(VENV)/.test $(PREVIOUS_DIR)/.ready  ## a fleet under load from the previous release to this one and back: no request fails (PREVIOUS=)
 	@PENSTOCK_PREVIOUS=$(CURDIR)/$(PREVIOUS_DIR)/venv $(BIN)/pytest -s -m long tests/e2e/test_upgrade.py $(ARGS)

@@ -198,7 +198,8 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
             metrics.connections.listeners |= {"picker": picker.counts}
             urls["picker"] = f"{'grpc' if tls.picker is None else 'grpcs'}://{address}"
         _freeze_garbage_collector()
-        await runtime.announce(peer_url=urls["peer"], admin_url=_reachable(urls["admin"], settings.advertise_peer_url))
+        admin_url = _reachable(urls["admin"], settings.advertise_peer_url)
+        await runtime.announce(peer_url=urls["peer"], admin_url=admin_url, to_peers=tls.to_peers)
         print_line(msgspec.json.encode({"agent": settings.name, "region": settings.region, **urls}).decode())
         log.info("serving", **urls)
         await service_manager.ready()

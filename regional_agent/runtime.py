@@ -44,6 +44,7 @@ from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.region_objects import ObjectQueryReader, RegionObjects
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.credit_ledger import CreditLedger
+from regional_agent.peers.gateway_check import other_process_behind
 from regional_agent.peers.peer_prober import CreditRequests, PeerProber
 from regional_agent.peers.probe_responder import ProbeResponder
 from regional_agent.readiness import Readiness
@@ -70,6 +71,7 @@ from regional_agent.telemetry.state_metrics import StateMetrics
 from regional_agent.tenants.budget_exchange import BudgetExchange
 from regional_agent.tenants.spent_money import SpentMoney
 from regional_agent.tenants.tenant_budgets import TenantBudgets
+from regional_agent.upstream.address import Address
 from regional_agent.upstream.leader_link import ControlPlanes, LeaderLink
 from regional_agent.upstream.upstream_pool import UpstreamPools
 
@@ -120,6 +122,7 @@ class AgentRuntime:
         self._metrics = metrics
         self._rng = rng
         sessions = credentials.sessions
+        self._sessions = sessions
         self._binding = sessions.identity.binding
         self._registration: Registration | None = None
         self._peer_url = ""
@@ -297,12 +300,16 @@ class AgentRuntime:
         await self.endpoints.stop()
         await self._store.close()
 
-    async def announce(self, *, peer_url: str, admin_url: str) -> None:
+    async def announce(self, *, peer_url: str, admin_url: str, to_peers: Callable[[], ssl.SSLContext]) -> None:
         """Register this agent in the store. Called once its listeners are open.
 
         Args:
             peer_url: URL of the peer listener; the setting `advertise_peer_url` overrides it.
             admin_url: URL of the admin listener; the setting `advertise_admin_url` overrides it.
+            to_peers: returns the TLS context for connections to agents.
+
+        Raises:
+            BadSettings: other regions would reach another agent at the address of this one.
         """
         settings = self._settings
         self._peer_url = settings.advertise_peer_url or peer_url
@@ -316,6 +323,7 @@ class AgentRuntime:
             settings.advertise_peer_server_name or "",
         )
         await self._require_own_address(member)
+        await self._require_own_name(to_peers)
         own_key = keys.agent(settings.region, settings.name)
         self._registration = Registration(self._store, own_key, encode(member), ttl_s=REGISTRATION_TTL_S, rng=self._rng)
         self._registration.start()
@@ -332,6 +340,18 @@ class AgentRuntime:
                     f" {PREFIX}ADVERTISE_PEER_SERVER_NAME by which a gateway selects it"
                 )
             await asyncio.sleep(ADDRESS_RETRY_S)
+
+    async def _require_own_name(self, to_peers: Callable[[], ssl.SSLContext]) -> None:
+        """Raise BadSettings if the gateway connects the name of this agent to another process."""
+        name = self._settings.advertise_peer_server_name
+        if name is None:
+            return
+        address = Address.parse(self._peer_url)._replace(server_name=name)
+        if other := await other_process_behind(address, to_peers, self._sessions):
+            raise BadSettings(
+                f"{PREFIX}ADVERTISE_PEER_SERVER_NAME: the gateway at {address} connects {name} to another process"
+                f" ({other}); let it select agents by the name of the TLS handshake (SNI), or run one agent behind it"
+            )
 
     async def withdraw(self) -> None:
         """Begin to shut down: report not ready to clients and other regions, answer no more DNS queries, and delete the

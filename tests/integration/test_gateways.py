@@ -149,6 +149,61 @@ async def test_a_gateway_per_region_carries_the_requests_between_agents(
             await until_async(lambda: _is(origin, "failed", reached=0))
 
 
+BALANCER = """
+defaults
+  mode tcp
+  timeout connect 3s
+  timeout client 1h
+  timeout server 1h
+listen agents
+  bind :{port}
+  balance roundrobin
+  server one 127.0.0.1:{one}
+  server two 127.0.0.1:{two}
+"""
+
+
+@pytest.mark.long
+async def test_a_balancer_that_ignores_the_name_is_refused_at_the_start(tmp_path: Path, own_etcd: EtcdServer) -> None:
+    port, one, two = free_ports(3)
+    (tmp_path / "haproxy.cfg").write_text(BALANCER.format(port=port, one=one, two=two))
+    try:
+        command = haproxy(tmp_path / "haproxy.cfg")
+    except MissingBinary as missing:
+        pytest.skip(str(missing))
+    front = ServerProcess("haproxy", command, log_path=tmp_path / "haproxy.log", ports=(port,))
+    await publish(own_etcd, replace(policy(), anonymous_tenant="open"))
+    endpoints = write_endpoints(tmp_path / "endpoints.yaml", [], 4)
+    first, second = [
+        AgentProcess(
+            name,
+            tmp_path / name,
+            region="eu-es",
+            etcd_endpoint=own_etcd.endpoint,
+            redis_url=None,
+            endpoints_file=endpoints,
+            settings={
+                "PEER_LISTEN": f"{LOOPBACK}:{listen}",
+                "ADVERTISE_PEER_URL": f"https://{LOOPBACK}:{port}",
+                "ADVERTISE_PEER_SERVER_NAME": f"{name}.agents.example",
+            },
+        )
+        for name, listen in (("eu-es-1", one), ("eu-es-2", two))
+    ]
+    async with started(front), started(first):
+        # Alone behind the balancer it starts.
+        await until_async(lambda: _has_logged(first, '"event": "serving"'))
+        async with started(second):
+            assert await asyncio.to_thread(second.wait_exit, PATIENCE_S)
+            assert second.returncode == 2
+            assert "connects eu-es-2.agents.example to another process" in second.log_tail()
+            assert "select agents by the name of the TLS handshake (SNI)" in second.log_tail()
+
+
+async def _has_logged(agent: AgentProcess, text: str) -> bool:
+    return text in agent.log_path.read_text()
+
+
 async def _is(agent: AgentProcess, state: str, reached: int) -> bool:
     found = (await asyncio.to_thread(agent.status))["peers"]["eu-es"]
     return bool(found["state"] == state and len(found["agents"]) == reached)
