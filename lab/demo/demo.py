@@ -17,10 +17,11 @@ import msgspec
 from rich.console import Console
 
 from lab.demo.demo_fleet import demo_fleet
-from lab.demo.demo_report import Setting, build_report, write_report
+from lab.demo.demo_report import Setting, build_report, unanswered, write_report
 from lab.demo.findings import Finding, print_findings
 from lab.demo.inputs import DemoInputs, gather
-from lab.demo.listing import print_listing, print_page
+from lab.demo.kept_fleet.light_load import run_light_load
+from lab.demo.kept_fleet.listing import print_listing, print_page
 from lab.demo.output_dir import NEEDED_BYTES, check_space, lock_output_dir
 from lab.demo.page.page import render_page
 from lab.demo.records import Run
@@ -72,7 +73,7 @@ async def _run(options: Options, console: Console, inputs: DemoInputs, began: fl
         (options.out / "report.html").write_text(page, encoding="utf-8")
         _print_verdict(console, findings, run, options.out)
         if options.keep:
-            await _keep(planet, console)
+            await _keep(planet, console, Random(options.seed))
         return bool(report["passed"])
 
 
@@ -89,12 +90,12 @@ async def _start(planet: Planet, screen: Screen) -> None:
     await asyncio.to_thread(planet.start, progress)
 
 
-async def _keep(planet: Planet, console: Console) -> None:
-    """Restart the processes that the scenario killed, list all addresses, and wait for Ctrl-C."""
+async def _keep(planet: Planet, console: Console, rng: Random) -> None:
+    """Restart the processes that the scenario killed, list all addresses, and send a light load until Ctrl-C."""
     await asyncio.to_thread(planet.restart_killed)
     print_listing(planet, console)
     try:
-        await asyncio.Event().wait()
+        await run_light_load(planet, rng)
     except asyncio.CancelledError:
         # Ctrl-C ends --keep; the exit code still reports the checks.
         console.print("stopping the fleet")
@@ -136,3 +137,5 @@ def _print_verdict(console: Console, findings: Sequence[Finding], run: Run, out:
     verdict = "[bold green]every promise was kept[/]" if not failed else f"[bold red]{failed} checks failed[/]"
     counts = f"{len(run.served)} chats, {len(run.images)} images"
     console.print(f"{verdict}; {counts}; {out}/report.html", highlight=False, soft_wrap=True)
+    for text in unanswered(run):
+        console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from lab.demo.images.image_outcomes import image_outcomes
 from lab.demo.measure import (
     Kind,
     early_return_share,
+    ended_with_region,
     failback_s,
     failover,
     home_share,
@@ -83,6 +84,7 @@ def build_report(run: Run, checks: Sequence[Finding], setting: Setting) -> dict[
             "failed": outcomes[Outcome.FAILED],
             "refused": outcomes[Outcome.REFUSED],
             "redirected": sum(any(a.answer is Answer.REDIRECTED for a in request.attempts) for request in run.served),
+            "unanswered": unanswered(run),
             "not_ok": _not_ok(run),
         },
         "residency": {
@@ -144,6 +146,22 @@ def build_report(run: Run, checks: Sequence[Finding], setting: Setting) -> dict[
 def write_report(report: dict[str, Any], path: Path) -> None:
     """Write report.json."""
     path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def unanswered(run: Run) -> list[str]:
+    """Return for each reason how many chats were not answered because of it, and what is promised about them."""
+    lost = {request.id for request in ended_with_region(run)}
+    region = run.scenario.lost_region
+    found = Counter(
+        f"had reached {region} when it was killed, and were not continued elsewhere"
+        if request.id in lost
+        else f"got a refusal ({request.detail or request.status}), which is an answer that names its reason"
+        if request.outcome is Outcome.REFUSED
+        else f"failed ({request.detail or request.status})"
+        for request in run.served
+        if request.outcome is not Outcome.OK
+    )
+    return [f"{number} of {len(run.served)} chats {reason}" for reason, number in found.most_common()]
 
 
 def _not_ok(run: Run) -> list[dict[str, Any]]:

@@ -79,4 +79,5 @@ def percent(share: float | None) -> str:
 
 def seconds(value: float | None) -> str:
     """Return a duration (s) as text; "never" for None."""
-    return "never" if value is None else f"{value:.2f} s"
+    # 0.0 is added, because the rounded value may be -0.0.
+    return "never" if value is None else f"{round(value, 2) + 0.0:.2f} s"

@@ -262,3 +262,17 @@ def who_served_whom(requests: Iterable[Served]) -> dict[str, dict[str, int]]:
         if request.outcome is Outcome.OK:
             table.setdefault(request.home, Counter())[request.server] += 1
     return {home: dict(row.most_common()) for home, row in sorted(table.items())}
+
+
+def ended_with_region(run: Run) -> list[Served]:
+    """Return the requests that failed because the lost region was serving them or had accepted them when it died."""
+    lost, killed = run.scenario.lost_region, run.event(EventKind.REGION_KILLED)
+    there = {sighting.id for sighting in run.sightings if sighting.region == lost}
+    return [
+        request
+        for request in run.served
+        if request.outcome is Outcome.FAILED
+        and (request.id in there or request.origin == lost)
+        and killed is not None
+        and request.due_s <= killed.at_s
+    ]

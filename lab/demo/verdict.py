@@ -12,6 +12,7 @@ from lab.demo.measure import (
     due_in,
     early_requests,
     early_return_share,
+    ended_with_region,
     failback_s,
     failover,
     home_share,
@@ -151,14 +152,8 @@ def _streams_survive(run: Run) -> Finding:
 
 
 def _failures_explained(run: Run) -> Finding:
-    lost, killed = run.scenario.lost_region, run.event(EventKind.REGION_KILLED)
-    there = {sighting.id for sighting in run.sightings if sighting.region == lost}
     failed = [request for request in run.served if request.outcome is Outcome.FAILED]
-    explained = [
-        request
-        for request in failed
-        if (request.id in there or request.origin == lost) and killed is not None and request.due_s <= killed.at_s
-    ]
+    explained = ended_with_region(run)
     strange = [request for request in failed if request not in explained]
     says = (
         f"{len(failed)} of {len(run.served)} requests failed; {len(explained)} of them were served or accepted by the "

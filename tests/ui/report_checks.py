@@ -35,3 +35,7 @@ async def draws_and_plays(page: Page) -> None:
     await expect(page.locator("output")).not_to_have_text(f"{round(killed_s) + 2:.1f} s")
     await page.get_by_role("button", name="Pause").click()
     await page.screenshot(path=OUT / "report.png", full_page=True)
+    await page.set_viewport_size({"width": 390, "height": 844})
+    assert await page.evaluate("document.documentElement.scrollWidth") == 390, "it fits a phone"
+    assert "-0" not in await page.locator(".events").inner_text()
+    await page.screenshot(path=OUT / "report-390.png", full_page=True)

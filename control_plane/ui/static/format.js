@@ -13,6 +13,8 @@ export const milliseconds = (value) => withUnit(whole.format(value), "ms");
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "never";
+  // A value that is rounded to 0 has no sign.
+  if (Math.abs(seconds) < 0.05) return withUnit("0", "s");
   if (seconds < 90) return withUnit((seconds < 10 ? one : whole).format(seconds), "s");
   if (seconds < 5400) return withUnit(whole.format(seconds / 60), "min");
   return seconds < 172_800 ? withUnit(one.format(seconds / 3600), "h") : withUnit(whole.format(seconds / 86_400), "days");

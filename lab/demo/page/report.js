@@ -9,6 +9,9 @@ const { run, regions } = report;
 const names = regions.map(({ name }) => name).sort();
 const colour = (name) => `var(--region-${names.indexOf(name) % 8})`;
 
+/** A time of the run; one that is rounded to 0 has no sign. */
+const clock = (at_s) => `${(Math.round(10 * at_s) / 10 || 0).toFixed(1)} s`;
+
 /** Seconds of the run that are shown in a second, and seconds before the moment whose requests are shown. */
 const [SPEED, WINDOW_S] = [4, 2];
 
@@ -34,6 +37,8 @@ function head() {
       h("p", { class: "lead" }, `${requests.total} chats and ${images.total} image jobs from ${sites.length} cities in ${countries} countries were sent to ` +
         `${regions.length} regions of real processes on one machine. A surge hit ${report.surge_region}; ${killed} and restarted; then the leading ` +
         "control plane, etcd and Redis were killed."),
+      requests.unanswered.length > 0 && h("p", { class: "lead" }, failed.length ? "Not answered: " : "Not answered, without a broken promise: ",
+        requests.unanswered.join("; "), ". No request is promised to survive the region that runs it; none may be lost that no engine has begun."),
       failed.map(({ name, says }) => h("p", { class: "bad" }, h("b", {}, name), `: ${says}`)),
       h("dl", { class: "totals" }, Object.entries(figures).map(([what, value]) => h("div", {}, h("dt", {}, what), h("dd", {}, value))))),
   ];
@@ -106,7 +111,7 @@ class Player {
       [...regions].sort((a, b) => a.name.localeCompare(b.name)).map(({ name, city }) => [
         h("span", {}, h("span", { class: "swatch", style: `border-color:${colour(name)}` }), name), city, stateAt(name, t),
         at(name).filter(({ home }) => home === name).length, at(name).filter(({ home }) => home !== name).length])));
-    this.clock.textContent = t === null ? "whole run" : `${t.toFixed(1)} s`;
+    this.clock.textContent = t === null ? "whole run" : clock(t);
     this.seek.value = t ?? 0;
     const event = report.events.filter(({ at_s }) => t !== null && at_s <= t).pop();
     this.caption.textContent = [report.phases.filter(({ from_s }) => t !== null && from_s <= t).pop()?.title ?? "All requests of the run.", event?.text].filter(Boolean).join(" · ");
@@ -151,7 +156,7 @@ function timeline(player) {
       s("text", { x: x(from_s) + 6, y: 14 }, title)]),
     rows.map(([home, byServer], index) => areas(home, byServer, TOP + (index + 1) * (ROW + GAP) - GAP, most)),
     report.events.map(({ at_s, text, kind }) => s("line", { class: /killed|exit/.test(kind) ? "event bad" : "event", x1: x(at_s), x2: x(at_s), y1: TOP - 8, y2: bottom },
-      s("title", {}, `${at_s.toFixed(1)} s: ${text}`))),
+      s("title", {}, `${clock(at_s)}: ${text}`))),
     Array.from({ length: Math.floor(run.duration_s / 10) }, (_, index) => s("text", { x: x(10 * index), y: bottom + 18, "text-anchor": "middle" }, `${10 * index} s`)),
     playhead);
   svg.addEventListener("click", (event) => {
@@ -159,7 +164,7 @@ function timeline(player) {
     player.goTo(Math.max(0, Math.min(run.duration_s, ((event.clientX - box.left) / box.width * WIDTH - LEFT) / (WIDTH - LEFT) * run.duration_s)));
   });
   return section("Timeline", "Each row shows the answered requests per second of one home region; the colour is the serving region. A red cross is an unanswered request. Click to see a moment on the map.",
-    svg, h("ol", { class: "events" }, report.events.map(({ at_s, text, kind }) => h("li", { class: /killed|exit/.test(kind) ? "bad" : null }, h("time", {}, `${at_s.toFixed(1)} s `), text))));
+    h("div", { class: "scroll" }, svg), h("ol", { class: "events" }, report.events.map(({ at_s, text, kind }) => h("li", { class: /killed|exit/.test(kind) ? "bad" : null }, h("time", {}, `${clock(at_s)} `), text))));
 }
 
 function areas(home, byServer, base, most) {

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lab.demo.demo_report import build_report, write_report
+from lab.demo.findings import seconds
 from lab.demo.page.page import render_page
-from lab.demo.records import Outcome
+from lab.demo.records import Outcome, Run
 from lab.demo.verdict import judge
 from tests.support.story_run import REGIONS, change, report_of, report_setting, story_run
 
@@ -112,6 +113,25 @@ def test_the_page_names_the_failed_checks() -> None:
     checks = shown(page)["checks"]
     assert len(checks) == 18
     assert [check["name"] for check in checks if not check["passed"]] == ["nearest permitted region"]
+
+
+def test_the_report_explains_what_was_not_answered() -> None:
+    requests = report_of(RUN)["requests"]
+    (lost,) = _reasons(RUN, "had reached eu-de when it was killed")
+    assert requests["unanswered"] == [lost]
+    assert int(lost.split()[0]) == requests["total"] - requests["ok"] > 0
+    number = next(n for n, request in enumerate(RUN.served) if request.outcome is Outcome.OK)
+    run = change(RUN, number, outcome=Outcome.REFUSED, detail="saturated")
+    (reason,) = _reasons(run, "got a refusal (saturated)")
+    assert reason.startswith(f"1 of {len(RUN.served)} chats")
+
+
+def _reasons(run: Run, text: str) -> list[str]:
+    return [reason for reason in report_of(run)["requests"]["unanswered"] if text in reason]
+
+
+def test_a_duration_that_is_rounded_to_zero_has_no_sign() -> None:
+    assert [seconds(value) for value in (-0.001, 0.0, -1.0, None)] == ["0.00 s", "0.00 s", "-1.00 s", "never"]
 
 
 def test_external_text_is_escaped() -> None:
