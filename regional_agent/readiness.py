@@ -12,12 +12,20 @@ from regional_agent.endpoints.endpoint_set import EndpointSet
 class Readiness:
     """Determines the response of `/readyz`, and whether a new agent may take over a port."""
 
-    def __init__(self, config: ActiveConfig, endpoints: EndpointSet, other_region_serves: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        config: ActiveConfig,
+        endpoints: EndpointSet,
+        other_region_serves: Callable[[], bool],
+        other_regions_probed: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Determine the readiness of an agent that serves `endpoints` under the policy of `config`.
 
         Args:
             other_region_serves: returns whether requests can be forwarded to another region.
+            other_regions_probed: returns whether the states of the other regions are known.
         """
+        self._other_regions_probed = other_regions_probed
         self._config = config
         self._endpoints = endpoints
         self._other_region_serves = other_region_serves
@@ -48,9 +56,10 @@ class Readiness:
         return 0.0 if closed and closed >= pools.keys() else plan.ramp
 
     def has_warmed_up(self) -> bool:
-        """Whether the agent has a policy and has discovered and probed every endpoint at least once."""
+        """Whether the agent has a policy, and has probed every endpoint and other region at least once."""
         return (
             self._config.policy is not None
             and self._endpoints.sources.discovery.has_answered()
+            and self._other_regions_probed()
             and not any(endpoint.health.state is EndpointState.NEW for endpoint in self._endpoints.every())
         )

@@ -195,7 +195,7 @@ class AgentRuntime:
         )
         self.objects = KnownObjects(self.exchanges.objects, RegionObjects(agent, self.peers, pools.peers))
         self.object_queries = ObjectQueryReader(region, sessions, self.config)
-        self.readiness = Readiness(self.config, self.endpoints, self.peers.serve_any)
+        self.readiness = Readiness(self.config, self.endpoints, self.peers.serve_any, self.peers.has_probed_all)
         self.responder = ProbeResponder(agent, sessions, self.config, self.endpoints, self.queue, credits)
         entries = EntryStates(region, self.readiness, self.endpoints, self.peers)
         self.responder.accepts_clients = entries.accepts_clients

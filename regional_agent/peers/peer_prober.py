@@ -154,6 +154,10 @@ class PeerProber:
         now = self._clock()
         return any(peer.health.weight(now, self._failover) > 0.0 for peer in self.regions.values())
 
+    def has_probed_all(self) -> bool:
+        """Whether every region with known agents has been probed: before, no request can be sent there."""
+        return all(peer.is_probed or not self._directory.addresses(name) for name, peer in self.regions.items())
+
     def address(self, region: str) -> Address | None:
         """The address of a reachable agent of a region, else of any known agent; None if no agent is known."""
         peer = self.regions.get(region)
@@ -229,6 +233,7 @@ class PeerProber:
         async with asyncio.TaskGroup() as probes:
             for address in peer.agents:
                 probes.create_task(self._probe(peer, address, current))
+        peer.is_probed = True
         if current.can_serve:
             lagged_rounds_left[0] = MAX_LAGGED_ROUNDS
             return

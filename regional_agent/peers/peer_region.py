@@ -54,6 +54,8 @@ class PeerRegion:
         self.agents: dict[Address, PeerAgent] = {}
         self.reachable: tuple[Address, ...] = ()
         """The agents that answered their last probe."""
+        self.is_probed = False
+        """Whether a round of probes to known agents has ended."""
         self._succeeded_at = -inf
         """Start time (s) of the newest successful round."""
         self._counted_request_failure = False

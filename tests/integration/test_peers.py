@@ -143,6 +143,20 @@ async def test_probes_return_the_region_state_and_request_credits(observer: Obse
     assert 0.0 < report.rtt_ms < 2000.0
 
 
+async def test_a_region_counts_as_probed_after_its_first_round(
+    observer: Observer, agents: list[Agent], tmp_path: Path
+) -> None:
+    agents[0].models = {"m": ModelReadiness(False, 0.0)}
+    observer.peers.use(POLICY)
+    assert not observer.peers.has_probed_all()
+    await until(observer.peers.has_probed_all)
+    alone = Observer(tmp_path / "alone")
+    alone.peers.use(POLICY)
+    assert alone.peers.has_probed_all(), "no agent of the other region is known"
+    await alone.peers.stop()
+    alone.connections.close()
+
+
 async def test_a_round_trip_does_not_include_the_fetch_of_the_certificate(
     observer: Observer, agents: list[Agent]
 ) -> None:
