@@ -45,8 +45,9 @@ def _send(port: int, request: bytes, per_s: float, seconds: float, rng: Random, 
             except OSError:
                 received = b""
             # The responses of the backends arrive in one read, or with a last read of a few bytes.
-            while received and not (received.endswith((b"}", b"0\r\n\r\n"))):
-                received += sock.recv(65_536)
+            while received and not received.endswith((b"}", b"0\r\n\r\n")):
+                part = sock.recv(65_536)
+                received = received + part if part else b""
             if not received.startswith(b"HTTP/1.1 200"):
                 run.errors += 1
                 return
