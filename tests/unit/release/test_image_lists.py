@@ -37,6 +37,8 @@ def test_python_packages_have_the_versions_of_the_constraints() -> None:
 def test_every_dependency_is_in_the_image() -> None:
     """Of the project and of the extras that the image has: run make lock-image after a change of the dependencies."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for_development = {"compile", "docs", "fuzz", "quickstart", "release", "test", "ui"}
+    assert set(EXTRAS.split(",")) == declared["optional-dependencies"].keys() - for_development
     extras = [declared["optional-dependencies"][extra] for extra in EXTRAS.split(",")]
     wanted = {re.match(r"[\w.-]+", each)[0].lower() for each in sum(extras, declared["dependencies"])}  # type: ignore[index]
     pinned = {line.partition("==")[0] for line in (LISTS / "python-amd64.txt").read_text().splitlines()}
