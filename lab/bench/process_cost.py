@@ -30,7 +30,11 @@ def resident_bytes(pid: int) -> int:
 def _tree(pid: int) -> Iterator[int]:
     yield pid
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        for child in (thread / "children").read_text().split():
+        try:
+            children = (thread / "children").read_text().split()
+        except FileNotFoundError:
+            continue  # the thread has ended since it was listed
+        for child in children:
             yield from _tree(int(child))
 
 
