@@ -29,6 +29,7 @@ from control_plane.policy.route_compiler import compile_routes
 from control_plane.policy.time_zones import moment_of, time_zone
 from penstock.policy.fields import PLACE
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
@@ -214,6 +215,7 @@ def _policy(
     events = [replace(event, starts_at=moment_of(event.starts_at, event.time_zone)) for _, event in catalogue.of(Event)]
     limits = [replace(limit, source=document.source) for document, limit in catalogue.of(SpilloverLimit)]
     rollout = catalogue.single(RolloutRules)
+    coalescing = catalogue.single(Coalescing)
     tiers = _by_name(tier for _, tier in catalogue.of(Tier))
     prices = sorted((prices for _, prices in catalogue.of(Prices)), key=lambda prices: prices.valid_from)
     stores = [
@@ -233,6 +235,7 @@ def _policy(
         prices=tuple(prices) or UNSET,
         usage_stores=_sorted(stores) or UNSET,
         job_stores=_sorted(job_stores) or UNSET,
+        coalescing=coalescing if coalescing.routes else UNSET,
         dns_zones=_by_name(zone for _, zone in catalogue.of(DnsZone)) or UNSET,
         dns_names=_by_name(dns_names) or UNSET,
         residency=_sorted(rules),

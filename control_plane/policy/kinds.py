@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from penstock.policy.fields import PolicyStruct
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
@@ -50,6 +51,7 @@ KINDS = {
     "Prices": Kind(Prices, 0, 100),
     "UsageStore": Kind(UsageStore, 0, 100),
     "JobStore": Kind(JobStore, 0, 100),
+    "Coalescing": Kind(Coalescing, 0, 1),
     "AnonymousAccess": Kind(AnonymousAccess, 0, 1),
     "BrowserAccess": Kind(BrowserAccess, 0, 1),
     "ResidencyRule": Kind(ResidencyRuleDocument, 0, 1_000),

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.policy.geography import estimated_rtt_ms, great_circle_km, lifted_ms
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
@@ -69,6 +70,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     """Zones by name, that the agents answer in the DNS. Like the following field, absent without documents of it."""
     dns_names: dict[str, DnsName] | UnsetType = UNSET
     """Names in these zones."""
+    coalescing: Coalescing | UnsetType = UNSET
+    """Which identical requests share a run; absent without such a document."""
     anonymous_tenant: str | None = None
     """The tenant of requests without an API key; None refuses them."""
     objective: Objective = Objective()

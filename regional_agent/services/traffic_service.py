@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.routing.reasons import Reason, Refusal
+from regional_agent.coalescing.shared_runs import MAX_RESPONSE_BYTES, SharedRuns
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.http.client_connection import ClientConnection
@@ -14,6 +16,7 @@ from regional_agent.http.headers.cors import cors_lines, preflight_lines
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.jobs.api.job_routes import JobRoutes
+from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
@@ -24,6 +27,7 @@ from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.request_options import NO_OPTIONS, options_of
 from regional_agent.services.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
 from regional_agent.services.service import JSON, LEDGER_FULL, READS, RoutedService, answer_health
+from regional_agent.services.shared_run_service import SharedRunService
 
 
 class TrafficService(RoutedService):
@@ -54,6 +58,7 @@ class TrafficService(RoutedService):
         self._readiness = readiness
         self._endpoints = endpoints
         self._jobs = jobs
+        self._shared_runs = SharedRuns(reader.authorization, self._connect, proxy.metrics.coalescing)
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
         """Proxy a request of a route; respond directly to a request for the list of models and to a health check."""
@@ -64,6 +69,11 @@ class TrafficService(RoutedService):
         if refusal is None:
             if not request.plain and self._jobs is not None and self._jobs.defers(request):
                 return self._jobs.submit(request, connection, self.refuse)
+            policy = self._config.policy
+            if policy is not None and policy.coalescing is not UNSET:
+                shared = self._shared_runs.share(policy, request, connection, self.refuse)
+                if shared is not None:
+                    return shared
             owner = self.owner_of_objects(request)
             if owner:
                 lookup = self._look_up(
@@ -79,6 +89,12 @@ class TrafficService(RoutedService):
             assert self._jobs is not None
             return self._jobs.handle(request, connection, self.refuse)
         return self._serve(request, connection, refusal)
+
+    def _connect(self, sender: Sender) -> InternalRequests:
+        """Return what sends requests as a sender that this service has authenticated."""
+        service = SharedRunService(self._reader, self._proxy, self._config, sender)
+        header = self._authorization.location_header
+        return InternalRequests(service, self._proxy.limits, header, MAX_RESPONSE_BYTES)
 
     def owner_of_objects(self, request: Request) -> str:
         """Return the tenant of a request that may name objects; empty if its route has none, or its key is invalid."""

@@ -20,6 +20,7 @@ from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from penstock.policy.service_objective import Measure
 from penstock.routing.reasons import Reason
+from regional_agent.coalescing.coalescing_metrics import CoalescingMetrics
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.ledger.ledger_metrics import LedgerMetrics
 from regional_agent.telemetry.by_endpoint.endpoint_metrics import EndpointMetrics
@@ -160,6 +161,7 @@ class AgentMetrics:
         self.budgets = BudgetMetrics(self.registry)
         self.ledger = LedgerMetrics(self.registry)
         self.jobs = JobMetrics(self.registry)
+        self.coalescing = CoalescingMetrics(self.registry)
         self.loop_delay = LoopDelay(self.registry, "penstock_agent")
         self._peer_state = self._gauge(
             "peer_state",

@@ -1,0 +1,1 @@
+"""Identical requests in flight that share one engine run."""

@@ -1,0 +1,51 @@
+"""The service for a request that several clients share: the request path of clients, with the sender of the first."""
+
+from __future__ import annotations
+
+from math import inf
+
+from penstock.routing.reasons import Refusal
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.messages import AcceptedHead, Request
+from regional_agent.http.request_handler import Handler
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.requests.authorization import NO_POLICY, Sender
+from regional_agent.requests.client_request_reader import ClientRequestReader
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.services.service import LEDGER_FULL, RoutedService
+
+
+class SharedRunService(RoutedService):
+    """Runs the requests of one sender, with the priority of its tenant."""
+
+    def __init__(self, reader: ClientRequestReader, proxy: Proxy, config: ActiveConfig, sender: Sender) -> None:
+        """Create the service for requests of `sender`, which was authenticated under the policy in force."""
+        super().__init__(proxy, config, reader.objects)
+        self._reader = reader
+        self._sender = sender
+
+    def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
+        """Proxy a request, or refuse it."""
+        refusal = self.refuse_route(request)
+        if refusal is None:
+            context = self._context(request)
+            if isinstance(context, RequestContext):
+                return self._proxy_request(connection, context)
+            refusal = context
+        self._refuse(connection, request, refusal)
+        return None
+
+    def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
+        """Accept a body, whose memory counts for the tenant."""
+        return self.refuse_route(request) or AcceptedHead(self._sender.tenant.name)
+
+    def _context(self, request: Request) -> RequestContext | Refusal:
+        policy, proxy = self._config.policy, self._proxy
+        if policy is None:
+            return NO_POLICY
+        ledger = proxy.recorder.ledger
+        if ledger is not None and ledger.refuses:
+            return LEDGER_FULL
+        now = proxy.clock()
+        return self._reader.read_from(policy, request, self._sender, now, inf, proxy.limits.request_timeout_s)

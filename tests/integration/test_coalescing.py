@@ -1,0 +1,146 @@
+"""Identical deterministic requests in flight share one engine run, where policy permits it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.policy.kinds.coalescing import Coalescing
+from penstock.routes.deterministic_requests import canonical_body
+from penstock.routes.presets.openai import OPENAI_ROUTES
+from tests.integration.test_batches import with_tenants
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import ask
+from tests.support.jobs import EMBEDDINGS, embeds
+from tests.support.planet import MODEL
+from tests.support.sockets import RawClient, ReceivedRequest, Script, ScriptedEngine, engine, post
+from tests.support.wait import PATIENCE_S, until
+
+BODY = json.dumps({"model": MODEL, "input": "same"}).encode()
+
+
+@asynccontextmanager
+async def sharing(tmp_path: Path, script: Script, *routes: str) -> AsyncIterator[tuple[Agent, ScriptedEngine]]:
+    """An agent whose policy shares runs of some routes, and its engine."""
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], queue=0, slots=4) as agent:
+        agent.config.policy = replace(agent.config.policy, coalescing=Coalescing(routes or ("openai-*",)))
+        yield agent, gpu
+
+
+def released_by(release: asyncio.Event) -> Script:
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        await embeds(e, received, writer)
+
+    return waits
+
+
+async def sent(agent: Agent, body: bytes = BODY, *headers: str, path: str = EMBEDDINGS) -> RawClient:
+    client = await RawClient.connect(agent.traffic)
+    client.send(post(body, *headers, path=path))
+    return client
+
+
+async def test_a_thousand_identical_embeddings_are_one_engine_run(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+        first = await sent(agent)
+        await until(lambda: len(gpu.requests) == 1)
+        # The order of fields and spaces make no difference.
+        others = [await sent(agent, b'{"input": "same",\n"model":"%b"}' % MODEL.encode()) for _ in range(999)]
+        await until(lambda: shared(agent) == 999)
+        assert agent.held() == 1
+        release.set()
+        answers = [await client.answer() for client in (first, *others)]
+        assert {(each.status, json.loads(each.body)["text"]) for each in answers} == {(200, "same")}
+        assert answers[500].headers["x-penstock-region"] == "eu-de"
+        assert len(gpu.requests) == 1
+        assert agent.counted() == {"ok": 1.0}
+        again = await ask(agent, body=BODY, path=EMBEDDINGS)
+        assert (again.status, len(gpu.requests)) == (200, 2)
+        for client in (first, *others):
+            client.close()
+
+
+def shared(agent: Agent) -> float:
+    return agent.metrics.registry.get_sample_value("penstock_agent_coalesced_requests_total") or 0.0
+
+
+async def test_a_client_that_leaves_does_not_end_the_run_and_the_last_one_does(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+        first, second = await sent(agent), await sent(agent)
+        await until(lambda: shared(agent) == 1 and len(gpu.requests) == 1)
+        first.close()
+        third = await sent(agent)
+        await until(lambda: shared(agent) == 2)
+        assert not gpu.closed_by_client.is_set()
+        second.close()
+        third.close()
+        await asyncio.wait_for(gpu.closed_by_client.wait(), PATIENCE_S)
+        await until(lambda: agent.held() == 0)
+        release.set()
+        assert (await ask(agent, body=BODY, path=EMBEDDINGS)).status == 200
+
+
+async def test_the_failure_of_the_first_run_does_not_fail_all(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def fails_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        if len(e.requests) == 1:
+            writer.write(b"HTTP/1.1 500 Broken\r\nContent-Length: 2\r\n\r\n{}")
+        else:
+            await embeds(e, received, writer)
+
+    async with sharing(tmp_path, fails_once) as (agent, gpu):
+        clients = [await sent(agent) for _ in range(3)]
+        await until(lambda: shared(agent) == 2)
+        release.set()
+        assert [(await client.answer()).status for client in clients] == [200] * 3
+        assert len(gpu.requests) == 2
+
+
+async def test_other_tenants_texts_and_routes_run_by_themselves(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with sharing(tmp_path, released_by(release), "openai-embeddings") as (agent, gpu):
+        keys = with_tenants(agent, "a", "b")
+        of_tenants = [await sent(agent, BODY, f"Authorization: Bearer {key}") for key in keys.values()]
+        other = await sent(agent, BODY.replace(b"same", b"other"))
+        await until(lambda: len(gpu.requests) == 3)
+        chats = [await sent(agent, BODY, path="/v1/completions")]
+        await until(lambda: len(gpu.requests) == 4)
+        assert shared(agent) == 0
+        release.set()
+        for client in (*of_tenants, other, *chats):
+            assert (await client.answer()).status == 200
+            client.close()
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "is_deterministic"),
+    [
+        ("openai-embeddings", {"input": "a"}, True),
+        ("openai-chat-completions", {"messages": []}, False),
+        ("openai-chat-completions", {"messages": [], "temperature": 0}, True),
+        ("openai-chat-completions", {"messages": [], "temperature": 0.0}, True),
+        ("openai-chat-completions", {"messages": [], "temperature": False}, False),
+        ("openai-chat-completions", {"messages": [], "temperature": 0, "stream": True}, False),
+        ("openai-chat-completions", {"messages": [], "temperature": 0, "x": "y" * 70_000}, False),
+        ("openai-images-generations", {"prompt": "a", "seed": 1}, True),
+        ("openai-responses", {"input": "a", "temperature": 0}, False),
+        ("openai-audio-transcriptions", {"temperature": 0}, False),
+    ],
+)
+def test_which_requests_are_deterministic(route: str, fields: dict[str, Any], is_deterministic: bool) -> None:
+    (found,) = [each for each in OPENAI_ROUTES if each.name == route]
+    assert (canonical_body(found, json.dumps(fields).encode()) is not None) is is_deterministic
+    assert canonical_body(found, b"{") is None
+    assert canonical_body(found, b"[]") is None
