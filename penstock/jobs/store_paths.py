@@ -32,6 +32,11 @@ def new_id(prefix: str, unix_s: float, random: bytes) -> str:
     return f"{prefix}{int(unix_s * 1000):0{_TIME_CHARS}x}{random.hex()}"
 
 
+def created_at(file: str) -> float:
+    """The Unix time (s) in the identifier of a file, which is that of the beginning of its upload."""
+    return int(file.removeprefix(FILE)[:_TIME_CHARS], 16) / 1000
+
+
 def is_id(prefix: str, text: str) -> bool:
     """Whether a text is an identifier with this prefix."""
     return text.startswith(prefix) and _ID.fullmatch(text) is not None

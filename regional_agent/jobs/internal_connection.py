@@ -99,6 +99,7 @@ class _Connection(asyncio.Transport):
         self._reading = True
         self._request = b""
         self.is_open = True
+        self._is_lost = False
         self._connection.connection_made(self)
 
     async def send(self, request: bytes, max_bytes: int) -> InternalResponse:
@@ -162,12 +163,12 @@ class _Connection(asyncio.Transport):
         self.abort()
 
     def abort(self) -> None:
-        if self.is_open or self._response is not None:
-            self.is_open = False
-            self._fail("the connection was closed before the end of the response")
-            self._loop.call_soon(self._connection.connection_lost, None)
+        self._fail("the connection was closed before the end of the response")
 
     def _fail(self, problem: str) -> None:
         self.is_open = False
+        if not self._is_lost:
+            self._is_lost = True
+            self._loop.call_soon(self._connection.connection_lost, None)
         if self._response is not None and not self._response.done():
             self._response.set_exception(ConnectionLost(problem))

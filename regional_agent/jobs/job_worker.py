@@ -28,6 +28,7 @@ from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.jobs.request_attempts import RequestRunner
 from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.job_storage import UnreadableRecord
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
 from regional_agent.services.job_service import JobService
 
@@ -39,6 +40,9 @@ MAX_BATCHES: Final = 32
 
 MISSING_S: Final = 3600.0
 """Time (s) after which the mark of a job that was never written is removed."""
+
+UNREADABLE_S: Final = 300.0
+"""Time (s) until the next look at a job whose record or claim cannot be decoded; other jobs run."""
 
 MAX_TRACKED: Final = 10_000
 """Jobs of other agents of which this agent remembers when to look again."""
@@ -132,8 +136,13 @@ class JobWorker:
             is_batch = paths.id.startswith(store_paths.BATCH)
             if len(self._batches) >= MAX_BATCHES if is_batch else len(self._requests) >= store.document.concurrency:
                 continue
-            record = await self._read(store.batches, paths)
-            claim = None if record is None else await self._claim(store.batches, paths)
+            try:
+                record = await self._read(store.batches, paths)
+                claim = None if record is None else await self._claim(store.batches, paths)
+            except UnreadableRecord as error:
+                log.warning("a job cannot be read", job=paths.id, error=str(error))
+                self._not_before[paths.id] = now + UNREADABLE_S
+                continue
             if record is not None and claim is not None:
                 await self._start(store, paths, record, claim)
 

@@ -10,10 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from regional_agent.jobs import agent_jobs
 from regional_agent.jobs.async_requests import request_run
 from tests.integration.test_batches import serving, with_tenants
 from tests.support.agents import running_agent
-from tests.support.jobs import EMBEDDINGS, JobClient, embeds, job_store
+from tests.support.jobs import EMBEDDINGS, JobClient, embeds, input_file, job_store
 from tests.support.planet import MODEL
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until
@@ -160,3 +161,45 @@ async def test_another_agent_runs_what_a_stopped_agent_accepted(tmp_path: Path) 
     ):
         assert (await ended(client, job))["status"] == "completed"
         assert len(gpu.requests) == 1
+
+
+async def test_a_response_above_the_limit_ends_at_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_jobs, "MAX_RESULT_BYTES", 100)
+
+    async def endless(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.body:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"x" * 1000)
+            await asyncio.Event().wait()
+
+    async with engine(endless) as gpu, serving(tmp_path, gpu) as (agent, client):
+        done = await ended(client, (await submit(client)).json()["id"])
+        assert (done["status"], done["result"]) == ("failed", None)
+        assert "larger than 100 bytes" in done["error"]["message"]
+        await until(lambda: agent.held() == 0)
+
+
+async def test_the_limit_of_open_requests_counts_no_repetition_and_is_none_of_batches(tmp_path: Path) -> None:
+    store = job_store(tmp_path / "store", max_open_requests=1, max_open_batches=1)
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with engine(waits) as gpu, serving(tmp_path, gpu, job_store=store) as (_, client):
+        file = (await client.upload(input_file(1))).json()["id"]
+        key = {"idempotency-key": "k1"}
+        for _ in range(2):
+            assert (await submit(client, **key)).status_code == 202
+        assert (await submit(client)).json()["error"]["code"] == "too_many_requests"
+        for _ in range(2):
+            assert (await client.create(file, headers=key)).status_code == 200
+        assert (await client.create(file)).json()["error"]["code"] == "too_many_batches"
+
+
+async def test_a_job_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
+    folder, job = tmp_path / "store", "job_" + "0" * 32
+    for path, content in ((f"tenants/open/jobs/{job}.json", "{}"), (f"open/eu-de/open/{job}", "")):
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).write_text(content)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        done = await ended(client, (await submit(client)).json()["id"])
+        assert done["status"] == "completed"

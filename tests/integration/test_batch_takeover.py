@@ -14,13 +14,16 @@ from msgspec.structs import replace
 
 from adapters.object_store.object_store import StoreUnavailable
 from adapters.servers.etcd import EtcdServer
-from penstock.jobs import claims
-from penstock.jobs.job_records import BatchCounts, Claim
+from penstock.jobs import claims, store_paths
+from penstock.jobs.batch_state import BatchState
+from penstock.jobs.job_records import BatchCounts, BatchEnd, Claim, FileRecord
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs import job_worker
 from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.batches.results import Results
+from regional_agent.jobs.storage import file_store
 from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.agents import running_agent
@@ -194,3 +197,26 @@ async def test_after_kill_9_of_the_agent_each_request_has_one_result(tmp_path: P
         assert Counter(each["custom_id"] for each in results) == Counter(f"r{n}" for n in range(requests))
         assert max(runs.values()) <= 3, "at most one more run for each loss"
         assert runs.total() > requests
+
+
+async def test_an_end_whose_write_was_repeated_is_the_first(tmp_path: Path) -> None:
+    batches, paths = BatchStore(JobStorages().of(f"file://{tmp_path}"), "eu-de"), JobPaths("t", BATCH)
+    end = BatchEnd(BatchState.COMPLETED, 1.0, output_file_id="file-1")
+    assert await batches.end(paths, end)
+    assert await batches.end(paths, end)
+    assert not await batches.end(paths, replace(end, output_file_id="file-2"))
+
+
+async def test_parts_that_an_interrupted_upload_left_take_no_room_forever(tmp_path: Path) -> None:
+    now = 1e9
+    files = FileStore(JobStorages().of(f"file://{tmp_path}"), Random(1), lambda: now)
+    for _ in range(2):
+        file = files.new_id()
+        await files.storage.put(store_paths.file_part("t", file, 0), b"12345")
+    await files.put("t", FileRecord(file, "f", "batch", int(now), 5, ()))
+    assert await files.used_bytes("t") == 10
+    now += file_store.MAX_UPLOAD_S + 1
+    assert await files.used_bytes("t") == 5
+    assert [part.path for part in await files.storage.list("tenants/t/file-data")] == [
+        store_paths.file_part("t", file, 0)
+    ]

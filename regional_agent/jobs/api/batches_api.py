@@ -76,9 +76,6 @@ class BatchesApi:
             raise no_such_file(new.input_file_id, "input_file_id")
         if not file.urls:
             raise BadInput(400, "invalid_input_file", "the file is no input of a batch", "input_file_id")
-        if await self._batches.open_of(tenant) >= self._store.max_open_batches:
-            message = f"the tenant has {self._store.max_open_batches} unfinished batches; retry when one has ended"
-            raise BadInput(429, "too_many_batches", message)
         now = self._files.clock()
         batch_id = self._files.new_id(store_paths.BATCH)
         if idempotency_key:
@@ -89,6 +86,11 @@ class BatchesApi:
             stamp = new.input_file_id.removeprefix(store_paths.FILE)[:12]
             digest = sha256(b"%b\0%b\0%b" % (tenant.encode(), new.input_file_id.encode(), idempotency_key)).hexdigest()
             batch_id = f"{store_paths.BATCH}{stamp}{digest[:20]}"
+            if await self._batches.find(JobPaths(tenant, batch_id)) is not None:
+                return await self._repeated(JobPaths(tenant, batch_id), new)
+        if await self._batches.open_of(tenant, store_paths.BATCH) >= self._store.max_open_batches:
+            message = f"the tenant has {self._store.max_open_batches} unfinished batches; retry when one has ended"
+            raise BadInput(429, "too_many_batches", message)
         record = BatchRecord(
             batch_id,
             self._sender,

@@ -51,9 +51,6 @@ class JobsApi:
         headers = [(name.decode(), value.decode("latin-1")) for name, value in request.headers if name not in _DROPPED]
         if len(headers) > MAX_HEADERS:
             raise BadInput(400, "too_many_headers", f"an asynchronous request has more than {MAX_HEADERS} headers")
-        if await self._jobs.open_of(tenant) >= self._max_open:
-            message = f"the tenant has {self._max_open} unfinished requests; retry when one has ended"
-            raise BadInput(429, "too_many_requests", message)
         body, key = bytes(request.body), request.header(b"idempotency-key")
         job = self._files.new_id(store_paths.JOB)
         if key is not None:
@@ -75,6 +72,9 @@ class JobsApi:
         storage = self._jobs.storage
         known = await storage.find_record(paths.record, AsyncRequest) if key is not None else None
         if known is None:
+            if await self._jobs.open_of(tenant) >= self._max_open:
+                message = f"the tenant has {self._max_open} unfinished requests; retry when one has ended"
+                raise BadInput(429, "too_many_requests", message)
             if body:
                 await storage.put(paths.body, body)
             await storage.put(paths.mark(self._jobs.region), b"")

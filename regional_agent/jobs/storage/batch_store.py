@@ -95,7 +95,11 @@ class BatchStore:
 
     async def end(self, paths: JobPaths, end: BatchEnd | JobEnd) -> bool:
         """Write the end of a batch, and remove its mark; returns False if it has ended before."""
-        is_first = await self.storage.put_new_record(paths.end, end)
+        # A write that a client library or a file system repeated finds its own object.
+        is_first = (
+            await self.storage.put_new_record(paths.end, end)
+            or await self.storage.find_record(paths.end, type(end)) == end
+        )
         await self.storage.delete(paths.mark(self.region))
         return is_first
 
@@ -109,9 +113,10 @@ class BatchStore:
                 found.append(JobPaths(tenant, batch))
         return sorted(found, key=lambda paths: paths.id.rpartition("_")[2])
 
-    async def open_of(self, tenant: str) -> int:
-        """Return the number of batches and asynchronous requests of a tenant that have not ended."""
-        return len(await self.storage.list(f"{store_paths.open_batches(self.region)}/{tenant}"))
+    async def open_of(self, tenant: str, prefix: str = "") -> int:
+        """Return the number of a tenant's jobs that have not ended; with `prefix`, of those whose identifier has it."""
+        found = await self.storage.list(f"{store_paths.open_batches(self.region)}/{tenant}")
+        return sum(each.path.rpartition("/")[2].startswith(prefix) for each in found)
 
     async def page(self, tenant: str, after: str, limit: int) -> tuple[list[BatchRecord], bool]:
         """Return records of batches, newest first, and whether there are more; see `FileStore.page`."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
 from penstock.jobs.job_records import FilePart, FileRecord
 from regional_agent.jobs.storage.job_storage import JobStorage
+
+MAX_UPLOAD_S: Final = 86_400.0
+"""Time (s) after the beginning of an upload from which parts without a record belong to no file."""
 
 MAX_LISTED = 10_000
 """Files or batches of a tenant that a list can contain."""
@@ -55,8 +58,21 @@ class FileStore:
             yield await self.storage.read(part.path)
 
     async def used_bytes(self, tenant: str) -> int:
-        """Return the size (bytes) of the uploaded files of a tenant, with those that arrive."""
-        return sum(found.size_bytes for found in await self.storage.list(store_paths.all_file_data(tenant)))
+        """Return the size (bytes) of the uploaded files of a tenant, with those that arrive.
+
+        Deletes parts without a record that an interrupted upload or deletion left.
+        """
+        used_bytes, oldest = 0, self.clock() - MAX_UPLOAD_S
+        parts = await self.storage.list(store_paths.all_file_data(tenant))
+        # The records after the parts: a file that is complete meanwhile has its record.
+        records = {each.path for each in await self.storage.list(store_paths.files(tenant))}
+        for part in parts:
+            file = part.path.split("/")[-2]
+            if store_paths.created_at(file) < oldest and store_paths.file_record(tenant, file) not in records:
+                await self.storage.delete(part.path)
+            else:
+                used_bytes += part.size_bytes
+        return used_bytes
 
     async def page(self, tenant: str, after: str, limit: int) -> tuple[list[FileRecord], bool]:
         """Return records of files, newest first, and whether there are more.

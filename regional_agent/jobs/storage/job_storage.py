@@ -22,6 +22,10 @@ Record = TypeVar("Record")
 _Result = TypeVar("_Result")
 
 
+class UnreadableRecord(StoreUnavailable):
+    """An object is not the record that its path is for: it is damaged, or of a later release."""
+
+
 class JobStorage:
     """One job store. All operations raise StoreUnavailable."""
 
@@ -65,7 +69,7 @@ class JobStorage:
         return await self.put_new(path, msgspec.json.encode(record))
 
     async def find_record(self, path: str, kind: type[Record]) -> Record | None:
-        """Return a record; None if there is none."""
+        """Return a record; None if there is none. Raises UnreadableRecord, too."""
         try:
             content = await self.read(path)
         except ObjectMissing:
@@ -73,7 +77,7 @@ class JobStorage:
         try:
             return msgspec.json.decode(content, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise StoreUnavailable(f"{path} is not a {kind.__name__}: {error}") from None
+            raise UnreadableRecord(f"{path} is not a {kind.__name__}: {error}") from None
 
     async def _run(self, operation: Callable[[ObjectStore], _Result]) -> _Result:
         def run() -> _Result:
