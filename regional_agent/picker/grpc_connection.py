@@ -78,14 +78,16 @@ class GrpcService(Protocol):
 class GrpcStream:
     """The stream of one call."""
 
-    __slots__ = ("_connection", "_ended", "_has_head", "_out", "_received", "_status", "call", "number")
+    __slots__ = ("_connection", "_ended", "_has_head", "_out", "_out_bytes", "_received", "_status", "call", "number")
 
     def __init__(self, connection: GrpcConnection, number: int) -> None:
         self._connection = connection
         self.number = number
         self.call: GrpcCall | None = None
         self._received = bytearray()
-        self._out: deque[bytes] = deque()
+        self._out: deque[memoryview] = deque()
+        """What flow control has not permitted to send; views, since a part of a message is cut off for each frame."""
+        self._out_bytes = 0
         self._has_head = False
         self._status: tuple[int, str] | None = None
         """The status with which the call ends, after its messages."""
@@ -97,9 +99,14 @@ class GrpcStream:
         return self._connection.peer_ip
 
     def send(self, message: bytes) -> None:
-        """Send a message after those before it."""
+        """Send a message after those before it. Ends the call of a client that does not read its messages."""
         if self._status is None:
-            self._out.append(b"\0" + len(message).to_bytes(4, "big") + message)
+            if self._out_bytes > self._connection.max_unread_bytes:
+                self._clear()
+                self.end(RESOURCE_EXHAUSTED, "the client does not read the messages of the call")
+                return
+            self._out.append(memoryview(b"\0" + len(message).to_bytes(4, "big") + message))
+            self._out_bytes += _PREFIX_BYTES + len(message)
             self._connection.write_soon(self)
 
     def end(self, status: int, detail: str = "") -> None:
@@ -141,6 +148,7 @@ class GrpcStream:
             if room <= 0:
                 return False
             http.send_data(number, data[:room])
+            self._out_bytes -= min(room, len(data))
             if len(data) > room:
                 out[0] = data[room:]
             else:
@@ -161,9 +169,13 @@ class GrpcStream:
         call, self.call = self.call, None
         self._ended = True
         self._status = self._status or (OK, "")
-        self._out.clear()
+        self._clear()
         if call is not None:
             call.on_closed()
+
+    def _clear(self) -> None:
+        self._out.clear()
+        self._out_bytes = 0
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -193,6 +205,11 @@ class GrpcConnection(asyncio.Protocol):
         self.peer_ip = ""
         self.certificate: bytes | None = None
         """The client's certificate (DER), which TLS has verified; None without one."""
+
+    @property
+    def max_unread_bytes(self) -> int:
+        """Size (bytes) of the messages of one call that may wait for the client, before the next one."""
+        return 2 * self._service.max_message_bytes
 
     @property
     def streams(self) -> int:
@@ -272,7 +289,9 @@ class GrpcConnection(asyncio.Protocol):
             # A call without a status ends now, since no further message can arrive.
             stream.end(OK)
             with suppress(ProtocolError):
-                stream.write(self._http)
+                if not stream.write(self._http):
+                    # What flow control does not permit now is not sent later: the stream would stay open.
+                    self._http.reset_stream(stream.number, ErrorCodes.CANCEL)
         self._to_write.discard(stream)
         stream.close()
 

@@ -35,7 +35,7 @@ CONNECTION_LIMITS: Final = Limits(max_connections=1024)
 """Limits of connections: an Envoy opens one for each of its threads."""
 
 SWEEP_S: Final = 0.5
-"""Interval (s) of the checks of bodies that are arriving."""
+"""Interval (s) of the checks of bodies that are arriving, and of the certificates of open connections."""
 
 BACKLOG: Final = 128
 
@@ -131,6 +131,10 @@ class PickerServer:
             now = self._parts.proxy.clock()
             for call in list(self._calls):
                 call.stream.check_body(now)
+            # An Envoy keeps its connections for days; a certificate may expire or be revoked meanwhile.
+            for connection in list(self._connections):
+                if not self._permits(connection):
+                    connection.abort()
 
     # GrpcService
 
@@ -138,10 +142,13 @@ class PickerServer:
         """Count a connection; returns whether it is within the limits, and its certificate permits it."""
         self._connections.add(connection)
         fits = self.counts.add_connection(connection.peer_ip)
-        if self._tls is not None and not self._tls.permits(connection.certificate):
-            log.warning("a client of the endpoint picker is no agent and no server", address=connection.peer_ip)
-            return False
-        return fits
+        return self._permits(connection) and fits
+
+    def _permits(self, connection: grpc.GrpcConnection) -> bool:
+        if self._tls is None or self._tls.permits(connection.certificate):
+            return True
+        log.warning("a client of the endpoint picker is no agent and no server", address=connection.peer_ip)
+        return False
 
     def disconnected(self, connection: grpc.GrpcConnection) -> None:
         """Count a closed connection."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import time
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +20,7 @@ from adapters.tls_contexts import ServerTls
 from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota, Tenant
-from penstock.wire.identity import ProcessRole, SpiffeId
+from penstock.wire.identity import ProcessRole, SpiffeId, TrustBundle
 from regional_agent.picker.ext_proc_messages import (
     HEALTH_SERVICE,
     NOT_SERVING,
@@ -36,14 +37,14 @@ from regional_agent.picker.grpc_connection import (
     UNAVAILABLE,
     UNIMPLEMENTED,
 )
-from regional_agent.picker.picker_server import PickerServer
+from regional_agent.picker.picker_server import PickerServer, PickerTls
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, chunk, code, streams_forever
 from tests.support.envoys import clusters, ext_proc, lb_endpoints, running_envoy, running_picker
 from tests.support.grpc_client import grpc_client
-from tests.support.identities import FLEET, agent_id, write_identity
+from tests.support.identities import FLEET, agent_id, authority, trust, write_identity
 from tests.support.picker_streams import CHAT, body, head, parts_of
 from tests.support.planet import MODEL, plan
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -326,6 +327,30 @@ async def test_only_agents_and_servers_of_the_fleet_may_use_the_picker(
                 answer = await call.read()
         assert (answer is not None) == is_served
         await until(lambda: agent.held() == 0)
+
+
+async def test_a_connection_ends_when_its_certificate_is_revoked(tmp_path: Path) -> None:
+    own = write_identity(tmp_path / "identity", agent_id("eu-de"))
+    certificate, key, authorities = (own / name for name in (CERTIFICATE, PRIVATE_KEY, AUTHORITIES))
+    tls = ssl.create_default_context(cafile=authorities)
+    tls.load_cert_chain(certificate, key)
+    tls.set_alpn_protocols(["h2"])
+    serial = trust().verify(ssl.PEM_cert_to_DER_cert(certificate.read_text()), time.time()).serial
+    bundle = trust()
+    async with running_agent(tmp_path / "agent", [NOBODY]) as agent:
+        picker_tls = PickerTls(ServerTls(certificate, key, authorities, alpn=["h2"]), lambda: bundle)
+        server = PickerServer(parts_of(agent), lambda: None, picker_tls)
+        address = await server.start(Address("127.0.0.1", 0))
+        async with grpc_client(address, tls) as client:
+            call = client.call(PROCESS)
+            call.write(head())
+            call.write(body(CHAT))
+            assert await call.read()
+            bundle = TrustBundle([authority().certificate], {serial})
+            assert await call.ended() is None
+        await until(lambda: agent.held() == 0)
+        server.stop_accepting()
+        await server.drain(0.0)
 
 
 async def test_the_health_service_reports_liveness_and_readiness(tmp_path: Path) -> None:
