@@ -21,34 +21,39 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import HOP_BY_HOP
 from regional_agent.http.messages import Request
 from regional_agent.http.request_handler import Handler
-from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse
+from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse, ResponseTooLarge
 from regional_agent.requests.authorization import Authorization, Sender, refuse_route
 
 MAX_TRIES: Final = 2
 """Runs of a shared request: a failure of the first does not fail all clients."""
 
 MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
-"""Maximum size (bytes) of a shared response."""
+"""Maximum size (bytes) of a shared response. The requests for a larger one run by themselves."""
 
 _OWN_FRAMING: Final = HOP_BY_HOP | {b"content-length"}
 
-_LOST: Final = Refusal(Reason.ENGINE_FAILED, "the shared response was incomplete, or larger than 16 MiB")
+_LOST: Final = Refusal(Reason.ENGINE_FAILED, "the shared response was incomplete")
 
 log = structlog.get_logger()
 
 Connect = Callable[[Sender], InternalRequests]
 """Returns what sends requests as a sender."""
 Refuse = Callable[[Refusal, Request], tuple[int, list[bytes], bytes]]
+Serve = Callable[[Request, ClientConnection], Handler | None]
+"""Runs a request by itself."""
 Key = tuple[object, ...]
 
 
 class SharedRuns:
     """The runs in progress of one agent."""
 
-    def __init__(self, authorization: Authorization, connect: Connect, metrics: CoalescingMetrics) -> None:
+    def __init__(
+        self, authorization: Authorization, connect: Connect, serve: Serve, metrics: CoalescingMetrics
+    ) -> None:
         """Start without a run."""
         self._authorization = authorization
         self._connect = connect
+        self._serve = serve
         self._metrics = metrics
         self._runs: dict[Key, SharedRun] = {}
 
@@ -72,7 +77,7 @@ class SharedRuns:
                 request.method,
                 request.target,
             )
-            run = self._runs[key] = SharedRun(self._connect(sender), head, bytes(request.body), refuse)
+            run = self._runs[key] = SharedRun(self._connect(sender), head, bytes(request.body), refuse, self._serve)
             run.start(lambda: self._runs.pop(key, None))
         else:
             self._metrics.shared.inc()
@@ -82,19 +87,19 @@ class SharedRuns:
 class SharedRun:
     """One run, and the clients that wait for it."""
 
-    def __init__(self, requests: InternalRequests, head: bytes, body: bytes, refuse: Refuse) -> None:
+    def __init__(self, requests: InternalRequests, head: bytes, body: bytes, refuse: Refuse, serve: Serve) -> None:
         self._requests = requests
         self._head = head
         self._body = body
         self._refuse = refuse
+        self._serve = serve
         self._waiting: set[SharedResponse] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, on_end: Callable[[], object]) -> None:
         """Start to run; `on_end` is called before the clients receive the response."""
-        self._task = asyncio.create_task(self._run(), name="shared request")
-        self._task.add_done_callback(lambda task: on_end())
         self._on_end = on_end
+        self._task = asyncio.create_task(self._run(), name="shared request")
 
     def join(self, request: Request, connection: ClientConnection) -> SharedResponse:
         """Add a client."""
@@ -104,29 +109,50 @@ class SharedRun:
 
     def leave(self, response: SharedResponse) -> None:
         """Remove a client that has disconnected; the last one ends the run."""
-        self._waiting.discard(response)
+        if response not in self._waiting:
+            return
+        self._waiting.remove(response)
         if not self._waiting and self._task is not None:
             self._on_end()
             self._task.cancel()
 
     async def _run(self) -> None:
         found: InternalResponse | None = None
+        is_too_large = False
+        try:
+            found = await self._response()
+        except ResponseTooLarge:
+            is_too_large = True
+        except Exception:
+            log.exception("a shared request failed")
+        self._on_end()
+        waiting, self._waiting = self._waiting, set()
+        for each in waiting:
+            request, connection = each.request, each.connection
+            if is_too_large:
+                connection.hand_over(request, self._serve(request, connection))
+            elif found is None:
+                connection.respond(*self._refuse(_LOST, request))
+            else:
+                lines = [
+                    b"%b: %b\r\n" % (name, value) for name, value in found.headers.items() if name not in _OWN_FRAMING
+                ]
+                connection.respond(found.status, lines, found.body)
+
+    async def _response(self) -> InternalResponse | None:
+        """Run the request, and again if the run failed; None if no response is complete. Raises ResponseTooLarge."""
+        found: InternalResponse | None = None
         for _ in range(MAX_TRIES):
             try:
                 found = await self._requests.send(self._head, self._body)
+            except ResponseTooLarge:
+                raise
             except ConnectionLost as error:
                 log.warning("a shared response was lost", error=str(error))
                 continue
             if found.status < 500:
                 break
-        self._on_end()
-        waiting, self._waiting = self._waiting, set()
-        for response in waiting:
-            if found is None:
-                response.connection.respond(*self._refuse(_LOST, response.request))
-                continue
-            lines = [b"%b: %b\r\n" % (name, value) for name, value in found.headers.items() if name not in _OWN_FRAMING]
-            response.connection.respond(found.status, lines, found.body)
+        return found
 
 
 class SharedResponse:
@@ -156,5 +182,5 @@ class SharedResponse:
         self.connection.respond(*self._run._refuse(refusal, self.request))
 
     def drop_body(self) -> bool:
-        """Return True: the run has its own copy of the body."""
-        return True
+        """Return False: the request may yet run by itself."""
+        return False

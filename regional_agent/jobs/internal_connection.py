@@ -36,6 +36,10 @@ class ConnectionLost(Exception):
     """The response is incomplete, or larger than the limit."""
 
 
+class ResponseTooLarge(ConnectionLost):
+    """The response is larger than the limit."""
+
+
 class InternalRequests:
     """Sends requests to one application in this process."""
 
@@ -61,7 +65,8 @@ class InternalRequests:
             head: request line and header lines, without Content-Length and the empty line.
 
         Raises:
-            ConnectionLost: the response ended early or is too large.
+            ConnectionLost: the response ended early.
+            ResponseTooLarge: the response exceeds the limit.
         """
         connection = self._idle.pop() if self._idle else _Connection(self._state, self._application)
         try:
@@ -121,7 +126,7 @@ class _Connection(asyncio.Transport):
         self._body.append(part)
         self._body_bytes += len(part)
         if self._body_bytes > self._max_bytes:
-            self._fail(f"the response is larger than {self._max_bytes} bytes")
+            self._fail(ResponseTooLarge(f"the response is larger than {self._max_bytes} bytes"))
 
     def on_message_complete(self) -> None:
         status: int = self._parser.get_status_code()
@@ -139,7 +144,7 @@ class _Connection(asyncio.Transport):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(str(error))
+            self._fail(ConnectionLost(str(error)))
 
     def pause_reading(self) -> None:
         """Do nothing: the whole request has been given to the connection."""
@@ -163,12 +168,12 @@ class _Connection(asyncio.Transport):
         self.abort()
 
     def abort(self) -> None:
-        self._fail("the connection was closed before the end of the response")
+        self._fail(ConnectionLost("the connection was closed before the end of the response"))
 
-    def _fail(self, problem: str) -> None:
+    def _fail(self, error: ConnectionLost) -> None:
         self.is_open = False
         if not self._is_lost:
             self._is_lost = True
             self._loop.call_soon(self._connection.connection_lost, None)
         if self._response is not None and not self._response.done():
-            self._response.set_exception(ConnectionLost(problem))
+            self._response.set_exception(error)

@@ -58,7 +58,7 @@ class TrafficService(RoutedService):
         self._readiness = readiness
         self._endpoints = endpoints
         self._jobs = jobs
-        self._shared_runs = SharedRuns(reader.authorization, self._connect, proxy.metrics.coalescing)
+        self._shared_runs = SharedRuns(reader.authorization, self._connect, self._serve, proxy.metrics.coalescing)
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
         """Proxy a request of a route; respond directly to a request for the list of models and to a health check."""

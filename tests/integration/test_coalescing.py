@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from penstock.policy.kinds.coalescing import Coalescing
 from penstock.routes.deterministic_requests import canonical_body
 from penstock.routes.presets.openai import OPENAI_ROUTES
+from regional_agent.services import traffic_service
 from tests.integration.test_batches import with_tenants
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask
@@ -144,3 +145,18 @@ def test_which_requests_are_deterministic(route: str, fields: dict[str, Any], is
     assert (canonical_body(found, json.dumps(fields).encode()) is not None) is is_deterministic
     assert canonical_body(found, b"{") is None
     assert canonical_body(found, b"[]") is None
+
+
+async def test_requests_for_a_large_response_run_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic_service, "MAX_RESPONSE_BYTES", 20)
+    release = asyncio.Event()
+    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+        clients = [await sent(agent) for _ in range(2)]
+        await until(lambda: shared(agent) == 1 and len(gpu.requests) == 1)
+        release.set()
+        answers = [await client.answer() for client in clients]
+        assert [(each.status, json.loads(each.body)["text"]) for each in answers] == [(200, "same")] * 2
+        assert len(gpu.requests) == 3
+        await until(lambda: agent.held() == 0)
+        for client in clients:
+            client.close()
