@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import inf
 from typing import Final
 
@@ -10,6 +11,7 @@ from penstock.jobs.store_selection import select_store
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
+from penstock.routes.route import Route
 from penstock.routing.reasons import Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
@@ -64,8 +66,26 @@ class JobService(RoutedService):
         return authorization.stored_sender(policy, facts, stored.key_id, stored.models)
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
-        """Proxy a request of a route, or refuse it."""
-        refusal = self.refuse_route(request)
+        """Proxy a request of a route, or refuse it. Its objects are looked up first, as those of clients are."""
+        refusal, route = self.refuse_route(request), request.route
+        if refusal is None and route is not None and (route.object_id or route.previous_object or route.client_object):
+            lookup = self._look_up(
+                request, connection, self._job_sender.tenant, self._serve, lambda: self._regions(route)
+            )
+            if lookup is not None:
+                return lookup
+        return self._serve(request, connection, refusal)
+
+    def _regions(self, route: Route) -> Collection[str]:
+        """Return the other regions that may have the object of a request: those that may serve it."""
+        sender, policy = self.sender(), self._config.policy
+        if not isinstance(sender, Sender) or policy is None or not (route.object_parameter or route.continues_objects):
+            return ()
+        mask = self._reader.authorization.residency(policy, sender.facts)
+        return () if isinstance(mask, Refusal) else mask.permitted.regions
+
+    def _serve(self, request: Request, connection: ClientConnection, refusal: Refusal | None = None) -> Handler | None:
+        """Proxy a request whose objects have been looked up; `refusal` if it is refused."""
         if refusal is None:
             context = self._context(request)
             if isinstance(context, RequestContext):

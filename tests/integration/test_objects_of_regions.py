@@ -16,10 +16,12 @@ from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from penstock.wire.object_query import HEADER, PATH, ObjectAnswer, ObjectQuery, open_answer, seal_query
 from regional_agent.objects.region_objects import MAX_ASKED_BY_TENANT
+from tests.integration.test_async_requests import ended
 from tests.integration.test_objects import RESPONSES, create, keeps, proceed, request, with_tenants
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import code
 from tests.support.identities import session_between
+from tests.support.jobs import JobClient, job_store
 from tests.support.sockets import RawClient, engine
 from tests.support.wait import until
 
@@ -52,6 +54,20 @@ async def test_a_response_is_found_in_the_region_that_has_it(tmp_path: Path) -> 
         one.objects.here._by_tenant.clear()
         answer = await request(two, "GET", f"{RESPONSES}/{object_id}")
         assert (answer.status, code(answer.body)) == (404, "not_found"), "the region no longer knows the object"
+
+
+async def test_a_request_that_is_answered_later_finds_its_response_too(tmp_path: Path) -> None:
+    async with two_regions(tmp_path) as (one, two):
+        for agent in (one, two):
+            agent.config.policy = msgspec.structs.replace(
+                agent.config.policy, job_stores=(job_store(tmp_path / "jobs", "eu-de", "eu-es"),)
+            )
+        object_id = await create(one)
+        accepted = await proceed(two, object_id, "Prefer: respond-async")
+        assert accepted.status == 202
+        async with JobClient(two.traffic) as client:
+            done = await ended(client, json.loads(accepted.body)["id"])
+        assert (done["status"], done["result"]["status_code"]) == ("completed", 200)
 
 
 async def test_a_response_of_another_tenant_is_found_nowhere(tmp_path: Path) -> None:
