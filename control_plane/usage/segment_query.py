@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import duckdb
@@ -51,7 +52,11 @@ def run(sql: str, files: Sequence[Path], request: UsageRequest, values: Sequence
     end = datetime.combine(request.last_day, datetime.min.time(), UTC) + timedelta(days=1)
     times = [int(first.timestamp() * 1000), int(end.timestamp() * 1000)]
     parameters: list[Any] = [[str(path) for path in files], *times, *values]
-    with duckdb.connect(config={"threads": THREADS, "memory_limit": MEMORY}) as connection:
+    # What exceeds the memory goes to a directory of this query: without one, DuckDB takes the working directory.
+    with (
+        TemporaryDirectory(prefix="penstock-usage-") as spill,
+        duckdb.connect(config={"threads": THREADS, "memory_limit": MEMORY, "temp_directory": spill}) as connection,
+    ):
         return connection.execute(f"WITH records AS NOT MATERIALIZED ({_RECORDS}) {sql}", parameters).fetchall()
 
 

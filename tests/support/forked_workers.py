@@ -157,6 +157,8 @@ def _work(session: pytest.Session, files: Sequence[File], main: Connection, main
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != main_pid:
         sys.exit("the main process has ended")
+    # A shell starts commands in the background with this signal ignored, and the main process stops its workers by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _separate_output(session.config)
     session.config.pluginmanager.register(_Forwarder(session.config, main))
     try:
