@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from random import Random
 from typing import Final, NamedTuple
 
@@ -127,5 +127,13 @@ def subnet_of(asked: Parameters) -> Subnet:
         return Subnet(None, is_client=False)
     is_whole = network.prefixlen == network.max_prefixlen
     # Without a client subnet, PowerDNS names the resolver in both fields. A prefix of length 0 states nothing.
-    is_resolver = is_whole and str(network.network_address) == asked.remote
+    is_resolver = is_whole and network.network_address == _address_of(asked.remote)
     return Subnet(network, is_client=network.prefixlen > 0 and not is_resolver)
+
+
+def _address_of(text: str) -> IPv4Address | IPv6Address | None:
+    """Return an address in any of its forms, without its zone; None if it cannot be read."""
+    try:
+        return ip_address(text.partition("%")[0])
+    except ValueError:
+        return None

@@ -73,6 +73,12 @@ def test_client_subnets_are_distinguished_from_resolvers(real_remote: str, prefi
     assert (subnet.network.prefixlen if subnet.network else None) == prefix
 
 
+@pytest.mark.parametrize("remote", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "fe80::1%eth0"])
+def test_the_address_of_a_resolver_is_no_client_subnet_in_any_form(remote: str) -> None:
+    real_remote = f"{remote}/{128 if ':' in remote else 32}"
+    assert not subnet_of(Parameters(remote=remote, real_remote=real_remote)).is_client
+
+
 def test_without_a_live_region_the_last_resort_or_servfail_is_the_answer() -> None:
     server = NameServer(dns_policy())
     server.states = all_live(eu_de=RegionState.FAILED, eu_es=RegionState.FAILED)
