@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from math import ceil, exp, log
+from typing import Annotated
 
 import msgspec
 
@@ -28,6 +29,9 @@ MAX_NAMES = 1_000
 MAX_REQUEST_S = 86_400.0
 """Longest request that counts in the concurrency."""
 
+MAX_TIME = 4e9
+"""Unix time (s), of the year 2096, before which requests have to end; later ones are errors of the logs."""
+
 OTHER = "other"
 
 UTILISATION = 0.8
@@ -41,7 +45,7 @@ class TooMuch(Exception):
 class LoggedRequest(msgspec.Struct, frozen=True):
     """The fields of a line of an access log that a profile uses."""
 
-    at: float
+    at: Annotated[float, msgspec.Meta(ge=0, lt=MAX_TIME)]
     """Unix time (s) at the end of the request."""
     tenant: str
     model: str

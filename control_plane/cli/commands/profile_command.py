@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,7 +63,7 @@ def _lines(logs: list[Path]) -> Iterator[tuple[str, bytes]]:
                     number += 1
                     if line.strip():
                         yield f"{path}:{number}", line
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise UsageFault(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 

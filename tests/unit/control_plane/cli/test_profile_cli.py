@@ -33,8 +33,19 @@ def test_lines_of_several_logs_are_added_up(tmp_path: Path) -> None:
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     missing, empty, broken = tmp_path / "missing", tmp_path / "empty", tmp_path / "broken.gz"
+    damaged, future = tmp_path / "damaged.gz", tmp_path / "future"
     empty.write_text("")
     broken.write_text("not packed")
-    for path, problem in ((missing, "No such file"), (empty, "no request of a client"), (broken, "Not a gzipped file")):
+    packed = bytearray(gzip.compress(line().encode()))
+    packed[10] = 0xFF
+    damaged.write_bytes(packed)
+    future.write_text(line(at=1e18) + line(at=1e300) + line(at=-1e12))
+    for path, problem in (
+        (missing, "No such file"),
+        (empty, "no request of a client"),
+        (broken, "Not a gzipped file"),
+        (damaged, "while decompressing data"),
+        (future, "3 lines are no records"),
+    ):
         done = CliRunner().invoke(app, ["profile", str(path)])
         assert (done.exit_code, problem in done.stderr) == (2, True), done.stderr
