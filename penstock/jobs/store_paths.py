@@ -32,9 +32,9 @@ def new_id(prefix: str, unix_s: float, random: bytes) -> str:
     return f"{prefix}{int(unix_s * 1000):0{_TIME_CHARS}x}{random.hex()}"
 
 
-def created_at(file: str) -> float:
-    """The Unix time (s) in the identifier of a file, which is that of the beginning of its upload."""
-    return int(file.removeprefix(FILE)[:_TIME_CHARS], 16) / 1000
+def created_at(identifier: str) -> float:
+    """The Unix time (s) in an identifier, which `is_id` accepts. One that was made of a digest has any time."""
+    return int(identifier[-2 * RANDOM_BYTES - _TIME_CHARS : -2 * RANDOM_BYTES], 16) / 1000
 
 
 def is_id(prefix: str, text: str) -> bool:

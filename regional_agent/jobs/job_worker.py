@@ -16,6 +16,7 @@ from penstock.jobs import store_paths
 from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState
 from penstock.jobs.batch_state import BatchState
 from penstock.jobs.claims import LEASE_S, may_claim
+from penstock.jobs.fair_start import fair_order
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
 from penstock.jobs.request_line import LineProblem
 from penstock.jobs.store_paths import JobPaths
@@ -130,7 +131,7 @@ class JobWorker:
         now = time.time()
         if len(self._not_before) > MAX_TRACKED:
             self._not_before.clear()
-        for paths in await store.batches.open_jobs():
+        for paths in fair_order(await store.batches.open_jobs(), self._tasks.keys(), now, self._rng):
             if paths.id in self._tasks or self._not_before.get(paths.id, 0.0) > now:
                 continue
             is_batch = paths.id.startswith(store_paths.BATCH)

@@ -203,3 +203,28 @@ async def test_a_job_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
         done = await ended(client, (await submit(client)).json()["id"])
         assert done["status"] == "completed"
+
+
+async def test_requests_of_one_tenant_do_not_wait_for_all_of_another(tmp_path: Path) -> None:
+    begun: list[str] = []
+    release = {"a0": asyncio.Event(), "others": asyncio.Event()}
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.body:
+            begun.append(json.loads(received.body)["input"])
+            await release.get(begun[-1], release["others"]).wait()
+        await embeds(e, received, writer)
+
+    store = job_store(tmp_path / "store", concurrency=2)
+    async with engine(waits) as gpu, serving(tmp_path, gpu, job_store=store, slots=8) as (agent, _):
+        keys = with_tenants(agent, "a", "b")
+        async with JobClient(agent.traffic, keys["a"]) as a, JobClient(agent.traffic, keys["b"]) as b:
+            for number in range(4):
+                await submit(a, BODY | {"input": f"a{number}"})
+                await until(lambda n=number: len(begun) == min(2, n + 1))  # type: ignore[misc]
+            last = (await submit(b, BODY | {"input": "b"})).json()["id"]
+            release["a0"].set()
+            await until(lambda: len(begun) == 3)
+            assert begun == ["a0", "a1", "b"]
+            release["others"].set()
+            await ended(b, last)

@@ -104,14 +104,14 @@ class BatchStore:
         return is_first
 
     async def open_jobs(self) -> list[JobPaths]:
-        """Return the batches and asynchronous requests of the region that have not ended, oldest first."""
+        """Return the batches and asynchronous requests of the region that have not ended."""
         prefix = store_paths.open_batches(self.region) + "/"
         found = []
         for each in await self.storage.list(prefix.removesuffix("/")):
             tenant, _, batch = each.path.removeprefix(prefix).partition("/")
             if store_paths.is_id(store_paths.BATCH, batch) or store_paths.is_id(store_paths.JOB, batch):
                 found.append(JobPaths(tenant, batch))
-        return sorted(found, key=lambda paths: paths.id.rpartition("_")[2])
+        return found
 
     async def open_of(self, tenant: str, prefix: str = "") -> int:
         """Return the number of a tenant's jobs that have not ended; with `prefix`, of those whose identifier has it."""

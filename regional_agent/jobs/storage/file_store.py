@@ -68,7 +68,8 @@ class FileStore:
         records = {each.path for each in await self.storage.list(store_paths.files(tenant))}
         for part in parts:
             file = part.path.split("/")[-2]
-            if store_paths.created_at(file) < oldest and store_paths.file_record(tenant, file) not in records:
+            has_record = store_paths.file_record(tenant, file) in records
+            if not has_record and store_paths.is_id(store_paths.FILE, file) and store_paths.created_at(file) < oldest:
                 await self.storage.delete(part.path)
             else:
                 used_bytes += part.size_bytes
