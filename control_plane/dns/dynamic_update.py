@@ -75,7 +75,7 @@ class DynamicUpdates:
         found = {name: [self._record_set(name, kind) for kind in KINDS] for name in names}
         return {name: tuple(each for each in sets if each.values) for name, sets in found.items()}
 
-    def send(self, zone: str, changed: Mapping[str, tuple[RecordSet, ...]], ttls_s: Mapping[str, int]) -> None:
+    def send(self, zone: str, changed: Mapping[str, tuple[RecordSet, ...]]) -> None:
         """Replace the records of some names of one zone, in one message that the server applies whole or not at all.
 
         Raises:
@@ -90,7 +90,7 @@ class DynamicUpdates:
                 update.delete(owner, kind)
             for record_set in record_sets:
                 for value in record_set.values:
-                    update.add(owner, ttls_s[name], record_set.kind, value)
+                    update.add(owner, record_set.ttl_s, record_set.kind, value)
         response = self._ask(update)
         if response.rcode() != dns.rcode.NOERROR:
             raise UpdateFailed(f"{self._address}: zone {zone}: {dns.rcode.to_text(response.rcode())}")
@@ -99,7 +99,7 @@ class DynamicUpdates:
         response = self._ask(dns.message.make_query(name, kind))
         owner, rdtype = dns.name.from_text(name), dns.rdatatype.from_text(kind)
         answer = response.get_rrset(response.answer, owner, dns.rdataclass.IN, rdtype)
-        return RecordSet(kind, tuple(sorted(item.to_text() for item in answer or ())))
+        return RecordSet(kind, tuple(sorted(item.to_text() for item in answer or ())), answer.ttl if answer else 0)
 
     def _ask(self, message: dns.message.Message) -> dns.message.Message:
         try:

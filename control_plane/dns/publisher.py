@@ -17,7 +17,7 @@ class RecordTarget(Protocol):
     def read(self, names: Iterable[str]) -> dict[str, tuple[RecordSet, ...]]:
         """Return the records that the target has of some names; raises UpdateFailed."""
 
-    def send(self, zone: str, changed: dict[str, tuple[RecordSet, ...]], ttls_s: dict[str, int]) -> None:
+    def send(self, zone: str, changed: dict[str, tuple[RecordSet, ...]]) -> None:
         """Replace the records of some names of one zone; raises UpdateFailed."""
 
 
@@ -52,9 +52,7 @@ class RecordPublisher:
                 self._published = Publication(self._target.read(wanted), -inf)
             step = next_publication(self._published, wanted, self._clock(), self._min_interval_s)
             for zone, members in zones_of(wanted[name] for name in step.changed).items():
-                self._target.send(
-                    zone, {name: step.changed[name] for name in members}, {name: wanted[name].ttl_s for name in members}
-                )
+                self._target.send(zone, {name: step.changed[name] for name in members})
         except UpdateFailed as error:
             # What the target has is unknown, and is read again.
             self._published = None

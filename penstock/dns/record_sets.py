@@ -25,6 +25,8 @@ class RecordSet(msgspec.Struct, frozen=True):
     """`A`, `AAAA` or `CNAME`."""
     values: tuple[str, ...]
     """Sorted."""
+    ttl_s: int
+    """Time (s) for which resolvers cache the records."""
 
 
 class NameRecords(msgspec.Struct, frozen=True):
@@ -65,10 +67,10 @@ def _record_sets(policy: Policy, name: DnsName, answer: NameAnswer) -> tuple[Rec
 
 
 def _sets(records: Iterable[Record]) -> tuple[RecordSet, ...]:
-    values: dict[str, set[str]] = {}
+    values: dict[tuple[str, int], set[str]] = {}
     for record in records:
-        values.setdefault(record.kind, set()).add(record.content)
-    return tuple(RecordSet(kind, tuple(sorted(found))) for kind, found in sorted(values.items()))
+        values.setdefault((record.kind, record.ttl_s), set()).add(record.content)
+    return tuple(RecordSet(kind, tuple(sorted(found)), ttl_s) for (kind, ttl_s), found in sorted(values.items()))
 
 
 class Publication(msgspec.Struct, frozen=True):

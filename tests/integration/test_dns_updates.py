@@ -117,9 +117,7 @@ async def test_an_update_with_another_key_changes_nothing(tmp_path: Path) -> Non
     async with bind(tmp_path) as port:
         stranger = DynamicUpdates(LOOPBACK, port, read_key(tmp_path / "other"))
         with pytest.raises(UpdateFailed):
-            await asyncio.to_thread(
-                stranger.send, ZONE.name, {FIRST.name: records(FIRST).record_sets}, {FIRST.name: 10}
-            )
+            await asyncio.to_thread(stranger.send, ZONE.name, {FIRST.name: records(FIRST).record_sets})
         assert await asyncio.to_thread(stranger.read, [FIRST.name]) == {FIRST.name: ()}
     with pytest.raises(UpdateFailed, match=LOOPBACK):
         await asyncio.to_thread(stranger.read, [FIRST.name])

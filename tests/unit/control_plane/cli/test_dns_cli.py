@@ -23,7 +23,7 @@ EU = NameRecords(
     {"eu-de": 0.8, "eu-es": 0.2},
     ("eu-de", "eu-es", "eu-gb"),
     (Rejection("eu-gb", Reason.REGION_FAILED),),
-    (RecordSet("A", ("192.0.2.10", "192.0.2.20")),),
+    (RecordSet("A", ("192.0.2.10", "192.0.2.20"), 10),),
 )
 NONE = msgspec.structs.replace(EU, name="page.api.example.com", shares={}, record_sets=())
 

@@ -15,14 +15,14 @@ from penstock.dns.record_sets import NameRecords, RecordSet
 NAME = "eu.api.example.com"
 
 
-def name(*addresses: str) -> NameRecords:
-    sets = (RecordSet("A", addresses),) if addresses else ()
-    return NameRecords(NAME, "api.example.com", 10, {}, (), (), sets)
+def name(*addresses: str, ttl_s: int = 10) -> NameRecords:
+    sets = (RecordSet("A", addresses, ttl_s),) if addresses else ()
+    return NameRecords(NAME, "api.example.com", ttl_s, {}, (), (), sets)
 
 
 class Target:
     def __init__(self) -> None:
-        self.records: dict[str, tuple[RecordSet, ...]] = {NAME: (RecordSet("A", ("192.0.2.1",)),)}
+        self.records: dict[str, tuple[RecordSet, ...]] = {NAME: (RecordSet("A", ("192.0.2.1",), 10),)}
         self.sent: list[dict[str, tuple[RecordSet, ...]]] = []
         self.reads = 0
         self.fails = False
@@ -31,10 +31,10 @@ class Target:
         self.reads += 1
         return {each: self.records.get(each, ()) for each in names}
 
-    def send(self, zone: str, changed: dict[str, tuple[RecordSet, ...]], ttls_s: dict[str, int]) -> None:
+    def send(self, zone: str, changed: dict[str, tuple[RecordSet, ...]]) -> None:
         if self.fails:
             raise UpdateFailed("192.0.2.53: REFUSED")
-        assert (zone, ttls_s) == ("api.example.com", {NAME: 10})
+        assert zone == "api.example.com"
         self.sent.append(changed)
         self.records |= changed
 
@@ -45,7 +45,15 @@ def test_what_the_server_has_is_not_sent_again() -> None:
     assert publisher.step([name("192.0.2.1")])
     assert target.sent == []
     assert publisher.step([name("192.0.2.2")])
-    assert target.sent == [{NAME: (RecordSet("A", ("192.0.2.2",)),)}]
+    assert target.sent == [{NAME: (RecordSet("A", ("192.0.2.2",), 10),)}]
+
+
+def test_another_time_in_caches_is_a_change() -> None:
+    target = Target()
+    publisher = RecordPublisher(target, 0.0, lambda line: None)
+    assert publisher.step([name("192.0.2.1", ttl_s=60)])
+    assert publisher.step([name("192.0.2.1", ttl_s=5)])
+    assert [sent[NAME][0].ttl_s for sent in target.sent] == [60, 5]
 
 
 def test_a_name_without_a_live_region_is_reported_once() -> None:

@@ -25,12 +25,12 @@ def records(name=OPEN, policy=None, **states: RegionState) -> NameRecords:
 
 def test_a_name_has_the_addresses_of_all_regions_with_a_share() -> None:
     assert records().record_sets == (
-        RecordSet("A", ("192.0.2.10", "198.51.100.30")),
-        RecordSet("AAAA", ("2001:db8::10",)),
+        RecordSet("A", ("192.0.2.10", "198.51.100.30"), OPEN.ttl_s),
+        RecordSet("AAAA", ("2001:db8::10",), OPEN.ttl_s),
     )
     assert records(us_east=RegionState.FAILED).record_sets == (
-        RecordSet("A", ("192.0.2.10",)),
-        RecordSet("AAAA", ("2001:db8::10",)),
+        RecordSet("A", ("192.0.2.10",), OPEN.ttl_s),
+        RecordSet("AAAA", ("2001:db8::10",), OPEN.ttl_s),
     )
 
 
@@ -38,7 +38,7 @@ def test_a_cname_stands_alone() -> None:
     policy = dns_policy()
     there = msgspec.structs.replace(policy.regions["us-east"], entry=RegionEntry(cname="lb.example.net"))
     policy = msgspec.structs.replace(policy, regions=policy.regions | {"us-east": there})
-    assert records(policy=policy).record_sets == (RecordSet("CNAME", ("lb.example.net.",)),)
+    assert records(policy=policy).record_sets == (RecordSet("CNAME", ("lb.example.net.",), OPEN.ttl_s),)
 
 
 class TestPublication:
