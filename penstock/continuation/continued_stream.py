@@ -229,7 +229,10 @@ class ContinuedStream:
             if self._ends > MAX_HELD_EVENTS:
                 self.give_up("too many events follow the finish reason")
             return b""
-        self._transcript.add(chunk, "")
+        transcript, role_sent = self._transcript, self._transcript.role_sent
+        transcript.add(chunk, "")
+        # A failure drops the held events; the continuation then sends the role.
+        transcript.role_sent = role_sent
         self._held_bytes += len(event)
         if self._held_bytes > MAX_HELD_BYTES:
             self.give_up(f"the tool calls are longer than {MAX_HELD_BYTES} bytes")

@@ -155,6 +155,16 @@ def test_a_continuation_that_calls_a_tool_keeps_the_identity() -> None:
     assert (done, answer.done) == (DONE, True)
 
 
+def test_a_continuation_has_the_role_that_was_in_a_lost_tool_call() -> None:
+    answer = stream()
+    assert answer.feed(event({"role": "assistant", "tool_calls": [{"index": 0}]})) == b""
+    assert (answer.end(), bool(answer.failure)) == (b"", True)
+    answer.next_stream()
+    events = answer.feed(event({"role": "assistant", "content": "a"}, number=2) + event({"content": "b"}, number=2))
+    chunks = [json.loads(each.removeprefix(b"data: ")) for each in events.split(b"\n\n") if each]
+    assert [each["choices"][0]["delta"] for each in chunks] == [{"role": "assistant", "content": "a"}, {"content": "b"}]
+
+
 def test_repeated_white_space_is_left_out() -> None:
     answer = stream()
     answer.feed(event({"role": "assistant", "content": "a:"}) + event({"content": " \n"}))
