@@ -185,8 +185,8 @@ class _Overrides:
                 require_region(policy, name, field)
         try:
             wanted = request.override(id, caller.name, request.reason, self._view.now())
-            if wanted.endpoint is not None and wanted.region is not None:
-                wanted = msgspec.structs.replace(wanted, last_of=self._last_of(wanted.region, wanted.endpoint))
+            if wanted.endpoint is not None:
+                wanted = msgspec.structs.replace(wanted, last_of=await self._last_of(wanted))
             override = await self._store.begin(caller, wanted, policy, capacity or {}, force=request.force)
         except BadExpiry as bad:
             raise Problem(422, str(bad)) from None
@@ -195,15 +195,16 @@ class _Overrides:
         headers = {"etag": etag(digest(override)), "location": f"/v1/overrides/{override.id}"}
         return json_response(self._status(override), 201 if override is wanted else 200, headers)
 
-    def _last_of(self, region: str, endpoint: str) -> tuple[str, ...]:
+    async def _last_of(self, wanted: Override) -> tuple[str, ...]:
         """Return the models that lose their last endpoint of the region; raise 404 if no agent reports the endpoint."""
-        snapshot = self._view.snapshot
+        overrides = (await self._read()).overrides
+        snapshot, region, endpoint = self._view.snapshot, wanted.region or "", wanted.endpoint or ""
         reports = [each.report for each in endpoints(snapshot, self._view.now(), region)]
         names = {report.name for report in reports}
         if names and endpoint not in names and not omitted_endpoints(snapshot, region):
             remedy = suggest(endpoint, names, "GET /v1/endpoints lists them")
             raise Problem(404, f"the agents of {region} report no endpoint {endpoint!r}; {remedy}")
-        return last_of(endpoint, reports)
+        return last_of(wanted, reports, overrides)
 
     async def lift(self, caller: Caller, id: str, reason: str, if_match: str | None) -> OverrideStatus:
         def check(override: Override) -> None:
