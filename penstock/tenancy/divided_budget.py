@@ -375,9 +375,11 @@ class DividedBudget:
         """Return the rate of an agent's next lease: its part by demand, of what the rates in force of others leave.
 
         Without the limit, the rates at a moment at which demand moves would together exceed the budget, and a leader
-        that is lost then would leave them so.
+        that is lost then would leave them so. Places of running requests need none: they are held, and counted once.
         """
         whole_rate = self.rate(wall)
+        if self.runs:
+            return account.share * whole_rate
         left = whole_rate - self.rates_in_force + account.rate_in_force
         return max(0.0, min(account.share * whole_rate, left))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import asdict
+
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
 
@@ -21,7 +23,7 @@ def endpoint_status(endpoint: Endpoint, lease_left_s: float | None) -> dict[str,
         "engine": endpoint.kind.value,
         "version": spec.version or None,
         "engine_version": endpoint.reported.facts.version or None,
-        "served": endpoint.reported.facts.served,
+        "served": [asdict(served) for served in endpoint.reported.facts.served],
         "skew": endpoint.reported.skew or None,
         "invalid_facts": endpoint.reported.facts.problems,
         "zone": spec.zone or None,

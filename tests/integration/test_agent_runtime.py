@@ -1,4 +1,5 @@
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -111,7 +112,9 @@ class Site:
                 Random(1),
             )
             async with self.runtime as runtime:
-                await runtime.announce(peer_url=self.peer.url, admin_url="http://127.0.0.1:1")
+                await runtime.announce(
+                    peer_url=self.peer.url, admin_url="http://127.0.0.1:1", to_peers=ssl.create_default_context
+                )
                 yield runtime
 
     def _take_report(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:

@@ -151,6 +151,9 @@ async def test_endpoints_are_paged_and_filtered(api: Api) -> None:
         "in_flight": 7,
         "agent": "one",
         "reason": "",
+        "engine_version": "",
+        "served": [],
+        "skew": "",
     }
     assert (page["seen_by"]["name"], page["left_out"], page["next_cursor"]) == ("north", 6, None)
     region = await api.get("/v1/regions/eu-de")

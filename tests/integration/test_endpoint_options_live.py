@@ -450,7 +450,7 @@ async def test_an_engine_process_behind_key_base_path_and_name(tmp_path: Path) -
             write(tmp_path, {**entry, "credential_file": str(secret)})
             await agent.endpoints.sources.reload_file()
             endpoint = named(agent, "gpu-0")
-            await until(lambda: endpoint.loaded == {MODEL} and endpoint.kind is EngineKind.VLLM)
+            await until(lambda: endpoint.reported.loaded == {MODEL} and endpoint.kind is EngineKind.VLLM)
             chat = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
             reply = await ask(agent, body=json.dumps(chat).encode())
             assert reply.status == 200

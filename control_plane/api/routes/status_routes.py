@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
-from adapters.access.callers import Caller
+from adapters.access.callers import Role
 from control_plane.api.openapi import returns
 from control_plane.api.responses import json_response, large_response
 from control_plane.auth.required_roles import Viewer
 from control_plane.status.fleet_status import FleetStatus
 from control_plane.status.status import Status
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The caller, as the page and the command line show it."""
+
+    name: str
+    role: Role
+    regions: frozenset[str] | None
+    """Regions that the caller may change; None for all, and for resources of the whole fleet."""
 
 
 def routes(fleet: FleetStatus) -> APIRouter:
@@ -33,9 +43,9 @@ def routes(fleet: FleetStatus) -> APIRouter:
         found = await fleet.read(caller, client, agents=agents)
         return await large_response(lambda: found)
 
-    @router.get("/whoami", responses=returns(Caller, "The caller."))
+    @router.get("/whoami", responses=returns(Identity, "The caller."))
     async def who_am_i(caller: Viewer) -> Response:
         """Get the name, role and regions of the caller."""
-        return json_response(caller)
+        return json_response(Identity(caller.name, caller.role, caller.regions))
 
     return router

@@ -13,7 +13,7 @@ from regional_agent.endpoints.endpoint_fields import MAX_MODELS, EndpointSpec
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
-from regional_agent.upstream.upstream_sink import TooLarge
+from regional_agent.upstream.upstream_sink import TooLarge, UpstreamError
 
 TIMEOUT_S = 2.0
 """Timeout (s) of a query; a timeout counts as a slow health probe."""
@@ -112,18 +112,17 @@ async def _listed(spec: EndpointSpec, rewrite: RequestRewrite, connections: Upst
 async def fetch_facts(
     spec: EndpointSpec, rewrite: RequestRewrite, pages: tuple[FactsPage, ...], connections: UpstreamPool
 ) -> EngineFacts:
-    """Read what an engine reports about itself on these pages. A page that cannot be read states nothing.
+    """Read what an engine reports about itself on these pages.
 
-    Raises:
-        CredentialRejected: the engine rejected the configured credential.
-        UpstreamError: the engine did not respond.
+    A page that cannot be read states nothing, whatever the reason: no request needs it, and what stands before the
+    engine may refuse or cut off what clients never ask.
     """
     names = {model: rewrite.engine_name(model) for model in spec.models}
     parts = []
     for page in pages:
         try:
             status, body = await _get(spec, rewrite, page.value, connections)
-        except TooLarge:
+        except (CredentialRejected, UpstreamError):
             continue
         if status == 200:
             parts.append(read_facts(page, body, names))

@@ -116,6 +116,13 @@ AGENT_CONTRACT = {
     "access_log_lines_dropped": ("counter", set()),
     "trace_spans_exported": ("counter", set()),
     "trace_spans_dropped": ("counter", set()),
+    "batch_requests": ("counter", {"event"}),
+    "batches_ended": ("counter", {"state"}),
+    "batches_running": ("gauge", set()),
+    "batch_claims_lost": ("counter", set()),
+    "coalesced_requests": ("counter", set()),
+    "dns_answers": ("counter", {"name", "answer"}),
+    "job_store_failures": ("counter", set()),
     "shared_load_up": ("gauge", set()),
     "shared_load_age_seconds": ("gauge", set()),
     "decision_seconds": ("histogram", set()),
@@ -222,6 +229,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
     agent.endpoints.set_kv_events("gpu-1", current=True, blocks=4, batches=2, gaps=0)
     agent.endpoints.set_signals("gpu-1", {Signal.QUEUED: 3.0, Signal.PREFIX_HITS: 6.0, Signal.PREFIX_QUERIES: 8.0}, 0.5)
+    agent.dns_answered("eu.api.example.com", "eu-de")
     agent.decided(0.00002)
     agent.usage.use_names(["acme"], {"llama": 8.0})
     agent.usage.ended(estimate("acme"), account(USAGE), 6.0, 2.0, 0.9)
