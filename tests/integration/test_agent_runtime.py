@@ -35,13 +35,14 @@ from penstock.wire.probe import ProbeRequest
 from penstock.wire.session import Purpose, Session, Sessions
 from regional_agent import runtime
 from regional_agent.config.settings import AgentSettings
+from regional_agent.peers import agent_directory
 from regional_agent.runtime import AgentCredentials, AgentRuntime
 from regional_agent.telemetry.agent_metrics import AgentMetrics
 from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
 from tests.support.identities import agent_sessions, control_plane_sessions, introduce
 from tests.support.shared_loads import region_keys
 from tests.support.small_http import Headers, SmallHttp
-from tests.support.wait import found, until
+from tests.support.wait import PATIENCE_S, found, until
 
 POLICY = Policy(
     regions={name: Region(name, "DE", 50.0, 8.0) for name in ("eu-de", "eu-es")},
@@ -318,6 +319,8 @@ async def test_an_agent_with_the_address_of_another_does_not_start(
     sites: list[Site], own_etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "REGISTRATION_TTL_S", 0)
+    # An agent that cannot read the store in time starts without this check.
+    monkeypatch.setattr(agent_directory, "READ_TIMEOUT_S", PATIENCE_S)
     de, _ = sites
     store = SignedStore(EtcdStore([own_etcd.endpoint]), agent_sessions("eu-de", "agent-0"))
     async with de.peer:
