@@ -52,6 +52,9 @@ class Ended(NamedTuple):
     """Events with output that the client received."""
 
 
+MAX_WAITING = 40
+
+
 class Fleet:
     """The processes of two regions, and the requests that were sent to the agent of the first."""
 
@@ -79,7 +82,7 @@ class Fleet:
                 if leaves_after is not None and tokens >= leaves_after:
                     break
         client.close()
-        return Ended(status, headers["x-penstock-region"], headers["x-penstock-endpoint"], tokens)
+        return Ended(status, headers.get("x-penstock-region", ""), headers.get("x-penstock-endpoint", ""), tokens)
 
     async def set_faults(self, faults: dict[str, Any], *urls: str) -> None:
         async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
@@ -152,7 +155,8 @@ async def kill_while_serving(fleet: Fleet, doomed: str, *others: str) -> None:
     async def is_at_doomed() -> bool:
         if any(name.startswith("whole-") for name in fleet.engines[doomed].findings().started):
             return True
-        for _ in range(4):
+        # Not more than the engines have slots for: on a busy machine, the first of them take long to arrive.
+        for _ in range(4 if len(waiting) < MAX_WAITING else 0):
             waiting.append(asyncio.create_task(fleet.ask(f"whole-{len(waiting)}", CHAT, endless(stream=False))))
         return False
 
