@@ -71,8 +71,11 @@ class FromEnvoy:
         """Whether the request has trailers."""
 
 
-class PickedRequest(ActiveExchange):
-    """Handles one authorized request."""
+class PickedRequest:
+    """Handles one authorized request.
+
+    An `ActiveExchange` by its methods alone: an interpreted class cannot inherit from a compiled protocol.
+    """
 
     def __init__(self, parts: PickerParts, talk: Conversation, context: RequestContext, given: FromEnvoy) -> None:
         """Start before the first selection.
