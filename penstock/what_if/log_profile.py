@@ -24,7 +24,7 @@ MAX_STEPS = 5_000_000
 """Maximum number of steps of all pools together: a month of 19 pools."""
 
 MAX_NAMES = 1_000
-"""Maximum number of models, and of tenants, that are told apart."""
+"""Maximum number of models, and of tenants, that are listed by name."""
 
 MAX_REQUEST_S = 86_400.0
 """Longest request that counts in the concurrency."""

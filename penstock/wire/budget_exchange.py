@@ -1,7 +1,7 @@
 """Exchange of budgets between an agent and the leader: the agent's counts, answered by leases.
 
-The request is signed as a report is. The answer is signed together with the digest of the request, so that nobody on
-the way can forge, exchange or replay an answer.
+The request is signed as a report is. The answer is signed together with the digest of the request, so that no process
+on the way can forge, exchange or replay an answer.
 """
 
 from __future__ import annotations

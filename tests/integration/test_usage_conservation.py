@@ -53,6 +53,7 @@ class Ended(NamedTuple):
 
 
 MAX_WAITING = 40
+"""Maximum number of requests that wait at slow engines; the engines have slots for more."""
 
 
 class Fleet:
@@ -155,7 +156,7 @@ async def kill_while_serving(fleet: Fleet, doomed: str, *others: str) -> None:
     async def is_at_doomed() -> bool:
         if any(name.startswith("whole-") for name in fleet.engines[doomed].findings().started):
             return True
-        # Not more than the engines have slots for: on a busy machine, the first of them take long to arrive.
+        # On a busy machine, the first of them take long to arrive.
         for _ in range(4 if len(waiting) < MAX_WAITING else 0):
             waiting.append(asyncio.create_task(fleet.ask(f"whole-{len(waiting)}", CHAT, endless(stream=False))))
         return False
