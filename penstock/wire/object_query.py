@@ -11,9 +11,9 @@ from typing import Annotated, Final
 import msgspec
 
 from penstock.routes.object_locations import MAX_OBJECT_ID_CHARS
-from penstock.wire.identity import ProcessRole, SpiffeId
-from penstock.wire.route_context import CLOCK_SKEW_S
-from penstock.wire.session import BadSignature, Purpose, Session, Sessions
+from penstock.wire import agent_question
+from penstock.wire.agent_question import open_question, require_region
+from penstock.wire.session import Purpose, Session, Sessions
 
 HEADER: Final = "x-penstock-object"
 
@@ -64,25 +64,12 @@ def open_query(token: str, sessions: Sessions, here: str, now: float) -> tuple[O
     Raises:
         BadSignature: the sender is unknown, or did not sign the question for this agent.
     """
-    payload, session = sessions.open(Purpose.OBJECT, token, now)
-    try:
-        query = _queries.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return str(error)
-    signer = session.peer.id
-    if signer != SpiffeId(signer.trust_domain, ProcessRole.AGENT, query.agent, query.origin):
-        return f"{signer} may not sign for agent {query.agent} of region {query.origin}"
-    if query.server != here:
-        return f"meant for {query.server}, this is {here}"
-    if not abs(now - query.sent_at) <= CLOCK_SKEW_S:
-        return f"signed {now - query.sent_at:.1f} s ago; check that the clocks are synchronised"
-    return query, session
+    return open_question(sessions.open(Purpose.OBJECT, token, now), _queries, here, now)
 
 
 def seal_answer(answer: ObjectAnswer, query: ObjectQuery, session: Session) -> bytes:
     """Returns the body of an answer: the signature, a line feed, and the answer as JSON."""
-    body = msgspec.json.encode(answer)
-    return session.sign(Purpose.OBJECT_ANSWER, _signed(query, body)).encode() + b"\n" + body
+    return agent_question.seal_answer(msgspec.json.encode(answer), query, Purpose.OBJECT_ANSWER, session)
 
 
 def open_answer(body: bytes, query: ObjectQuery, session: Session) -> ObjectAnswer:
@@ -91,16 +78,6 @@ def open_answer(body: bytes, query: ObjectQuery, session: Session) -> ObjectAnsw
     Raises:
         BadSignature: the body is not an answer of the asked region to this question.
     """
-    signature, _, content = body.partition(b"\n")
-    session.check(Purpose.OBJECT_ANSWER, _signed(query, content), signature.decode("latin-1"))
-    try:
-        answer = _answers.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadSignature(f"the signed answer cannot be decoded: {error}") from None
-    if answer.region != query.server or answer.region != session.peer.id.region:
-        raise BadSignature(f"asked {query.server}, but {answer.region} responded as {session.peer.id}")
+    answer = agent_question.open_answer(body, query, _answers, Purpose.OBJECT_ANSWER, session)
+    require_region(answer.region, query, session)
     return answer
-
-
-def _signed(query: ObjectQuery, content: bytes) -> bytes:
-    return query.nonce.encode() + content

@@ -14,8 +14,7 @@ import msgspec
 
 from penstock.health.engine_facts import MAX_CONTEXT_TOKENS
 from penstock.routing.spill_credits import MAX_WANTED
-from penstock.wire.identity import ProcessRole, SpiffeId
-from penstock.wire.route_context import CLOCK_SKEW_S
+from penstock.wire.agent_question import open_answer, open_question, require_region, seal_answer
 from penstock.wire.session import BadSignature, Purpose, Session, Sessions
 
 HEADER = "x-penstock-probe"
@@ -89,25 +88,12 @@ def open_request(token: str, sessions: Sessions, here: str, now: float) -> tuple
     Raises:
         BadSignature: the sender is unknown, or did not sign the request for this agent.
     """
-    payload, session = sessions.open(Purpose.PROBE, token, now)
-    try:
-        question = _questions.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return str(error)
-    signer = session.peer.id
-    if signer != SpiffeId(signer.trust_domain, ProcessRole.AGENT, question.agent, question.origin):
-        return f"{signer} may not sign for agent {question.agent} of region {question.origin}"
-    if question.server != here:
-        return f"meant for {question.server}, this is {here}"
-    if abs(now - question.sent_at) > CLOCK_SKEW_S:
-        return f"signed {now - question.sent_at:.1f} s ago; check that the clocks are synchronised"
-    return question, session
+    return open_question(sessions.open(Purpose.PROBE, token, now), _questions, here, now)
 
 
 def seal_response(answer: ProbeResponse, question: ProbeRequest, session: Session) -> bytes:
     """Returns the body of a probe response: the signature, a line feed, and the response as JSON."""
-    body = msgspec.json.encode(answer)
-    return session.sign(Purpose.PROBE_ANSWER, question.nonce.encode() + body).encode() + b"\n" + body
+    return seal_answer(msgspec.json.encode(answer), question, Purpose.PROBE_ANSWER, session)
 
 
 def open_response(body: bytes, question: ProbeRequest, session: Session) -> ProbeResponse:
@@ -116,16 +102,10 @@ def open_response(body: bytes, question: ProbeRequest, session: Session) -> Prob
     Raises:
         BadSignature: the body is not a response of the probed region to this request, or is out of range.
     """
-    signature, _, content = body.partition(b"\n")
-    session.check(Purpose.PROBE_ANSWER, question.nonce.encode() + content, signature.decode("latin-1"))
-    try:
-        answer = _answers.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadSignature(f"the signed probe response cannot be decoded: {error}") from None
+    answer = open_answer(body, question, _answers, Purpose.PROBE_ANSWER, session)
     if not _is_possible(answer):
         raise BadSignature("the signed probe response has impossible content")
-    if answer.region != question.server or answer.region != session.peer.id.region:
-        raise BadSignature(f"probed {question.server}, but {answer.region} responded as {session.peer.id}")
+    require_region(answer.region, question, session)
     return answer
 
 

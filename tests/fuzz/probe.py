@@ -13,7 +13,6 @@ import time
 from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.routing.spill_credits import MAX_WANTED
 from penstock.wire.probe import (
-    CLOCK_SKEW_S,
     MAX_CREDIT_TTL_S,
     MAX_EXPECTED_WAIT_S,
     ProbeRequest,
@@ -22,6 +21,7 @@ from penstock.wire.probe import (
     seal_request,
     seal_response,
 )
+from penstock.wire.route_context import CLOCK_SKEW_S
 from penstock.wire.session import BadSignature, Purpose
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.upstream.address import Address
