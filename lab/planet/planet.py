@@ -40,7 +40,7 @@ from lab.planet.secret_files import read_secret_line, write_secrets
 from lab.planet.topology import FACES, Region, Topology, agent_port, control_plane_port, engine_port, etcd_port
 from lab.wan.matrix import RttMatrix
 
-READY_S = 45.0
+READY_S = 120.0
 """Maximum time (s) from the start of a process until it is ready, on a busy machine."""
 
 STOP_GRACE_S = 3.0

@@ -17,8 +17,10 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, when: str) -> None:
     demo = start(tmp_path)
     assert demo.stdout is not None
     if when == "while it serves":
-        while "Steady state" not in (line := demo.stdout.readline()):
-            assert line, "the demo ended by itself"
+        printed = [demo.stdout.readline()]
+        while "Steady state" not in printed[-1]:
+            assert printed[-1], f"the demo ended by itself: {printed}"
+            printed.append(demo.stdout.readline())
     else:
         while not left_behind(tmp_path)[1:]:
             assert demo.poll() is None
