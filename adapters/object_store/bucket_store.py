@@ -78,7 +78,7 @@ class BucketStore:
             raise _unavailable(error) from None
 
     def list(self, folder: str) -> Iterable[StoredObject]:
-        """Return all objects below a folder."""
+        """Return all objects below a folder; buckets list them by path."""
         try:
             for batch in obstore.list(self._store, prefix=folder or None):
                 for found in batch:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, Final
 
 from adapters.object_store.object_store import ObjectMissing, StoredObject, StoreUnavailable
 
 _TEMPORARY = ".new"
+
+CREATIONS: Final = 10
+"""Attempts to create a file in a folder that deletions of other files remove."""
 
 
 class FolderStore:
@@ -31,9 +37,8 @@ class FolderStore:
         target = self.root / path
         temporary = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}{_TEMPORARY}")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
             try:
-                with temporary.open("wb") as file:
+                with _created(temporary) as file:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
@@ -82,14 +87,26 @@ class FolderStore:
                         continue
         except OSError as error:
             raise _unavailable(error, start) from None
-        return found
+        return sorted(found)
 
     def delete(self, path: str) -> None:
-        """Remove a file."""
+        """Remove a file, and the folders that are empty without it."""
         try:
             (self.root / path).unlink(missing_ok=True)
         except OSError as error:
             raise _unavailable(error, self.root / path) from None
+        with suppress(OSError):  # not empty
+            for folder in Path(path).parents[:-1]:
+                (self.root / folder).rmdir()
+
+
+def _created(path: Path) -> BinaryIO:
+    """Create a file and its folder, which a deletion may remove before the folder has a file."""
+    for _ in range(CREATIONS):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return path.open("wb")
+    raise FileNotFoundError(errno.ENOENT, "the folder is deleted again and again", str(path))
 
 
 def _raise_unless_gone(error: OSError) -> None:

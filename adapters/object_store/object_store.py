@@ -35,7 +35,7 @@ class ObjectStore(Protocol):
         """Return the content of an object; raises ObjectMissing if there is none."""
 
     def list(self, folder: str) -> Iterable[StoredObject]:
-        """Return all objects below a folder; none if it does not exist."""
+        """Return all objects below a folder, by path; none if it does not exist."""
 
     def delete(self, path: str) -> None:
         """Remove an object; nothing if it does not exist."""

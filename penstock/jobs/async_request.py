@@ -96,8 +96,14 @@ def job_state(claim: Claim | None, end: JobEnd | None, *, is_cancelled: bool) ->
     return JobState.QUEUED if claim is None else JobState.IN_PROGRESS
 
 
-def job_object(record: AsyncRequest, claim: Claim | None, end: JobEnd | None, *, is_cancelled: bool) -> dict[str, Any]:
-    """An asynchronous request as a JSON object; `result` is null without a response."""
+def job_object(
+    record: AsyncRequest, claim: Claim | None, end: JobEnd | None, *, is_cancelled: bool, retention_s: float
+) -> dict[str, Any]:
+    """An asynchronous request as a JSON object; `result` is null without a response.
+
+    Args:
+        retention_s: see `JobStore.retention_s`.
+    """
     result = None
     if end is not None and end.status is not None:
         result = {
@@ -116,6 +122,7 @@ def job_object(record: AsyncRequest, claim: Claim | None, end: JobEnd | None, *,
         "expires_at": record.expires_at,
         "started_at": None if claim is None else int(claim.started_at),
         "ended_at": None if end is None else int(end.at),
+        "retained_until": None if end is None else int(end.at + retention_s),
         "error": None if end is None or not end.error else {"message": end.error},
         "result": result,
     }

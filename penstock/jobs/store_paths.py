@@ -7,6 +7,7 @@
     tenants/<tenant>/jobs/<job>.json                 record of an asynchronous request
     tenants/<tenant>/job-data/<job>/...              its body, claims, cancellation, result, end
     open/<region>/<tenant>/<batch or job>            marks what has not ended
+    expiring/<hour>/<tenant>/<file, batch or job>    marks what is deleted by age, by the hour of its upload or end
 
 Identifiers begin with the time of creation, so that lists are in this order.
 """
@@ -14,6 +15,7 @@ Identifiers begin with the time of creation, so that lists are in this order.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 RANDOM_BYTES: Final = 10
@@ -40,6 +42,11 @@ def created_at(identifier: str) -> float:
 def is_id(prefix: str, text: str) -> bool:
     """Whether a text is an identifier with this prefix."""
     return text.startswith(prefix) and _ID.fullmatch(text) is not None
+
+
+def is_batch(identifier: str) -> bool:
+    """Whether the identifier of a job is that of a batch."""
+    return identifier.startswith(BATCH)
 
 
 def files(tenant: str) -> str:
@@ -77,6 +84,34 @@ def open_batches(region: str) -> str:
     return f"open/{region}"
 
 
+EXPIRING: Final = "expiring"
+"""Folder of the marks of what is deleted by age. Their order is that of the hours."""
+
+_HOUR_S: Final = 3600
+
+
+class Expiring(NamedTuple):
+    """A file, batch or asynchronous request that is deleted by age."""
+
+    tenant: str
+    id: str
+    mark: str
+    """Path of its mark."""
+
+
+def expiring(tenant: str, identifier: str, unix_s: float) -> Expiring:
+    """What is deleted by its age since `unix_s`: the time of its upload or end."""
+    return Expiring(tenant, identifier, f"{EXPIRING}/{int(unix_s) // _HOUR_S:08d}/{tenant}/{identifier}")
+
+
+def expired(marks: Iterable[str], retention_s: float, now: float) -> Iterator[Expiring]:
+    """Those of the marks whose whole hour is longer ago than `retention_s`; `now` is Unix time (s)."""
+    for mark in marks:
+        _, hour, tenant, identifier = mark.split("/")
+        if _ID.fullmatch(identifier) and (int(hour) + 1) * _HOUR_S + retention_s <= now:
+            yield Expiring(tenant, identifier, mark)
+
+
 class JobPaths(NamedTuple):
     """Paths of one batch, or of one asynchronous request."""
 
@@ -86,27 +121,28 @@ class JobPaths(NamedTuple):
     @property
     def record(self) -> str:
         """Path of the record."""
-        folder = batches(self.tenant) if self.id.startswith(BATCH) else jobs(self.tenant)
+        folder = batches(self.tenant) if is_batch(self.id) else jobs(self.tenant)
         return f"{folder}/{self.id}.json"
 
     @property
-    def _data(self) -> str:
-        kind = "batch" if self.id.startswith(BATCH) else "job"
+    def data(self) -> str:
+        """Folder of all other objects."""
+        kind = "batch" if is_batch(self.id) else "job"
         return f"tenants/{self.tenant}/{kind}-data/{self.id}"
 
     @property
     def body(self) -> str:
         """Path of the body of an asynchronous request."""
-        return f"{self._data}/body"
+        return f"{self.data}/body"
 
     def result(self, claim: int) -> str:
         """Path of the body of the response to an asynchronous request that ran under a claim."""
-        return f"{self._data}/result-{claim:06d}"
+        return f"{self.data}/result-{claim:06d}"
 
     @property
     def claims(self) -> str:
         """Folder of the claims."""
-        return f"{self._data}/claims"
+        return f"{self.data}/claims"
 
     def claim(self, number: int) -> str:
         """Path of a claim."""
@@ -115,7 +151,7 @@ class JobPaths(NamedTuple):
     @property
     def segments(self) -> str:
         """Folder of the segments of results."""
-        return f"{self._data}/segments"
+        return f"{self.data}/segments"
 
     def segment(self, claim: int, number: int, suffix: str) -> str:
         """Path of an object of a segment: its `json`, and the parts `output` and `errors` that it names."""
@@ -124,12 +160,12 @@ class JobPaths(NamedTuple):
     @property
     def cancellation(self) -> str:
         """Path of an object that exists once cancellation was requested."""
-        return f"{self._data}/cancel"
+        return f"{self.data}/cancel"
 
     @property
     def end(self) -> str:
         """Path of the record of the end."""
-        return f"{self._data}/end.json"
+        return f"{self.data}/end.json"
 
     def mark(self, region: str) -> str:
         """Path of the mark of a batch that has not ended."""

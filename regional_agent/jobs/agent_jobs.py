@@ -14,6 +14,7 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_worker import JobWorker
+from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
 from regional_agent.proxy.proxy import Proxy
@@ -42,6 +43,7 @@ class AgentJobs:
         self._storages = JobStorages(metrics.store_failures.inc)
         stores = JobStoresInUse(agent.region, config, self._storages, rng)
         self.worker = JobWorker(agent, stores, self._connect, metrics, rng)
+        self.expiry = Expiry(stores, rng)
         self.routes = JobRoutes(stores, config, reader.authorization, self.worker)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -51,8 +53,8 @@ class AgentJobs:
         return service, InternalRequests(service, self._proxy.limits, header, MAX_RESULT_BYTES)
 
     def start(self) -> None:
-        """Look for batches and run them."""
-        self._tasks = [keep_running("batches", self.worker.run)]
+        """Look for batches and run them, and delete what is no longer kept."""
+        self._tasks = [keep_running("batches", self.worker.run), keep_running("expiry", self.expiry.run)]
 
     async def stop(self) -> None:
         """Stop all batches; other agents, or the next start, continue them."""

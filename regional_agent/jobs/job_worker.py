@@ -134,7 +134,7 @@ class JobWorker:
         for paths in fair_order(await store.batches.open_jobs(), self._tasks.keys(), now, self._rng):
             if paths.id in self._tasks or self._not_before.get(paths.id, 0.0) > now:
                 continue
-            is_batch = paths.id.startswith(store_paths.BATCH)
+            is_batch = store_paths.is_batch(paths.id)
             if len(self._batches) >= MAX_BATCHES if is_batch else len(self._requests) >= store.document.concurrency:
                 continue
             try:
@@ -149,18 +149,19 @@ class JobWorker:
 
     async def _read(self, jobs: BatchStore, paths: JobPaths) -> Record | None:
         """Return the record of a job that has not ended; None otherwise. Removes the marks of other jobs."""
-        is_batch = paths.id.startswith(store_paths.BATCH)
+        is_batch = store_paths.is_batch(paths.id)
         kind: type[BatchRecord] | type[AsyncRequest] = BatchRecord if is_batch else AsyncRequest
         record = await jobs.storage.find_record(paths.record, kind)
         if record is None:
             first_seen = self._not_before.setdefault(f"missing {paths.id}", time.time())
             if time.time() - first_seen > MISSING_S:
+                await jobs.storage.delete_all(paths.data)
                 await jobs.storage.delete(paths.mark(jobs.region))
             return None
-        end = await jobs.storage.find_record(paths.end, BatchEnd if is_batch else JobEnd)
+        end = await jobs.find_end(paths)
         if end is None:
             return record
-        await jobs.storage.delete(paths.mark(jobs.region))
+        await jobs.close(paths, end)
         return None
 
     async def _claim(self, jobs: BatchStore, paths: JobPaths) -> Claim | None:

@@ -52,6 +52,10 @@ class JobStore(PolicyStruct, frozen=True):
     max_use_percent: Annotated[float, bounds(ge=1, le=100)] = 75.0
     """Part (%) of a model's slots in a region up to which requests of jobs start; the others stay free for requests
     with a priority. A lower one of the tenant's tier applies."""
+    retention_s: Annotated[float, bounds(ge=3_600, le=31_536_000)] = 2_592_000.0
+    """Time (s) after its upload for which a file is kept, and after its end for which an asynchronous request or a
+    batch is kept, with bodies and results. Then agents delete them, within two hours. A file that an unfinished batch
+    reads is kept for a further such time."""
     covers: Annotated[frozenset[str] | UnsetType, DERIVED] = UNSET
     """All regions whose jobs the store holds."""
 

@@ -116,7 +116,7 @@ class BatchesApi:
         """Answer a request whose batch exists."""
         progress = await self._batches.progress(paths)
         if progress.end is not None:
-            await self._batches.storage.delete(paths.mark(self._batches.region))
+            await self._batches.close(paths, progress.end)
         record = await self._batches.find(paths)
         if record is None or (record.endpoint, record.completion_window) != (new.endpoint, new.completion_window):
             message = "another batch was created with this Idempotency-Key"

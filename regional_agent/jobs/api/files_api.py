@@ -7,6 +7,7 @@ from typing import Any
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, json_response
 from regional_agent.jobs.api.page_query import Page
 from regional_agent.jobs.storage.file_store import FileStore, file_object
+from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 
 MISSING = "no_such_file"
 
@@ -14,8 +15,9 @@ MISSING = "no_such_file"
 class FilesApi:
     """The files of one tenant."""
 
-    def __init__(self, files: FileStore, tenant: str) -> None:
-        self._files = files
+    def __init__(self, store: OpenStore, tenant: str) -> None:
+        self._files: FileStore = store.files
+        self._retention_s = store.document.retention_s
         self._tenant = tenant
 
     async def show(self, file: str) -> Answer:
@@ -23,7 +25,7 @@ class FilesApi:
         record = await self._files.find(self._tenant, file)
         if record is None:
             raise no_such_file(file)
-        return json_response(file_object(record))
+        return json_response(file_object(record, self._retention_s))
 
     async def content(self, file: str) -> Answer:
         """Return a file's content."""
@@ -43,7 +45,7 @@ class FilesApi:
     async def list(self, page: Page) -> Answer:
         """Return a page of files."""
         records, more = await self._files.page(self._tenant, page.after, page.limit)
-        return json_response(list_object([file_object(record) for record in records], more=more))
+        return json_response(list_object([file_object(record, self._retention_s) for record in records], more=more))
 
 
 def no_such_file(file: str, param: str = "file_id") -> BadInput:

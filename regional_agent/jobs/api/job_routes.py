@@ -53,7 +53,7 @@ _METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
     (b"batches", True, b""): {b"GET": "batch"},
     (b"batches", True, b"cancel"): {b"POST": "cancel"},
     (b"jobs", False, b""): {b"GET": "jobs"},
-    (b"jobs", True, b""): {b"GET": "job", b"DELETE": "cancel job"},
+    (b"jobs", True, b""): {b"GET": "job", b"DELETE": "delete job"},
     (b"jobs", True, b"result"): {b"GET": "result", b"HEAD": "result"},
     (b"jobs", True, b"cancel"): {b"POST": "cancel job"},
 }
@@ -181,7 +181,7 @@ class JobRoutes:
 
     async def _answer(self, operation: Operation, request: Request, store: OpenStore, sender: JobSender) -> Answer:
         item, wake = operation.item, self._worker.wake
-        files = FilesApi(store.files, sender.tenant)
+        files = FilesApi(store, sender.tenant)
         batches = BatchesApi(store.batches, store.files, store.document, sender, wake)
         jobs = JobsApi(store, sender, wake)
         waiting: Awaitable[Answer]
@@ -210,6 +210,8 @@ class JobRoutes:
                 waiting = jobs.show(item)
             case "result":
                 waiting = jobs.result(item)
+            case "delete job":
+                waiting = jobs.delete(item)
             case _:
                 waiting = jobs.cancel(item)
         return await waiting

@@ -42,6 +42,7 @@ class JobsApi:
         self._jobs: BatchStore = store.batches
         self._files: FileStore = store.files
         self._max_open = store.document.max_open_requests
+        self._retention_s = store.document.retention_s
         self._sender = sender
         self._on_created = on_created
 
@@ -75,9 +76,9 @@ class JobsApi:
             if await self._jobs.open_of(tenant) >= self._max_open:
                 message = f"the tenant has {self._max_open} unfinished requests; retry when one has ended"
                 raise BadInput(429, "too_many_requests", message)
+            await storage.put(paths.mark(self._jobs.region), b"")
             if body:
                 await storage.put(paths.body, body)
-            await storage.put(paths.mark(self._jobs.region), b"")
             await storage.put_new_record(paths.record, record)
             self._on_created()
         shown = await self._object(known or record)
@@ -106,6 +107,14 @@ class JobsApi:
             await self._jobs.cancel(JobPaths(self._sender.tenant, job))
         return json_response(await self._object(record))
 
+    async def delete(self, job: str) -> Answer:
+        """Delete a request that has ended, with its result; request the cancellation of another one."""
+        record = await self._find(job)
+        if await self._end(record) is None:
+            return await self.cancel(job)
+        await self._jobs.delete(JobPaths(self._sender.tenant, job))
+        return json_response({"id": job, "object": "job", "deleted": True})
+
     async def list(self, page: Page) -> Answer:
         """Return a page of requests."""
         names, more = await page_of(self._jobs.storage, store_paths.jobs(self._sender.tenant), page.after, page.limit)
@@ -127,4 +136,4 @@ class JobsApi:
         paths, end = JobPaths(self._sender.tenant, record.id), await self._end(record)
         claim = await self._jobs.newest_claim(paths)
         is_cancelled = end is None and await self._jobs.is_cancelled(paths)
-        return job_object(record, claim, end, is_cancelled=is_cancelled)
+        return job_object(record, claim, end, is_cancelled=is_cancelled, retention_s=self._retention_s)

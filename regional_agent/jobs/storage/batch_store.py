@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import msgspec
 
 from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
 from penstock.jobs.async_request import JobEnd
 from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, Segment
-from penstock.jobs.store_paths import JobPaths
+from penstock.jobs.store_paths import Expiring, JobPaths
 from regional_agent.jobs.storage.file_store import page_of
 from regional_agent.jobs.storage.job_storage import JobStorage
 
@@ -94,14 +97,60 @@ class BatchStore:
         return await self.storage.find_record(paths.segment(claim, number, "json"), Segment)
 
     async def end(self, paths: JobPaths, end: BatchEnd | JobEnd) -> bool:
-        """Write the end of a batch, and remove its mark; returns False if it has ended before."""
+        """Write the end of a job, and remove its mark; returns False if it has ended before."""
         # A write that a client library or a file system repeated finds its own object.
         is_first = (
             await self.storage.put_new_record(paths.end, end)
             or await self.storage.find_record(paths.end, type(end)) == end
         )
-        await self.storage.delete(paths.mark(self.region))
+        if is_first:
+            await self.close(paths, end)
         return is_first
+
+    async def close(self, paths: JobPaths, end: BatchEnd | JobEnd) -> None:
+        """Write what follows an end, and remove the mark of the open job. May be repeated."""
+        await self.storage.put(store_paths.expiring(paths.tenant, paths.id, end.at).mark, b"")
+        await self.storage.delete(paths.mark(self.region))
+
+    async def find_end(self, paths: JobPaths) -> BatchEnd | JobEnd | None:
+        """Return the end of a job; None if it has not ended."""
+        kind: type[BatchEnd] | type[JobEnd] = BatchEnd if store_paths.is_batch(paths.id) else JobEnd
+        return await self.storage.find_record(paths.end, kind)
+
+    async def delete(self, paths: JobPaths) -> None:
+        """Delete a job that has ended: first its record, then its result files and all other objects."""
+        await self.storage.delete(paths.record)
+        end = await self.find_end(paths)
+        if isinstance(end, BatchEnd):
+            for file in (end.output_file_id, end.error_file_id):
+                if file is not None:
+                    await self.storage.delete(store_paths.file_record(paths.tenant, file))
+        await self.storage.delete_all(paths.data)
+
+    async def delete_expired(self, expired: Expiring) -> None:
+        """Delete a job, and the mark of its deletion by age.
+
+        A job that was deleted and submitted again with its Idempotency-Key has another end, or none, and is kept.
+        """
+        paths = JobPaths(expired.tenant, expired.id)
+        end = await self.find_end(paths)
+        if end is not None:
+            is_meant = store_paths.expiring(paths.tenant, paths.id, end.at) == expired
+        else:
+            is_meant = await self.storage.find_record(paths.record, msgspec.Raw) is None
+        if is_meant:
+            await self.delete(paths)
+        await self.storage.delete(expired.mark)
+
+    async def input_files(self, tenant: str, regions: Iterable[str]) -> set[str]:
+        """Return the identifiers of the files that a tenant's unfinished batches in `regions` read."""
+        found = set()
+        for region in regions:
+            for each in await self.storage.list(f"{store_paths.open_batches(region)}/{tenant}"):
+                record = await self.find(JobPaths(tenant, each.path.rpartition("/")[2]))
+                if record is not None:
+                    found.add(record.input_file_id)
+        return found
 
     async def open_jobs(self) -> list[JobPaths]:
         """Return the batches and asynchronous requests of the region that have not ended."""

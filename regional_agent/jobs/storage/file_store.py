@@ -10,6 +10,7 @@ from typing import Any, Final
 from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
 from penstock.jobs.job_records import FilePart, FileRecord
+from penstock.jobs.store_paths import Expiring
 from regional_agent.jobs.storage.job_storage import JobStorage
 
 MAX_UPLOAD_S: Final = 86_400.0
@@ -42,10 +43,22 @@ class FileStore:
         """Write the record of a file whose parts are written."""
         await self.storage.put_record(store_paths.file_record(tenant, record.id), record)
 
+    async def begin(self, tenant: str, file: str) -> None:
+        """Mark a file, which is about to be written, for its deletion by age."""
+        mark = store_paths.expiring(tenant, file, store_paths.created_at(file)).mark
+        await self.storage.put(mark, b"")
+
     async def delete(self, tenant: str, record: FileRecord) -> None:
         """Delete a file: its record first, so that no file has a part of its content."""
         await self.storage.delete(store_paths.file_record(tenant, record.id))
         await self.drop_parts(record.parts)
+
+    async def delete_expired(self, expired: Expiring) -> None:
+        """Delete what is left of an uploaded file, and its mark."""
+        tenant, file, mark = expired
+        await self.storage.delete(store_paths.file_record(tenant, file))
+        await self.storage.delete_all(f"{store_paths.all_file_data(tenant)}/{file}")
+        await self.storage.delete(mark)
 
     async def drop_parts(self, parts: tuple[FilePart, ...]) -> None:
         """Delete parts that no record names."""
@@ -98,8 +111,12 @@ async def page_of(storage: JobStorage, folder: str, after: str, limit: int) -> t
     return names[:limit], len(names) > limit
 
 
-def file_object(record: FileRecord) -> dict[str, Any]:
-    """A file as OpenAI's API shows it (https://platform.openai.com/docs/api-reference/files/object)."""
+def file_object(record: FileRecord, retention_s: float) -> dict[str, Any]:
+    """A file as OpenAI's API shows it (https://platform.openai.com/docs/api-reference/files/object).
+
+    Args:
+        retention_s: see `JobStore.retention_s`.
+    """
     return {
         "id": record.id,
         "object": "file",
@@ -108,5 +125,5 @@ def file_object(record: FileRecord) -> dict[str, Any]:
         "filename": record.filename,
         "purpose": record.purpose,
         "status": "processed",
-        "expires_at": None,
+        "expires_at": record.created_at + int(retention_s),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -14,6 +15,8 @@ from adapters.object_store.store_opening import MissingPackages, open_store
 
 THREADS: Final = 8
 """Operations on stores that an agent runs at a time."""
+
+_DELETED_AT_ONCE: Final = 100
 
 _FORMAT_PATH: Final = "format"
 _FORMAT: Final = b"penstock-jobs-1\n"
@@ -51,6 +54,15 @@ class JobStorage:
     async def read(self, path: str) -> bytes:
         """Return the content of an object; raises ObjectMissing if there is none."""
         return await self._run(lambda store: store.read(path))
+
+    async def first(self, folder: str, limit: int) -> list[str]:
+        """Return the paths of the first objects below a folder, by path."""
+        return await self._run(lambda store: [found.path for found in islice(store.list(folder), limit)])
+
+    async def delete_all(self, folder: str) -> None:
+        """Remove all objects below a folder."""
+        while paths := await self.first(folder, _DELETED_AT_ONCE):
+            await asyncio.gather(*(self.delete(path) for path in paths))
 
     async def list(self, folder: str) -> list[StoredObject]:
         """Return all objects below a folder, by path."""

@@ -146,7 +146,7 @@ class FileUpload:
             if not is_kept and self._written:
                 # Not awaited here: the task may have been cancelled.
                 self._dropping = asyncio.create_task(self._drop(), name="drop of an upload")
-        return json_response(file_object(record))
+        return json_response(file_object(record, self._limits.store.retention_s))
 
     async def _receive(self, left_bytes: int) -> None:
         """Write the parts of the file until its end; `left_bytes` is left of the tenant's storage."""
@@ -180,6 +180,8 @@ class FileUpload:
     async def _write_parts(self) -> None:
         parts, self._input.parts = self._input.parts, []
         for part in parts:
+            if not self._written:
+                await self._files.begin(self._limits.tenant, self._id)
             path = store_paths.file_part(self._limits.tenant, self._id, len(self._written))
             self._written.append(FilePart(path, len(part.content), part.lines))
             await self._files.storage.put(path, part.content)

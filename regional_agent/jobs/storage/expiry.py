@@ -1,0 +1,80 @@
+"""Deletes files, batches and asynchronous requests by age."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from random import Random
+from typing import Final
+
+import structlog
+
+from adapters.object_store.object_store import StoreUnavailable
+from penstock.jobs import store_paths
+from penstock.jobs.store_paths import Expiring
+from regional_agent.jobs.storage.file_store import MAX_UPLOAD_S
+from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
+
+SWEEP_S: Final = 600.0
+"""Mean interval (s) of looks for what is deleted by age. All agents of the regions that a store covers look."""
+
+MAX_EXPIRED: Final = 1000
+"""Marks that one look reads."""
+
+log = structlog.get_logger()
+
+
+class Expiry:
+    """Deletes what the policy in force keeps no longer."""
+
+    def __init__(self, stores: JobStoresInUse, rng: Random) -> None:
+        """Prepare for the job store of the region, which `run` looks at."""
+        self._stores = stores
+        self._rng = rng
+
+    async def run(self) -> None:
+        """Look for what is deleted by age until cancelled."""
+        while True:
+            # Agents look at different times.
+            await asyncio.sleep(SWEEP_S * (0.5 + self._rng.random()))
+            try:
+                while await self.sweep(time.time()) == MAX_EXPIRED:
+                    pass
+            except StoreUnavailable as error:
+                log.warning("the job store failed", error=str(error))
+
+    async def sweep(self, now: float) -> int:
+        """Delete what has expired at `now` (Unix time, s); returns the number of files and jobs, at most MAX_EXPIRED.
+
+        Raises:
+            StoreUnavailable: the rest is deleted by a later call.
+        """
+        store = self._stores.opened()
+        if store is None:
+            return 0
+        marks = await store.files.storage.first(store_paths.EXPIRING, MAX_EXPIRED)
+        found = list(store_paths.expired(marks, store.document.retention_s, now))
+        read: dict[str, set[str]] = {}
+        for each in found:
+            if not each.id.startswith(store_paths.FILE):
+                await store.batches.delete_expired(each)
+                continue
+            if each.tenant not in read:
+                regions = store.document.covers or frozenset({self._stores.region})
+                read[each.tenant] = await store.batches.input_files(each.tenant, regions)
+            is_kept = each.id in read[each.tenant] or await _may_arrive(store, each, now)
+            if is_kept:
+                await store.files.storage.put(store_paths.expiring(each.tenant, each.id, now).mark, b"")
+                await store.files.storage.delete(each.mark)
+            else:
+                await store.files.delete_expired(each)
+        if found:
+            log.info("files and jobs were deleted by age", number=len(found))
+        return len(found)
+
+
+async def _may_arrive(store: OpenStore, file: Expiring, now: float) -> bool:
+    """Whether a file may be an upload that still runs."""
+    if store_paths.created_at(file.id) < now - MAX_UPLOAD_S:
+        return False
+    return await store.files.find(file.tenant, file.id) is None

@@ -1,0 +1,97 @@
+"""Files, batches and asynchronous requests are deleted by age, and by their tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from tests.integration.test_async_requests import ended, submit
+from tests.integration.test_batches import serving
+from tests.support.jobs import embeds, input_file, job_store
+from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
+
+HOUR_S = 3600.0
+
+
+def objects(store: Path) -> list[str]:
+    """Paths of all objects of a store but its format."""
+    found = (path for path in store.rglob("*") if path.is_file() and path.name != "format")
+    return sorted(str(path.relative_to(store)) for path in found)
+
+
+async def test_what_has_ended_is_deleted_when_the_policy_keeps_it_no_longer(tmp_path: Path) -> None:
+    store = job_store(tmp_path / "store", retention_s=10 * HOUR_S)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu, job_store=store) as (agent, client):
+        batch = await client.ended(await client.started(input_file(3)))
+        job = await ended(client, (await submit(client)).json()["id"])
+        now = time.time()
+        assert now + 9 * HOUR_S < job["retained_until"] <= now + 10 * HOUR_S
+        shown = (await client.http.get(f"/v1/files/{batch['output_file_id']}")).json()
+        assert shown["expires_at"] == shown["created_at"] + 10 * HOUR_S
+        before = objects(tmp_path / "store")
+        assert await agent.jobs.expiry.sweep(now + 9.9 * HOUR_S) == 0
+        assert objects(tmp_path / "store") == before
+        assert await agent.jobs.expiry.sweep(now + 12 * HOUR_S) == 3
+        assert objects(tmp_path / "store") == []
+        for path in (f"/v1/batches/{batch['id']}", f"/v1/jobs/{job['id']}", f"/v1/files/{batch['output_file_id']}"):
+            assert (await client.http.get(path)).status_code == 404
+        assert [path for path in (tmp_path / "store").iterdir() if path.is_dir()] == [], "no empty folder is left"
+
+
+async def test_a_file_is_kept_while_an_unfinished_batch_reads_it(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        await embeds(e, received, writer)
+
+    store = job_store(tmp_path / "store", retention_s=HOUR_S)
+    async with engine(waits) as gpu, serving(tmp_path, gpu, job_store=store) as (agent, client):
+        batch = await client.started(input_file(2))
+        other = (await client.upload(input_file(1))).json()["id"]
+        in_use = (await client.batch(batch))["input_file_id"]
+        later = time.time() + 30 * HOUR_S
+        assert await agent.jobs.expiry.sweep(later) == 2
+        assert await agent.jobs.expiry.sweep(later) == 0, "the file is kept for a further such time"
+        assert (await client.http.get(f"/v1/files/{other}")).status_code == 404
+        release.set()
+        assert (await client.ended(batch))["request_counts"]["completed"] == 2
+        assert await agent.jobs.expiry.sweep(later + 3 * HOUR_S) == 2
+        assert (await client.http.get(f"/v1/files/{in_use}")).status_code == 404
+
+
+async def test_a_tenant_deletes_a_request_that_has_ended_and_may_submit_it_again(tmp_path: Path) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
+        key = {"idempotency-key": "k1"}
+        job = (await submit(client, **key)).json()["id"]
+        await ended(client, job)
+        assert (await client.http.delete(f"/v1/jobs/{job}")).json() == {"id": job, "object": "job", "deleted": True}
+        assert (await client.http.get(f"/v1/jobs/{job}")).status_code == 404
+        (mark,) = objects(tmp_path / "store")
+        assert (await submit(client, **key)).json()["id"] == job
+        await ended(client, job)
+        await _ended_an_hour_later(tmp_path / "store", job, mark)
+        assert await agent.jobs.expiry.sweep(time.time() + 721.5 * HOUR_S) == 1
+        assert (await client.http.get(f"/v1/jobs/{job}/result")).json()["text"] == "some text"
+
+
+async def _ended_an_hour_later(store: Path, job: str, mark: str) -> None:
+    """Move the end of a job, and leave the mark of an end before it."""
+    end = store / f"tenants/open/job-data/{job}/end.json"
+    content = end.read_bytes()
+    at = float(content.partition(b'"at":')[2].partition(b",")[0])
+    end.write_bytes(content.replace(b'"at":%b' % repr(at).encode(), b'"at":%b' % repr(at + HOUR_S).encode()))
+    assert (store / mark).exists()
+
+
+async def test_what_an_interrupted_upload_left_is_deleted_by_age(tmp_path: Path) -> None:
+    store = job_store(tmp_path / "store", retention_s=HOUR_S)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu, job_store=store) as (agent, client):
+        file = (await client.upload(input_file(1))).json()["id"]
+        (tmp_path / f"store/tenants/open/files/{file}.json").unlink()
+        now = time.time()
+        await agent.jobs.expiry.sweep(now + 3 * HOUR_S)
+        assert any("file-data" in path for path in objects(tmp_path / "store")), "the upload may still run"
+        await agent.jobs.expiry.sweep(now + 30 * HOUR_S)
+        assert objects(tmp_path / "store") == []
