@@ -162,9 +162,18 @@ CAPACITY = (
         impact="Clients receive answers of different models under one name, or the endpoint is refused by policy.",
     ),
     Alert(
+        name="PenstockWakeFails",
+        expr='sum by (site, model, action) (increase(penstock_agent_wake_attempts_total{result="failed"}[15m])) >= 3',
+        for_s=0,
+        severity=TICKET,
+        summary="Endpoints of {{ $labels.model }} in {{ $labels.site }} do not {{ $labels.action }}",
+        impact="wake: requests for the model are refused, or leave the region. sleep: none; the GPU stays in use.",
+    ),
+    Alert(
         name="PenstockEndpointDown",
         expr="max by (site, endpoint) (penstock_agent_endpoint_ready) == 0"
-        " unless max by (site, endpoint) (penstock_agent_endpoint_draining) == 1",
+        " unless max by (site, endpoint) (penstock_agent_endpoint_draining) == 1"
+        " unless max by (site, endpoint) (penstock_agent_endpoint_asleep) == 1",
         for_s=1800,
         severity=TICKET,
         summary="Endpoint {{ $labels.endpoint }} in {{ $labels.site }} has accepted no request for half an hour",

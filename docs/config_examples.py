@@ -68,6 +68,7 @@ AGENT: Mapping[str, Any] = {
     "redis_key_file": "/etc/penstock/redis/tls.key",
     "endpoints_file": "/etc/penstock/endpoints.yaml",
     "registration_token_file": "/etc/penstock/registration.tokens",
+    "wake_token_file": "/etc/penstock/wake.token",
     "geoip_file": "/var/lib/GeoIP/GeoLite2-City.mmdb",
     "identity_dir": "/etc/penstock/identity",
     "state_dir": "/var/lib/penstock-agent",

@@ -18,14 +18,17 @@ class Readiness:
         endpoints: EndpointSet,
         other_region_serves: Callable[[], bool],
         other_regions_probed: Callable[[], bool] = lambda: True,
+        can_wake: Callable[[], bool] = lambda: False,
     ) -> None:
         """Determine the readiness of an agent that serves `endpoints` under the policy of `config`.
 
         Args:
             other_region_serves: returns whether requests can be forwarded to another region.
             other_regions_probed: returns whether the states of the other regions are known.
+            can_wake: returns whether an endpoint sleeps, or is created, until a request needs its model.
         """
         self._other_regions_probed = other_regions_probed
+        self._can_wake = can_wake
         self._config = config
         self._endpoints = endpoints
         self._other_region_serves = other_region_serves
@@ -37,10 +40,11 @@ class Readiness:
 
         An agent without endpoints forwards the requests of its region's clients, and is ready while it can forward. An
         agent whose endpoints are all unready is not ready: a load balancer can send clients directly to another region.
+        An agent whose endpoints sleep is ready, since only requests wake them.
         """
         if self._config.policy is None:
             return self._config.no_policy_reason()
-        if any(pool.ready for pool in self._endpoints.pools.values()):
+        if any(pool.ready for pool in self._endpoints.pools.values()) or self._can_wake():
             return None
         if any(True for _ in self._endpoints.every()) or not self._endpoints.sources.discovery.has_answered():
             return "no endpoint is ready"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from adapters.configuration.settings_loader import BadSettings
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.files.watched_files import ReloadedFiles, Watched, WatchedFiles
+from adapters.files.watched_files import ReloadedFiles, Watched
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore
@@ -29,7 +29,13 @@ from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.settings import PREFIX, AgentSettings
-from regional_agent.config.settings_parts import endpoint_settings, make_state_dir, redis_password, tls_to_etcd
+from regional_agent.config.settings_parts import (
+    endpoint_settings,
+    make_state_dir,
+    redis_password,
+    region_redis,
+    tls_to_etcd,
+)
 from regional_agent.config.start_epoch import AgentInstance, next_epoch
 from regional_agent.dns.dns_service import DnsService, EntryStates
 from regional_agent.endpoints.endpoint_leases import LeaseFile
@@ -42,6 +48,8 @@ from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.ledger.uploader_process import UploaderProcess
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.region_objects import ObjectQueryReader, RegionObjects
+from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
+from regional_agent.on_demand.wake_hooks import WakeHooks
 from regional_agent.peers.agent_directory import AgentDirectory
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.peers.gateway_check import other_process_behind
@@ -58,7 +66,6 @@ from regional_agent.routing.local_targets import LocalTargets
 from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 from regional_agent.routing.router import Router
-from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.shared_load.region_exchanges import RegionExchanges
 from regional_agent.shared_load.shared_load import SharedLoad
 from regional_agent.telemetry.agent_metrics import AgentMetrics
@@ -176,7 +183,8 @@ class AgentRuntime:
         )
         self.queue = QueueDispatcher(self.endpoints, self.shared_load, clock, metrics.waited, metrics.queues.displaced)
         password = redis_password(settings.redis_password_file) if settings.redis_password_file is not None else None
-        self.exchanges = RegionExchanges(_redis(settings, credentials, password), agent, rng)
+        redis = region_redis(settings, credentials.region_keys, credentials.redis_tls, password)
+        self.exchanges = RegionExchanges(redis, agent, rng)
         """The exchanges of data with the region's other agents; none if no Redis is configured."""
         self.exchanges.share_load(self.shared_load, self.queue.summaries, self.queue.room_appeared)
         self.exchanges.share_prefixes(chooser.affinity, self._is_agent_here)
@@ -195,7 +203,20 @@ class AgentRuntime:
         )
         self.objects = KnownObjects(self.exchanges.objects, RegionObjects(agent, self.peers, pools.peers))
         self.object_queries = ObjectQueryReader(region, sessions, self.config)
-        self.readiness = Readiness(self.config, self.endpoints, self.peers.serve_any, self.peers.has_probed_all)
+
+        def sees_all_load() -> bool:
+            return self.shared_load.up or not self.shared_load.shared
+
+        self.on_demand = OnDemandModels(
+            self.endpoints,
+            self.queue,
+            WakeHooks(agent, pools.endpoints, settings.wake_token_file, redis),
+            OtherParts(region, self.peers.ready_regions, sees_all_load),
+            rng,
+        )
+        metrics.on_demand.models = self.on_demand
+        serves, probed = self.peers.serve_any, self.peers.has_probed_all
+        self.readiness = Readiness(self.config, self.endpoints, serves, probed, self.on_demand.can_wake_any)
         self.responder = ProbeResponder(agent, sessions, self.config, self.endpoints, self.queue, credits)
         entries = EntryStates(region, self.readiness, self.endpoints, self.peers)
         self.responder.accepts_clients = entries.accepts_clients
@@ -220,7 +241,7 @@ class AgentRuntime:
         )
         self.prompt_tokens = PromptTokens(chooser.affinity.exact, pools.endpoints)
         services = LocalServices(region, self.endpoints, self.shared_load, chooser, self.queue.room_appeared)
-        local = LocalTargets(services, self.queue, self.prompt_tokens)
+        local = LocalTargets(services, self.queue, self.prompt_tokens, self.on_demand)
         self.router = Router(
             self.config, self.client_requests, local, PeerTargets(region, self.config, self.peers, clock), rng
         )
@@ -264,6 +285,7 @@ class AgentRuntime:
     async def __aenter__(self) -> Self:
         self.endpoints.start()
         self._tasks.append(keep_running("registrations", self.registrations.keep_expiring))
+        self._tasks.append(keep_running("models on demand", self.on_demand.keep_deciding))
         if self.locator.geoip.available:
             self._tasks.append(keep_running("geoip", self.locator.geoip.keep_reloading))
         self._tasks.append(keep_running("tokens of prompts", self.prompt_tokens.keep_asking))
@@ -294,6 +316,7 @@ class AgentRuntime:
         self.queue.close()
         await self.exchanges.stop()
         await cancel(self._tasks)
+        await self.on_demand.attempts.stop()
         self._capacity.close()
         await asyncio.to_thread(self.ledger.close)
         await self._uploader.stop()
@@ -406,6 +429,7 @@ class AgentRuntime:
         self.ledger.use(policy)
         self.tally.use_objectives(policy.models)
         self.endpoints.use_policy(policy)
+        self.on_demand.use_policy(policy)
         self.peers.use(policy)
 
     def _on_plan(self, plan: RegionPlan) -> None:
@@ -424,14 +448,3 @@ class AgentRuntime:
         # The registration is read from the store, because the directory may not yet contain a new successor.
         newest = await self._directory.read_member(self._settings.region, self._settings.name)
         return newest is not None and newest.epoch > self.agent.epoch and newest.peer_url == self._peer_url
-
-
-def _redis(
-    settings: AgentSettings, credentials: AgentCredentials, password: WatchedFiles[bytes | None] | None
-) -> RegionRedis | None:
-    if settings.redis_url is None:
-        return None
-    if credentials.region_keys is None:
-        raise ValueError("agents that share load through Redis need the key of their region")
-    address = RedisAddress(settings.redis_url.get_secret_value(), credentials.redis_tls, password)
-    return RegionRedis(address, credentials.region_keys, settings.region)

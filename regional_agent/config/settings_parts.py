@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -10,9 +12,11 @@ from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.files.secret_file import read_secret
 from adapters.files.watched_files import WatchedFiles
 from penstock.health.outlier_ejection import EjectionRules
+from penstock.wire.region_key import RegionKeys
 from regional_agent.config.settings import PREFIX, AgentSettings
 from regional_agent.endpoints.endpoint import OutlierDetection
 from regional_agent.endpoints.endpoint_sources import EndpointSettings
+from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 
 
 def make_state_dir(state_dir: Path) -> None:
@@ -28,6 +32,21 @@ def make_state_dir(state_dir: Path) -> None:
 def redis_password(file: Path) -> WatchedFiles[bytes | None]:
     """Return the password for Redis in a file; None as long as the file was never usable."""
     return WatchedFiles((file,), lambda: read_secret(file, "password for Redis", min_bytes=1), fallback=None)
+
+
+def region_redis(
+    settings: AgentSettings,
+    keys: RegionKeys | None,
+    tls: Callable[[], ssl.SSLContext] | None,
+    password: WatchedFiles[bytes | None] | None,
+) -> RegionRedis | None:
+    """Return the Redis of the region; None if the settings name none. Raises ValueError if it lacks `keys`."""
+    if settings.redis_url is None:
+        return None
+    if keys is None:
+        raise ValueError("agents that share load through Redis need the key of their region")
+    address = RedisAddress(settings.redis_url.get_secret_value(), tls, password)
+    return RegionRedis(address, keys, settings.region)
 
 
 def tls_to_etcd(settings: AgentSettings) -> Tls | None:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Final
 
 import structlog
+from msgspec import UNSET
 
 from penstock.health import orca, preemption
 from penstock.health.engine_kinds import EngineKind
@@ -20,6 +21,7 @@ from penstock.health.engine_signals import InvalidSignals
 from penstock.health.outlier_ejection import AttemptOutcome, outcome_of
 from penstock.health.progress import StallReason
 from penstock.kv_cache.held_prefixes import HeldPrefixes
+from penstock.policy.kinds.on_demand import WakeMethod
 from penstock.policy.policy import Policy
 from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
@@ -106,6 +108,7 @@ class EndpointSet:
         self._drains: Mapping[str, str] = {}
         """The overrides by which operators drain endpoints, by name of the endpoint."""
         self._prior_s: dict[str, float] = {}
+        self._wake_methods: Mapping[str, WakeMethod] = {}
         self._held_prefixes = held_prefixes
         self._probes: dict[Endpoint, list[asyncio.Task[None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -259,6 +262,13 @@ class EndpointSet:
         for model, pool in self._pools.items():
             pool.prior_s = self._prior_s.get(model, pool.prior_s)
         self.versions.use_policy(policy)
+        models = policy.models.values()
+        self._wake_methods = {model.name: model.on_demand.wake for model in models if model.on_demand is not UNSET}
+        self._fill_pools()
+
+    def fall_asleep(self, endpoint: Endpoint, models: frozenset[str]) -> None:
+        """Send no new requests for these models to an endpoint, because they are about to sleep; empty ends that."""
+        endpoint.reported.falls_asleep = models
         self._fill_pools()
 
     def _apply(self) -> None:
@@ -338,6 +348,7 @@ class EndpointSet:
         configured: Counter[str] = Counter()
         for endpoint in self._by_name.values():
             configured.update(endpoint.spec.models)
+            endpoint.reported.use_wake_methods(self._wake_methods, endpoint.spec.models)
             for model in endpoint.models:
                 members.setdefault(model, []).append(endpoint)
         pools = {}

@@ -10,6 +10,7 @@ import structlog
 
 from penstock.health.engine_facts import EngineFacts, combined
 from penstock.health.version_skew import Skew
+from penstock.policy.kinds.on_demand import WakeMethod
 
 MODELS_INTERVAL_S: Final = 5.0
 """Interval (s) between two queries of a ready engine's loaded models."""
@@ -21,6 +22,7 @@ FACTS_INTERVAL_S: Final = 30.0
 """Interval (s) between two reads of the pages on which a ready engine reports about itself."""
 
 NO_FACTS: Final = EngineFacts()
+NO_METHODS: Final[Mapping[str, WakeMethod]] = {}
 
 log = structlog.get_logger()
 
@@ -28,7 +30,19 @@ log = structlog.get_logger()
 class ReportedModels:
     """The models of one endpoint as its engine reports them."""
 
-    __slots__ = ("_on_pages", "_pages_at", "adapters", "facts", "listed_at", "loaded", "refused", "skews")
+    __slots__ = (
+        "_on_pages",
+        "_pages_at",
+        "adapters",
+        "facts",
+        "falls_asleep",
+        "listed_at",
+        "loaded",
+        "refused",
+        "skews",
+        "wake_methods",
+        "wake_problem",
+    )
 
     def __init__(self) -> None:
         self.loaded: frozenset[str] | None = None
@@ -43,6 +57,12 @@ class ReportedModels:
         """Models that policy does not let the endpoint serve, because it serves another revision."""
         self.listed_at = -inf
         """Time (s) of the last list of models; -inf queries it with the next probe."""
+        self.wake_methods: Mapping[str, WakeMethod] = NO_METHODS
+        """How the models wake that are loaded on demand."""
+        self.falls_asleep: frozenset[str] = frozenset()
+        """Models that this agent lets sleep now, so that they receive no requests."""
+        self.wake_problem = ""
+        """Why the endpoint does not wake or sleep; empty if the last attempt succeeded."""
         self._on_pages = NO_FACTS
         self._pages_at = -inf
 
@@ -53,8 +73,16 @@ class ReportedModels:
 
     def accepted_of(self, configured: tuple[str, ...]) -> tuple[str, ...]:
         """Return the configured models that are loaded and that policy lets the endpoint serve."""
-        loaded, refused = self.loaded_of(configured), self.refused
-        return tuple(model for model in loaded if model not in refused) if refused else loaded
+        loaded, withheld = self.loaded_of(configured), self.refused | self.falls_asleep
+        return tuple(model for model in loaded if model not in withheld) if withheld else loaded
+
+    def use_wake_methods(self, methods: Mapping[str, WakeMethod], configured: tuple[str, ...]) -> None:
+        """Use the policy's methods of the configured models."""
+        self.wake_methods = {model: methods[model] for model in configured if model in methods} or NO_METHODS
+
+    def models_with(self, method: WakeMethod) -> list[str]:
+        """Return the models that wake by a method."""
+        return [model for model, used in self.wake_methods.items() if used is method]
 
     def context_tokens(self, model: str) -> int:
         """Return the context length of a model (tokens); 0 if the engine reports none."""

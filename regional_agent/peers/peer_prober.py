@@ -144,6 +144,11 @@ class PeerProber:
         peer = self.regions.get(region)
         return peer.view(model, now, self._failover) if peer is not None else UNKNOWN
 
+    def ready_regions(self, model: str) -> frozenset[str]:
+        """The other regions that have a ready endpoint of a model."""
+        now = self._clock()
+        return frozenset(name for name in self.regions if self.view(name, model, now).ready)
+
     def entry_states(self) -> dict[str, EntryState]:
         """The state of every other region as an entry of clients."""
         now = self._clock()

@@ -15,6 +15,7 @@ from penstock.routing.region_selection import RegionView
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
+from regional_agent.on_demand.on_demand_models import OnDemandModels
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import LocalAttempt, LocalServices
 from regional_agent.routing.engine_request import can_rename
@@ -31,7 +32,11 @@ class LocalTargets:
     """The endpoints of this region as targets, in the order of the admission queue."""
 
     def __init__(
-        self, services: LocalServices, queue: QueueDispatcher, prompt_tokens: PromptTokens | None = None
+        self,
+        services: LocalServices,
+        queue: QueueDispatcher,
+        prompt_tokens: PromptTokens | None = None,
+        on_demand: OnDemandModels | None = None,
     ) -> None:
         """Create the targets of one agent.
 
@@ -39,6 +44,7 @@ class LocalTargets:
             services: the endpoints and their load, to which the attempts report.
             queue: holds requests that wait for capacity.
             prompt_tokens: receives the prompts whose tokens are needed; None for none.
+            on_demand: wakes endpoints that requests need; None wakes none.
         """
         self.region = services.region
         self.chooser = services.chooser
@@ -46,6 +52,7 @@ class LocalTargets:
         self.queue = queue
         self._services = services
         self._prompt_tokens = prompt_tokens
+        self.on_demand = on_demand
 
     def consider(self, model: Model, tenant: str, session: str, now: float) -> tuple[ConsideredEndpoint, ...]:
         """Return the endpoints that selection would compare for a request of average size. Reserves nothing.
@@ -91,10 +98,14 @@ class LocalTargets:
     def may_become_ready(self, model: Model, max_wait_s: float) -> bool:
         """Whether an endpoint of a model, of which none is ready, may become ready within the wait of a request.
 
-        True if one loads, restarts or is ejected, and if one can start within `max_wait_s` seconds.
+        True if one loads, restarts or is ejected, and if one can wake or start within `max_wait_s` seconds.
         """
         if self.endpoints.pool(model.name).ready:
             return False
+        if self.on_demand is not None:
+            may_wake = self.on_demand.may_wake(model, max_wait_s)
+            if may_wake is not None:
+                return may_wake
         cold_start_s = model.scaling.cold_start_s
         if self.endpoints.may_become_ready(model.name, cold_start_s):
             return True

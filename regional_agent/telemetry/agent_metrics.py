@@ -23,6 +23,7 @@ from penstock.routing.reasons import Reason
 from regional_agent.coalescing.coalescing_metrics import CoalescingMetrics
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.ledger.ledger_metrics import LedgerMetrics
+from regional_agent.on_demand.on_demand_metrics import OnDemandMetrics
 from regional_agent.telemetry.by_endpoint.endpoint_metrics import EndpointMetrics
 from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES
 from regional_agent.telemetry.connection_metrics import ConnectionMetrics
@@ -161,6 +162,7 @@ class AgentMetrics:
         self.budgets = BudgetMetrics(self.registry)
         self.ledger = LedgerMetrics(self.registry)
         self.jobs = JobMetrics(self.registry)
+        self.on_demand = OnDemandMetrics(self.registry, self.endpoints.places)
         self.coalescing = CoalescingMetrics(self.registry)
         self.loop_delay = LoopDelay(self.registry, "penstock_agent")
         self._peer_state = self._gauge(

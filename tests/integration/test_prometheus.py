@@ -196,6 +196,12 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         "35m",
     ),
     (
+        "PenstockWakeFails",
+        {f'penstock_agent_wake_attempts_total{{{AGENT},model="m",action="wake",result="failed"}}': "0+1x200"}
+        | {"penstock_leader": "1x200", 'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x200"},
+        "12m",
+    ),
+    (
         "PenstockEndpointDown",
         {f'penstock_agent_endpoint_ready{{{AGENT},endpoint="gpu-1"}}': "0x500"}
         | {f'penstock_agent_endpoint_draining{{{AGENT},endpoint="gpu-1"}}': "0x500"}
@@ -338,6 +344,7 @@ WELL = {
     f'penstock_agent_endpoint_suspect{{{AGENT},endpoint="gpu-1"}}': "0 1 1 0x80",
     f'penstock_agent_endpoint_slowdown_ratio{{{AGENT},endpoint="gpu-1"}}': "1.1x80",
     f'penstock_agent_endpoint_version_skew{{{AGENT},endpoint="gpu-1",against="engine"}}': "1x40 0x40",
+    f'penstock_agent_wake_attempts_total{{{AGENT},model="m",action="wake",result="failed"}}': "0x10 2x70",
     f'penstock_agent_endpoint_ready{{{AGENT},endpoint="gpu-1"}}': "0x80",
     f'penstock_agent_endpoint_draining{{{AGENT},endpoint="gpu-1"}}': "1x80",
     f'penstock_agent_slo_target_ratio{{{AGENT},measure="first_byte",model="m"}}': "0.99x80",

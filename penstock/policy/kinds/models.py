@@ -20,6 +20,7 @@ from penstock.policy.fields import (
     TierRef,
     bounds,
 )
+from penstock.policy.kinds.on_demand import OnDemand
 from penstock.policy.service_objective import ServiceObjective
 from penstock.routes.route import Timeouts
 
@@ -175,6 +176,8 @@ class Model(PolicyStruct, frozen=True):
     refuse_skewed: bool | UnsetType = UNSET
     """Whether endpoints that report another revision than `expected_revision` receive no requests for the model.
     Absent: no."""
+    on_demand: OnDemand | UnsetType = UNSET
+    """How endpoints of the model wake and sleep. Absent: agents neither wake endpoints nor let them sleep."""
 
     def conflict(self) -> Conflict | None:
         if self.refuse_skewed is not True or self.expected_revision is not UNSET:

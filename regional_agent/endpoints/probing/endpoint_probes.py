@@ -11,6 +11,7 @@ from penstock.health.engine_kinds import ENGINES
 from penstock.health.health_check import answer_outcome
 from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.endpoints.probing.asleep_models import without_asleep
 from regional_agent.endpoints.probing.endpoint_models import (
     UNAUTHORIZED,
     CredentialRejected,
@@ -89,8 +90,12 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
         )
         has_retry_after = "retry-after" in answer.headers
         outcome = answer_outcome(check, answer.status, answer.body, has_retry_after=has_retry_after)
-        if outcome is ProbeOutcome.GOOD and endpoint.models_due():
+        on_demand = bool(endpoint.reported.wake_methods)
+        if outcome is ProbeOutcome.GOOD and (on_demand or endpoint.models_due()):
+            # An endpoint that another agent lets sleep must receive no requests, so its models are always due.
             listed = await fetch_loaded_models(spec, rewrite, engine.models, connections)
+            if on_demand:
+                listed = await without_asleep(listed, endpoint, rewrite, connections)
             if engine.facts and endpoint.reported.are_pages_due(endpoint.now(), ready=endpoint.health.ready):
                 endpoint.reported.set_pages(await fetch_facts(spec, rewrite, engine.facts, connections))
             endpoint.set_loaded_models(listed.models, listed.adapters, listed.facts)

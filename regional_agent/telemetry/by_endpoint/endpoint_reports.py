@@ -106,11 +106,15 @@ def _reason(endpoint: Endpoint, condition: EndpointCondition) -> str:
         case EndpointCondition.WARMING:
             return f"receives {endpoint.view.weight:.0%} of a full share of requests"
         case EndpointCondition.DOWN:
-            return endpoint.problem or endpoint.probe_failure or "health probes failed; the last one was good"
+            problem = endpoint.problem or endpoint.reported.wake_problem or endpoint.probe_failure
+            return problem or "health probes failed; the last one was good"
         case EndpointCondition.NEW:
             return endpoint.problem or endpoint.probe_failure or "no good health probe since its start or failure"
         case EndpointCondition.UNLOADED:
-            return endpoint.reported.skew if endpoint.reported.refused else "none of its models is loaded"
+            if endpoint.reported.refused:
+                return endpoint.reported.skew
+            sleeps = "sleeps until requests need it" if endpoint.reported.wake_methods else ""
+            return endpoint.reported.wake_problem or sleeps or "none of its models is loaded"
         case EndpointCondition.DRAINING:
             return endpoint.drained_because or "is removed after its running requests"
         case _:

@@ -1,0 +1,93 @@
+"""How many endpoints of a pool are awake: one more as soon as the load needs it, one fewer after a quiet time.
+
+The load that wakes an endpoint and the load at which one sleeps differ by SLEEP_MARGIN, and an endpoint sleeps only by
+the highest load of a whole `idle_s`. So a load that stays constant is followed by at most one reversal: the number
+rises with the queue that the cold start leaves behind, falls once to what the load needs, and stays.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import ceil
+from typing import Final, NamedTuple
+
+SLEEP_MARGIN: Final = 0.8
+"""Part (0-1) of the target utilisation at which the endpoints that remain awake must have room for the load."""
+
+_ROUNDING: Final = 1e-6
+
+
+class PoolSeen(NamedTuple):
+    """The state of one model's endpoints in one region."""
+
+    awake: int
+    """Endpoints that have the model loaded."""
+    waking: int
+    """Endpoints that are waking."""
+    load: float
+    """Requests that run and that wait."""
+    slots: float
+    """Concurrent requests of one endpoint."""
+
+
+class PoolLimits(NamedTuple):
+    """The limits of the number of endpoints."""
+
+    least: int
+    """Endpoints that are awake without load."""
+    most: int
+    target_utilisation: float
+    """Use (0-1) of the slots above which another endpoint wakes."""
+    idle_s: float
+    """Time (s) after which an endpoint sleeps that the load of this time did not need; 0: never."""
+    keeps_last: bool
+    """Whether one endpoint stays awake without load, because it may be the last of the fleet."""
+
+
+class PoolSize:
+    """Decides for one pool. Call `change` periodically."""
+
+    def __init__(self) -> None:
+        self._peaks: deque[tuple[float, float]] = deque()
+        """(time, load) of the last `idle_s`; only loads above all later loads."""
+        self._since: float | None = None
+
+    def change(self, seen: PoolSeen, limits: PoolLimits, now: float) -> int:
+        """The number of endpoints to wake, -1 to let one sleep, or 0."""
+        if self._since is None:
+            self._since = now
+        while self._peaks and self._peaks[-1][1] <= seen.load:
+            self._peaks.pop()
+        self._peaks.append((now, seen.load))
+        while now - self._peaks[0][0] > limits.idle_s and len(self._peaks) > 1:
+            self._peaks.popleft()
+        needed = _needed(seen.load, seen.slots * limits.target_utilisation)
+        wanted = min(limits.most, max(limits.least, needed))
+        if seen.awake + seen.waking < wanted:
+            return wanted - seen.awake - seen.waking
+        if not limits.idle_s or seen.waking or now - self._since < limits.idle_s:
+            return 0
+        quiet = _needed(self._peaks[0][1], seen.slots * limits.target_utilisation * SLEEP_MARGIN)
+        floor = max(limits.least, min(limits.most, quiet), int(limits.keeps_last))
+        return -1 if seen.awake > floor else 0
+
+
+def _needed(load: float, slots: float) -> int:
+    return ceil(load / slots - _ROUNDING) if slots > 0.0 else int(load > 0.0)
+
+
+class PoolView(NamedTuple):
+    """What decides whether a region may let its last awake endpoint of a model sleep."""
+
+    region: str
+    ready_elsewhere: frozenset[str]
+    """The other regions that have a ready endpoint of the model."""
+
+
+def may_be_last(view: PoolView) -> bool:
+    """Whether the last awake endpoint of a region must stay awake, because it may be the last of the fleet.
+
+    Of the regions with a ready endpoint, the first by name keeps its own. So two regions that see each other never both
+    let their last endpoint sleep, however old their views are.
+    """
+    return all(other > view.region for other in view.ready_elsewhere)

@@ -1,0 +1,47 @@
+"""What earlier wakes of an endpoint and of a pool came to: when to try again, and how long a cold start takes."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from random import Random
+from typing import Final
+
+import msgspec
+
+FIRST_RETRY_S: Final = 1.0
+MAX_RETRY_S: Final = 300.0
+"""Maximum time (s) between two attempts."""
+
+MEASURED: Final = 5
+"""Number of cold starts from which the expected one is taken."""
+
+
+class Attempts(msgspec.Struct, frozen=True):
+    """The attempts to wake one endpoint, or to let it sleep, since the last success."""
+
+    failures: int = 0
+    not_before: float = -inf
+    """Time (s) of the next attempt."""
+    problem: str = ""
+    """Why the last attempt failed; empty if it did not."""
+
+    def failed(self, problem: str, now: float, rng: Random) -> Attempts:
+        """The attempts after one that failed at `now` (s): the delay doubles, with jitter."""
+        delay_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(self.failures, 30)) * rng.uniform(0.8, 1.2)
+        return Attempts(self.failures + 1, now + delay_s, problem)
+
+
+class ColdStarts:
+    """The cold starts of one pool, measured from the request to wake until the endpoint was ready."""
+
+    def __init__(self) -> None:
+        self._took_s: deque[float] = deque(maxlen=MEASURED)
+
+    def add(self, took_s: float) -> None:
+        """Count a cold start (s)."""
+        self._took_s.append(took_s)
+
+    def expected_s(self, prior_s: float) -> float:
+        """The longest of the last cold starts (s); `prior_s` before the first."""
+        return max(self._took_s, default=prior_s)

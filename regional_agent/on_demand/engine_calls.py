@@ -1,0 +1,97 @@
+"""The requests by which engines wake, sleep and report which models sleep.
+
+Sources: vLLM vllm/entrypoints/serve/sleep (sleep mode), Ollama docs/api.md ("Load a model", "List running models"),
+Triton docs/protocol/extension_model_repository.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
+
+_EMPTY: Final = b"{}"
+
+
+class EngineCall(NamedTuple):
+    """A POST request to an engine."""
+
+    path: str
+    body: bytes = _EMPTY
+
+
+def wake_calls(on_demand: OnDemand, name: str) -> tuple[EngineCall, ...]:
+    """The requests that load a model, in order; none for a webhook.
+
+    Args:
+        name: the engine's name of the model.
+    """
+    match on_demand.wake:
+        case WakeMethod.VLLM if on_demand.sleep_level == 2:
+            reload = EngineCall("/collective_rpc", b'{"method":"reload_weights"}')
+            return EngineCall("/wake_up?tags=weights"), reload, EngineCall("/wake_up?tags=kv_cache")
+        case WakeMethod.VLLM:
+            return (EngineCall("/wake_up"),)
+        case WakeMethod.OLLAMA:
+            # Without a limit of its own, Ollama keeps the model until its memory is needed, or until the model sleeps.
+            return (EngineCall("/api/generate", msgspec.json.encode({"model": name, "keep_alive": -1})),)
+        case WakeMethod.TRITON:
+            return (EngineCall(f"/v2/repository/models/{quote(name, safe='')}/load"),)
+        case _:
+            return ()
+
+
+def sleep_calls(on_demand: OnDemand, name: str) -> tuple[EngineCall, ...]:
+    """The requests that unload a model, in order; none for a webhook."""
+    match on_demand.wake:
+        case WakeMethod.VLLM:
+            return (EngineCall(f"/sleep?level={on_demand.sleep_level}"),)
+        case WakeMethod.OLLAMA:
+            return (EngineCall("/api/generate", msgspec.json.encode({"model": name, "keep_alive": 0})),)
+        case WakeMethod.TRITON:
+            return (EngineCall(f"/v2/repository/models/{quote(name, safe='')}/unload"),)
+        case _:
+            return ()
+
+
+ASLEEP_PAGES: Final = {WakeMethod.VLLM: "/is_sleeping", WakeMethod.OLLAMA: "/api/ps"}
+"""The page on which an engine reports what sleeps, by method. Triton reports the readiness of each model."""
+
+
+class _Sleeping(msgspec.Struct):
+    is_sleeping: bool
+
+
+class _Running(msgspec.Struct):
+    name: str
+
+
+class _RunningList(msgspec.Struct):
+    models: list[_Running]
+
+
+_sleeping: Final = msgspec.json.Decoder(_Sleeping)
+_running: Final = msgspec.json.Decoder(_RunningList)
+
+_LATEST: Final = ":latest"
+"""The tag that Ollama adds to a name without one."""
+
+
+def asleep(method: WakeMethod, page: bytes, names: dict[str, str]) -> frozenset[str]:
+    """The models that sleep, by the page of an engine.
+
+    Args:
+        method: one of `ASLEEP_PAGES`.
+        page: the body of the engine's answer.
+        names: the engine's name of each model that may sleep.
+
+    Raises:
+        ValueError: the page is not of the engine's form.
+    """
+    if method is WakeMethod.VLLM:
+        return frozenset(names) if _sleeping.decode(page).is_sleeping else frozenset()
+    running = {model.name.removesuffix(_LATEST) for model in _running.decode(page).models}
+    return frozenset(model for model, name in names.items() if name.removesuffix(_LATEST) not in running)

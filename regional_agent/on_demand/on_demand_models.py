@@ -1,0 +1,203 @@
+"""Decides when the endpoints of models that are loaded on demand wake and sleep, by the rules of `penstock.on_demand`.
+
+Decisions follow the load of a model and not single requests, so that requests that wait together cause one wake.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from math import inf
+from random import Random
+from typing import Final, NamedTuple, TypeVar
+
+from msgspec import UNSET
+
+from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, PoolView, may_be_last
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
+from penstock.policy.policy import Policy
+from regional_agent.background_tasks import sleep_until_tick
+from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.on_demand.wake_attempts import WakeAttempts
+from regional_agent.on_demand.wake_hooks import Action, WakeHooks
+from regional_agent.routing.queue_dispatcher import QueueDispatcher
+
+DECIDE_EVERY_S: Final = 0.5
+"""Time (s) between two decisions."""
+
+WANTED_S: Final = 2.0
+"""Time (s) for which a request that found no ready endpoint counts as load."""
+
+Candidate = TypeVar("Candidate", Endpoint, Endpoint | None)
+
+
+class OtherParts(NamedTuple):
+    """What decisions depend on beside the endpoints of the region."""
+
+    region: str
+    ready_regions: Callable[[str], frozenset[str]]
+    """Returns the other regions that have a ready endpoint of a model."""
+    sees_all_load: Callable[[], bool]
+    """Whether the load of the region's other agents is known; without it, no endpoint falls asleep."""
+
+
+class OnDemandModels:
+    """The models of one agent that are loaded on demand."""
+
+    def __init__(
+        self, endpoints: EndpointSet, queue: QueueDispatcher, hooks: WakeHooks, others: OtherParts, rng: Random
+    ) -> None:
+        """Create the state of an agent without a policy.
+
+        Args:
+            queue: the requests that wait count as load.
+            rng: adds jitter to the time between two attempts.
+        """
+        self._endpoints = endpoints
+        self._queue = queue
+        self.attempts = WakeAttempts(endpoints, queue, hooks, rng)
+        """What wakes endpoints and lets them sleep."""
+        self._others = others
+        self._clock = time.monotonic
+        self._target_utilisation = 1.0
+        self._models: dict[str, Model] = {}
+        self._sizes: dict[str, PoolSize] = {}
+        self._wanted_at: dict[str, float] = {}
+        """Time (s) at which a request last found no ready endpoint, by model."""
+        self._releases: dict[str, int] = {}
+        """Requests that had ended on the endpoints at the last decision, by model."""
+
+    def use_policy(self, policy: Policy) -> None:
+        """Use the models of a policy from now on."""
+        self._target_utilisation = policy.spillover.target_utilisation
+        self._models = {name: model for name, model in policy.models.items() if model.on_demand is not UNSET}
+        self._sizes = {name: self._sizes.get(name) or PoolSize() for name in self._models}
+        self.attempts.forget_others(frozenset(self._models))
+
+    def may_wake(self, model: Model, within_s: float) -> bool | None:
+        """Whether an endpoint of a model, of which none is ready, is expected to wake within `within_s` seconds.
+
+        None if no endpoint sleeps or wakes. The caller has a request, so that an endpoint wakes in any case.
+        """
+        if model.name not in self._models:
+            return None
+        self._wanted_at[model.name] = now = self._clock()
+        ready_in_s = self._ready_in_s(model, now)
+        return None if ready_in_s == inf else ready_in_s <= within_s
+
+    def can_wake_any(self) -> bool:
+        """Whether the region has a model of which an endpoint sleeps or wakes."""
+        return any(self.attempts.waking_since(name) or self._asleep(model) for name, model in self._models.items())
+
+    def cold_starts_s(self) -> dict[str, float]:
+        """The expected cold start (s) by model."""
+        return {name: self._cold_start_s(model) for name, model in self._models.items()}
+
+    def asleep(self) -> frozenset[str]:
+        """The names of the endpoints that have nothing to serve, because a model sleeps."""
+        sleeping = (each for model in self._models.values() for each in self._asleep(model))
+        return frozenset(each.name for each in sleeping if each is not None and not each.models)
+
+    async def keep_deciding(self) -> None:
+        """Decide for each model periodically, until cancelled."""
+        while True:
+            await sleep_until_tick(DECIDE_EVERY_S)
+            for model in list(self._models.values()):
+                self.decide(model)
+
+    def decide(self, model: Model) -> None:
+        """Wake endpoints of one model, or let one fall asleep, if its load asks for that."""
+        now, on_demand, name = self._clock(), _of(model), model.name
+        awake = self._awake(name)
+        for ready in awake:
+            self.attempts.is_awake(ready, name)
+        change = self._sizes[name].change(self._seen(model, awake, now), self._limits(model), now)
+        if change > 0:
+            for endpoint in self._due(Action.WAKE, self._asleep(model), name)[:change]:
+                self.attempts.wake(endpoint, name, on_demand, model.scaling.cold_start_s)
+        elif change < 0 and self._others.sees_all_load():
+            idle = self._due(Action.SLEEP, [each for each in awake if _sleeps_alone(each, on_demand)], name)
+            if idle:
+                self.attempts.let_sleep(min(idle, key=_load), name, on_demand)
+
+    def _due(self, action: Action, endpoints: Iterable[Candidate], model: str) -> list[Candidate]:
+        """Return the endpoints at which an attempt may begin now."""
+        attempts, now = self.attempts, self._clock()
+        return [
+            each
+            for each in endpoints
+            if not attempts.is_busy(each, model) and attempts.not_before(action, each, model) <= now
+        ]
+
+    def _seen(self, model: Model, awake: list[Endpoint], now: float) -> PoolSeen:
+        name = model.name
+        load = float(self._endpoints.pool(name).in_flight + self._queue.waiting(name))
+        releases = sum(endpoint.releases for endpoint in awake)
+        if not load and (
+            releases > self._releases.get(name, releases) or now - self._wanted_at.get(name, -inf) < WANTED_S
+        ):
+            load = 1.0
+        self._releases[name] = releases
+        slots = [each.spec.slots for each in self._configured(name)]
+        mean_slots = sum(slots) / len(slots) if slots else float(model.scaling.slots_per_endpoint)
+        return PoolSeen(len(awake), len(self.attempts.waking_since(name)), load, mean_slots)
+
+    def _limits(self, model: Model) -> PoolLimits:
+        view = PoolView(self._others.region, self._others.ready_regions(model.name))
+        scaling, on_demand = model.scaling, _of(model)
+        return PoolLimits(
+            scaling.min_endpoints,
+            scaling.max_endpoints,
+            self._target_utilisation,
+            on_demand.idle_s,
+            not on_demand.scale_to_zero and may_be_last(view),
+        )
+
+    def _configured(self, model: str) -> list[Endpoint]:
+        return [each for each in self._endpoints.every() if model in each.spec.models and not each.view.draining]
+
+    def _awake(self, model: str) -> list[Endpoint]:
+        return [each for each in self._endpoints.pool(model).endpoints if each.health.ready and not each.view.draining]
+
+    def _asleep(self, model: Model) -> list[Endpoint | None]:
+        """Return the endpoints that can wake; None for one that a webhook has to create."""
+        name, by_webhook = model.name, _of(model).wake is WakeMethod.WEBHOOK
+        known = self._configured(name)
+        if not known:
+            return [None] if by_webhook else []
+        return [
+            each
+            for each in known
+            if each.usable
+            and (not each.health.ready if by_webhook else each.health.ready and name not in each.loaded_models)
+        ]
+
+    def _cold_start_s(self, model: Model) -> float:
+        return self.attempts.cold_start_s(model.name, model.scaling.cold_start_s)
+
+    def _ready_in_s(self, model: Model, now: float) -> float:
+        """Time (s) in which an endpoint of a pool without a ready one is expected to be ready; infinite for none."""
+        cold_start_s, attempts = self._cold_start_s(model), self.attempts
+        begun = [max(0.0, since + cold_start_s - now) for since in attempts.waking_since(model.name)]
+        later = [
+            max(0.0, attempts.not_before(Action.WAKE, each, model.name) - now) + cold_start_s
+            for each in self._asleep(model)
+            if not attempts.is_busy(each, model.name)
+        ]
+        return min(begun + later, default=inf)
+
+
+def _of(model: Model) -> OnDemand:
+    assert model.on_demand is not UNSET
+    return model.on_demand
+
+
+def _load(endpoint: Endpoint) -> int:
+    return endpoint.view.in_flight
+
+
+def _sleeps_alone(endpoint: Endpoint, on_demand: OnDemand) -> bool:
+    """Whether no other model of the endpoint sleeps with it: vLLM sleeps as a whole, and a webhook stops all."""
+    return len(endpoint.spec.models) == 1 or on_demand.wake in (WakeMethod.OLLAMA, WakeMethod.TRITON)

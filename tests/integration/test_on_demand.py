@@ -1,0 +1,203 @@
+"""Models that are loaded on demand: engines that wake when a request needs them, and sleep again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.policy.kinds.models import Scaling
+from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
+from regional_agent.background_tasks import cancel, keep_running
+from regional_agent.config.start_epoch import AgentInstance
+from regional_agent.endpoints.endpoint_status import endpoint_status
+from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
+from regional_agent.on_demand.wake_hooks import WakeHooks
+from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
+from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
+from regional_agent.upstream.address import Address
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import BODY, ask, code
+from tests.support.planet import MODEL
+from tests.support.shared_loads import region_keys
+from tests.support.small_http import Headers, SmallHttp
+from tests.support.sockets import RawClient, post
+from tests.support.wait import until
+
+
+class SleepingEngine(SmallHttp):
+    """An engine with the sleep mode of vLLM, the API of Ollama, and a model repository as of Triton."""
+
+    def __init__(self) -> None:
+        super().__init__(self._answer)
+        self.asleep = True
+        self.orders: list[tuple[str, Any]] = []
+        """Requests to wake or to sleep, with their bodies."""
+        self.may_wake = asyncio.Event()
+        self.may_wake.set()
+        self.hook_status = 200
+
+    @property
+    def address(self) -> Address:
+        return Address.parse(self.url)
+
+    async def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        path = target.decode()
+        if path == "/v1/models":
+            return 200, json.dumps({"data": [{"id": MODEL}]}).encode()
+        if path == "/is_sleeping":
+            return 200, json.dumps({"is_sleeping": self.asleep}).encode()
+        if path == "/api/ps":
+            return 200, json.dumps({"models": [] if self.asleep else [{"name": f"{MODEL}:latest"}]}).encode()
+        if path == f"/v2/models/{MODEL}/ready":
+            return (400 if self.asleep else 200), b""
+        if method == b"POST" and not path.startswith("/v1/"):
+            self.orders.append((path, json.loads(body or b"{}")))
+            await self.may_wake.wait()
+            if self.hook_status == 200:
+                sleeps = "sleep" in path or "unload" in path or '"keep_alive":0' in body.decode()
+                self.asleep = sleeps
+            return self.hook_status, b"no memory" if self.hook_status != 200 else b"{}"
+        if path == "/v1/chat/completions":
+            return (500, b"asleep") if self.asleep else (200, b'{"ok":1}')
+        return (404, b"") if path == "/metrics" else (200, b"{}")
+
+
+@asynccontextmanager
+async def on_demand_agent(
+    directory: Path,
+    engines: list[SleepingEngine],
+    *,
+    wake: WakeMethod = WakeMethod.VLLM,
+    cold_start_s: float = 10.0,
+    options: Mapping[str, Any] | None = None,
+    redis_url: str | None = None,
+    name: str = "agent-1",
+    token_file: Path | None = None,
+    **fields: Any,
+) -> AsyncIterator[Agent]:
+    """Run an agent whose model is loaded on demand."""
+    addresses = [engine.address for engine in engines]
+    async with running_agent(directory, addresses, options=options, redis_url=redis_url, name=name) as agent:
+        policy = agent.config.policy
+        on_demand = OnDemand(wake, **fields)
+        model = replace(policy.models[MODEL], scaling=Scaling(cold_start_s), on_demand=on_demand)
+        agent.config.policy = replace(policy, models={**policy.models, MODEL: model})
+        redis = None if redis_url is None else RegionRedis(RedisAddress(redis_url), region_keys("eu-de"), "eu-de")
+        hooks = WakeHooks(AgentInstance("eu-de", name, 1), agent.endpoints._connections, token_file, redis)
+        ready = lambda model: frozenset(agent.peers.addresses)  # noqa: E731
+        models = OnDemandModels(
+            agent.endpoints, agent.queue, hooks, OtherParts("eu-de", ready, lambda: True), Random(1)
+        )
+        models.use_policy(agent.config.policy)
+        agent.endpoints.use_policy(agent.config.policy)
+        agent.router.local.on_demand = agent.metrics.on_demand.models = models
+        agent.endpoints.start()
+        task = keep_running("models on demand", models.keep_deciding)
+        await until(lambda: all(each.reported.loaded is not None for each in agent.endpoints.every()))
+        try:
+            yield agent
+        finally:
+            await cancel([task])
+            await models.attempts.stop()
+            await agent.endpoints.stop()
+
+
+ENGINES = {
+    WakeMethod.VLLM: ("vllm", ["/wake_up"], ["/sleep?level=1"]),
+    WakeMethod.OLLAMA: ("ollama", ["/api/generate"], ["/api/generate"]),
+    WakeMethod.TRITON: (
+        "triton",
+        [f"/v2/repository/models/{MODEL}/load"],
+        [f"/v2/repository/models/{MODEL}/unload"],
+    ),
+}
+
+
+@pytest.mark.parametrize("wake", ENGINES)
+async def test_requests_wait_for_one_wake_and_the_engine_sleeps_again(tmp_path: Path, wake: WakeMethod) -> None:
+    kind, wakes, sleeps = ENGINES[wake]
+    engine = SleepingEngine()
+    engine.may_wake.clear()
+    options = {"engine": kind}
+    async with (
+        engine,
+        on_demand_agent(tmp_path, [engine], wake=wake, options=options, idle_s=0.2, scale_to_zero=True) as agent,
+    ):
+        (endpoint,) = agent.endpoints.every()
+        assert endpoint_report(endpoint).reason == "sleeps until requests need it"
+        clients = [await RawClient.connect(agent.traffic) for _ in range(4)]
+        for client in clients:
+            client.send(post(BODY))
+        await until(lambda: agent.waiting() == 4 and len(engine.orders) == 1)
+        engine.may_wake.set()
+        assert [(await client.answer()).status for client in clients] == [200] * 4
+        await until(lambda: engine.asleep)
+        await until(lambda: not agent.endpoints.pool(MODEL).endpoints)
+        assert [path for path, _ in engine.orders] == wakes + sleeps
+        counts = agent.metrics.on_demand.models.attempts.counts
+        await until(lambda: sum(counts.values()) == 2)
+        assert agent.metrics.on_demand.models.cold_starts_s()[MODEL] < 10.0, "measured"
+
+
+async def test_a_hook_that_fails_or_hangs_is_bounded_and_seen(tmp_path: Path) -> None:
+    engine = SleepingEngine()
+    engine.hook_status = 500
+    async with engine, on_demand_agent(tmp_path, [engine], timeout_s=1.0, cold_start_s=0.5) as agent:
+        (endpoint,) = agent.endpoints.every()
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        await until(lambda: endpoint.reported.wake_problem != "")
+        engine.may_wake.clear()
+        assert "answers 500: no memory" in endpoint_report(endpoint).reason
+        assert "failed 1 times" in endpoint_status(endpoint, None)["wake_problem"]
+        await until(lambda: "no answer within 1 s" in endpoint.reported.wake_problem)
+        engine.may_wake.set()
+        engine.hook_status = 200
+        assert (await client.answer()).status == 200
+        await until(lambda: not endpoint.reported.wake_problem)
+        text = agent.metrics.render().decode()
+        assert f'wake_attempts_total{{action="wake",model="{MODEL}",result="failed"}} 2.0' in text
+
+
+async def test_a_cold_start_longer_than_the_wait_is_refused_at_once_and_still_wakes(tmp_path: Path) -> None:
+    engine = SleepingEngine()
+    async with engine, on_demand_agent(tmp_path, [engine], cold_start_s=3000.0) as agent:
+        refused = await ask(agent)
+        assert (refused.status, code(refused.body)) == (503, "none_ready")
+        await until(lambda: agent.endpoints.pool(MODEL).ready > 0)
+        assert (await ask(agent)).status == 200
+        assert [path for path, _ in engine.orders] == ["/wake_up"]
+
+
+async def test_a_webhook_receives_the_order_with_its_token(tmp_path: Path) -> None:
+    orders: list[Any] = []
+    token = tmp_path / "token"
+    token.write_text("of-the-hook\n")
+    token.chmod(0o600)
+
+    def receive(method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        orders.append((target, dict(headers)[b"authorization"], json.loads(body)))
+        return 200, b""
+
+    async with AsyncExitStack() as stack:
+        hook = await stack.enter_async_context(SmallHttp(receive))
+        agent = await stack.enter_async_context(
+            on_demand_agent(
+                tmp_path / "agent", [], wake=WakeMethod.WEBHOOK, webhook=f"{hook.url}/wake", token_file=token
+            )
+        )
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        await until(lambda: bool(orders))
+        order = {"action": "wake", "region": "eu-de", "model": MODEL, "endpoint": None}
+        assert orders == [(b"/wake", b"Bearer of-the-hook", order)]
+        assert agent.waiting() == 1
+        client.close()
