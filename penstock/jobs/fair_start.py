@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from random import Random
 
-from penstock.jobs.store_paths import JobPaths, created_at
+from penstock.jobs.store_paths import JobPaths, created_at, is_batch
 
 
 def fair_order(jobs: Sequence[JobPaths], running: Collection[str], now: float, rng: Random) -> list[JobPaths]:
@@ -18,11 +18,11 @@ def fair_order(jobs: Sequence[JobPaths], running: Collection[str], now: float, r
             the job's age is unknown. Such jobs start first among those of their tenant.
         rng: decides between tenants with equally many running jobs.
     """
-    turns: Counter[tuple[str, str]] = Counter()
+    turns: Counter[tuple[bool, str]] = Counter()
     lots: dict[str, float] = {}
     ranked = []
     for paths in sorted(jobs, key=lambda job: (job.id not in running, _age_order(job.id, now))):
-        kind = paths.id.partition("_")[0]
+        kind = is_batch(paths.id)
         lot = lots.setdefault(paths.tenant, rng.random())
         ranked.append((turns[kind, paths.tenant], lot, paths))
         turns[kind, paths.tenant] += 1

@@ -5,8 +5,9 @@ Source: https://platform.openai.com/docs/api-reference/batch/request-output
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -64,6 +65,15 @@ def next_of(status: int, refusal: str, runs: int) -> Next:
     return Next.RESULT
 
 
+class ResultLines(NamedTuple):
+    """The format of the lines of a result file."""
+
+    result: Callable[[str, str, int, bytes], bytes]
+    """The line of a request with a response: request id, `custom_id`, status and body."""
+    error: Callable[[str, str, str, str], bytes]
+    """The line of a request without a response: request id, `custom_id`, code and message."""
+
+
 def result_line(request_id: str, custom_id: str, status: int, body: bytes) -> bytes:
     """The line of a request that has a response; a body that is not JSON is an error."""
     try:
@@ -87,3 +97,6 @@ def error_line(request_id: str, custom_id: str, code: str, message: str) -> byte
         "error": {"code": code, "message": message},
     }
     return msgspec.json.encode(line) + b"\n"
+
+
+OPENAI_LINES: Final = ResultLines(result_line, error_line)

@@ -76,6 +76,8 @@ class BatchCounts(msgspec.Struct, frozen=True):
 
     completed: int = 0
     failed: int = 0
+    unrun: int = 0
+    """Of the failed ones, those that did not run, because the batch was cancelled or expired."""
 
 
 class Claim(msgspec.Struct, frozen=True):

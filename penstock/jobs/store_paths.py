@@ -22,10 +22,12 @@ RANDOM_BYTES: Final = 10
 """Number of random bytes of an identifier."""
 
 _TIME_CHARS: Final = 12
-_ID: Final = re.compile(r"(file-|batch_|job_)[0-9a-f]{32}")
+_ID: Final = re.compile(r"(file-|batch_|msgbatch_|job_)[0-9a-f]{32}")
 
 FILE: Final = "file-"
 BATCH: Final = "batch_"
+MESSAGE_BATCH: Final = "msgbatch_"
+"""A batch of Anthropic's API; BATCH is one of OpenAI's."""
 JOB: Final = "job_"
 
 
@@ -46,7 +48,12 @@ def is_id(prefix: str, text: str) -> bool:
 
 def is_batch(identifier: str) -> bool:
     """Whether the identifier of a job is that of a batch."""
-    return identifier.startswith(BATCH)
+    return identifier.startswith((BATCH, MESSAGE_BATCH))
+
+
+def is_job(text: str) -> bool:
+    """Whether a text is the identifier of a batch or of an asynchronous request."""
+    return not text.startswith(FILE) and _ID.fullmatch(text) is not None
 
 
 def files(tenant: str) -> str:

@@ -173,14 +173,16 @@ class TrafficService(RoutedService):
     def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
         """Reject a request whose API key was revoked, or whose residency forbids this region."""
         refusal = self.refuse_route(request)
-        if refusal is not None and not self._is_job(request):
+        if refusal is not None:
+            if self._jobs is not None and self._is_job(request):
+                return self._jobs.refuse_receiving(request, peer_ip)
             return refusal
         return self._authorization.refuse_sender(request, peer_ip)
 
     def reads_whole(self, request: Request) -> bool:
         """Whether the body is JSON, or stored for later; an uploaded file is read as it arrives."""
-        if request.route is None and self._is_job(request):
-            return False
+        if self._jobs is not None and request.route is None and self._is_job(request):
+            return self._jobs.reads_whole(request)
         if not request.plain and self._jobs is not None and self._jobs.defers(request):
             return True
         return super().reads_whole(request)

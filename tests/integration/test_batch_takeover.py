@@ -62,7 +62,7 @@ async def test_what_the_agent_of_a_replaced_claim_writes_never_counts(tmp_path: 
     paused.add(3, b"3 by 1\n", is_error=False)
     await paused.write()
     assert [line for line in range(1, 11) if line in fourth.done] == [1, 2]
-    assert (fourth.completed, fourth.failed) == (1, 1)
+    assert fourth.counts == BatchCounts(1, 1)
     assert [await batches.storage.read(part.path) for part in (*fourth.output, *fourth.errors)] == [
         b"1 by 1\n",
         b"2 by 2\n",
@@ -87,7 +87,7 @@ async def test_a_failed_write_is_repeated_as_it_was(tmp_path: Path) -> None:
     again = Results(batches, paths, 2, 10)
     await again.load()
     assert results.is_written
-    assert (results.completed, again.completed, again.done.count) == (2, 2, 2)
+    assert (results.counts.completed, again.counts.completed, again.done.count) == (2, 2, 2)
 
 
 async def test_a_stopped_agent_leaves_its_batch_to_another_one(tmp_path: Path) -> None:

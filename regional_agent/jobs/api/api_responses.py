@@ -52,7 +52,12 @@ class BadInput(Exception):
 
     def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.response = Response(status, error_body(ErrorFormat.OPENAI, status, code, message, param=param))
+        self._parts = status, code, message, param
+
+    def response(self, error_format: ErrorFormat) -> Response:
+        """Return the response."""
+        status, code, message, param = self._parts
+        return Response(status, error_body(error_format, status, code, message, param=param))
 
 
 Answer = Response | Content | Refusal
@@ -76,9 +81,15 @@ class WaitingResponse:
     """The handler of a request whose response waits for the store."""
 
     def __init__(
-        self, request: Request, connection: ClientConnection, refuse: Refuse, answer: Awaitable[Answer]
+        self,
+        request: Request,
+        connection: ClientConnection,
+        refuse: Refuse,
+        answer: Awaitable[Answer],
+        error_format: ErrorFormat = ErrorFormat.OPENAI,
     ) -> None:
         """Start `answer`, and respond with its result."""
+        self._error_format = error_format
         self._request = request
         self._connection = connection
         self._refuse = refuse
@@ -89,7 +100,7 @@ class WaitingResponse:
 
     async def _run(self, awaitable: Awaitable[Answer]) -> None:
         try:
-            await self._respond(await answer_of(awaitable))
+            await self._respond(await answer_of(awaitable, self._error_format))
         except Exception:
             log.exception("a request of the job APIs failed")
             self._connection.abort()
@@ -149,11 +160,11 @@ class WaitingResponse:
         return True
 
 
-async def answer_of(answer: Awaitable[Answer]) -> Answer:
+async def answer_of(answer: Awaitable[Answer], error_format: ErrorFormat = ErrorFormat.OPENAI) -> Answer:
     """Return an answer, or the response to what it raises."""
     try:
         return await answer
     except BadInput as error:
-        return error.response
+        return error.response(error_format)
     except StoreUnavailable as error:
         return store_unavailable(error)

@@ -13,12 +13,12 @@ from penstock.jobs.batch_state import BatchState, is_end
 from penstock.jobs.batch_view import batch_object, state_of
 from penstock.jobs.completion_window import MAX_WINDOW_S, window_s
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, FileRecord, JobSender
+from penstock.jobs.page import Page
 from penstock.jobs.request_line import LineProblem
 from penstock.jobs.store_paths import JobPaths
 from penstock.policy.kinds.jobs import JobStore
 from regional_agent.jobs.api.api_responses import Answer, BadInput, json_response
 from regional_agent.jobs.api.files_api import list_object, no_such_file
-from regional_agent.jobs.api.page_query import Page
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 
@@ -79,18 +79,14 @@ class BatchesApi:
         now = self._files.clock()
         batch_id = self._files.new_id(store_paths.BATCH)
         if idempotency_key:
-            if len(idempotency_key) > MAX_IDEMPOTENCY_KEY:
-                message = f"Idempotency-Key has more than {MAX_IDEMPOTENCY_KEY} bytes"
-                raise BadInput(400, "invalid_idempotency_key", message)
             # The time in such an identifier is that of the file, so that a repetition has the same one.
             stamp = new.input_file_id.removeprefix(store_paths.FILE)[:12]
-            digest = sha256(b"%b\0%b\0%b" % (tenant.encode(), new.input_file_id.encode(), idempotency_key)).hexdigest()
+            parts = (tenant.encode(), new.input_file_id.encode(), idempotency_key_of(idempotency_key))
+            digest = sha256(b"\0".join(parts)).hexdigest()
             batch_id = f"{store_paths.BATCH}{stamp}{digest[:20]}"
             if await self._batches.find(JobPaths(tenant, batch_id)) is not None:
                 return await self._repeated(JobPaths(tenant, batch_id), new)
-        if await self._batches.open_of(tenant, store_paths.BATCH) >= self._store.max_open_batches:
-            message = f"the tenant has {self._store.max_open_batches} unfinished batches; retry when one has ended"
-            raise BadInput(429, "too_many_batches", message)
+        await refuse_further_batches(self._batches, self._store, tenant)
         record = BatchRecord(
             batch_id,
             self._sender,
@@ -143,11 +139,13 @@ class BatchesApi:
 
     async def list(self, page: Page) -> Answer:
         """Return a page of batches."""
-        records, more = await self._batches.page(self._sender.tenant, page.after, page.limit)
+        records, more = await self._batches.page(self._sender.tenant, store_paths.BATCH, page)
         return json_response(list_object([await self._object(record) for record in records], more=more))
 
     async def _find(self, batch: str) -> BatchRecord:
-        record = await self._batches.find(JobPaths(self._sender.tenant, batch))
+        record = None
+        if store_paths.is_id(store_paths.BATCH, batch):
+            record = await self._batches.find(JobPaths(self._sender.tenant, batch))
         if record is None:
             raise BadInput(404, "no_such_batch", f"no batch named {batch[:64]!r} exists", "batch_id")
         return record
@@ -156,6 +154,21 @@ class BatchesApi:
         progress = await self._batches.progress(JobPaths(record.sender.tenant, record.id))
         now = self._files.clock()
         return batch_object(record, *progress[:2], is_cancelled=progress.is_cancelled, now=now)
+
+
+def idempotency_key_of(value: bytes) -> bytes:
+    """Return the value of the header Idempotency-Key. Raises BadInput for one that is too long."""
+    if len(value) > MAX_IDEMPOTENCY_KEY:
+        message = f"Idempotency-Key has more than {MAX_IDEMPOTENCY_KEY} bytes"
+        raise BadInput(400, "invalid_idempotency_key", message)
+    return value
+
+
+async def refuse_further_batches(batches: BatchStore, store: JobStore, tenant: str) -> None:
+    """Raise BadInput if a tenant has as many unfinished batches as it may."""
+    if await batches.open_of(tenant, batches_only=True) >= store.max_open_batches:
+        message = f"the tenant has {store.max_open_batches} unfinished batches; retry when one has ended"
+        raise BadInput(429, "too_many_batches", message)
 
 
 def _new_batch(body: bytes) -> NewBatch:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.jobs.page import Page
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, json_response
-from regional_agent.jobs.api.page_query import Page
 from regional_agent.jobs.storage.file_store import FileStore, file_object
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 
@@ -44,7 +44,7 @@ class FilesApi:
 
     async def list(self, page: Page) -> Answer:
         """Return a page of files."""
-        records, more = await self._files.page(self._tenant, page.after, page.limit)
+        records, more = await self._files.page(self._tenant, page)
         return json_response(list_object([file_object(record, self._retention_s) for record in records], more=more))
 
 

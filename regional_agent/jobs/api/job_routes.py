@@ -10,13 +10,10 @@ from urllib.parse import unquote
 import structlog
 
 from penstock.jobs.job_records import JobSender
-from penstock.jobs.request_line import LineChecks
 from penstock.jobs.store_selection import select_store
 from penstock.policy.kinds.jobs import JobStore
-from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask
-from penstock.routes.route import BodyKind, StreamKind
-from penstock.routes.route_table import RouteMatch
+from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
@@ -26,12 +23,15 @@ from regional_agent.jobs.api.api_responses import Answer, Refuse, WaitingRespons
 from regional_agent.jobs.api.batches_api import BatchesApi
 from regional_agent.jobs.api.files_api import FilesApi
 from regional_agent.jobs.api.jobs_api import JobsApi, wants_async
+from regional_agent.jobs.api.message_batches_api import MessageBatchesApi
 from regional_agent.jobs.api.page_query import page_of
 from regional_agent.jobs.job_worker import JobWorker
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
 from regional_agent.jobs.uploads.file_upload import FileUpload, UploadLimits
+from regional_agent.jobs.uploads.line_checks import line_checks
 from regional_agent.jobs.uploads.upload_form import BadForm
 from regional_agent.requests.authorization import Authorization, Sender, refuse_route
+from regional_agent.services.model_list import anthropic_route
 
 FILES: Final = b"/v1/files"
 
@@ -40,11 +40,11 @@ log = structlog.get_logger()
 MAX_UPLOADS: Final = 8
 """Uploads at a time; each holds some parts of its file in memory."""
 
-MAX_CHECKED: Final = 1000
-"""Names of models whose check is kept for the rest of an upload."""
-
-_PATH: Final = re.compile(rb"/v1/(files|batches|jobs)(?:/([^/]{1,128})(?:/(content|cancel|result))?)?")
-_URL: Final = re.compile(r"/[A-Za-z0-9._~/:%-]{0,255}")
+_MESSAGE_BATCHES: Final = b"/v1/messages/batches"
+_PREFIXES: Final = (FILES, b"/v1/batches", b"/v1/jobs", _MESSAGE_BATCHES)
+_PATH: Final = re.compile(
+    rb"/v1/(files|batches|jobs|messages/batches)(?:/([^/]{1,128})(?:/(content|cancel|result|results))?)?"
+)
 _METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
     (b"files", False, b""): {b"POST": "upload", b"GET": "files"},
     (b"files", True, b""): {b"GET": "file", b"DELETE": "delete"},
@@ -56,8 +56,16 @@ _METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
     (b"jobs", True, b""): {b"GET": "job", b"DELETE": "delete job"},
     (b"jobs", True, b"result"): {b"GET": "result", b"HEAD": "result"},
     (b"jobs", True, b"cancel"): {b"POST": "cancel job"},
+    (b"messages/batches", False, b""): {b"POST": "create messages", b"GET": "message batches"},
+    (b"messages/batches", True, b""): {b"GET": "message batch", b"DELETE": "delete messages"},
+    (b"messages/batches", True, b"cancel"): {b"POST": "cancel messages"},
+    (b"messages/batches", True, b"results"): {b"GET": "message results", b"HEAD": "message results"},
 }
 """Operations by collection, whether an item is named, action and method."""
+
+_OF_ANTHROPIC: Final = frozenset(
+    name for key, methods in _METHODS.items() if key[0] == b"messages/batches" for name in methods.values()
+)
 
 
 class Operation(NamedTuple):
@@ -91,7 +99,7 @@ class JobRoutes:
     def serves(self, request: Request) -> bool:
         """Whether a request, which has no route, is for a job API that this region offers."""
         path = request.path
-        if not path.startswith((b"/v1/files", b"/v1/batches", b"/v1/jobs")):
+        if not path.startswith(_PREFIXES):
             return False
         return self._stores.store is not None and _PATH.fullmatch(path) is not None
 
@@ -113,16 +121,21 @@ class JobRoutes:
             return None
         return handler
 
-    def is_upload(self, request: Request) -> bool:
-        """Whether a request uploads a file, whose body is read as it arrives."""
-        return request.method == b"POST" and request.path == FILES and self.serves(request)
+    def reads_whole(self, request: Request) -> bool:
+        """Whether a request that this API serves has a large JSON body; an uploaded file is read as it arrives."""
+        return request.method == b"POST" and request.path == _MESSAGE_BATCHES
+
+    def refuse_receiving(self, request: Request, peer_ip: str) -> Refusal | None:
+        """Check the sender of a request for which `serves` is true while its body arrives."""
+        sender = self._sender(request, peer_ip)
+        return sender if isinstance(sender, Refusal) else None
 
     def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:
         """Accept a request with a large body by its head."""
         sender = self._sender(request, peer_ip)
         if isinstance(sender, Refusal):
             return sender
-        if not self.is_upload(request):
+        if not self.reads_whole(request) and (request.method, request.path) != (b"POST", FILES):
             return Refusal(Reason.BODY_TOO_LARGE, "the body is too large for this path")
         return AcceptedHead(sender.principal.tenant.name)
 
@@ -174,10 +187,30 @@ class JobRoutes:
                 return Refusal(Reason.STORE_UNAVAILABLE, "the agent cannot receive files", retry_after_s=60.0)
             self._uploads.add(upload)
             return upload
-        facts = sender.facts
+        facts, wake = sender.facts, self._worker.wake
         job_sender = JobSender(tenant, facts.data_class, sender.principal.key, facts.location, sender.principal.models)
+        checks = line_checks(policy, self._authorization, sender)
+        if operation.name in _OF_ANTHROPIC:
+            answer = self._message_answer(operation, request, MessageBatchesApi(opened, job_sender, checks, wake))
+            return WaitingResponse(request, connection, refuse, answer, ErrorFormat.ANTHROPIC)
         answer = self._answer(operation, request, opened, job_sender)
         return WaitingResponse(request, connection, refuse, answer)
+
+    async def _message_answer(self, operation: Operation, request: Request, batches: MessageBatchesApi) -> Answer:
+        item = operation.item
+        match operation.name:
+            case "create messages":
+                return await batches.create(bytes(request.body), request.header(b"idempotency-key") or b"")
+            case "message batches":
+                return await batches.list(page_of(request))
+            case "message batch":
+                return await batches.show(item)
+            case "message results":
+                return await batches.results(item)
+            case "delete messages":
+                return await batches.delete(item)
+            case _:
+                return await batches.cancel(item)
 
     async def _answer(self, operation: Operation, request: Request, store: OpenStore, sender: JobSender) -> Answer:
         item, wake = operation.item, self._worker.wake
@@ -219,7 +252,14 @@ class JobRoutes:
     def _sender(self, request: Request, peer_ip: str) -> Sender | Refusal:
         policy = self._config.policy
         assert policy is not None  # `serves` was true
-        return self._authorization.sender_of(policy, request, peer_ip)
+        if not request.path.startswith(_MESSAGE_BATCHES):
+            return self._authorization.sender_of(policy, request, peer_ip)
+        # The route determines the header of the API key. The request keeps none: its path is no route.
+        request.route = anthropic_route(policy)
+        try:
+            return self._authorization.sender_of(policy, request, peer_ip)
+        finally:
+            request.route = None
 
     def _operation(self, request: Request) -> Operation | Refusal:
         found = _PATH.fullmatch(request.path)
@@ -232,39 +272,3 @@ class JobRoutes:
             allow = tuple(sorted(method.decode() for method in methods))
             return Refusal(Reason.METHOD_NOT_ALLOWED, "the path has no such method", allow=allow)
         return Operation(name, unquote((found[2] or b"").decode("latin-1")))
-
-
-def line_checks(policy: Policy, authorization: Authorization, sender: Sender) -> LineChecks:
-    """The checks of the lines of an upload, by policy and sender."""
-    urls: dict[str, str] = {}
-    models: dict[str, str] = {}
-
-    def check_url(url: str) -> str:
-        problem = urls.get(url)
-        if problem is None:
-            problem = _problem_of_url(policy, sender, url)
-            if len(urls) < MAX_CHECKED:
-                urls[url] = problem
-        return problem
-
-    def check_model(model: str) -> str:
-        problem = models.get(model)
-        if problem is None:
-            mask = authorization.mask_by_name(policy, model, sender.principal, sender.facts)
-            problem = mask.detail if isinstance(mask, Refusal) else ""
-            if len(models) < MAX_CHECKED:
-                models[model] = problem
-        return problem
-
-    return LineChecks(check_url, check_model)
-
-
-def _problem_of_url(policy: Policy, sender: Sender, url: str) -> str:
-    found = policy.route_table.find(b"POST", url.encode()) if _URL.fullmatch(url) else None
-    if not isinstance(found, RouteMatch) or found.route.body is not BodyKind.JSON:
-        return f"no requests with a JSON body are served at {url[:128]!r}"
-    if found.route.stream is StreamKind.WEBSOCKET or found.route.object_parameter:
-        return f"requests at {url[:128]!r} cannot be part of a batch"
-    if sender.principal.routes is not None and not sender.principal.permits_route(found.route.name):
-        return f"the tenant may not use {url[:128]!r}"
-    return ""

@@ -9,12 +9,12 @@ from typing import Final
 from penstock.jobs import store_paths
 from penstock.jobs.async_request import LIFETIME_S, MAX_HEADERS, AsyncRequest, JobEnd, job_object
 from penstock.jobs.job_records import JobSender
+from penstock.jobs.page import Page
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
 from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Response, json_response
 from regional_agent.jobs.api.files_api import list_object
-from regional_agent.jobs.api.page_query import Page
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore, page_of
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
@@ -117,7 +117,7 @@ class JobsApi:
 
     async def list(self, page: Page) -> Answer:
         """Return a page of requests."""
-        names, more = await page_of(self._jobs.storage, store_paths.jobs(self._sender.tenant), page.after, page.limit)
+        names, more = await page_of(self._jobs.storage, store_paths.jobs(self._sender.tenant), page)
         return json_response(list_object([await self._object(await self._find(name)) for name in names], more=more))
 
     async def _find(self, job: str) -> AsyncRequest:

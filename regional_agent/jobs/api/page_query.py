@@ -1,23 +1,16 @@
-"""The query of a list: `after` and `limit`."""
+"""The query of a list: `after` and `limit`, or Anthropic's `after_id`, `before_id` and `limit`."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import parse_qs
 
+from penstock.jobs.page import Page
 from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import BadInput
 
 DEFAULT_LIMIT: Final = 20
 MAX_LIMIT: Final = 100
-
-
-class Page(NamedTuple):
-    """A page of a list."""
-
-    after: str
-    """Identifier of the last item of the page before; empty for the first page."""
-    limit: int
 
 
 def page_of(request: Request) -> Page:
@@ -26,7 +19,8 @@ def page_of(request: Request) -> Page:
         query = parse_qs(request.target.partition(b"?")[2].decode("latin-1"), max_num_fields=16)
     except ValueError:
         raise BadInput(400, "invalid_query", "the query has more than 16 fields") from None
-    after, limit = query.get("after", [""])[-1], query.get("limit", [str(DEFAULT_LIMIT)])[-1]
+    after = (query.get("after") or query.get("after_id") or [""])[-1]
+    before, limit = query.get("before_id", [""])[-1], query.get("limit", [str(DEFAULT_LIMIT)])[-1]
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:6]) <= 10_000:
         raise BadInput(400, "invalid_limit", "`limit` is not a number from 1 to 10000", "limit")
-    return Page(after[:64], min(int(limit[:6]), MAX_LIMIT))
+    return Page(min(int(limit[:6]), MAX_LIMIT), after[:64], before[:64])

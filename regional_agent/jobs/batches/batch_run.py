@@ -16,9 +16,10 @@ from adapters.object_store.object_store import ObjectMissing, StoreUnavailable
 from penstock.jobs import store_paths
 from penstock.jobs.batch_state import BatchState, advance
 from penstock.jobs.claims import LEASE_S, RENEW_S
-from penstock.jobs.item_results import error_line, result_line
+from penstock.jobs.item_results import OPENAI_LINES
 from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, FilePart, FileRecord
 from penstock.jobs.line_splitter import LineSplitter
+from penstock.jobs.message_batch import MESSAGE_LINES
 from penstock.jobs.request_line import LineProblem, RequestLine, decode_line
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.batches.results import FLUSH_BYTES, Results
@@ -37,6 +38,9 @@ MAX_UNWRITTEN_BYTES: Final = 64 * 1024 * 1024
 
 LOST_RETRY_S: Final = 5.0
 """Delay (s) before a failed write is repeated."""
+
+_HEADERS: Final = b"host: penstock\r\ncontent-type: application/json\r\n"
+_ANTHROPIC_VERSION: Final = b"anthropic-version: 2023-06-01\r\n"
 
 _END_CODES: Final = {
     BatchState.EXPIRED: ("batch_expired", "the completion window ended before the request could run"),
@@ -74,6 +78,9 @@ class BatchRun:
         self._files = store.files
         self._runner = runner
         self._concurrency = concurrency
+        is_message = record.id.startswith(store_paths.MESSAGE_BATCH)
+        self._lines = MESSAGE_LINES if is_message else OPENAI_LINES
+        self._headers = _HEADERS + (_ANTHROPIC_VERSION if is_message else b"")
         self._ends_as: BatchState | None = None
         """EXPIRED or CANCELLED once no further request starts."""
         self._until = claim.until
@@ -87,7 +94,7 @@ class BatchRun:
     def counts(self) -> BatchCounts:
         """The written results."""
         results = self._results
-        return BatchCounts() if results is None else BatchCounts(results.completed, results.failed)
+        return BatchCounts() if results is None else results.counts
 
     async def run(self) -> BatchEnd | None:
         """Run the batch to its end, and return it; None if another agent has ended it.
@@ -103,7 +110,7 @@ class BatchRun:
         accepted = await results.load()
         self.claim = replace(self.claim, accepted=accepted, counts=self.counts)
         await self._renew()
-        self._began_with = results.completed + results.failed
+        self._began_with = self.counts.completed + self.counts.failed
         if time.time() >= self.record.expires_at:
             self.stop_as(BatchState.EXPIRED)
         keeper = asyncio.create_task(self._keep(results), name="results of a batch")
@@ -171,7 +178,7 @@ class BatchRun:
                 await self._room.wait()
             line, request_id = decode_line(text), self._request_id(number)
             if self._ends_as is not None:
-                results.add(number, error_line(request_id, line.custom_id, *_END_CODES[self._ends_as]), is_error=True)
+                self._add_unrun(number, line, request_id, results)
                 continue
             task = asyncio.create_task(self._run_line(number, line, request_id, results))
             self._running.add(task)
@@ -192,10 +199,7 @@ class BatchRun:
             await asyncio.wait(tuple(self._running))
 
     async def _run_line(self, number: int, line: RequestLine, request_id: str, results: Results) -> None:
-        head = b"POST %b HTTP/1.1\r\nhost: penstock\r\ncontent-type: application/json\r\nx-request-id: %b\r\n" % (
-            line.url.encode(),
-            request_id.encode(),
-        )
+        head = b"POST %b HTTP/1.1\r\n%bx-request-id: %b\r\n" % (line.url.encode(), self._headers, request_id.encode())
         try:
             found = await self._runner.run(StoredRequest(head, bytes(line.body)), lambda: self._ends_as is not None)
         except asyncio.CancelledError:
@@ -203,13 +207,18 @@ class BatchRun:
                 raise
             found = None
         if isinstance(found, InternalResponse):
-            text = result_line(request_id, line.custom_id, found.status, found.body)
+            text = self._lines.result(request_id, line.custom_id, found.status, found.body)
             results.add(number, text, is_error=found.status >= 400)
         elif found is not None:
-            results.add(number, error_line(request_id, line.custom_id, "response_incomplete", found), is_error=True)
+            text = self._lines.error(request_id, line.custom_id, "response_incomplete", found)
+            results.add(number, text, is_error=True)
         else:
-            assert self._ends_as is not None
-            results.add(number, error_line(request_id, line.custom_id, *_END_CODES[self._ends_as]), is_error=True)
+            self._add_unrun(number, line, request_id, results)
+
+    def _add_unrun(self, number: int, line: RequestLine, request_id: str, results: Results) -> None:
+        assert self._ends_as is not None
+        text = self._lines.error(request_id, line.custom_id, *_END_CODES[self._ends_as])
+        results.add(number, text, is_error=True, is_unrun=True)
 
     def _request_id(self, line: int) -> str:
         """The identifier of a line's request, which is the same in every run."""

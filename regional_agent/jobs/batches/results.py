@@ -23,6 +23,8 @@ class _Unwritten(NamedTuple):
     lines: list[int]
     output: list[bytes]
     errors: list[bytes]
+    unrun: list[int]
+    """The lines that did not run."""
 
 
 class Results:
@@ -35,13 +37,13 @@ class Results:
         self._claim = claim
         self._number = 0
         """Number of the last segment."""
-        self._unwritten = _Unwritten([], [], [])
+        self._unwritten = _Unwritten([], [], [], [])
         self._pending: _Unwritten | None = None
         """Results of the next segment. A write that failed may yet arrive, so it is repeated with the same content."""
         self.unwritten_bytes = 0
         self.done = DoneLines(lines)
-        self.completed = 0
-        self.failed = 0
+        self.counts = BatchCounts()
+        """The written results."""
         self.output: list[FilePart] = []
         self.errors: list[FilePart] = []
 
@@ -63,12 +65,14 @@ class Results:
                     self.done.add_ranges(segment.ranges)
         return tuple(sorted(accepted.items()))
 
-    def add(self, line: int, text: bytes, *, is_error: bool) -> None:
-        """Add the result of a line."""
+    def add(self, line: int, text: bytes, *, is_error: bool, is_unrun: bool = False) -> None:
+        """Add the result of a line; `is_unrun`: an error because the line did not run."""
         if self.done.add(line):
             unwritten = self._unwritten
             unwritten.lines.append(line)
             (unwritten.errors if is_error else unwritten.output).append(text)
+            if is_unrun:
+                unwritten.unrun.append(line)
             self.unwritten_bytes += len(text)
 
     async def write(self) -> None:
@@ -82,11 +86,11 @@ class Results:
             if not self._unwritten.lines:
                 return
             pending = self._pending = self._unwritten
-            self._unwritten, self.unwritten_bytes = _Unwritten([], [], []), 0
+            self._unwritten, self.unwritten_bytes = _Unwritten([], [], [], []), 0
             self._number += 1
         segment = Segment(
             ranges_of(pending.lines),
-            BatchCounts(len(pending.output), len(pending.errors)),
+            BatchCounts(len(pending.output), len(pending.errors), len(pending.unrun)),
             await self._part("output", pending.output),
             await self._part("errors", pending.errors),
         )
@@ -107,8 +111,10 @@ class Results:
         return FilePart(path, len(content), len(lines))
 
     def _count(self, segment: Segment) -> None:
-        self.completed += segment.counts.completed
-        self.failed += segment.counts.failed
+        before, new = self.counts, segment.counts
+        self.counts = BatchCounts(
+            before.completed + new.completed, before.failed + new.failed, before.unrun + new.unrun
+        )
         if segment.output is not None:
             self.output.append(segment.output)
         if segment.errors is not None:

@@ -11,6 +11,7 @@ from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
 from penstock.jobs.async_request import JobEnd
 from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, Segment
+from penstock.jobs.page import Page
 from penstock.jobs.store_paths import Expiring, JobPaths
 from regional_agent.jobs.storage.file_store import page_of
 from regional_agent.jobs.storage.job_storage import JobStorage
@@ -42,7 +43,7 @@ class BatchStore:
 
     async def find(self, paths: JobPaths) -> BatchRecord | None:
         """Return the record of a batch; None if the tenant has none with the identifier."""
-        if not store_paths.is_id(store_paths.BATCH, paths.id):
+        if not (store_paths.is_batch(paths.id) and store_paths.is_job(paths.id)):
             return None
         return await self.storage.find_record(paths.record, BatchRecord)
 
@@ -158,17 +159,17 @@ class BatchStore:
         found = []
         for each in await self.storage.list(prefix.removesuffix("/")):
             tenant, _, batch = each.path.removeprefix(prefix).partition("/")
-            if store_paths.is_id(store_paths.BATCH, batch) or store_paths.is_id(store_paths.JOB, batch):
+            if store_paths.is_job(batch):
                 found.append(JobPaths(tenant, batch))
         return found
 
-    async def open_of(self, tenant: str, prefix: str = "") -> int:
-        """Return the number of a tenant's jobs that have not ended; with `prefix`, of those whose identifier has it."""
+    async def open_of(self, tenant: str, *, batches_only: bool = False) -> int:
+        """Return the number of a tenant's jobs, or batches, that have not ended."""
         found = await self.storage.list(f"{store_paths.open_batches(self.region)}/{tenant}")
-        return sum(each.path.rpartition("/")[2].startswith(prefix) for each in found)
+        return sum(not batches_only or store_paths.is_batch(each.path.rpartition("/")[2]) for each in found)
 
-    async def page(self, tenant: str, after: str, limit: int) -> tuple[list[BatchRecord], bool]:
-        """Return records of batches, newest first, and whether there are more; see `FileStore.page`."""
-        names, more = await page_of(self.storage, store_paths.batches(tenant), after, limit)
+    async def page(self, tenant: str, prefix: str, page: Page) -> tuple[list[BatchRecord], bool]:
+        """Return records of batches whose identifiers have a prefix, newest first, and whether there are more."""
+        names, more = await page_of(self.storage, store_paths.batches(tenant), page, prefix)
         records = [await self.find(JobPaths(tenant, name)) for name in names]
         return [record for record in records if record is not None], more

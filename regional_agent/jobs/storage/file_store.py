@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from random import Random
 from typing import Any, Final
 
 from adapters.object_store.object_store import ObjectMissing
 from penstock.jobs import store_paths
 from penstock.jobs.job_records import FilePart, FileRecord
+from penstock.jobs.page import Page
 from penstock.jobs.store_paths import Expiring
 from regional_agent.jobs.storage.job_storage import JobStorage
+from regional_agent.jobs.uploads.input_file import InputPart
 
 MAX_UPLOAD_S: Final = 86_400.0
 """Time (s) after the beginning of an upload from which parts without a record belong to no file."""
@@ -47,6 +49,15 @@ class FileStore:
         """Mark a file, which is about to be written, for its deletion by age."""
         mark = store_paths.expiring(tenant, file, store_paths.created_at(file)).mark
         await self.storage.put(mark, b"")
+
+    async def write_parts(self, tenant: str, file: str, parts: Iterable[InputPart], written: list[FilePart]) -> None:
+        """Write further parts of a file; `written` has those before, and receives each before it is written."""
+        for part in parts:
+            if not written:
+                await self.begin(tenant, file)
+            path = store_paths.file_part(tenant, file, len(written))
+            written.append(FilePart(path, len(part.content), part.lines))
+            await self.storage.put(path, part.content)
 
     async def delete(self, tenant: str, record: FileRecord) -> None:
         """Delete a file: its record first, so that no file has a part of its content."""
@@ -88,27 +99,31 @@ class FileStore:
                 used_bytes += part.size_bytes
         return used_bytes
 
-    async def page(self, tenant: str, after: str, limit: int) -> tuple[list[FileRecord], bool]:
-        """Return records of files, newest first, and whether there are more.
-
-        Args:
-            after: identifier of the last file of the page before; empty for the first page.
-        """
-        names, more = await page_of(self.storage, store_paths.files(tenant), after, limit)
+    async def page(self, tenant: str, page: Page) -> tuple[list[FileRecord], bool]:
+        """Return records of files, newest first, and whether there are more."""
+        names, more = await page_of(self.storage, store_paths.files(tenant), page)
         records = [await self.find(tenant, name) for name in names]
         return [record for record in records if record is not None], more
 
 
-async def page_of(storage: JobStorage, folder: str, after: str, limit: int) -> tuple[list[str], bool]:
-    """Return identifiers of the records in a folder, newest first, and whether there are more."""
+async def page_of(storage: JobStorage, folder: str, page: Page, prefix: str = "") -> tuple[list[str], bool]:
+    """Return identifiers of the records in a folder, newest first, and whether there are more.
+
+    Args:
+        prefix: selects the identifiers that have it.
+    """
     try:
         found = await storage.list(folder)
     except ObjectMissing:
         found = []
-    names = sorted((each.path.rpartition("/")[2].removesuffix(".json") for each in found), reverse=True)[:MAX_LISTED]
-    if after:
-        names = [name for name in names if name < after]
-    return names[:limit], len(names) > limit
+    names = (each.path.rpartition("/")[2].removesuffix(".json") for each in found)
+    selected = sorted((name for name in names if name.startswith(prefix)), reverse=True)[:MAX_LISTED]
+    if page.before:
+        selected = [name for name in selected if name > page.before]
+        return selected[-page.limit :], len(selected) > page.limit
+    if page.after:
+        selected = [name for name in selected if name < page.after]
+    return selected[: page.limit], len(selected) > page.limit
 
 
 def file_object(record: FileRecord, retention_s: float) -> dict[str, Any]:

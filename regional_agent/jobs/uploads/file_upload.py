@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 import structlog
 
 from adapters.object_store.object_store import StoreUnavailable
-from penstock.jobs import store_paths
 from penstock.jobs.job_records import FilePart, FileRecord
 from penstock.jobs.request_line import LineChecks
 from penstock.policy.kinds.jobs import JobStore
@@ -179,12 +178,7 @@ class FileUpload:
 
     async def _write_parts(self) -> None:
         parts, self._input.parts = self._input.parts, []
-        for part in parts:
-            if not self._written:
-                await self._files.begin(self._limits.tenant, self._id)
-            path = store_paths.file_part(self._limits.tenant, self._id, len(self._written))
-            self._written.append(FilePart(path, len(part.content), part.lines))
-            await self._files.storage.put(path, part.content)
+        await self._files.write_parts(self._limits.tenant, self._id, parts, self._written)
 
     async def _drop(self) -> None:
         try:

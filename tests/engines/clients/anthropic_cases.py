@@ -56,6 +56,33 @@ def count_tokens() -> None:
 
 
 @case
+def message_batches() -> None:
+    """A batch of messages has a result for each, and bad requests, early results and deletion are the SDK's."""
+    need_route()
+    sdk = client(max_retries=0)
+    params = {"model": MODEL, "messages": MESSAGES, "max_tokens": 3, **GREEDY}
+    requests = [{"custom_id": f"r{number}", "params": params} for number in range(20)]
+    batch = sdk.messages.batches.create(requests=requests)
+    expect(batch.processing_status == "in_progress" and batch.results_url is None, batch)
+    for _ in range(600):
+        batch = sdk.messages.batches.retrieve(batch.id)
+        if batch.processing_status == "ended":
+            break
+        time.sleep(0.1)
+    expect(batch.processing_status == "ended" and batch.request_counts.succeeded == 20, batch)
+    results = list(sdk.messages.batches.results(batch.id))
+    expect(sorted(each.custom_id for each in results) == sorted(each["custom_id"] for each in requests), results)
+    expect(all(each.result.message.usage.output_tokens == 3 for each in results), results)
+    expect(batch.id in [each.id for each in sdk.messages.batches.list(limit=1)], "the batch is not listed")
+    expect(sdk.messages.batches.cancel(batch.id).processing_status == "ended", batch)
+    with raises(anthropic.BadRequestError, 400):
+        sdk.messages.batches.create(requests=[requests[0], requests[0]])
+    expect(sdk.messages.batches.delete(batch.id).type == "message_batch_deleted", batch)
+    with raises(anthropic.NotFoundError, 404):
+        sdk.messages.batches.retrieve(batch.id)
+
+
+@case
 def wrong_key() -> None:
     """A wrong x-api-key is AuthenticationError at once."""
     need_route()

@@ -1,0 +1,137 @@
+"""Anthropic's Message Batches: the body that creates one, the batch as a JSON object, and the lines of its results.
+
+Source: https://platform.claude.com/docs/en/api/creating-message-batches and the pages beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from penstock.jobs.batch_state import BatchState
+from penstock.jobs.batch_view import state_of
+from penstock.jobs.item_results import ResultLines
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim
+from penstock.jobs.request_line import LineProblem, RequestLine
+
+ENDPOINT: Final = "/v1/messages"
+"""The `url` of every request of a message batch."""
+
+_ENDED_AS: Final = {"batch_cancelled": "canceled", "batch_expired": "expired"}
+"""Types of results by the codes of requests that did not run."""
+
+
+_OTHER_LINE: Final = re.compile(r"line ([0-9]+)$")
+
+
+class MessageRequest(msgspec.Struct, frozen=True):
+    """A request of a message batch."""
+
+    custom_id: str
+    params: msgspec.Raw
+
+
+class NewMessageBatch(msgspec.Struct, frozen=True):
+    """The body of a request that creates a message batch."""
+
+    requests: list[MessageRequest]
+
+
+class _Error(msgspec.Struct):
+    type: str
+    error: dict[str, Any]
+
+
+def input_line(request: MessageRequest) -> bytes:
+    """The line of an input file for a request; a JSON text contains line ends between its values only."""
+    line = msgspec.json.encode(RequestLine(request.custom_id, ENDPOINT, request.params))
+    return line.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
+
+
+def problem_text(problem: LineProblem) -> str:
+    """The message for a problem of a line of the input file: it names the request by its index."""
+    text = problem.message.removeprefix(f"line {problem.line}: ").replace("`body", "`params")
+    text = _OTHER_LINE.sub(lambda found: f"requests.{int(found[1]) - 1}", text)
+    return text if problem.line is None else f"requests.{problem.line - 1}: {text}"
+
+
+def message_result_line(request_id: str, custom_id: str, status: int, body: bytes) -> bytes:
+    """The line of a request that has a response."""
+    try:
+        body.decode()
+        message = msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        text = f"the response with status {status} is not JSON"
+        return message_error_line(request_id, custom_id, "response_not_json", text)
+    if status < 400:
+        return _line(custom_id, {"type": "succeeded", "message": message})
+    try:
+        error: Any = msgspec.json.decode(body, type=_Error)
+    except msgspec.ValidationError:
+        error = _error("invalid_request_error" if status < 500 else "api_error", f"status {status}: {body[:500]!r}")
+    return _line(custom_id, {"type": "errored", "error": error})
+
+
+def message_error_line(request_id: str, custom_id: str, code: str, message: str) -> bytes:
+    """The line of a request without a response."""
+    ended_as = _ENDED_AS.get(code)
+    if ended_as is not None:
+        return _line(custom_id, {"type": ended_as})
+    return _line(custom_id, {"type": "errored", "error": _error("api_error", f"{code}: {message} ({request_id})")})
+
+
+def _error(kind: str, message: str) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def _line(custom_id: str, result: dict[str, Any]) -> bytes:
+    line = msgspec.json.encode({"custom_id": custom_id, "result": result})
+    return line.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
+
+
+MESSAGE_LINES: Final = ResultLines(message_result_line, message_error_line)
+
+
+def message_batch_object(
+    record: BatchRecord, claim: Claim | None, end: BatchEnd | None, *, is_cancelled: bool
+) -> dict[str, Any]:
+    """The batch as a JSON object. `results_url` is relative; the SDKs resolve it.
+
+    Args:
+        claim: the newest claim.
+        is_cancelled: whether cancellation was requested.
+    """
+    state = state_of(claim, end, is_cancelled=is_cancelled)
+    counts = end.counts if end is not None else BatchCounts() if claim is None else claim.counts
+    left = record.requests - counts.completed - counts.failed
+    unrun = counts.unrun
+    if end is not None:
+        status, errored = "ended", counts.failed - unrun + left
+    else:
+        status, errored = "canceling" if is_cancelled else "in_progress", counts.failed - unrun
+    return {
+        "id": record.id,
+        "type": "message_batch",
+        "processing_status": status,
+        "request_counts": {
+            "processing": 0 if end is not None else left,
+            "succeeded": counts.completed,
+            "errored": errored,
+            "canceled": unrun if state is not BatchState.EXPIRED else 0,
+            "expired": unrun if state is BatchState.EXPIRED else 0,
+        },
+        "created_at": _time(record.created_at),
+        "expires_at": _time(record.expires_at),
+        "ended_at": None if end is None else _time(end.at),
+        "archived_at": None,
+        "cancel_initiated_at": None,
+        "results_url": None if end is None else f"/v1/messages/batches/{record.id}/results",
+    }
+
+
+def _time(unix_s: float) -> str:
+    """A time as of RFC 3339."""
+    return datetime.fromtimestamp(int(unix_s), UTC).isoformat().replace("+00:00", "Z")

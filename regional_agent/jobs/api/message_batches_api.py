@@ -1,0 +1,199 @@
+"""Anthropic's Message Batches API, on the files and batches of OpenAI's.
+
+Source: https://platform.claude.com/docs/en/api/creating-message-batches and the pages beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from penstock.jobs import store_paths
+from penstock.jobs.job_records import BatchRecord, FilePart, FileRecord, JobSender
+from penstock.jobs.message_batch import (
+    ENDPOINT,
+    NewMessageBatch,
+    input_line,
+    message_batch_object,
+    problem_text,
+)
+from penstock.jobs.page import Page
+from penstock.jobs.request_line import LineChecks
+from penstock.jobs.store_paths import JobPaths
+from penstock.routing.reasons import Reason
+from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, json_response
+from regional_agent.jobs.api.batches_api import idempotency_key_of, refuse_further_batches
+from regional_agent.jobs.storage.batch_store import BatchStore
+from regional_agent.jobs.storage.file_store import FileStore
+from regional_agent.jobs.storage.job_stores_in_use import OpenStore
+from regional_agent.jobs.uploads.file_upload import PURPOSE, SHOWN_PROBLEMS
+from regional_agent.jobs.uploads.input_file import InputFile
+
+LIFETIME_S: Final = 86_400
+"""Time (s) for which a batch may wait and run, as at Anthropic."""
+
+_AT_ONCE: Final = 200
+"""Requests that are checked before other tasks of the event loop run."""
+
+
+class MessageBatchesApi:
+    """The message batches of one tenant."""
+
+    def __init__(self, store: OpenStore, sender: JobSender, checks: LineChecks, on_created: Callable[[], None]) -> None:
+        """Create the API for requests of `sender`.
+
+        Args:
+            checks: of the requests of new batches.
+            on_created: called when a batch can be run.
+        """
+        self._batches: BatchStore = store.batches
+        self._files: FileStore = store.files
+        self._store = store.document
+        self._sender = sender
+        self._checks = checks
+        self._on_created = on_created
+
+    async def create(self, body: bytes, idempotency_key: bytes) -> Answer:
+        """Create a batch; its requests are stored as an input file.
+
+        Args:
+            idempotency_key: value of the header Idempotency-Key; a repeated request returns the batch of the first.
+                Empty without one.
+        """
+        tenant, now = self._sender.tenant, self._files.clock()
+        batch = self._files.new_id(store_paths.MESSAGE_BATCH)
+        if idempotency_key:
+            parts = (tenant.encode(), idempotency_key_of(idempotency_key), body)
+            digest = sha256(b"".join(sha256(part).digest() for part in parts)).hexdigest()
+            batch = f"{store_paths.MESSAGE_BATCH}{digest[:32]}"
+            if await self._batches.find(JobPaths(tenant, batch)) is not None:
+                return await self.show(batch)
+        try:
+            new = msgspec.json.decode(body, type=NewMessageBatch)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            message = f"the body is not a request for a batch: {error}"
+            raise BadInput(400, Reason.BAD_REQUEST.value, message) from None
+        await refuse_further_batches(self._batches, self._store, tenant)
+        file = await self._write_input(new, batch)
+        record = BatchRecord(
+            batch, self._sender, file.id, ENDPOINT, "24h", int(now), int(now) + LIFETIME_S, file.requests
+        )
+        if await self._batches.create(record):
+            self._on_created()
+        else:
+            await self._files.delete(tenant, file)
+        return await self.show(batch)
+
+    async def _write_input(self, new: NewMessageBatch, batch: str) -> FileRecord:
+        """Check the requests, and write them as a file."""
+        tenant = self._sender.tenant
+        left_bytes = self._store.max_tenant_bytes - await self._files.used_bytes(tenant)
+        file = InputFile(self._checks, self._store.max_file_bytes, self._store.max_requests)
+        identifier = self._files.new_id()
+        written: list[FilePart] = []
+        is_kept = False
+        try:
+            for number, request in enumerate(new.requests):
+                file.feed(input_line(request))
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                    await self._files.write_parts(tenant, identifier, file.parts, written)
+                    file.parts = []
+                if file.is_refused or file.size_bytes > left_bytes:
+                    break
+            if file.size_bytes > left_bytes:
+                message = f"the files of the tenant would take more than {self._store.max_tenant_bytes} bytes"
+                raise BadInput(413, "storage_full", f"{message}; delete files")
+            await asyncio.to_thread(file.finish)
+            if file.problems:
+                shown = "; ".join(problem_text(problem) for problem in file.problems[:SHOWN_PROBLEMS])
+                more = len(file.problems) - SHOWN_PROBLEMS
+                raise BadInput(400, file.problems[0].code, shown + (f"; and {more} more" if more > 0 else ""))
+            await self._files.write_parts(tenant, identifier, file.parts, written)
+            record = FileRecord(
+                identifier,
+                f"{batch}_input.jsonl",
+                PURPOSE,
+                int(self._files.clock()),
+                file.size_bytes,
+                tuple(written),
+                file.lines,
+                file.requests,
+                file.urls,
+            )
+            await self._files.put(tenant, record)
+            is_kept = True
+        finally:
+            file.close()
+            if not is_kept:
+                await self._files.drop_parts(tuple(written))
+        return record
+
+    async def show(self, batch: str) -> Answer:
+        """Return a batch."""
+        return json_response(await self._object(await self._find(batch)))
+
+    async def cancel(self, batch: str) -> Answer:
+        """Request the cancellation of a batch; one that has ended stays as it is."""
+        record = await self._find(batch)
+        paths = JobPaths(self._sender.tenant, batch)
+        if await self._batches.find_end(paths) is None:
+            await self._batches.cancel(paths)
+            self._on_created()
+        return json_response(await self._object(record))
+
+    async def delete(self, batch: str) -> Answer:
+        """Delete a batch that has ended, with its requests and results."""
+        record = await self._find(batch)
+        paths = JobPaths(self._sender.tenant, batch)
+        if await self._batches.find_end(paths) is None:
+            raise BadInput(400, "batch_in_progress", "the batch has not ended; cancel it first")
+        file = await self._files.find(self._sender.tenant, record.input_file_id)
+        if file is not None:
+            await self._files.delete(self._sender.tenant, file)
+        await self._batches.delete(paths)
+        return json_response({"id": batch, "type": "message_batch_deleted"})
+
+    async def results(self, batch: str) -> Answer:
+        """Return the results of a batch that has ended, a line for each request."""
+        await self._find(batch)
+        progress = await self._batches.progress(JobPaths(self._sender.tenant, batch))
+        end = progress.end
+        if end is None:
+            raise BadInput(404, "no_results", "the batch has not ended; see its `processing_status`")
+        files = [
+            file
+            for each in (end.output_file_id, end.error_file_id)
+            if each is not None and (file := await self._files.find(self._sender.tenant, each)) is not None
+        ]
+        lines = (b"content-type: application/x-jsonl\r\n",)
+        return Content(sum(file.size_bytes for file in files), self._read(files), lines)
+
+    async def _read(self, files: list[FileRecord]) -> AsyncIterator[bytes]:
+        for file in files:
+            async for part in self._files.read(file):
+                yield part
+
+    async def list(self, page: Page) -> Answer:
+        """Return a page of batches, newest first."""
+        prefix = store_paths.MESSAGE_BATCH
+        records, more = await self._batches.page(self._sender.tenant, prefix, page)
+        found = [await self._object(record) for record in records]
+        first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
+        return json_response({"data": found, "has_more": more, "first_id": first, "last_id": last})
+
+    async def _find(self, batch: str) -> BatchRecord:
+        record = None
+        if store_paths.is_id(store_paths.MESSAGE_BATCH, batch):
+            record = await self._batches.find(JobPaths(self._sender.tenant, batch))
+        if record is None:
+            raise BadInput(404, "no_such_batch", f"no batch named {batch[:64]!r} exists")
+        return record
+
+    async def _object(self, record: BatchRecord) -> dict[str, Any]:
+        progress = await self._batches.progress(JobPaths(record.sender.tenant, record.id))
+        return message_batch_object(record, *progress[:2], is_cancelled=progress.is_cancelled)
