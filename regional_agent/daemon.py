@@ -277,7 +277,12 @@ async def _open_listeners(
     urls: dict[str, str] = {}
     for name, listen, service, tls, bound in services:
         listener = listeners[name] = Listener(
-            service, limits[name], tls=tls, trusts=locator.trusts, location_header=locator.header
+            service,
+            limits[name],
+            tls=tls,
+            trusts=locator.trusts,
+            location_header=locator.header,
+            for_processes=name == "peer",
         )
         try:
             if bound is not None or (name != "admin" and is_served(listen.host, listen.port)):
@@ -355,11 +360,11 @@ def _limits_by_listener(limits: Limits) -> dict[str, Limits]:
     for name, share in shares._asdict().items():
         wanted = ADMIN_LIMITS if name == "admin" else limits
         connections = min(wanted.max_connections, share)
-        # The peer listener has no limit by address, because one peer may forward the whole overflow of a region.
-        per_address = wanted.max_connections_per_address or (connections if name == "peer" else None)
-        bounded[name] = msgspec.structs.replace(
-            wanted, max_connections=connections, max_connections_per_address=per_address
-        )
+        bounded[name] = msgspec.structs.replace(wanted, max_connections=connections)
+        if name == "peer":
+            # One peer may forward the whole overflow of a region.
+            per_address = wanted.max_connections_per_address or connections
+            bounded[name] = msgspec.structs.replace(bounded[name], max_connections_per_address=per_address)
     if shares.traffic < limits.max_connections:
         log.warning(
             "connections limited by file descriptors; raise the hard limit of open files (ulimit -Hn)",

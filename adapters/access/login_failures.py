@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 
 from penstock.admission.client_network import client_network
+from penstock.admission.leaky_buckets import LeakyBuckets
 
 BURST = 20
 """Number of failures after which an address is limited."""
@@ -32,23 +32,15 @@ class LoginFailures:
         self, clock: Callable[[], float] = time.monotonic, burst: int = BURST, refill_s: float = REFILL_S
     ) -> None:
         self._clock = clock
-        self._burst = burst
-        self._refill_s = refill_s
-        self._full_until: OrderedDict[str, float] = OrderedDict()
-        """Time (s) at which all failures of an address are forgiven, by address or IPv6 prefix."""
+        self._buckets = LeakyBuckets(burst, refill_s, MAX_ADDRESSES)
 
     def __len__(self) -> int:
-        return len(self._full_until)
+        return len(self._buckets)
 
     def wait_s(self, address: str) -> int:
         """Return the time (s) until the address may log in; 0: now."""
-        over = self._full_until.get(client_network(address), 0.0) - self._clock() - (self._burst - 1) * self._refill_s
-        return max(0, math.ceil(over))
+        return math.ceil(self._buckets.wait_s(client_network(address), self._clock()))
 
     def note(self, address: str) -> None:
         """Count a failed login."""
-        network, now = client_network(address), self._clock()
-        until = max(now, self._full_until.pop(network, now)) + self._refill_s
-        self._full_until[network] = min(until, now + self._burst * self._refill_s)
-        while len(self._full_until) > MAX_ADDRESSES:
-            self._full_until.popitem(last=False)
+        self._buckets.add(client_network(address), self._clock())

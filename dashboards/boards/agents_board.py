@@ -202,7 +202,7 @@ AGENTS = Board(
                         "How many connections do clients open?",
                         "Accepted connections per second, and dashed those above the limits.",
                         "Refused ones: raise `max_connections`, or one network opens too many"
-                        " (`max_connections_per_address`).",
+                        " (`max_connections_per_address`, rates).",
                     ),
                     [
                         Query(

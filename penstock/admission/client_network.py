@@ -1,4 +1,4 @@
-"""The key by which limits count client addresses."""
+"""The keys by which limits count client addresses: the address, and the network around it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,25 @@ def client_network(address: str) -> str:
         address: as the socket returns it; an IPv4-mapped IPv6 address counts as IPv4. Text that is not an address
             counts as its first _MAX_CHARS characters.
     """
+    parsed = _ipv6(address)
+    return parsed if isinstance(parsed, str) else f"{int(parsed) >> 64:016x}"
+
+
+def client_prefix(address: str) -> str:
+    """Returns the /24 network of an IPv4 address, or the /48 of an IPv6 address: what one site or provider assigns.
+
+    Args:
+        address: as for `client_network`; text that is not an address is a prefix of its own.
+    """
+    parsed = _ipv6(address)
+    if isinstance(parsed, str):
+        octets, dot, _ = parsed.rpartition(".")
+        return f"{octets}." if dot else parsed
+    return f"{int(parsed) >> 80:012x}"
+
+
+def _ipv6(address: str) -> IPv6Address | str:
+    """Returns an IPv6 address, or the text of another one."""
     if ":" not in address:
         return address[:_MAX_CHARS]
     try:
@@ -22,6 +41,4 @@ def client_network(address: str) -> str:
         return address[:_MAX_CHARS]
     if not isinstance(parsed, IPv6Address):
         return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return f"{int(parsed) >> 64:016x}"
+    return parsed if parsed.ipv4_mapped is None else str(parsed.ipv4_mapped)

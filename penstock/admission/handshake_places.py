@@ -29,6 +29,10 @@ class HandshakePlaces:
         self._places = ConnectionPlaces({Standing.STRANGER: limits, Standing.CALLER: limits})
         self._known: dict[str | None, None] = {}
 
+    def is_known(self, network: str | None) -> bool:
+        """Whether a network has completed a handshake."""
+        return network in self._known
+
     def open(self, network: str | None, now: float) -> tuple[Place, Place | None]:
         """Add a handshake; returns its place, and the place of the handshake to end.
 

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     HEAD_TOO_LARGE = "head_too_large"
     REQUEST_TIMEOUT = "request_timeout"
     TOO_MANY_CONNECTIONS = "too_many_connections"
+    TOO_MANY_REQUESTS = "too_many_requests"
     LOOP_DETECTED = "loop_detected"
     NO_POLICY = "no_policy"
     SHUTTING_DOWN = "shutting_down"

@@ -56,6 +56,7 @@ class ClientConnection:
         "_tunnel",
         "listener",
         "peer_ip",
+        "requests",
         "scheme",
         "sequencer",
         "transport",
@@ -65,6 +66,8 @@ class ClientConnection:
         """Start without a transport of asyncio."""
         self.listener = listener
         self.peer_ip = ""
+        self.requests = 0
+        """Requests that the listener has not counted yet."""
         self.scheme = b"https" if listener.secure else b"http"
         self._application = application
         self._registry = registry
@@ -167,6 +170,7 @@ class ClientConnection:
             if due is None:
                 break
             if isinstance(due, Request):
+                self.requests += 1
                 try:
                     handler = self._application.handle(due, self)
                 except Exception:

@@ -13,7 +13,7 @@ from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.background_tasks import keep_running, sleep_until_tick
 from regional_agent.http.client_connection import Application, ClientConnection
-from regional_agent.http.connection_counts import ConnectionCounts
+from regional_agent.http.connection_counts import CONNECTION_RATE, REQUEST_RATE, ConnectionCounts
 from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import open_port, steer_to_successor
 from regional_agent.http.listener_state import ListenerState
@@ -21,11 +21,14 @@ from regional_agent.http.tls_handshakes import TlsHandshakes
 from regional_agent.tcp_keepalive import set_tcp_timeout
 
 SWEEP_S = 0.5
-"""Interval (s) of the timeout checks: one timer per listener checks all connections."""
+"""Interval (s) of the checks of timeouts and request rates: one timer per listener checks all connections."""
 
 BACKLOG = 1024
 
 _TOO_MANY = Refusal(Reason.TOO_MANY_CONNECTIONS, "too many connections", retry_after_s=MIN_RETRY_S)
+_TOO_FAST = Refusal(
+    Reason.TOO_MANY_REQUESTS, "too many requests from this address or its network", retry_after_s=MIN_RETRY_S
+)
 _SHUTTING_DOWN = Refusal(
     Reason.SHUTTING_DOWN,
     "the agent stops before the body of the request has arrived",
@@ -49,6 +52,7 @@ class Listener:
         tls: Callable[[], ssl.SSLContext] | None = None,
         trusts: Callable[[str], bool] = trusts_none,
         location_header: bytes = b"",
+        for_processes: bool = False,
     ) -> None:
         """Create a listener; `start` binds it.
 
@@ -56,13 +60,14 @@ class Listener:
             tls: returns the context for a handshake; None serves plain HTTP.
             trusts: whether an address is a trusted proxy.
             location_header: see `ListenerState`.
+            for_processes: see `ConnectionCounts`.
         """
         self.state = ListenerState(limits, trusts, location_header, secure=tls is not None)
         self.connections: set[ClientConnection] = set()
         self._application = application
         self._limits = limits
         self._tls = tls
-        self.counts = ConnectionCounts(limits, trusts)
+        self.counts = ConnectionCounts(limits, trusts, for_processes=for_processes)
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._handshakes: TlsHandshakes | None = None
@@ -153,9 +158,11 @@ class Listener:
     def on_connected(self, connection: ClientConnection) -> None:
         """Count a connection, and refuse it over the limits; without a response where too many are refused."""
         self.connections.add(connection)
-        if self.counts.add_connection(connection.peer_ip):
+        arrived_at = None if self.state.secure else self.state.clock()
+        exceeded = self.counts.add_connection(connection.peer_ip, arrived_at)
+        if not exceeded:
             return
-        if self.counts.crowded:
+        if self.counts.crowded or exceeded in (CONNECTION_RATE, REQUEST_RATE):
             connection.transport.abort()
         else:
             connection.refuse(_TOO_MANY, None)
@@ -164,6 +171,8 @@ class Listener:
         """Count a closed connection."""
         self.connections.discard(connection)
         self.counts.remove_connection(connection.peer_ip)
+        if connection.requests:
+            self.counts.add_requests(connection.peer_ip, connection.requests, self.state.clock())
         self._check_drained()
 
     def _check_drained(self) -> None:
@@ -176,3 +185,25 @@ class Listener:
             now = self.state.clock()
             for connection in list(self.connections):
                 connection.check_timeouts(now)
+            if self.counts.limits_requests:
+                self.limit_requests(now)
+
+    def limit_requests(self, now: float) -> None:
+        """Count the requests since the last sweep, and end the connections of clients above the rate. `now` in s."""
+        counts = self.counts
+        clients = set()
+        for connection in self.connections:
+            if connection.requests:
+                counts.add_requests(connection.peer_ip, connection.requests, now)
+                connection.requests = 0
+                clients.add(connection.peer_ip)
+        too_fast = {address for address in clients if not counts.admits_requests(address, now)}
+        if too_fast:
+            for connection in list(self.connections):
+                sequencer = connection.sequencer
+                request = sequencer.receiving
+                # The handler of an upload that has started ends it.
+                is_upload = request is not None and request.started
+                if connection.peer_ip in too_fast and sequencer.receives_requests and not is_upload:
+                    counts.refused[REQUEST_RATE] += 1
+                    connection.refuse(_TOO_FAST, request)

@@ -1,6 +1,7 @@
 """The TLS handshakes of one listener, with limits of their own.
 
-A handshake costs more than most requests. A connection over the limits of connections is closed before its handshake.
+A handshake costs more than most requests. A connection over the limits and rates of connections is closed before its
+handshake.
 Over the limits of handshakes, the handshake that began first is closed: its client is slow, or never completes it.
 Networks that have completed a handshake, such as those of other agents, have places of their own.
 """
@@ -64,10 +65,12 @@ class TlsHandshakes:
         self._acceptor.abort()
 
     def _admit(self, address: str, abort: Callable[[], object]) -> _Handshake | None:
-        if not self._counts.admits_handshake(address):
-            return None
+        now = self._clock()
         holder = None if self._counts.trusts(address) else client_network(address)
-        place, evicted = self._places.open(holder, self._clock())
+        is_exempt = self._counts.for_processes and self._places.is_known(holder)
+        if not self._counts.admits_handshake(address, None if is_exempt else now):
+            return None
+        place, evicted = self._places.open(holder, now)
         if evicted is not None:
             self._aborts[evicted]()
         self._aborts[place] = abort

@@ -141,7 +141,7 @@ class PickerServer:
     def connected(self, connection: grpc.GrpcConnection) -> bool:
         """Count a connection; returns whether it is within the limits, and its certificate permits it."""
         self._connections.add(connection)
-        fits = self.counts.add_connection(connection.peer_ip)
+        fits = not self.counts.add_connection(connection.peer_ip, None)
         return self._permits(connection) and fits
 
     def _permits(self, connection: grpc.GrpcConnection) -> bool:

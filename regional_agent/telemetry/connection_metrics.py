@@ -65,9 +65,14 @@ class ConnectionMetrics:
         registry.register(
             CounterFamily(
                 "penstock_agent_client_connections_refused",
-                "Connections above the limits of a listener.",
-                ("listener",),
-                lambda: [((name,), counts.refused) for name, counts in self.listeners.items()],
+                "Connections that a listener closed above its limits, by limit: total, address, prefix, connection_rate"
+                " or request_rate.",
+                ("listener", "limit"),
+                lambda: [
+                    ((name, limit), count)
+                    for name, counts in self.listeners.items()
+                    for limit, count in counts.refused.items()
+                ],
             )
         )
 

@@ -18,6 +18,7 @@ from tests.attacks import (  # noqa: F401 (they add attacks)
     by_another_fleet,
     by_browsers,
     by_created_tenants,
+    by_floods,
     by_operators,
     by_strangers,
     by_tenants,

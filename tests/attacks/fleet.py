@@ -39,6 +39,13 @@ SMALL, LARGE, IMAGES = "llama-3.1-8b", "llama-3.1-70b", "images"
 """SMALL runs in every region, LARGE in eu-es only, IMAGES in eu-de only."""
 
 SLOTS = 8
+
+SMALL_LIMITS = {
+    "kept_body_bytes": 1048576,
+    "max_kept_bytes": 16777216,
+    "max_connection_rate_per_address": 10,
+    "max_request_rate_per_address": 50,
+}
 REGISTRATION_TOKEN = "a-registration-token-of-the-attacked-fleet"
 IN_HAMBURG = {"x-forwarded-for": "198.18.1.7"}
 
@@ -349,10 +356,10 @@ def _agent(fleet: Fleet, region: str, name: str) -> AgentProcess:
         settings={
             "CONTROL_PLANE_URLS": ",".join(server.url for server in fleet.control_planes),
             "GEOIP_FILE": str(fleet.geoip),
-            "TRUSTED_PROXIES": "127.0.0.0/8",
+            "TRUSTED_PROXIES": "127.0.0.1/32",
             "PICKER_LISTEN": "127.0.0.1:0",
             "REGISTRATION_TOKEN_FILE": str(directory / "registration.token"),
             # Small enough that an attack reaches them within seconds; eu-es has the defaults.
-            **({} if region == "eu-es" else {"LIMITS": '{"kept_body_bytes": 1048576, "max_kept_bytes": 16777216}'}),
+            **({} if region == "eu-es" else {"LIMITS": json.dumps(SMALL_LIMITS)}),
         },
     )

@@ -496,7 +496,7 @@ def work(metrics: AgentMetrics) -> None:
     traffic.ejections += 1
     connections = metrics.connections.pools["endpoints"].counts
     connections.opened, connections.reused = connections.opened + 1, connections.reused + 3
-    metrics.connections.listeners["traffic"].add_connection("127.0.0.1")
+    metrics.connections.listeners["traffic"].add_connection("127.0.0.1", None)
     metrics.endpoints.became_suspect(StallReason.SILENT)
     metrics.stream_failed(ContinuationOutcome.RESUMED)
     metrics.waited("m", 0.2, QueueOutcome.DISPATCHED)

@@ -30,7 +30,7 @@ from tests.support.uploads import upload_head
 from tests.support.wait import PATIENCE_S, until
 
 
-def limits(**changed: float) -> Limits:
+def limits(**changed: float | None) -> Limits:
     return Limits(**{"max_body_bytes": MAX_BODY_BYTES, "idle_linger_s": 0.0, **changed})  # type: ignore[arg-type]
 
 
@@ -203,6 +203,57 @@ async def test_connections_are_limited_by_address_and_in_total(tmp_path: Path) -
         first.close()
 
 
+async def test_an_address_that_sends_too_many_requests_is_cut_and_others_are_served(tmp_path: Path) -> None:
+    few = limits(max_request_rate_per_address=1.0)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=few) as agent:
+        flood, idle = await RawClient.connect(agent.traffic), await RawClient.connect(agent.traffic)
+        flood.send(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n" * 20)
+        for _ in range(20):
+            assert (await flood.answer()).status == 200
+        for client in (flood, idle):
+            status, headers, body = await client.answer()
+            assert (status, code(body)) == (429, "too_many_requests")
+            assert "retry-after" in headers
+            assert await client.closed()
+        assert await (await RawClient.connect(agent.traffic)).closed(), "until the rate permits a request"
+        host, port, *_ = agent.traffic
+        elsewhere = RawClient(*await asyncio.open_connection(host, port, local_addr=("127.0.0.2", 0)))
+        elsewhere.send(post(BODY))
+        assert (await elsewhere.answer()).status == 200
+        assert agent.listener.counts.refused["request_rate"] == 3
+    async with (
+        engine(answers) as gpu,
+        running_agent(tmp_path / "b", [gpu.address], limits=few, trusted=True) as agent,
+    ):
+        proxy = await RawClient.connect(agent.traffic)
+        proxy.send(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n" * 20)
+        for _ in range(20):
+            assert (await proxy.answer()).status == 200
+        agent.listener.limit_requests(agent.listener.state.clock())
+        proxy.send(post(BODY))
+        assert (await proxy.answer()).status == 200, "a trusted proxy has the requests of many clients"
+
+
+async def test_connections_are_limited_by_rate_and_by_prefix(tmp_path: Path) -> None:
+    few = limits(max_connection_rate_per_address=0.2, max_connections_per_prefix=4, max_connections_per_address=4)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=few) as agent:
+        host, port, *_ = agent.traffic
+
+        async def connect(source: str) -> RawClient:
+            return RawClient(*await asyncio.open_connection(host, port, local_addr=(source, 0)))
+
+        accepted = [await connect("127.0.0.1") for _ in range(2)]
+        assert await (await connect("127.0.0.1")).closed(), "above the rate of its address"
+        accepted += [await connect(f"127.0.0.{number}") for number in (2, 3)]
+        await until(lambda: len(agent.listener.connections) == 4)
+        assert (await (await connect("127.0.0.4")).answer()).status == 429, "its prefix has too many connections"
+        other = await connect("127.0.1.1")
+        other.send(post(BODY))
+        assert (await other.answer()).status == 200
+        refused = agent.listener.counts.refused
+        assert (refused["connection_rate"], refused["prefix"]) == (1, 1)
+
+
 async def test_one_address_cannot_use_all_connections(tmp_path: Path) -> None:
     async with (
         engine(answers) as gpu,
@@ -293,7 +344,7 @@ async def test_responses_to_a_client_that_does_not_read_are_bounded(tmp_path: Pa
 
 
 async def test_refusals_to_a_client_that_does_not_read_are_bounded(tmp_path: Path) -> None:
-    async with running_agent(tmp_path, [], limits=limits()) as agent:
+    async with running_agent(tmp_path, [], limits=limits(max_request_rate_per_address=None)) as agent:
         client, connection = await deaf_client(agent)
         client.send(b"GET /nope HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000)
         await until(lambda: connection.transport.write_stalled_since is not None)

@@ -244,6 +244,17 @@ async def handshakes_are_counted(directory: Path, made: Path) -> None:
             connection.close()
 
 
+async def test_a_handshake_above_the_rate_of_connections_is_not_begun(tmp_path: Path, made: Path) -> None:
+    limits = Limits(max_connection_rate_per_address=0.1, idle_linger_s=0.0)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], tls=server(made), limits=limits) as agent:
+        first = await connect(agent.traffic, client(made))
+        first.send(post(BODY))
+        assert (await first.answer()).status == 200
+        assert await (await RawClient.connect(agent.traffic)).closed()
+        counts = agent.listener.counts
+        assert (counts.accepted, counts.handshakes, counts.refused["connection_rate"]) == (1, 0, 1)
+
+
 async def test_handshakes_in_progress_count_as_connections(tmp_path: Path, made: Path) -> None:
     await handshakes_are_counted(tmp_path, made)
 

@@ -98,7 +98,7 @@ AGENT_CONTRACT = {
     "upstream_connections_reused": ("counter", {"pool"}),
     "client_connections": ("gauge", {"listener"}),
     "client_connections_accepted": ("counter", {"listener"}),
-    "client_connections_refused": ("counter", {"listener"}),
+    "client_connections_refused": ("counter", {"limit", "listener"}),
     "endpoint_kv_events_current": ("gauge", {"endpoint"}),
     "endpoint_kv_blocks": ("gauge", {"endpoint"}),
     "endpoint_kv_event_batches": ("counter", {"endpoint"}),

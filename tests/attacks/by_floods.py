@@ -1,0 +1,124 @@
+"""Floods of connections, handshakes and requests by clients without a credential, beside another client's requests.
+
+The flood takes CPU time of the machine, too. The other client's latency is therefore compared with that under the same
+flood at another agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from lab.quantile import quantile
+from tests.attacks.fleet import Fleet
+from tests.attacks.suite import attack, expect
+from tests.support.admin_keys import ADMIN_HEADERS
+from tests.support.paths import ROOT
+
+AGENT, OTHER_AGENT = "eu-de/a", "eu-de/b"
+CHATS = 200
+CHATS_PER_S = 30.0
+SETTLE_S = 2.0
+"""Time (s) from the start of a flood to the first measured request."""
+
+MAX_RATIO = 2.0
+ROUNDS = 3
+"""Number of measurements, of which the best counts: other processes of the machine delay some."""
+
+
+@asynccontextmanager
+async def flood(kind: str, host: str, port: int) -> AsyncIterator[None]:
+    """Run a flood in another process."""
+    argv = (sys.executable, "-m", "tests.attacks.flood", host, str(port), kind)
+    process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT)
+    try:
+        await asyncio.sleep(SETTLE_S)
+        expect(process.returncode is None, f"the flood of {kind} has ended")
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def p99_s(fleet: Fleet) -> float:
+    """Return the 99th percentile of the time (s) of a client's requests on kept connections, all of which succeed."""
+    latencies: list[float] = []
+
+    async def ask() -> None:
+        begun = time.perf_counter()
+        response = await fleet.chat(AGENT, "victim")
+        latencies.append(time.perf_counter() - begun)
+        expect(response.status_code == 200, f"a request of another client got {response.status_code}")
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(CHATS):
+            tasks.create_task(ask())
+            await asyncio.sleep(1 / CHATS_PER_S)
+    return quantile(latencies, 0.99) or 0.0
+
+
+async def refused(fleet: Fleet, listener: str) -> dict[str, float]:
+    """Return the number of closed connections of a listener, by limit."""
+    url = f"http://{fleet.address(AGENT, 'admin')}/metrics"
+    text = (await fleet.http.get(url, headers=ADMIN_HEADERS)).text
+    pattern = rf'^penstock_agent_client_connections_refused_total{{limit="(\w+)",listener="{listener}"}} (\S+)$'
+    return {limit: float(value) for limit, value in re.findall(pattern, text, re.MULTILINE)}
+
+
+async def withstands(fleet: Fleet, kind: str) -> None:
+    """Expect that a flood does not slow another client of the same agent down."""
+    own, other = await target(fleet, kind, AGENT), await target(fleet, kind, OTHER_AGENT)
+    ratios = []
+    for _ in range(ROUNDS):
+        async with flood(kind, *other):
+            before_s = await p99_s(fleet)
+        async with flood(kind, *own):
+            during_s = await p99_s(fleet)
+        ratios.append(during_s / before_s)
+        print(f"       p99 {during_s * 1e3:.0f} ms; with the flood elsewhere {before_s * 1e3:.0f} ms", flush=True)
+        if ratios[-1] <= MAX_RATIO:
+            return
+    expect(False, f"the p99 of another client is {min(ratios):.1f} times as large")
+
+
+async def target(fleet: Fleet, kind: str, agent: str) -> tuple[str, int]:
+    """Return host and port that a flood attacks: those for other regions have TLS."""
+    if kind != "handshakes":
+        address = fleet.address(agent)
+        return address.host, address.port
+    url = urlsplit(await fleet.peer_url(agent))
+    return url.hostname or "", url.port or 0
+
+
+@attack("47.1")
+async def flood_of_connections(fleet: Fleet) -> None:
+    """Clients of one network open and close connections as fast as they can.
+
+    The p99 of another client's requests stays within twice its value; connections above the rate are closed.
+    """
+    await withstands(fleet, "connections")
+    expect((await refused(fleet, "traffic"))["connection_rate"], "no connection was above the rate")
+
+
+@attack("47.2")
+async def flood_of_requests(fleet: Fleet) -> None:
+    """Two addresses send pipelined requests as fast as they are answered; likewise."""
+    await withstands(fleet, "requests")
+    expect((await refused(fleet, "traffic"))["request_rate"], "no connection was above the rate of requests")
+
+
+@attack("47.3")
+async def flood_of_half_open_handshakes(fleet: Fleet) -> None:
+    """Clients of one network hold 5,000 TLS handshakes open; likewise."""
+    await withstands(fleet, "handshakes")
+
+
+@attack("47.4")
+async def flood_of_unfinished_heads(fleet: Fleet) -> None:
+    """Clients of one network hold 5,000 connections with an unfinished head; likewise."""
+    await withstands(fleet, "slow")
