@@ -51,6 +51,10 @@ def bench_live(
     engines: Annotated[int, typer.Option(min=1, max=50, help="Engines of each accelerator type.")] = 3,
     time_scale: Annotated[float, typer.Option(min=0.1, max=100, help="Speed relative to the modelled hardware.")] = 4.0,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 2026,
+    known_lengths: Annotated[
+        bool,
+        typer.Option("--known-lengths", help="max_tokens of a chat is the length of its answer; else 1,024 for all."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="File for the results.")] = Path("out/bench/live.json"),
 ) -> None:
     """Send the same workloads through Penstock and through other balancers, and compare latency and GPU time."""
@@ -71,7 +75,7 @@ def bench_live(
         engines_each=engines,
         data=data,
     )
-    conditions = Conditions(time_scale, seconds, warm_up, rounds, seed)
+    conditions = Conditions(time_scale, seconds, warm_up, rounds, seed, known_lengths)
     allow_many_open_files()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:

@@ -18,11 +18,16 @@ from lab.simulate.targets.targets_report import FULL, SMALL, simulate
 
 def sim(
     full: Annotated[bool, typer.Option("--full", help="More seeds and longer runs.")] = False,
+    known_lengths: Annotated[
+        bool,
+        typer.Option("--known-lengths", help="max_tokens of a chat is the length of its answer; else 1,024 for all."),
+    ] = False,
     processes: Annotated[int, typer.Option(min=0, max=256, help="Number of processes; 0: one per core.")] = 0,
     out: Annotated[Path, typer.Option(help="Output file (JSON).")] = Path("out/sim/report.json"),
 ) -> None:
     """Measure every target of the decision code against baselines with paired seeds."""
-    report = simulate(FULL if full else SMALL, processes or os.cpu_count() or 1)
+    scale = FULL if full else SMALL
+    report = simulate(scale, processes or os.cpu_count() or 1, known_lengths=known_lengths)
     write_results(out, report)
     console = Console()
     kept = sum(target.kept for target in report.targets)

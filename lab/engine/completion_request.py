@@ -1,12 +1,14 @@
 """Parses a completion request: length of the prompt, length of the response, and prefix ids.
 
 Only the body is used, as in a real engine, because routers remove unknown headers. The engine has no tokenizer and no
-weights: a prompt token is four characters. The length of a response follows the distribution of a production chat
-service, or is exactly `max_tokens` with vLLM's `ignore_eos`.
+weights: a prompt token is four characters. The length of a response is exactly `max_tokens` with vLLM's `ignore_eos`.
+Otherwise it is the number in `<answer N>` at the end of the prompt's text, where no router looks for it, or it follows
+the distribution of a production chat service.
 """
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from math import exp
 from random import Random
@@ -26,6 +28,10 @@ OUTPUT_LOG_DEVIATION = 0.86
 
 DEFAULT_COMPLETION_TOKENS = 16
 """Default `max_tokens` of /v1/completions, as OpenAI defines it; chat completions have no default."""
+
+_ANSWER_LENGTH = re.compile(r'<answer ([1-9][0-9]{0,5})>"?\n?$')
+_ANSWER_LENGTH_CHARACTERS = 24
+"""Number of characters at the end of a prompt that are searched for the length of the answer."""
 
 
 class BadRequest(Exception):
@@ -132,7 +138,7 @@ def parse_completion(chat: bool, body: bytes, model: str, max_model_len: int, rn
     if limit is None and not chat:
         limit = DEFAULT_COMPLETION_TOKENS
     room = _room(prompt_tokens, limit, max_model_len)
-    wanted = room + 1 if asked.ignore_eos else _likely_output_tokens(rng)
+    wanted = room + 1 if asked.ignore_eos else _output_tokens(text, written_words, rng)
     options = asked.stream_options
     include_usage = options is not None and bool(options.include_usage)
     return CompletionRequest(
@@ -181,7 +187,16 @@ def _tokens(text: str) -> int:
     return max(1, len(text) // CHARACTERS_PER_TOKEN)
 
 
-def _likely_output_tokens(rng: Random) -> int:
+def answer_length(tokens: int) -> str:
+    """Return the end of a prompt's text that makes the engine generate `tokens` tokens, within `max_tokens`."""
+    return f" <answer {tokens}>"
+
+
+def _output_tokens(text: str, written_words: int, rng: Random) -> int:
+    """Return the length that the prompt ends with, without the words already generated, or a likely length."""
+    found = _ANSWER_LENGTH.search(text[-_ANSWER_LENGTH_CHARACTERS:])
+    if found is not None:
+        return max(1, int(found[1]) - written_words)
     return max(1, round(exp(rng.gauss(OUTPUT_LOG_MEAN, OUTPUT_LOG_DEVIATION))))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lab.engine.completion_request import answer_length
 from lab.replay.replay_workload import PlannedRequest
 from lab.replay.written_request import WrittenRequest, written_request
 from lab.traces.trace import BLOCK_TOKENS, TraceRequest
@@ -24,15 +25,15 @@ def chat_request(planned: PlannedRequest) -> WrittenRequest:
     """Encode a request for a streamed response."""
     lengths = planned.lengths
     user = b'"user":%b,' % msgspec.json.encode(lengths.conversation) if lengths.conversation else b""
+    output_tokens, text = max(1, lengths.output_tokens), prompt_text(planned.id, lengths)
+    if planned.max_tokens is None:
+        limit = b'"max_tokens":%d,"ignore_eos":true' % output_tokens
+    else:
+        limit, text = b'"max_tokens":%d' % planned.max_tokens, text + answer_length(output_tokens).encode()
     body = (
-        b'{"model":%b,"messages":[{"role":"user","content":"%b"}],"max_tokens":%d,"ignore_eos":true,%b'
+        b'{"model":%b,"messages":[{"role":"user","content":"%b"}],%b,%b'
         b'"stream":true,"stream_options":{"include_usage":true}}'
-        % (
-            msgspec.json.encode(planned.model),
-            prompt_text(planned.id, lengths),
-            max(1, lengths.output_tokens),
-            user,
-        )
+        % (msgspec.json.encode(planned.model), text, limit, user)
     )
     return written_request(planned, CHAT_PATH, "text/event-stream", body)
 

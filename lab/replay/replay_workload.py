@@ -46,6 +46,9 @@ class PlannedRequest(msgspec.Struct, frozen=True):
     """Regions that may process the request, computed outside Penstock for the residency witness; empty if unknown."""
     hang_up_after_tokens: int | None = None
     """Number of tokens after which the client disconnects; None reads to the end."""
+    max_tokens: int | None = None
+    """Token limit of the request, where the prompt's text ends with the length of the answer, which only the lab's
+    engines read. None: the limit is the length of the answer."""
     image: ImageSize | None = None
     """The requested image, in a response that is not streamed; None for other requests."""
     embedding: bool = False

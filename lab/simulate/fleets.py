@@ -14,7 +14,7 @@ from lab.quantile import quantile
 from lab.simulate.baselines.balancer import Arrival, EngineReport
 from lab.simulate.clock import Action, VirtualClock
 from lab.simulate.simulated_engine import SimulatedEngine
-from lab.traces.trace import BLOCK_TOKENS, TraceRequest
+from lab.traces.trace import BLOCK_TOKENS, COMMON_MAX_TOKENS, TraceRequest
 from penstock.answers.token_counts import Usage
 from penstock.cost.cost_estimate import OVERHEAD_BYTES
 from penstock.cost.request_properties import CostInputs
@@ -104,23 +104,23 @@ class ChatFleet:
     streaming = True
 
     def __init__(
-        self, clock: VirtualClock, model: str, cost: Cost, kinds: Sequence[EngineKind], *, exact_limits: bool
+        self, clock: VirtualClock, model: str, cost: Cost, kinds: Sequence[EngineKind], *, known_lengths: bool
     ) -> None:
         """Create idle engines.
 
         Args:
-            exact_limits: whether the token limit of each request equals its output length; else requests have no limit.
+            known_lengths: whether `max_tokens` of each request is its output length; else it is COMMON_MAX_TOKENS.
         """
         self.kinds = _each(kinds)
         self.cost = cost
         self.prefill_tokens = 0
         """Prompt tokens that the engines have computed: those that no prefix cache contained."""
-        self._limits_tell = exact_limits
+        self._known_lengths = known_lengths
         self._engines = [SimulatedEngine(clock, model, kind.accelerator, kind.max_num_seqs) for kind in self.kinds]
 
     def ask(self, request: TraceRequest) -> CostInputs:
         """As `EngineFleet.ask`."""
-        limit = max(1, request.output_tokens) if self._limits_tell else None
+        limit = max(1, request.output_tokens) if self._known_lengths else COMMON_MAX_TOKENS
         return CostInputs(body_bytes=request.prompt_tokens * BYTES_PER_TOKEN + OVERHEAD_BYTES, max_tokens=limit)
 
     def prefix_keys(self, request: TraceRequest) -> list[int]:

@@ -112,7 +112,7 @@ class _Site:
             msgspec.structs.replace(kind, count=len(range(at, config.endpoints, len(CHAT_ENGINES))))
             for at, kind in enumerate(CHAT_ENGINES)
         ]
-        fleet = partial(ChatFleet, model=CHAT_MODEL, cost=CHAT_COST, kinds=kinds, exact_limits=True)
+        fleet = partial(ChatFleet, model=CHAT_MODEL, cost=CHAT_COST, kinds=kinds, known_lengths=True)
         self.name = name
         self.permitted = permitted
         self.region: Region[TraceRequest] = Region(fleet, config.agents, seed, clock=clock)

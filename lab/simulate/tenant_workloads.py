@@ -104,7 +104,7 @@ def run_tenants(tenants: Sequence[TenantTraffic], agents: Agents, seed: int, arr
         arrivals_s: duration (s) of the arrivals.
     """
     ends_s = arrivals_s + DRAIN_S
-    fleet = partial(ChatFleet, model=CHAT_MODEL, cost=CHAT_COST, kinds=ENGINES, exact_limits=False)
+    fleet = partial(ChatFleet, model=CHAT_MODEL, cost=CHAT_COST, kinds=ENGINES, known_lengths=False)
     region: Region[TraceRequest] = Region(fleet, 3, seed)
     region.senders = {tenant.name: tenant.sender for tenant in tenants}
     every = agents(region)

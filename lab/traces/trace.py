@@ -9,6 +9,9 @@ import msgspec
 BLOCK_TOKENS = 512
 """Tokens in one prefix block: the unit of Mooncake's hash_ids (Qin et al., FAST'25)."""
 
+COMMON_MAX_TOKENS = 1024
+"""`max_tokens` of every request in a workload whose answer lengths no balancer can read."""
+
 
 class TraceRequest(msgspec.Struct, frozen=True):
     """One arrival of a workload."""

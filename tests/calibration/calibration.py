@@ -130,7 +130,7 @@ def _simulated(
     by_round: dict[str, list[float]] = {figure: [] for figure in FIGURES}
     model = WORKLOADS[demand.workload].model
     for number, requests in enumerate(rounds):
-        fleet = partial(ChatFleet, model=model, cost=CHAT_COST, kinds=kinds, exact_limits=True)
+        fleet = partial(ChatFleet, model=model, cost=CHAT_COST, kinds=kinds, known_lengths=conditions.known_lengths)
         region = run(contender, fleet, requests, AgentSettings(demand.instances), conditions.seed + number)
         counted = [served for served in region.served if served.request.at_s >= conditions.warm_up_seconds]
         first_s = [served.first_s for served in counted if served.first_s is not None]

@@ -33,6 +33,8 @@ class Conditions(msgspec.Struct, frozen=True):
     warm_up_seconds: float
     rounds: int
     seed: int
+    known_lengths: bool = False
+    """Whether `max_tokens` of a chat is the length of its answer; else it is 1,024 for all."""
 
 
 class System(msgspec.Struct, frozen=True):

@@ -144,5 +144,5 @@ class _Series:
     def _plan(self, workload: Workload, demand: Demand, number: int) -> list[PlannedRequest]:
         conditions = self._conditions
         rng = Random(conditions.seed + number)
-        draw = Draw(demand.rate_per_s, conditions.seconds, self._selection.data, rng)
+        draw = Draw(demand.rate_per_s, conditions.seconds, self._selection.data, rng, conditions.known_lengths)
         return workload.plan(draw, conditions.time_scale)

@@ -23,7 +23,7 @@ from lab.replay.replay_workload import ImageSize, PlannedRequest
 from lab.traces.conversations import Conversations, generate_conversations
 from lab.traces.generate import CHAT_ARRIVALS, CHAT_LENGTHS, CHAT_PREFIXES, Arrivals, LengthCluster, Prefixes, generate
 from lab.traces.read import read_trace
-from lab.traces.trace import TraceRequest
+from lab.traces.trace import COMMON_MAX_TOKENS, TraceRequest
 
 EMBEDDING_MODEL = "e5-mistral-7b"
 
@@ -76,6 +76,8 @@ class Draw(msgspec.Struct, frozen=True):
     data: Path
     """Directory of recorded traces, each of which may be absent."""
     rng: Random
+    known_lengths: bool = False
+    """Whether `max_tokens` of a chat is the length of its answer; else it is COMMON_MAX_TOKENS for all."""
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -105,6 +107,8 @@ class Workload(msgspec.Struct, frozen=True):
             return [_of_image(request, draw.rng) for request in planned]
         if self.kind is Kind.EMBEDDING:
             return [msgspec.structs.replace(request, embedding=True) for request in planned]
+        if not draw.known_lengths:
+            return [msgspec.structs.replace(request, max_tokens=COMMON_MAX_TOKENS) for request in planned]
         return planned
 
 

@@ -50,10 +50,13 @@ class ChatScenario(RegionScenario, frozen=True, kw_only=True):
     """Whether requests are turns of conversations over shared documents; else chats like Azure's conversation trace."""
     queueing: Queueing = Queueing()
     """Service discipline of Penstock's queues."""
+    known_lengths: bool = False
+    """Whether `max_tokens` of a request is the length of its answer, which only Penstock reads; else equal for all."""
 
     def measure(self, contender: str, scale: Scale, seed: int) -> Measures:
         """As `Scenario.measure`."""
-        fleet = partial(ChatFleet, model=CHAT_MODEL, cost=CHAT_COST, kinds=self.kinds, exact_limits=True)
+        known = self.known_lengths
+        fleet = partial(ChatFleet, model=CHAT_MODEL, cost=CHAT_COST, kinds=self.kinds, known_lengths=known)
         requests = self.requests(scale.chat_s, seed)
         region = run(contender, fleet, requests, AgentSettings(self.agents, queueing=self.queueing), seed)
         per_token_s = [

@@ -58,6 +58,13 @@ class DisciplineScenario(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.of, queueing=DISCIPLINES[contender]).measure(PENSTOCK, scale, seed)
 
 
+def with_known_lengths(scenario: DisciplineScenario) -> DisciplineScenario:
+    """Return the scenario with `max_tokens` of chats equal to the length of the answer."""
+    if not isinstance(scenario.of, ChatScenario):
+        return scenario
+    return msgspec.structs.replace(scenario, of=msgspec.structs.replace(scenario.of, known_lengths=True))
+
+
 _FULL = ChatScenario(
     name="chats, 22/s, 1 agent", kinds=CHAT_ENGINES, agents=1, contenders=(), rate_per_s=22.0, reuse=False
 )

@@ -88,7 +88,7 @@ class SessionRun:
         self._left = 0
         self._regions: dict[str, Region[TraceRequest]] = {}
         for number, name in enumerate(PLACES):
-            fleet = partial(ChatFleet, model=CHAT_MODEL, cost=CHAT_COST, kinds=kinds, exact_limits=False)
+            fleet = partial(ChatFleet, model=CHAT_MODEL, cost=CHAT_COST, kinds=kinds, known_lengths=False)
             region: Region[TraceRequest] = Region(fleet, 1, seed * 10 + number, clock=self.clock)
             region.set_agents([PenstockAgent(region, 0, Queueing())])
             self._regions[name] = region

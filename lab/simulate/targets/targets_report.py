@@ -8,10 +8,11 @@ from functools import partial
 from multiprocessing import get_context
 
 import msgspec
+from msgspec.structs import replace
 
 from lab.simulate.targets.chat_targets import CHAT_SCENARIOS, chat_targets
 from lab.simulate.targets.comparison import Target
-from lab.simulate.targets.frontier import FRONTIER_SCENARIOS, FrontierPoint, frontier
+from lab.simulate.targets.frontier import FRONTIER_SCENARIOS, FrontierPoint, frontier, with_known_lengths
 from lab.simulate.targets.global_targets import GLOBAL_SCENARIOS, global_targets
 from lab.simulate.targets.image_targets import IMAGE_SCENARIOS, image_targets
 from lab.simulate.targets.scenarios import Measures, Scale, Scenario
@@ -29,6 +30,8 @@ class Report(msgspec.Struct, frozen=True):
     """The result of `penstock-lab sim`."""
 
     scale: Scale
+    known_lengths: bool
+    """Whether `max_tokens` of chats is the length of the answer; else it is equal for all."""
     targets: list[Target]
     frontier: list[FrontierPoint]
     """The measurements of every service discipline."""
@@ -36,17 +39,18 @@ class Report(msgspec.Struct, frozen=True):
     """By scenario and contender: the measurements of one run per seed."""
 
 
-def simulate(scale: Scale, processes: int) -> Report:
+def simulate(scale: Scale, processes: int, *, known_lengths: bool = False) -> Report:
     """Run every scenario.
 
     Args:
         processes: number of processes; 1 runs all scenarios in the current process.
+        known_lengths: whether `max_tokens` of chats is the length of the answer.
     """
     scenarios: tuple[Scenario, ...] = (
         *IMAGE_SCENARIOS,
-        *CHAT_SCENARIOS,
+        *(replace(scenario, known_lengths=known_lengths) for scenario in CHAT_SCENARIOS),
         *GLOBAL_SCENARIOS,
-        *FRONTIER_SCENARIOS,
+        *(with_known_lengths(scenario) if known_lengths else scenario for scenario in FRONTIER_SCENARIOS),
         *TENANT_SCENARIOS,
         *SESSION_SCENARIOS,
     )
@@ -68,7 +72,7 @@ def simulate(scale: Scale, processes: int) -> Report:
         *tenant_targets(runs),
         *session_targets(runs),
     ]
-    return Report(scale, targets, frontier(runs), runs)
+    return Report(scale, known_lengths, targets, frontier(runs), runs)
 
 
 _Task = tuple[Scenario, str, int]

@@ -19,13 +19,15 @@ from lab.planet.bundle import demo_bundle, load_bundle, matrix_of
 from lab.replay.chat_request import chat_request
 from lab.replay.replay_workload import PlannedRequest
 from lab.replay.unstreamed_requests import embedding_request, image_request
-from lab.traces.trace import TraceRequest
+from lab.traces.trace import COMMON_MAX_TOKENS, TraceRequest
 
 NO_DATA = Path("no such folder")
 
 
-def planned(workload: Workload, rate_per_s: float = 20.0, seed: int = 1) -> list[PlannedRequest]:
-    return workload.plan(Draw(rate_per_s, 30.0, NO_DATA, Random(seed)), time_scale=2.0)
+def planned(
+    workload: Workload, rate_per_s: float = 20.0, seed: int = 1, *, known_lengths: bool = False
+) -> list[PlannedRequest]:
+    return workload.plan(Draw(rate_per_s, 30.0, NO_DATA, Random(seed), known_lengths), time_scale=2.0)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda workload: workload.name)
@@ -48,8 +50,8 @@ def test_its_requests_are_for_a_model_that_engines_and_policy_have(workload: Wor
 
 def test_the_work_of_a_request_depends_on_its_body_only() -> None:
     """Routers drop unknown headers, and the capacity must count the same work as the engine."""
-    for name in ("multi-turn", "images", "embeddings"):
-        request = planned(WORKLOADS[name])[0]
+    for name, known_lengths in (("multi-turn", True), ("multi-turn", False), ("images", False), ("embeddings", False)):
+        request = planned(WORKLOADS[name], known_lengths=known_lengths)[0]
         if request.image is not None:
             written = image_request(request, request.image)
         else:
@@ -60,7 +62,18 @@ def test_the_work_of_a_request_depends_on_its_body_only() -> None:
         found = parse_completion(True, body, request.model, 131_072, Random(1))
         assert found.output_tokens == request.lengths.output_tokens
         if request.image is None:
-            assert found.prompt_tokens == pytest.approx(request.lengths.prompt_tokens, abs=4)
+            assert found.prompt_tokens == pytest.approx(request.lengths.prompt_tokens, abs=6)
+
+
+def test_all_chats_have_one_limit_unless_lengths_are_known() -> None:
+    """A field that only one balancer reads must not contain the length of the answer."""
+    limits = {}
+    for known_lengths in (False, True):
+        requests = planned(WORKLOADS["multi-turn"], known_lengths=known_lengths)
+        bodies = [msgspec.json.decode(chat_request(request).rest.partition(b"\r\n\r\n")[2]) for request in requests]
+        limits[known_lengths] = {body["max_tokens"] for body in bodies}
+    assert limits[False] == {COMMON_MAX_TOKENS}
+    assert len(limits[True]) > 50
 
 
 def test_all_turns_of_a_conversation_are_from_one_place_and_carry_its_name() -> None:

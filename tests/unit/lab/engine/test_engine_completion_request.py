@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.engine.completion_request import BadRequest, CompletionRequest, parse_completion
+from lab.engine.completion_request import BadRequest, CompletionRequest, answer_length, parse_completion
 from lab.engine.openai_format import words
 
 MODEL = "llama-3.1-8b"
@@ -59,6 +59,18 @@ def test_an_answer_without_it_ends_at_its_limit_at_the_latest() -> None:
     assert {answer.stopped_by_length for answer in answers} == {True, False}
     assert all(answer.output_tokens == 100 for answer in answers if answer.stopped_by_length)
     assert max(answer.output_tokens for answer in answers) == 100
+
+
+def test_an_answer_is_as_long_as_the_end_of_the_prompt_states_within_its_limit() -> None:
+    asked = "Tell me about rivers." + answer_length(300)
+    answer = parse({**chat(asked), "max_tokens": 1024})
+    assert (answer.output_tokens, answer.stopped_by_length) == (300, False)
+    assert parse({**chat([{"type": "text", "text": asked}]), "max_tokens": 1024}).output_tokens == 300
+    assert parse({**chat(asked), "max_tokens": 100}).stopped_by_length
+    assert parse({"prompt": asked + words(0, 40), "max_tokens": 1024}, chat=False).output_tokens == 260
+    assert parse({**chat(asked), "max_tokens": 500, "ignore_eos": True}).output_tokens == 500
+    elsewhere = [parse({**chat(asked + " And lakes?"), "max_tokens": 1024}, rng=Random(seed)) for seed in range(9)]
+    assert len({answer.output_tokens for answer in elsewhere}) > 5
 
 
 def test_answers_without_ignore_eos_are_as_long_as_those_of_a_real_chat_service() -> None:
