@@ -83,6 +83,8 @@ from control_plane.policy.source.policy_webhook import PolicyWebhook
 from control_plane.policy.source.readers import BundleReader
 from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.policy.source.webhook_secret import WebhookSecret
+from control_plane.result_cache import purge_routes
+from control_plane.result_cache.purge_store import PurgeStore
 from control_plane.rollout.rollout_actions import RolloutActions
 from control_plane.rollout.rollout_runner import RolloutRunner
 from control_plane.status.fleet_status import FleetStatus
@@ -173,6 +175,7 @@ class ControlPlane:
         self._mirrors = StoreMirrors(store, rng, on_audit=lambda: self._event_rounds.wake())
         self.overrides = OverrideStore(store, self.audit, member.name, rng=rng, clock=clock)
         self._key_revocations = KeyRevocationStore(store, self.audit, member.name, rng=rng, clock=clock)
+        self._purges = PurgeStore(store, self.audit, rng=rng, clock=clock)
         self._tenants = TenantStore(store, self.audit, member.name, rng=rng, clock=clock)
         self.rollouts = RolloutRunner(store, self.policies, PlanPublisher(store))
         self._rollout_actions = RolloutActions(store, self.audit, self.policies, clock)
@@ -318,6 +321,7 @@ class ControlPlane:
                 refusals_routes.routes(view),
                 tenant_keys_routes.routes(self._tenants, view),
                 revoked_keys_routes.routes(self._key_revocations, self._tenants, view),
+                purge_routes.routes(self._purges, view),
                 capacity_routes.routes(self._planning),
                 usage_routes.routes(view, self._usage),
                 audit_routes.routes(self.audit),

@@ -124,7 +124,7 @@ AVAILABILITY_TARGET = 0.999
 
 _FAILURES = "|".join(outcome for outcome, rules in RULES.items() if rules.objectives is Counts.FAILURE)
 _FAILED = f'kind!="forwarded",outcome=~"{_FAILURES}"'
-_COUNTED = f'kind!="forwarded",outcome=~"{Outcome.OK}|{_FAILURES}"'
+_COUNTED = f'kind!="forwarded",outcome=~"{Outcome.OK}|{Outcome.CACHED}|{_FAILURES}"'
 
 
 def _failing(window: str) -> Recording:
@@ -142,7 +142,7 @@ FAILING_5M, FAILING_30M, FAILING_1H, FAILING_6H = map(_failing, ("5m", "30m", "1
 AVAILABILITY = Recording(
     ("site",),
     "penstock_agent_answered_requests:ratio_rate5m",
-    f'sum by (site) (rate(penstock_agent_requests_total{{kind!="forwarded",outcome="ok"}}[5m]))'
+    f'sum by (site) (rate(penstock_agent_requests_total{{kind!="forwarded",outcome=~"ok|cached"}}[5m]))'
     f" / sum by (site) (rate(penstock_agent_requests_total{{{_COUNTED}}}[5m]))",
 )
 

@@ -49,6 +49,7 @@ from regional_agent.proxy.outcome_recorder import OutcomeRecorder
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.readiness import Readiness
 from regional_agent.requests.client_location import Locator
+from regional_agent.result_cache.result_cache import AgentResultCache
 from regional_agent.runtime import AgentCredentials, AgentRuntime
 from regional_agent.services.admin_service import AdminPages, AdminService
 from regional_agent.services.peer_service import PeerService
@@ -172,11 +173,16 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
                     "in_flight": dict(proxy.in_flight()),
                     **runtime.status(),
                     "jobs": jobs.status(),
+                    **runtime.exchanges.status(),
                 },
             ),
         )
         traffic = TrafficService(
             runtime.client_requests, proxy, runtime.config, readiness, runtime.endpoints, jobs.routes
+        )
+        purges = runtime.config.cache_purges
+        traffic.keep_results(
+            AgentResultCache(runtime.client_requests, proxy, runtime.exchanges.results, lambda: purges.purges)
         )
         peer = PeerService(runtime.forwarded_requests, proxy, runtime.config, runtime.responder, runtime.object_queries)
         listeners, urls = await _open_listeners(

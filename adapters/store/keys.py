@@ -30,6 +30,9 @@ REVOKED_KEYS = ROOT + "revoked-keys"
 """The revoked API keys of tenants, by digest, under one key. Agents combine it with what they know: removing the key
 makes no API key valid."""
 
+CACHE_PURGES = ROOT + "result-cache-purges"
+"""The newest purge of the result cache of each model, under one key."""
+
 TENANTS = ROOT + "tenants/"
 """The tenants that the API creates, with digests of their keys, in shards (`penstock/tenancy/tenant_record.py`)."""
 
@@ -87,7 +90,9 @@ def key_prefix(text: str) -> str:
     return text
 
 
-_REPLACEABLE = frozenset((LEADER, EPOCH_BASE, OVERRIDES, REVOKED_KEYS, ROLLOUT, DRILL, AUDIT_HEAD, AUDIT_REMOVED))
+_REPLACEABLE = frozenset(
+    (LEADER, EPOCH_BASE, OVERRIDES, REVOKED_KEYS, CACHE_PURGES, ROLLOUT, DRILL, AUDIT_HEAD, AUDIT_REMOVED)
+)
 
 
 def is_replaceable(key: str) -> bool:

@@ -46,6 +46,7 @@ COMMANDS = {
     "plan": f"{_COMMANDS}.plan_commands:app",
     "policy": f"{_COMMANDS}.policy_commands:app",
     "rollout": f"{_COMMANDS}.operating.rollout_commands:app",
+    "cache": f"{_COMMANDS}.operating.cache_commands:app",
     "tenant": f"{_COMMANDS}.operating.tenant_commands:app",
     "usage": f"{_COMMANDS}.usage_commands:app",
     "audit": f"{_COMMANDS}.audit_commands:app",

@@ -51,6 +51,7 @@ from penstock.policy.kinds.residency_rules import (
     ResidencyRule,
     ResidencyRuleDocument,
 )
+from penstock.policy.kinds.result_cache import ResultCache
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
 from penstock.policy.kinds.tenants import AnonymousAccess, BrowserAccess, Tenant, Tier
 from penstock.policy.policy import Policy
@@ -236,6 +237,7 @@ def _policy(
         usage_stores=_sorted(stores) or UNSET,
         job_stores=_sorted(job_stores) or UNSET,
         coalescing=coalescing if coalescing.routes else UNSET,
+        result_caches=_sorted(cache for _, cache in catalogue.of(ResultCache)) or UNSET,
         dns_zones=_by_name(zone for _, zone in catalogue.of(DnsZone)) or UNSET,
         dns_names=_by_name(dns_names) or UNSET,
         residency=_sorted(rules),

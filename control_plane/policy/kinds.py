@@ -21,6 +21,7 @@ from penstock.policy.kinds.operations import (
 )
 from penstock.policy.kinds.regions import Bloc, EntryMapDocument, GeoRouting, Region
 from penstock.policy.kinds.residency_rules import AcceptedLoss, AcceptedRemoval, ResidencyRuleDocument
+from penstock.policy.kinds.result_cache import ResultCache
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
 from penstock.policy.kinds.tenants import AnonymousAccess, BrowserAccess, DataClass, Tenant, Tier
 from penstock.routes.route import Route, RoutePresets
@@ -52,6 +53,7 @@ KINDS = {
     "UsageStore": Kind(UsageStore, 0, 100),
     "JobStore": Kind(JobStore, 0, 100),
     "Coalescing": Kind(Coalescing, 0, 1),
+    "ResultCache": Kind(ResultCache, 0, 32),
     "AnonymousAccess": Kind(AnonymousAccess, 0, 1),
     "BrowserAccess": Kind(BrowserAccess, 0, 1),
     "ResidencyRule": Kind(ResidencyRuleDocument, 0, 1_000),

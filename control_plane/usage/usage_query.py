@@ -21,10 +21,12 @@ from penstock.ledger.ledger_record import RecordKind
 MAX_ROWS: Final = 100_000
 """Maximum number of groups of an answer."""
 
+_SUCCESSES: Final = f"('{Outcome.OK.value}', '{Outcome.CACHED.value}')"
+
 _SUMS: Final = f"""
     count(*) FILTER (kind = {RecordKind.REQUEST:d}) AS requests,
     count(*) FILTER (kind = {RecordKind.UNKNOWN_END:d}) AS unknown_requests,
-    count(*) FILTER (kind = {RecordKind.REQUEST:d} AND outcome = '{Outcome.OK.value}') AS successes,
+    count(*) FILTER (kind = {RecordKind.REQUEST:d} AND outcome IN {_SUCCESSES}) AS successes,
     sum(input_tokens) FILTER (NOT is_overhead) AS input_tokens,
     sum(cached_tokens) FILTER (NOT is_overhead) AS cached_tokens,
     sum(output_tokens) FILTER (NOT is_overhead) AS output_tokens,

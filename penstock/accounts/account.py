@@ -24,6 +24,7 @@ class Account:
         "is_estimated",
         "measured_usage",
         "outcome",
+        "price_share",
         "reason",
         "received_bytes",
         "sent_bytes",
@@ -48,6 +49,8 @@ class Account:
         self.ended_at = ended_at
         self.charges_tenant = outcome is _OK or RULES[outcome].charges_tenant
         """Whether the usage is the tenant's; otherwise it is overhead of the fleet."""
+        self.price_share = 1.0
+        """Part (0-1) of the price that the tenant pays; below 1 for a response of the result cache."""
         self.received_bytes = 0
         """Bytes of the request body, or from the client through the tunnel."""
         self.sent_bytes = 0

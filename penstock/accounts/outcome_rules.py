@@ -20,6 +20,8 @@ class Outcome(StrEnum):
 
     OK = "ok"
     """The response is complete; or the client closed the connection after it received the end of the answer."""
+    CACHED = "cached"
+    """The response was kept from an identical request: no engine ran, and no GPU time was used."""
     CLIENT_LEFT = "client_left"
     """The client disconnected before the end of the response."""
     CLIENT_ERROR = "client_error"
@@ -75,6 +77,7 @@ _NOT, _SUCCESS, _FAILURE, _IF_LATE = Counts.NOT, Counts.SUCCESS, Counts.FAILURE,
 RULES: Final[dict[Outcome, OutcomeRules]] = {
     #                                  endpoint, retry, evidence, objectives, tenant
     Outcome.OK: OutcomeRules(False, False, _SUCCESS, _SUCCESS, True),
+    Outcome.CACHED: OutcomeRules(False, False, _NOT, _SUCCESS, True),
     Outcome.CLIENT_LEFT: OutcomeRules(False, False, _NOT, _IF_LATE, True),
     Outcome.CLIENT_ERROR: OutcomeRules(False, False, _NOT, _NOT, True),
     Outcome.EXPIRED: OutcomeRules(False, False, _NOT, _IF_LATE, True),

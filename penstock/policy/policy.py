@@ -26,6 +26,7 @@ from penstock.policy.kinds.operations import (
 )
 from penstock.policy.kinds.regions import EntryMap, Region
 from penstock.policy.kinds.residency_rules import AcceptedLoss, ResidencyRule
+from penstock.policy.kinds.result_cache import ResultCache
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
 from penstock.policy.kinds.tenants import Tenant, Tier
 from penstock.policy.time_zone import TimeZone
@@ -72,6 +73,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     """Names in these zones."""
     coalescing: Coalescing | UnsetType = UNSET
     """Which identical requests share a run; absent without such a document."""
+    result_caches: tuple[ResultCache, ...] | UnsetType = UNSET
+    """Which responses are kept, by name of the document; absent without such a document."""
     anonymous_tenant: str | None = None
     """The tenant of requests without an API key; None refuses them."""
     objective: Objective = Objective()
@@ -90,6 +93,11 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     """The kinds of request that the fleet accepts."""
     events: tuple[Event, ...] | UnsetType = UNSET
     """Announced events, by name."""
+
+    @cached_property
+    def reuses_results(self) -> bool:
+        """Whether identical requests share runs or responses."""
+        return self.coalescing is not UNSET or self.result_caches is not UNSET
 
     def tier(self, name: str) -> Tier | None:
         """Return the tier with a name, if the policy has it."""
@@ -161,6 +169,11 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     @cached_property
     def kept_bounds(self) -> dict[tuple[str, str], Any]:
         """Cache of `penstock.planning.spillover_limits`, by origin and model."""
+        return {}
+
+    @cached_property
+    def result_origins(self) -> dict[tuple[str, str], bytes]:
+        """Cache of `penstock.result_cache.cache_key`, by model and route."""
         return {}
 
     @cached_property

@@ -23,6 +23,7 @@ _KIND_OF = {
     "prices": "Prices",
     "usage_stores": "UsageStore",
     "job_stores": "JobStore",
+    "result_caches": "ResultCache",
     "residency": "ResidencyRule",
     "accepted_losses": "AcceptedLoss",
     "maintenance": "MaintenanceWindow",

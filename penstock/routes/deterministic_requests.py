@@ -1,11 +1,11 @@
-"""Requests whose responses depend on the request alone, so that identical ones in flight may share one engine run."""
+"""Requests whose responses depend on the request alone, so that identical ones may share one engine run or response."""
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
-import msgspec
-
+from penstock.routes.duplicate_keys import folded
 from penstock.routes.route import BodyKind, Route, StreamKind
 
 MAX_BODY_BYTES: Final = 64 * 1024
@@ -16,15 +16,15 @@ def canonical_body(route: Route, body: bytes | bytearray) -> bytes | None:
     """The body of a deterministic request, equal for equal requests; None for another request.
 
     A request is deterministic if nothing is generated (embeddings, scores), if its temperature is 0, or if it names a
-    seed. Streams are not shared.
+    seed. Streams are not shared. A body in which two parsers could read different values of a field equals no other.
     """
     if route.body is not BodyKind.JSON or route.stream is StreamKind.WEBSOCKET or len(body) > MAX_BODY_BYTES:
         return None
     if route.object_id or route.previous_object or route.client_object:
         return None
     try:
-        fields: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        fields: Any = json.loads(body, object_pairs_hook=_object, parse_constant=_refuse)
+    except (ValueError, RecursionError):
         return None
     if not isinstance(fields, dict) or fields.get("stream"):
         return None
@@ -32,4 +32,14 @@ def canonical_body(route: Route, body: bytes | bytearray) -> bytes | None:
     is_zero = isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
     if route.cost.generates and not is_zero and not isinstance(fields.get("seed"), int):
         return None
-    return msgspec.json.encode(fields, order="sorted")
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({folded(name) for name, _ in pairs}) != len(pairs):
+        raise ValueError("a key is repeated")
+    return dict(pairs)
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")

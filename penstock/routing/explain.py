@@ -22,6 +22,7 @@ from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.model_versions import model_of_tier, models_for, versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, applies
+from penstock.result_cache.cache_key import cache_for, may_keep
 from penstock.routes.route_query import MatchedRoute, matched_route
 from penstock.routing.affinity import session_key
 from penstock.routing.decision import authorize_at_origin, decide
@@ -157,6 +158,9 @@ class Explanation(msgspec.Struct, frozen=True):
     job_store: str | None = None
     """Name of the store of the tenant's files and batches, or why there is none; None if the policy has no job
     store."""
+    result_cache: str | None = None
+    """Name of the `ResultCache` document by which the response to a deterministic request of the path is kept; None if
+    it is not kept."""
 
 
 def explain(
@@ -219,6 +223,10 @@ def explain(
         explanation = msgspec.structs.replace(
             explanation, job_store=store.detail if isinstance(store, Refusal) else store.name
         )
+    matched = explanation.route
+    if policy.result_caches and matched is not None and may_keep(query.origin, residency.permitted):
+        cache = cache_for(policy, matched.name, tenant.name)
+        explanation = msgspec.structs.replace(explanation, result_cache=None if cache is None else cache.name)
     return _chosen(policy, plan, explanation, residency, views, rng)
 
 

@@ -77,4 +77,5 @@ def used_amounts(
             amounts.output_tokens,
             units=cost_units(cost, work.decode_s),
         )
+        amounts.money *= account.price_share
     return amounts

@@ -1,18 +1,22 @@
-"""Identical deterministic requests in flight share one engine run (request coalescing).
+"""Identical deterministic requests in flight share one engine run (request coalescing), or a kept response.
 
 The first request starts the run, others of the same tenant wait for its response. A client that leaves does not end
-the run; the last one does.
+the run; the last one does. A request whose response the policy keeps runs here, too, because its whole response is
+read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
+from msgspec import UNSET
 
+from penstock.accounts.outcome_rules import Outcome
 from penstock.policy.policy import Policy
+from penstock.result_cache.cache_key import keeps_route
 from penstock.routes.deterministic_requests import canonical_body
 from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.permissions import permits_name
@@ -23,6 +27,7 @@ from regional_agent.http.messages import Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse, ResponseTooLarge
 from regional_agent.requests.authorization import Authorization, Sender, refuse_route
+from regional_agent.result_cache.result_cache import AgentResultCache, CacheUse
 
 MAX_TRIES: Final = 2
 """Runs of a shared request: a failure of the first does not fail all clients."""
@@ -44,6 +49,12 @@ Serve = Callable[[Request, ClientConnection], Handler | None]
 Key = tuple[object, ...]
 
 
+class Taken(NamedTuple):
+    """A request that needs no handling besides that of `handler`; None if it was answered."""
+
+    handler: Handler | None
+
+
 class SharedRuns:
     """The runs in progress of one agent."""
 
@@ -56,42 +67,87 @@ class SharedRuns:
         self._serve = serve
         self._metrics = metrics
         self._runs: dict[Key, SharedRun] = {}
+        self.cache: AgentResultCache | None = None
+        """The kept responses; None keeps none."""
 
-    def share(self, policy: Policy, request: Request, connection: ClientConnection, refuse: Refuse) -> Handler | None:
-        """Return the handler of a request that shares a run; None for a request that runs by itself."""
-        coalescing, route = policy.coalescing, request.route
+    def take(self, policy: Policy, request: Request, connection: ClientConnection, refuse: Refuse) -> Taken | None:
+        """Take over a request that shares a run or a response; None for a request that runs by itself."""
+        coalescing, route, cache = policy.coalescing, request.route, self.cache
         # Special headers ask for more than the response.
-        if not coalescing or route is None or not request.plain or not request.whole:
+        if route is None or not request.plain or not request.whole:
             return None
-        if not permits_name((coalescing.routes,), route.name):
+        is_shared = coalescing is not UNSET and permits_name((coalescing.routes,), route.name)
+        if not is_shared and (cache is None or not keeps_route(policy, route.name)):
             return None
         body = canonical_body(route, request.body)
         sender = self._authorization.sender_of(policy, request, connection.peer_ip) if body is not None else None
-        if not isinstance(sender, Sender) or refuse_route(sender.principal, request) is not None:
+        if body is None or not isinstance(sender, Sender) or refuse_route(sender.principal, request) is not None:
+            return None
+        use = None if cache is None else cache.use_of(policy, request, sender, body)
+        if isinstance(use, Refusal):
+            connection.respond(*refuse(use, request))
+            return Taken(None)
+        if use is None and not is_shared:
             return None
         principal = sender.principal
-        key = (principal.tenant.name, principal.key, principal.models, sender.facts, route.name, request.target, body)
+        facts = (principal.tenant.name, principal.key, principal.models, sender.facts, route.name, request.target, body)
+        key: Key = (*facts, use.key if use is not None else b"")
+        client = Client(request, connection, refuse, use)
+
+        def run() -> SharedResponse:
+            return self._join(key if is_shared else (object(),), sender, client)
+
+        if use is None:
+            return Taken(run())
+        found = use.find_here()
+        if found is not None:
+            use.send(found, connection)
+            return Taken(None)
+        return Taken(ResultLookup(client, use, run) if use.asks_redis else run())
+
+    def _join(self, key: Key, sender: Sender, client: Client) -> SharedResponse:
+        """Let a client wait for the response of a run that is in progress, or that starts now."""
+        request, use = client.request, client.use
+        if use is not None:
+            use.missed()
         run = self._runs.get(key)
         if run is None:
             head = b"%b %b HTTP/1.1\r\nhost: penstock\r\ncontent-type: application/json\r\n" % (
                 request.method,
                 request.target,
             )
-            run = self._runs[key] = SharedRun(self._connect(sender), head, bytes(request.body), refuse, self._serve)
+            run = self._runs[key] = SharedRun(self._connect(sender), head, bytes(request.body), self._serve)
             run.start(lambda: self._runs.pop(key, None))
         else:
             self._metrics.shared.inc()
-        return run.join(request, connection)
+        return run.join(client)
+
+
+class Client(NamedTuple):
+    """One client's request that shares a run or a response."""
+
+    request: Request
+    connection: ClientConnection
+    refuse: Refuse
+    use: CacheUse | None
+    """How the request uses the result cache; None if it does not."""
+
+    def respond(self, found: InternalResponse) -> None:
+        """Send the response of the run."""
+        lines = [b"%b: %b\r\n" % (name, value) for name, value in found.headers.items() if name not in _OWN_FRAMING]
+        if self.use is None:
+            self.connection.respond(found.status, lines, found.body)
+        else:
+            self.connection.respond(*self.use.answer(found, lines))
 
 
 class SharedRun:
     """One run, and the clients that wait for it."""
 
-    def __init__(self, requests: InternalRequests, head: bytes, body: bytes, refuse: Refuse, serve: Serve) -> None:
+    def __init__(self, requests: InternalRequests, head: bytes, body: bytes, serve: Serve) -> None:
         self._requests = requests
         self._head = head
         self._body = body
-        self._refuse = refuse
         self._serve = serve
         self._waiting: set[SharedResponse] = set()
         self._task: asyncio.Task[None] | None = None
@@ -101,9 +157,9 @@ class SharedRun:
         self._on_end = on_end
         self._task = asyncio.create_task(self._run(), name="shared request")
 
-    def join(self, request: Request, connection: ClientConnection) -> SharedResponse:
+    def join(self, client: Client) -> SharedResponse:
         """Add a client."""
-        response = SharedResponse(self, request, connection)
+        response = SharedResponse(self, client)
         self._waiting.add(response)
         return response
 
@@ -127,17 +183,17 @@ class SharedRun:
             log.exception("a shared request failed")
         self._on_end()
         waiting, self._waiting = self._waiting, set()
+        use = next((each.client.use for each in waiting), None)
+        if found is not None and use is not None:
+            use.keep(found)
         for each in waiting:
-            request, connection = each.request, each.connection
+            request, connection = each.client.request, each.client.connection
             if is_too_large:
                 connection.hand_over(request, self._serve(request, connection))
             elif found is None:
-                connection.respond(*self._refuse(_LOST, request))
+                connection.respond(*each.client.refuse(_LOST, request))
             else:
-                lines = [
-                    b"%b: %b\r\n" % (name, value) for name, value in found.headers.items() if name not in _OWN_FRAMING
-                ]
-                connection.respond(found.status, lines, found.body)
+                each.client.respond(found)
 
     async def _response(self) -> InternalResponse | None:
         """Run the request, and again if the run failed; None if no response is complete. Raises ResponseTooLarge."""
@@ -158,10 +214,9 @@ class SharedRun:
 class SharedResponse:
     """The handler of one client's request."""
 
-    def __init__(self, run: SharedRun, request: Request, connection: ClientConnection) -> None:
+    def __init__(self, run: SharedRun, client: Client) -> None:
         self._run = run
-        self.request = request
-        self.connection = connection
+        self.client = client
 
     def on_client_gone(self) -> None:
         """Leave the run."""
@@ -179,8 +234,56 @@ class SharedResponse:
     def on_request_refused(self, refusal: Refusal) -> None:
         """Leave the run, and refuse the request."""
         self._run.leave(self)
-        self.connection.respond(*self._run._refuse(refusal, self.request))
+        self.client.connection.respond(*self.client.refuse(refusal, self.client.request))
 
     def drop_body(self) -> bool:
         """Return False: the request may yet run by itself."""
+        return False
+
+
+class ResultLookup:
+    """The handler of a request while its response is looked up in the region's Redis."""
+
+    def __init__(self, client: Client, use: CacheUse, run: Callable[[], Handler]) -> None:
+        """Start to look up the response; `run` runs the request if there is none."""
+        self._client = client
+        self._use = use
+        self._run = run
+        self._task = asyncio.create_task(self._look_up(), name="result lookup")
+
+    async def _look_up(self) -> None:
+        request, connection = self._client.request, self._client.connection
+        try:
+            found = await self._use.find_shared()
+            if found is not None:
+                self._use.send(found, connection)
+            else:
+                connection.hand_over(request, self._run())
+        except Exception:
+            log.exception("looking up a kept response failed")
+            self._use.release()
+            connection.abort()
+
+    def on_client_gone(self) -> None:
+        """Cancel the look-up."""
+        self._task.cancel()
+        self._use.end(Outcome.CLIENT_LEFT)
+
+    def on_client_writable(self, writable: bool) -> None:
+        """Do nothing: no part of the response has been written."""
+
+    def on_request_body(self, chunk: bytes) -> None:
+        """Not called: only complete requests are looked up."""
+
+    def on_request_end(self) -> None:
+        """Not called: only complete requests are looked up."""
+
+    def on_request_refused(self, refusal: Refusal) -> None:
+        """Cancel the look-up, and refuse the request."""
+        self._task.cancel()
+        self._use.release()
+        self._client.connection.respond(*self._client.refuse(refusal, self._client.request))
+
+    def drop_body(self) -> bool:
+        """Return False: the request may yet run."""
         return False

@@ -28,6 +28,7 @@ from penstock.routing.weighted_sampler import WeightedSampler, samplers_of
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.key_revocations import KeyRevocations
 from regional_agent.config.state_file import StateFile
+from regional_agent.result_cache.purge_follower import PurgeFollower
 from regional_agent.tenants.issuer_registry import IssuerRegistry
 from regional_agent.tenants.tenant_registry import TenantRegistry
 
@@ -97,6 +98,7 @@ class ActiveConfig:
         """Follows the tenants that the API creates."""
         self.tenants = self.registry.index
         self.issuers = IssuerRegistry(store, state_dir, self.tenants, rng)
+        self.cache_purges = PurgeFollower(store, rng)
         self._accepted: Policy | None = None
         """The policy as it was published."""
         self._file = StateFile(state_dir / "in-force", InForce)
@@ -111,6 +113,7 @@ class ActiveConfig:
         self.revocations.start()
         self.registry.start()
         self.issuers.start()
+        self.cache_purges.start()
         stored = self._file.load()
         if stored is not None and stored.plan.region == self._region:
             try:
@@ -127,6 +130,7 @@ class ActiveConfig:
         await self.revocations.stop()
         await self.registry.stop()
         await self.issuers.stop()
+        await self.cache_purges.stop()
         await self._informer.stop()
         await cancel([task for task in (self._task, self._saving) if task is not None])
         self._task = self._saving = None

@@ -19,6 +19,9 @@ _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
 }
 
+NOT_MODIFIED: Final = 304
+"""The status of a response without a body, whose Content-Length would be that of the omitted body."""
+
 KEEP_ALIVE_1_0: Final = b"connection: keep-alive\r\n"
 """Header line for HTTP/1.0 clients, which otherwise wait for the close of the connection as the response's end."""
 
@@ -231,7 +234,9 @@ def complete_response(
         request: the request of the response; None if none was parsed.
         keep_alive: whether the connection can be used for another request.
     """
-    lines = [*with_common_lines(lines, request), b"content-length: %d\r\n" % len(body)]
+    lines = [*with_common_lines(lines, request)]
+    if status != NOT_MODIFIED:
+        lines.append(b"content-length: %d\r\n" % len(body))
     if not keep_alive:
         lines.append(b"connection: close\r\n")
     elif request is not None and request.http_1_0:

@@ -198,7 +198,7 @@ class RequestLedger:
                 rate = self._prices.of(name)
                 if rate is not None:
                     units = cost_units(estimate.cost, estimate.work.decode_s) if rate.unit else 0.0
-                    price = rate.amount(input_tokens, cached_tokens, output_tokens, units)
+                    price = rate.amount(input_tokens, cached_tokens, output_tokens, units) * account.price_share
         self.spool.append(
             self._encode(
                 # In the order of the fields of LedgerRecord.

@@ -28,6 +28,7 @@ from regional_agent.telemetry.tracing.tracer import Tracer
 _OK: Final = Outcome.OK
 _HOME: Final = RequestKind.HOME
 _FORWARDED: Final = RequestKind.FORWARDED
+_CACHED: Final = Outcome.CACHED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
 log = structlog.get_logger()
@@ -88,7 +89,7 @@ class OutcomeRecorder:
                 self._usage.ended(attempt.estimate, account, held_s, streams, streamed_s)
             if self.tracer is not None:
                 self.tracer.ended(context, attempt, account, self.wall_clock())
-            if self._access_log is None or not self._access_log.samples(outcome is _OK):
+            if self._access_log is None or not self._access_log.samples(outcome is _OK or outcome is _CACHED):
                 return
             usage = account.usage
             location, work = context.facts.location, context.estimate.work

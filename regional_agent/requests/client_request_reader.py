@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 from typing import Final
 
@@ -73,6 +74,11 @@ class ClientRequestReader:
         self._rng = rng
         self._trace_ids: list[str] = []
         """Ids for the next requests, drawn in batches to reduce the cost per id."""
+
+    def without_demand(self) -> ClientRequestReader:
+        """Return a reader whose requests are no demand: an engine may not have to serve them."""
+        uncounted = DemandMeter(time.monotonic)
+        return ClientRequestReader(self.authorization, self._expectations, self.objects, uncounted, self._rng)
 
     def read(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import msgspec
-from msgspec import UNSET
 
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.coalescing.shared_runs import MAX_RESPONSE_BYTES, SharedRuns
@@ -25,6 +24,7 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.model_name import can_start_early
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.request_options import NO_OPTIONS, options_of
+from regional_agent.result_cache.result_cache import AgentResultCache
 from regional_agent.services.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
 from regional_agent.services.service import JSON, LEDGER_FULL, READS, RoutedService, answer_health
 from regional_agent.services.shared_run_service import SharedRunService
@@ -70,10 +70,10 @@ class TrafficService(RoutedService):
             if not request.plain and self._jobs is not None and self._jobs.defers(request):
                 return self._jobs.submit(request, connection, self.refuse)
             policy = self._config.policy
-            if policy is not None and policy.coalescing is not UNSET:
-                shared = self._shared_runs.share(policy, request, connection, self.refuse)
-                if shared is not None:
-                    return shared
+            if policy is not None and policy.reuses_results:
+                taken = self._shared_runs.take(policy, request, connection, self.refuse)
+                if taken is not None:
+                    return taken.handler
             owner = self.owner_of_objects(request)
             if owner:
                 lookup = self._look_up(
@@ -89,6 +89,10 @@ class TrafficService(RoutedService):
             assert self._jobs is not None
             return self._jobs.handle(request, connection, self.refuse)
         return self._serve(request, connection, refusal)
+
+    def keep_results(self, cache: AgentResultCache) -> None:
+        """Keep responses where policy permits it."""
+        self._shared_runs.cache = cache
 
     def _connect(self, sender: Sender) -> InternalRequests:
         """Return what sends requests as a sender that this service has authenticated."""

@@ -8,6 +8,8 @@ from random import Random
 from penstock.routing.affinity import AffinityIndex
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.objects.shared_objects import SharedObjects
+from regional_agent.result_cache.result_cache_metrics import ResultCacheMetrics
+from regional_agent.result_cache.shared_results import SharedResults
 from regional_agent.shared_load.prefix_exchange import PrefixExchange
 from regional_agent.shared_load.published_load import QueueSummary
 from regional_agent.shared_load.redis_script import RegionRedis
@@ -18,13 +20,19 @@ from regional_agent.shared_load.shared_load_exchange import SharedLoadExchange
 class RegionExchanges:
     """The exchanges of one agent; none without a Redis."""
 
-    def __init__(self, redis: RegionRedis | None, agent: AgentInstance, rng: Random) -> None:
-        """Create the exchange of objects. `redis` is None for the only agent of a region."""
+    def __init__(
+        self, redis: RegionRedis | None, agent: AgentInstance, rng: Random, cache_metrics: ResultCacheMetrics
+    ) -> None:
+        """Create the exchanges of objects and of kept responses. `redis` is None for the only agent of a region."""
         self.objects = None if redis is None else SharedObjects(redis, rng)
         """Locations of objects; None without a Redis."""
-        self.every: list[SharedLoadExchange | SharedObjects | PrefixExchange] = []
+        self.results = None if redis is None else SharedResults(redis, cache_metrics, rng)
+        """The kept responses; None without a Redis."""
+        self.every: list[SharedLoadExchange | SharedObjects | PrefixExchange | SharedResults] = []
         if self.objects is not None:
             self.every.append(self.objects)
+        if self.results is not None:
+            self.every.append(self.results)
         self._redis = redis
         self._agent = agent
         self._rng = rng
@@ -53,3 +61,7 @@ class RegionExchanges:
         """Stop all exchanges."""
         for exchange in self.every:
             await exchange.stop()
+
+    def status(self) -> dict[str, object]:
+        """The state of the exchange of kept responses for the status page."""
+        return {"result_cache": None if self.results is None else self.results.status()}

@@ -24,6 +24,7 @@ from regional_agent.coalescing.coalescing_metrics import CoalescingMetrics
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.ledger.ledger_metrics import LedgerMetrics
 from regional_agent.on_demand.on_demand_metrics import OnDemandMetrics
+from regional_agent.result_cache.result_cache_metrics import ResultCacheMetrics
 from regional_agent.telemetry.by_endpoint.endpoint_metrics import EndpointMetrics
 from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES
 from regional_agent.telemetry.connection_metrics import ConnectionMetrics
@@ -164,6 +165,7 @@ class AgentMetrics:
         self.jobs = JobMetrics(self.registry)
         self.on_demand = OnDemandMetrics(self.registry, self.endpoints.places)
         self.coalescing = CoalescingMetrics(self.registry)
+        self.result_cache = ResultCacheMetrics(self.registry)
         self.loop_delay = LoopDelay(self.registry, "penstock_agent")
         self._peer_state = self._gauge(
             "peer_state",
@@ -416,7 +418,7 @@ class AgentMetrics:
         series = self._requests.series.get(labels)
         if series is None:
             from_client = kind is not RequestKind.FORWARDED
-            measured = from_client and outcome in (Outcome.OK, Outcome.TIMED_OUT)
+            measured = from_client and outcome in (Outcome.OK, Outcome.CACHED, Outcome.TIMED_OUT)
             series = self._requests.series[labels] = Series(
                 self._ttft.of(label) if from_client else None, self._request_duration.of(label) if measured else None
             )

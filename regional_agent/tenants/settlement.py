@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from penstock.accounts.account import Account
+from penstock.accounts.outcome_rules import Outcome
 from penstock.cost.gpu_time import gpu_time_s, gpus_of
 from penstock.tenancy.amounts import Amounts
 from penstock.tenancy.request_amounts import used_amounts
@@ -54,6 +55,8 @@ def _used(
             if occupies:
                 held_s = account.ended_at - attempt.since
                 gpu_s = gpu_time_s(models.get(attempt.estimate.model), held_s, attempt.mean_streams())
+        elif account.outcome is Outcome.CACHED:
+            gpu_s = 0.0
     price = budgets.price_of(context.policy, estimate) if reservation.budgets.needs_money else None
     started = attempt is not None or account.first_byte_at is not None
     return used_amounts(account, estimate, gpu_s, gpus, price, started=started)

@@ -40,6 +40,8 @@ def explanation_view(explanation: Explanation, notes: Iterable[str] = ()) -> Ren
         parts.append(_endpoints(explanation.endpoints))
     if explanation.job_store is not None:
         parts.append(Text(f"files and batches: {explanation.job_store}"))
+    if explanation.result_cache is not None:
+        parts.append(Text(f"result cache: {explanation.result_cache}, for deterministic requests"))
     if explanation.queue is not None:
         parts += _queue(explanation.queue)
     parts.append(_outcome(explanation))

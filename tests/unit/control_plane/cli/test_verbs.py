@@ -14,8 +14,8 @@ from control_plane.overrides.override_fields import NO_END, OverrideFields
 from tests.support.paths import ROOT
 
 READS = """
-    audit export, audit list, audit verify, capacity, certs check, context list, dns explain, dns export, doctor,
-    drill list, drill show, endpoints, explain, overrides list, plan diff, plan list, plan show, policy diff,
+    audit export, audit list, audit verify, cache purges, capacity, certs check, context list, dns explain, dns export,
+    doctor, drill list, drill show, endpoints, explain, overrides list, plan diff, plan list, plan show, policy diff,
     policy lint, policy presets, policy revisions, policy schema, policy simulate, policy verify, profile,
     residency report, rollout list, rollout show, status, steer, tenant budgets, tenant key list, tenant list,
     tenant revoked-keys, tenant show, top, usage, usage statement, what-if

@@ -1,0 +1,59 @@
+"""`penstock cache`: purge kept responses, and list the purges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.error_output import UsageFault, exit_on_error
+from control_plane.cli.output import Output, OutputOption, print_as, table_of
+from control_plane.cli.views.tenant_view import moment
+from control_plane.result_cache.purge_routes import CachePurgePage
+from penstock.result_cache.cache_purges import EVERY_MODEL, CachePurge
+
+PATH = "/v1/result-cache/purges"
+
+app = typer.Typer(no_args_is_help=True, help="Purge responses that the result cache keeps.")
+
+
+@app.command()
+@with_fleet_options
+def purge(
+    fleet: ChangeOptions,
+    reason: ReasonOption,
+    model: Annotated[str | None, typer.Option(help="Name of the model, model version or adapter.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Purge the responses of all models.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Purge kept responses: agents send none of them again, such as after an engine received new weights.
+
+    Give --model or --all.
+    """
+    with exit_on_error("cache purge"):
+        if (model is None) != everything:
+            raise UsageFault("give either --model or --all")
+        with fleet.connect() as api:
+            body = {"model": EVERY_MODEL if model is None else model, "reason": reason}
+            purged: CachePurge = api.request("POST", PATH, body=body, changes=True).decoded(CachePurge)
+        print_as(output, purged, lambda: _table([purged]))
+
+
+@app.command()
+@with_fleet_options
+def purges(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+    """List the newest purge of each model."""
+    with exit_on_error("cache purges"), fleet.connect() as api:
+        pages: list[CachePurgePage] = api.pages(PATH, CachePurgePage)
+    found = [purge for page in pages for purge in page.items]
+    print_as(output, found, lambda: _table(found))
+
+
+def _table(purges: Sequence[CachePurge]) -> Table:
+    table = table_of("model", "at", "author", "reason")
+    for each in purges:
+        table.add_row(each.model, moment(each.at), each.author, each.reason)
+    return table

@@ -1,0 +1,1 @@
+"""Purges of the result cache."""

@@ -1,0 +1,73 @@
+"""What clients and engines ask of the result cache with header fields (RFC 9111, RFC 9110 section 13.1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+CACHE_CONTROL: Final = b"cache-control"
+IF_NONE_MATCH: Final = b"if-none-match"
+PRAGMA: Final = b"pragma"
+
+_NOT_KEPT: Final = (b"no-store", b"no-cache", b"private")
+_ONE_CLIENT_ONLY: Final = frozenset({b"set-cookie", b"content-encoding", b"vary"})
+_TAG_BYTES: Final = 16
+
+
+class Wishes(NamedTuple):
+    """What the Cache-Control field of a request asks for."""
+
+    may_store: bool = True
+    """Whether the response may be kept, and a kept one sent."""
+    max_age_s: float | None = None
+    """Maximum age (s) of a kept response; 0 for a new response; None for any age."""
+
+
+ANY: Final = Wishes()
+
+
+def wishes_of(cache_control: bytes | None, pragma: bytes | None = None) -> Wishes:
+    """Read the Cache-Control field of a request. Unknown directives are ignored; a malformed `max-age` counts as 0.
+
+    Args:
+        pragma: the Pragma field, which counts if there is no Cache-Control.
+    """
+    if cache_control is None:
+        return Wishes(max_age_s=0.0) if pragma is not None and b"no-cache" in pragma.lower() else ANY
+    directives = _directives(cache_control)
+    if b"no-store" in directives:
+        return Wishes(may_store=False)
+    if b"no-cache" in directives:
+        return Wishes(max_age_s=0.0)
+    if b"max-age" in directives:
+        value = directives[b"max-age"]
+        return Wishes(max_age_s=float(value) if value.isdigit() and len(value) < 12 else 0.0)
+    return ANY
+
+
+def may_keep_response(status: int, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a complete response may be kept, by its status and header fields (names in lower case)."""
+    if status != 200 or not _ONE_CLIENT_ONLY.isdisjoint(headers):
+        return False
+    directives = _directives(headers.get(CACHE_CONTROL, b""))
+    return not any(directive in directives for directive in _NOT_KEPT)
+
+
+def entity_tag(body: bytes) -> bytes:
+    """Return the strong entity tag of a body, quotes included."""
+    return b'"%b"' % blake2b(body, digest_size=_TAG_BYTES).hexdigest().encode()
+
+
+def matches_tag(if_none_match: bytes | None, tag: bytes) -> bool:
+    """Whether an If-None-Match field names an entity tag, by weak comparison."""
+    if if_none_match is None:
+        return False
+    names = [name.strip().removeprefix(b"W/") for name in if_none_match.split(b",")]
+    return tag in names or names == [b"*"]
+
+
+def _directives(value: bytes) -> dict[bytes, bytes]:
+    """Return the directives of a Cache-Control field with their arguments, names in lower case."""
+    pairs = (part.strip().partition(b"=") for part in value.split(b","))
+    return {name.strip().lower(): argument.strip().strip(b'"') for name, _, argument in pairs if name}

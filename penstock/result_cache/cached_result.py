@@ -1,0 +1,65 @@
+"""A kept response, as agents store it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from penstock.answers.token_counts import Usage
+
+ENTRY_OVERHEAD_BYTES: Final = 512
+"""Bytes that an entry counts besides its body: keys, header fields, and the overhead of the stores."""
+
+_Key = Annotated[bytes, msgspec.Meta(max_length=64)]
+_Field = Annotated[bytes, msgspec.Meta(max_length=256)]
+
+
+class CachedResult(msgspec.Struct, frozen=True, array_like=True):
+    """A complete response with status 200. The order of the fields is the format in Redis."""
+
+    key: _Key
+    """The key under which the entry is stored; under another one it is rejected."""
+    stored_at: float
+    """Unix time (s)."""
+    expires_at: float
+    """Unix time (s)."""
+    content_type: _Field
+    tag: _Field
+    """The entity tag."""
+    region: str
+    """Region that served the request."""
+    usage: Usage | None
+    """The tokens that the engine reported; None without a report."""
+    body: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What the entry counts in bounds of memory."""
+        return len(self.body) + ENTRY_OVERHEAD_BYTES
+
+    def age_s(self, now: float) -> float:
+        """Return the time (s) since the response was stored; 0 if the clock of the agent that stored it is ahead.
+
+        Args:
+            now: Unix time (s).
+        """
+        return max(0.0, now - self.stored_at)
+
+    def is_fresh(self, now: float, max_age_s: float | None) -> bool:
+        """Whether the response may be sent at `now` (Unix time, s) to a client that accepts a maximum age (s)."""
+        return now < self.expires_at and (max_age_s is None or self.age_s(now) < max_age_s)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(CachedResult)
+
+
+def encode_result(result: CachedResult) -> bytes:
+    """Return the stored form of an entry."""
+    return _encode(result)
+
+
+def decode_result(encoded: bytes) -> CachedResult:
+    """Read the stored form of an entry; raises msgspec.DecodeError or UnicodeDecodeError if it is malformed."""
+    return _decoder.decode(encoded)

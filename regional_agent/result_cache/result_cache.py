@@ -1,0 +1,254 @@
+"""The result cache of one agent: which request may receive a kept response, and which response is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from penstock.accounts.account import Account
+from penstock.accounts.outcome_rules import Outcome
+from penstock.answers.answer_parser import JSON, AnswerParser
+from penstock.cost.gpu_time import gpus_of
+from penstock.policy.kinds.result_cache import ResultCache
+from penstock.policy.policy import Policy
+from penstock.result_cache.cache_control import (
+    CACHE_CONTROL,
+    IF_NONE_MATCH,
+    PRAGMA,
+    Wishes,
+    entity_tag,
+    matches_tag,
+    may_keep_response,
+    wishes_of,
+)
+from penstock.result_cache.cache_key import KeyFields, cache_for, may_keep, result_key
+from penstock.result_cache.cache_purges import CachePurges
+from penstock.result_cache.cached_result import CachedResult
+from penstock.routing.reasons import Refusal
+from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.messages import NOT_MODIFIED, Request
+from regional_agent.jobs.internal_connection import InternalResponse
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.request_end import end_request
+from regional_agent.requests.authorization import Sender
+from regional_agent.requests.client_request_reader import ClientRequestReader
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.result_cache.memory_results import MemoryResults
+from regional_agent.result_cache.result_cache_metrics import BYPASSED, HIT, MISS
+from regional_agent.result_cache.shared_results import SharedResults
+
+JSON_TYPE: Final = b"application/json"
+
+_SUBSTITUTED: Final = b"x-penstock-model"
+
+
+class AgentResultCache:
+    """The kept responses that one agent can send."""
+
+    def __init__(
+        self,
+        reader: ClientRequestReader,
+        proxy: Proxy,
+        shared: SharedResults | None,
+        purges: Callable[[], CachePurges | None],
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Create a cache that keeps nothing yet.
+
+        Args:
+            reader: of the requests of clients.
+            shared: the responses in the region's Redis; None for the only agent of a region.
+            purges: returns the purges in force; None while they are unknown, so that nothing is kept or found.
+            wall_clock: Unix time (s).
+        """
+        self._reader = reader.without_demand()
+        self._proxy = proxy
+        self._purges = purges
+        self._wall_clock = wall_clock
+        self._memory = MemoryResults()
+        self.shared = shared
+        self.region = proxy.router.region
+        self.metrics = proxy.metrics.result_cache
+
+    def use_of(self, policy: Policy, request: Request, sender: Sender, body: bytes) -> CacheUse | Refusal | None:
+        """Return how a request uses the cache; None if it does not, or its refusal.
+
+        Args:
+            body: see `deterministic_requests.canonical_body`.
+        """
+        route = request.route
+        purges = self._purges()
+        if route is None or purges is None:
+            return None
+        cache = cache_for(policy, route.name, sender.tenant.name)
+        if cache is None:
+            return None
+        wishes = wishes_of(request.header(CACHE_CONTROL), request.header(PRAGMA))
+        ledger = self._proxy.recorder.ledger
+        if not wishes.may_store or (ledger is not None and ledger.refuses):
+            self.metrics.requests.labels(BYPASSED).inc()
+            return None
+        timeout_s = self._proxy.limits.request_timeout_s
+        context = self._reader.read_from(policy, request, sender, self._proxy.clock(), inf, timeout_s)
+        if isinstance(context, Refusal):
+            return context
+        permitted = context.residency.permitted
+        use = CacheUse(self, self._proxy, cache, context, wishes)
+        if not may_keep(self.region, permitted):
+            use.release()
+            return None
+        adapter = context.estimate.adapter
+        newest = purges.newest(context.model, adapter, context.asked_for)
+        fields = KeyFields(context.model, adapter, route.name, request.target, body, permitted.name, newest)
+        use.key = result_key(policy, cache, sender.tenant.name, fields)
+        return use
+
+    def find_here(self, key: bytes) -> CachedResult | None:
+        """Return a response in the memory of the agent."""
+        return self._memory.find(key, self._wall_clock())
+
+    async def find_shared(self, cache: ResultCache, key: bytes) -> CachedResult | None:
+        """Return a response in the region's Redis, and keep it in memory."""
+        found = None if self.shared is None else await self.shared.find(cache, key)
+        if found is not None:
+            self._put(found)
+        return found
+
+    def keep(self, cache: ResultCache, result: CachedResult) -> None:
+        """Keep a response in memory and in the region's Redis."""
+        self._put(result)
+        self.metrics.stored_bytes.inc(len(result.body))
+        if self.shared is not None:
+            self.shared.store(cache, result)
+
+    def now(self) -> float:
+        """Return the Unix time (s)."""
+        return self._wall_clock()
+
+    def _put(self, result: CachedResult) -> None:
+        self._memory.put(result)
+        self.metrics.memory_bytes.set(self._memory.size_bytes)
+
+
+class CacheUse:
+    """The use of the cache by one request, which was authorized and has reserved its budgets."""
+
+    def __init__(
+        self, results: AgentResultCache, proxy: Proxy, cache: ResultCache, context: RequestContext, wishes: Wishes
+    ) -> None:
+        self._results = results
+        self._proxy = proxy
+        self._cache = cache
+        self._context = context
+        self._wishes = wishes
+        self.key = b""
+        """The key of the response."""
+
+    # looking up
+
+    def find_here(self) -> CachedResult | None:
+        """Return the response if the agent has it in memory and the client accepts its age."""
+        if self._wishes.max_age_s == 0.0:
+            return None
+        return self._acceptable(self._results.find_here(self.key))
+
+    @property
+    def asks_redis(self) -> bool:
+        """Whether the region's Redis may have the response, and can be asked."""
+        shared = self._results.shared
+        return shared is not None and self._wishes.max_age_s != 0.0 and shared.is_asked
+
+    async def find_shared(self) -> CachedResult | None:
+        """Return the response if the region's Redis has it and the client accepts its age."""
+        return self._acceptable(await self._results.find_shared(self._cache, self.key))
+
+    def _acceptable(self, found: CachedResult | None) -> CachedResult | None:
+        limit_s = float(self._cache.max_age_s)
+        if self._wishes.max_age_s is not None:
+            limit_s = min(limit_s, self._wishes.max_age_s)
+        return found if found is not None and found.is_fresh(self._results.now(), limit_s) else None
+
+    # a response was kept
+
+    def send(self, found: CachedResult, connection: ClientConnection) -> None:
+        """Send a kept response, and record the account of the request."""
+        results, context, proxy = self._results, self._context, self._proxy
+        now, request = proxy.clock(), context.request
+        status, body = 200, found.body
+        if matches_tag(request.header(IF_NONE_MATCH), found.tag):
+            status, body = NOT_MODIFIED, b""
+        account = Account(Outcome.CACHED, "", status, now, now)
+        account.received_bytes, account.sent_bytes = request.received_bytes, len(body)
+        account.price_share = self._cache.price_percent / 100.0
+        if account.price_share:
+            account.use_tokens(context.estimate, found.usage, -1, is_final=found.usage is not None)
+        end_request(proxy, context, None, None, account, None)
+        metrics, work = results.metrics, context.estimate.work
+        metrics.requests.labels(HIT).inc()
+        metrics.sent_bytes.inc(len(body))
+        metrics.saved_gpu_s.inc((work.prefill_s + work.decode_s) * gpus_of(context.policy.models.get(context.model)))
+        unix_s = results.now()
+        lines = [
+            proxy.response_headers.lines(context, ""),
+            b"x-penstock-region: %b\r\n" % found.region.encode(),
+            b"etag: %b\r\n" % found.tag,
+            b"age: %d\r\n" % found.age_s(unix_s),
+            b"cache-status: penstock; hit; ttl=%d\r\n" % max(0.0, found.expires_at - unix_s),
+        ]
+        if status != NOT_MODIFIED:
+            lines.append(b"content-type: %b\r\n" % found.content_type)
+        connection.respond(status, lines, body)
+
+    # no response was kept
+
+    def missed(self) -> None:
+        """Count a miss, and give back what the request holds: it runs as any other request."""
+        self._results.metrics.requests.labels(MISS).inc()
+        self.release()
+
+    def release(self) -> None:
+        """Give back what the request has reserved."""
+        reservation = self._context.reservation
+        if reservation is not None:
+            reservation.give_back(self._proxy.clock())
+
+    def end(self, outcome: Outcome) -> None:
+        """Record the account of a request that ends during the look-up."""
+        end_request(self._proxy, self._context, None, None, Account(outcome, "", 0, None, self._proxy.clock()), None)
+
+    def keep(self, response: InternalResponse) -> None:
+        """Keep the response of the run, if it is complete, successful and small enough."""
+        cache, body, headers = self._cache, response.body, response.headers
+        if len(body) > cache.max_response_bytes or not may_keep_response(response.status, headers):
+            return
+        if _SUBSTITUTED in headers:
+            # A fallback model has served the request.
+            return
+        parser: AnswerParser | None = None
+        content_type = headers.get(b"content-type", b"")
+        if content_type.partition(b";")[0].strip().lower() == JSON_TYPE:
+            parser = AnswerParser(self._proxy.answer_formats.of(self._context.request.route), JSON, b"", False)
+            parser.feed(body)
+            parser.finish(complete=True)
+            if parser.error is not None or parser.is_cut or not parser.ended:
+                return
+        now = self._results.now()
+        usage = parser.usage if parser is not None and parser.usage_is_final else None
+        region = response.header(b"x-penstock-region")
+        tag, expires_at = entity_tag(body), now + cache.max_age_s
+        self._results.keep(cache, CachedResult(self.key, now, expires_at, content_type, tag, region, usage, body))
+
+    def answer(self, response: InternalResponse, lines: list[bytes]) -> tuple[int, list[bytes], bytes]:
+        """Return status, header lines and body for the client of a run whose response is `lines` and a body."""
+        if response.status != 200:
+            return response.status, lines, response.body
+        tag = entity_tag(response.body)
+        context = self._context
+        lines = [*lines, b"cache-status: penstock; fwd=miss\r\n", b"etag: %b\r\n" % tag]
+        if context.model != context.asked_for and _SUBSTITUTED not in response.headers:
+            lines.append(b"%b: %b\r\n" % (_SUBSTITUTED, context.model.encode()))
+        if matches_tag(context.request.header(IF_NONE_MATCH), tag):
+            return NOT_MODIFIED, [line for line in lines if not line.startswith(b"content-type:")], b""
+        return 200, lines, response.body

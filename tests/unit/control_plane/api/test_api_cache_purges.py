@@ -1,0 +1,66 @@
+"""Purges of the result cache over the API and the CLI, and how agents learn of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import httpx
+import pytest
+
+from control_plane.daemon import ControlPlane
+from penstock.result_cache.cache_purges import CachePurges
+from regional_agent.result_cache.purge_follower import PurgeFollower
+from tests.support.api_app import OPERATOR as ADMIN
+from tests.support.api_app import TOKEN, is_problem, leading, served
+from tests.support.wait import until
+from tests.unit.control_plane.api.test_api_revoked_keys import SomeCallers, as_
+
+PATH = "/v1/result-cache/purges"
+MODEL = "llama-3.1-8b"
+
+
+@pytest.fixture
+async def api(control_plane: ControlPlane) -> AsyncIterator[httpx.AsyncClient]:
+    app = served(control_plane, SomeCallers(TOKEN))
+    await leading(control_plane)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://north", headers=ADMIN) as client:
+        yield client
+
+
+async def test_a_purge_reaches_agents_and_the_audit_log(api: httpx.AsyncClient, control_plane: ControlPlane) -> None:
+    follower = PurgeFollower(control_plane.overrides._store, Random(1))
+    # What was purged is not known before the store has been read.
+    assert follower.purges is None
+    follower.start()
+    await until(lambda: follower.purges == CachePurges())
+    purged = await api.post(PATH, json={"model": MODEL, "reason": "new weights"}, headers=as_("duty"))
+    assert purged.status_code == 201, purged.text
+    purge = purged.json()
+    assert (purge["model"], purge["author"], purge["reason"]) == (MODEL, "duty", "new weights")
+    await until(lambda: follower.purges is not None and follower.purges.newest(MODEL) == purge["id"])
+    listed = await api.get(PATH, headers=as_("guest"))
+    assert listed.json() == {"items": [purge], "next_cursor": None}
+    every = await api.post(PATH, json={"model": "*", "reason": "all engines"}, headers=as_("duty"))
+    await until(lambda: follower.purges is not None and follower.purges.newest("any") == every.json()["id"])
+    entries = (await api.get("/v1/audit")).json()["items"]
+    assert [entry["action"] for entry in entries if "cache" in entry["action"]] == ["result-cache.purge"] * 2
+    await follower.stop()
+
+
+@pytest.mark.parametrize(
+    ("body", "caller", "status"),
+    [
+        ({"model": MODEL, "reason": "r"}, "guest", 403),
+        ({"model": MODEL, "reason": "r"}, "germany", 403),
+        ({"model": "unknown", "reason": "r"}, "duty", 422),
+        ({"model": "", "reason": "r"}, "duty", 422),
+        ({"model": MODEL}, "duty", 422),
+    ],
+)
+async def test_a_refused_purge_changes_nothing(
+    api: httpx.AsyncClient, body: dict[str, str], caller: str, status: int
+) -> None:
+    assert is_problem(await api.post(PATH, json=body, headers=as_(caller)), status)
+    assert (await api.get(PATH)).json()["items"] == []
