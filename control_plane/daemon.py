@@ -54,6 +54,7 @@ from control_plane.api.routes.tenants import (
     tenant_keys_routes,
     tenants_routes,
 )
+from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.audit.audit_log import AuditLog
 from control_plane.audit.audit_retention import AuditRetention, RemovalRefused
 from control_plane.auth.authentication import Access
@@ -87,9 +88,11 @@ from control_plane.result_cache import purge_routes
 from control_plane.result_cache.purge_store import PurgeStore
 from control_plane.rollout.rollout_actions import RolloutActions
 from control_plane.rollout.rollout_runner import RolloutRunner
+from control_plane.status import status_history
 from control_plane.status.fleet_status import FleetStatus
 from control_plane.status.fleet_view import FleetView
 from control_plane.status.status_feed import StatusFeed
+from control_plane.status.status_history import StatusHistory
 from control_plane.status.status_reporter import StatusReporter
 from control_plane.status.store_mirrors import BACKOFF_CAP_S, StoreMirrors
 from control_plane.tenants import budget_leader
@@ -234,6 +237,8 @@ class ControlPlane:
             rng,
             on_ages=self.metrics.show_issuers,
         )
+        self._recent = StatusHistory()
+        self._sample_rounds = PeriodicJob(self._sample_status, status_history.INTERVAL_S)
         self._issuer_rounds = PeriodicJob(self._issuer_keys.tick, ISSUER_TICK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
@@ -307,7 +312,7 @@ class ControlPlane:
             ),
             guarded_routers=(
                 health_routes.metrics_routes(self.metrics),
-                status_routes.routes(fleet_status),
+                status_routes.routes(fleet_status, self._recent),
                 plans_routes.routes(self._history, view),
                 explain_routes.routes(
                     view, reporter, actions, TenantKeys(self._tenants, self._key_revocations), geoip, past
@@ -354,6 +359,7 @@ class ControlPlane:
             self._budget_rounds,
             self._upkeep_rounds,
             self._audit_rounds,
+            self._sample_rounds,
         )
         return (*of_leader, self._issuer_rounds, self._polling, self._event_rounds)
 
@@ -391,6 +397,13 @@ class ControlPlane:
             await self.audit_retention.remove_expired()
         except (RemovalRefused, StoreError) as error:
             _log.warning("audit entries were not removed", problem=str(error))
+
+    async def _sample_status(self) -> None:
+        if self.elector.epoch is None:
+            self._recent.clear()
+            return
+        status = await in_api_thread(self.reporter.prepared(agents=False))
+        self._recent.add(status.at, status.regions)
 
     async def _detect_changes(self) -> None:
         if self._journal.informer.synced and self._mirrors.plans.informer.synced:

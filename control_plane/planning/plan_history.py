@@ -21,6 +21,7 @@ from penstock.planning.plan_diff import (
     arcs,
     compose_changes,
     revert_changes,
+    traffic_classes,
 )
 from penstock.policy.provenance import Provenance
 
@@ -209,7 +210,7 @@ class PlanHistory:
         before: dict[ArcKey, Arc] = {}
         for origin in candidates.keys() | (last.keys() - slices.keys()):
             before |= last.get(origin, {})
-        changes = arc_changes(before, arcs(candidates))
+        changes = arc_changes(before, arcs(candidates), traffic_classes(candidates))
         differing = {change.origin for change in changes}
         self._unchanged |= {region: plan.classes for region, plan in candidates.items() if region not in differing}
         return changes

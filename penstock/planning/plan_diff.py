@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec
 
@@ -10,6 +10,10 @@ from penstock.planning.plan import Arc, ArcReason, RegionPlan
 
 MIN_DIFFERENCE = 1e-6
 """Minimum difference (0-1) at which two shares count as different."""
+
+
+DEMAND_ENDED = "the demand of the traffic class ended"
+"""Detail of a removed arc whose share did not move to another region."""
 
 
 class ArcChange(msgspec.Struct, frozen=True):
@@ -29,7 +33,7 @@ class ArcChange(msgspec.Struct, frozen=True):
     why: ArcReason | None
     """Reason of the arc after the change; None for a removed arc."""
     detail: str
-    """The detail of the arc after the change."""
+    """The detail of the arc after the change; `DEMAND_ENDED` where the later plan lacks the traffic class."""
 
 
 ArcKey = tuple[str, str, str, str]
@@ -43,7 +47,7 @@ def plan_diff(before: Mapping[str, RegionPlan], after: Mapping[str, RegionPlan])
         before: slices by region, before the change.
         after: slices by region, after the change.
     """
-    return arc_changes(arcs(before), arcs(after))
+    return arc_changes(arcs(before), arcs(after), traffic_classes(after))
 
 
 def arcs(plans: Mapping[str, RegionPlan]) -> dict[ArcKey, Arc]:
@@ -56,10 +60,23 @@ def arcs(plans: Mapping[str, RegionPlan]) -> dict[ArcKey, Arc]:
     }
 
 
-def arc_changes(before: Mapping[ArcKey, Arc], after: Mapping[ArcKey, Arc]) -> tuple[ArcChange, ...]:
-    """Every arc whose share differs, the largest differences first."""
+def traffic_classes(plans: Mapping[str, RegionPlan]) -> set[tuple[str, str, str]]:
+    """Origin, model and residency class of every traffic class of these slices."""
+    return {(origin, entry.model, entry.residency) for origin, plan in plans.items() for entry in plan.classes}
+
+
+def arc_changes(
+    before: Mapping[ArcKey, Arc], after: Mapping[ArcKey, Arc], classes: Set[tuple[str, str, str]]
+) -> tuple[ArcChange, ...]:
+    """Every arc whose share differs, the largest differences first.
+
+    Args:
+        before: arcs before the change.
+        after: arcs after the change.
+        classes: the traffic classes of the later plan.
+    """
     changes = [
-        _change(key, before.get(key), after.get(key))
+        _change(key, before.get(key), after.get(key), "" if (key[0], *key[2:]) in classes else DEMAND_ENDED)
         for key in before.keys() | after.keys()
         if before.get(key) != after.get(key)
     ]
@@ -116,7 +133,7 @@ def _moved(changes: Iterable[ArcChange]) -> tuple[ArcChange, ...]:
     )
 
 
-def _change(key: ArcKey, before: Arc | None, after: Arc | None) -> ArcChange:
+def _change(key: ArcKey, before: Arc | None, after: Arc | None, removed: str) -> ArcChange:
     origin, server, model, residency = key
     return ArcChange(
         origin=origin,
@@ -127,5 +144,5 @@ def _change(key: ArcKey, before: Arc | None, after: Arc | None) -> ArcChange:
         after=after.share if after is not None else 0.0,
         why_before=before.why if before is not None else None,
         why=after.why if after is not None else None,
-        detail=after.detail if after is not None else "",
+        detail=after.detail if after is not None else removed,
     )

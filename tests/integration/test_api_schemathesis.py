@@ -117,6 +117,7 @@ def test_the_api_conforms_to_its_description(
         ("/v1/agents", {}),
         ("/v1/capacity/recommendations", {}),
         ("/v1/status", {}),
+        ("/v1/history", {}),
     ],
 )
 def test_existing_objects_conform_to_the_description(

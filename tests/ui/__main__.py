@@ -126,6 +126,8 @@ async def now(page: Page, planet: Planet, token: str) -> None:
     await expect(page.get_by_role("table", name="Models")).to_contain_text("slots")
     await expect(page.get_by_role("table", name="Spill credits")).to_contain_text("eu-es")
     await expect(page.get_by_role("table", name="Flows between regions")).to_contain_text("eu-es")
+    await expect(page.locator(".spark").first).to_be_visible(timeout=PATIENCE_MS)
+    await page.locator("details summary", has_text="Latest").click()
     await expect(page.locator(".events li").first).to_be_visible(timeout=PATIENCE_MS)
 
 

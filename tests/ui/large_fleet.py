@@ -15,9 +15,13 @@ from control_plane.status.status import (
     PolicyStatus,
     PoolStatus,
     RegionStatus,
+    SpilloverStatus,
     Status,
     StoreStatus,
+    UnreadyEndpoint,
 )
+from penstock.fleet.capacity import Shortfall
+from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 
@@ -93,6 +97,7 @@ def status(second: int) -> Status:
         agents=(),
         control_planes=(Member("north", "http://127.0.0.1"),),
         arcs=tuple(arc for number in range(REGIONS) for arc in _arcs(number, names)),
+        shortfalls=(Shortfall(MODELS[0], ("any",), (names[0],), names[0], 12.0, 30.0),),
         fleet_seen_by="north",
     )
 
@@ -107,6 +112,8 @@ def _region(number: int, changing: Random) -> RegionStatus:
         PoolStatus(model, slots // 16, slots // 16, slots, int(slots * changing.uniform(0.4, 0.98)), 2.5)
         for model in MODELS
     )
+    attained = 0.97 if number % 37 == 5 else changing.uniform(0.991, 0.999)
+    unready = (UnreadyEndpoint(f"{name}-gpu-7", EndpointCondition.DOWN, "connection refused"),) * (number % 23 == 4)
     demand = tuple(DemandStatus(model, "any", slots * changing.uniform(0.1, 0.3)) for model in MODELS)
     return RegionStatus(
         name=name if copy == 0 else f"{name}-{copy + 1}",
@@ -119,8 +126,11 @@ def _region(number: int, changing: Random) -> RegionStatus:
         report_age_s=changing.uniform(0.1, 1.1),
         pools=pools,
         demand=demand,
-        objectives=tuple(ObjectiveStatus(model, 2.0, 0.99, 10_000, 9_950, 0.995, True) for model in MODELS[:1]),
+        objectives=(ObjectiveStatus(MODELS[0], 2.0, 0.99, 10_000, int(10_000 * attained), attained, attained >= 0.99),),
+        spillover=tuple(SpilloverStatus(model, changing.randrange(9), slots // 20, 2, 3) for model in MODELS),
         countries=(CountryStatus(country, sum(origin.requests_per_s for origin in demand)),),
+        unready=unready,
+        unready_count=len(unready),
     )
 
 

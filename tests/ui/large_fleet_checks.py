@@ -14,7 +14,7 @@ from playwright.async_api import Browser, CDPSession, Page, expect
 
 from tests.ui.accessibility import findings
 from tests.ui.checks import OUT, PATIENCE_MS, checked, cpu_share
-from tests.ui.large_fleet import ARCS_PER_REGION, REGIONS
+from tests.ui.large_fleet import REGIONS
 from tests.ui.large_fleet_server import TOKEN
 
 MAX_FIRST_PAINT_MS = 1_000.0
@@ -26,6 +26,11 @@ FRAMES_S = 6
 PAGES = 20
 CPU_S = 15.0
 """Time (s) for which the CPU time of a control plane is measured."""
+
+MAX_ARCS = 40
+"""Maximum number of arcs that the map draws."""
+MAX_HEIGHT_PX = 6_000
+"""Maximum height of the first view, in which longer tables are folded."""
 
 VIEWS = ("now", "region/eu-de", "change", "ask", "tenants", "past")
 
@@ -40,6 +45,19 @@ FRAMES = """seconds => new Promise(resolve => {
   };
   requestAnimationFrame(step);
 })"""
+
+PLACED = """() => [...document.querySelectorAll(".map .region")].reduce((sum, region) =>
+  sum + Number(region.querySelector(".number")?.textContent ?? 1), 0)"""
+"""Number of regions on the map, those that are one place included."""
+
+COVERED = """() => {
+  const labels = [...document.querySelectorAll(".map .region > text:last-child")];
+  const boxes = labels.map(text => text.getBoundingClientRect());
+  const cover = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 3
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3;
+  return boxes.filter((box, index) => boxes.slice(0, index).some(other => cover(box, other))).length;
+}"""
+"""Number of labels that cover another one."""
 
 LOADED = """() => {
   const loads = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
@@ -71,6 +89,13 @@ async def run(browser: Browser) -> int:
         failed += await checked("a person signs in at the provider and is where the link led", _sign_in(page, url))
         failed += await checked("the page renews a session of the provider and stays where it is", _renew(page))
         failed += await checked("100 regions and 2,000 arcs are drawn", _draw(page, url))
+        failed += await checked(
+            "alarms and missed objectives are above the map, and long tables are folded", _alarms(page)
+        )
+        failed += await checked(
+            "the map shows the arcs of a region alone, and a place of several regions opens", _focus(page)
+        )
+        failed += await checked("a skeleton until the first status", _skeleton(page, url))
         failed += await checked("frames while all of them change each second", _frames(page))
         for view in VIEWS:
             name = f"accessibility of {view.partition('/')[0]} with 100 regions"
@@ -110,14 +135,67 @@ async def _renew(page: Page) -> None:
 
 async def _draw(page: Page, url: str) -> str:
     await page.goto(f"{url}/ui/#/now")
-    await expect(page.locator(".region")).to_have_count(REGIONS, timeout=PATIENCE_MS)
-    arcs = await page.locator(".arc").count()
-    assert arcs == REGIONS * (ARCS_PER_REGION - 1), f"{arcs} arcs"
-    await page.screenshot(path=OUT / "100-regions.png")
-    await page.emulate_media(color_scheme="dark")
-    await page.screenshot(path=OUT / "100-regions-dark.png")
-    await page.emulate_media(color_scheme="light")
-    return f"ok, {arcs} arcs"
+    await expect(page.locator(".map .region").first).to_be_visible(timeout=PATIENCE_MS)
+    placed = await page.evaluate(PLACED)
+    assert placed == REGIONS, f"{placed} regions"
+    arcs = await page.locator(".map .arc").count()
+    assert 0 < arcs <= MAX_ARCS, f"{arcs} arcs"
+    await expect(page.locator(".map-bar")).to_contain_text(f"{MAX_ARCS} largest of")
+    covered = await page.evaluate(COVERED)
+    assert covered == 0, f"{covered} labels cover others"
+    await expect(page.locator(".spark").nth(REGIONS)).to_be_attached(timeout=PATIENCE_MS)
+    for width, height in ((1440, 900), (390, 844)):
+        await page.set_viewport_size({"width": width, "height": height})
+        for scheme in ("dark", "light"):
+            await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            await page.screenshot(path=OUT / f"100-regions-{width}-{scheme}.png", full_page=True)
+        assert await page.evaluate("document.documentElement.scrollWidth") == width, f"it fits {width} px"
+    await page.set_viewport_size({"width": 1320, "height": 1000})
+    return f"ok, {arcs} arcs, {await page.locator('.map .region').count()} places"
+
+
+async def _alarms(page: Page) -> None:
+    alarms = page.get_by_role("list", name="Alarms")
+    await expect(alarms.get_by_role("listitem").first).to_contain_text("regions failed")
+    await expect(alarms).to_contain_text("objectives missed")
+    above, below = await alarms.bounding_box(), await page.locator(".map").bounding_box()
+    assert above is not None
+    assert below is not None
+    assert above["y"] + above["height"] < below["y"], "alarms are above the map"
+    height = await page.evaluate("document.documentElement.scrollHeight")
+    assert height < MAX_HEIGHT_PX, f"{height} px high"
+    rows = page.get_by_role("table", name="Regions", exact=True).locator("tbody tr:visible")
+    await expect(rows).to_have_count(10)
+    await page.get_by_label(f"Show all {REGIONS} rows").first.check()
+    await expect(rows).to_have_count(REGIONS)
+    await page.get_by_label(f"Show all {REGIONS} rows").first.uncheck()
+
+
+async def _focus(page: Page) -> None:
+    await page.get_by_label("Arcs of").select_option("eu-de")
+    await expect(page.locator(".map-bar")).to_contain_text("alone")
+    joined = page.locator(".map .region.cluster", has_text="za-jnb").locator(".number")
+    await joined.hover()
+    await expect(page.locator(".map-bar")).to_contain_text("Arcs of za-jnb")
+    await page.screenshot(path=OUT / "focus.png")
+    before = await page.locator(".map .region").count()
+    await joined.click()
+    await page.mouse.move(0, 0)
+    await expect(page.locator(".map .region")).not_to_have_count(before)
+    await page.get_by_role("button", name="Show all regions").click()
+    await page.get_by_label("Arcs of").select_option("")
+
+
+async def _skeleton(page: Page, url: str) -> None:
+    await page.route("**/v1/events*", lambda route: None)
+    await page.goto("about:blank")
+    await page.goto(f"{url}/ui/#/now")
+    await expect(page.get_by_role("heading", name="Loading")).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.locator("main svg")).to_have_count(0)
+    await page.screenshot(path=OUT / "skeleton.png")
+    await page.unroute("**/v1/events*")
+    await expect(page.locator(".map .region").first).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.get_by_role("heading", name="Loading")).to_have_count(0)
 
 
 async def _frames(page: Page) -> str:

@@ -31,6 +31,7 @@ from control_plane.auth.required_roles import Viewer
 from control_plane.events.event_log import EventLog
 from control_plane.status.status import Status
 from control_plane.status.status_feed import StatusFeed
+from control_plane.status.status_history import INTERVAL_S, SAMPLES, StatusHistory
 from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 from control_plane.ui.session_revocations import SessionRevocations
@@ -65,12 +66,16 @@ def create_app(flow: CodeFlow, access: Access) -> FastAPI:
     sessions = BrowserSessions(b"a secret of the large fleet's control plane")
     store = MemoryStore()
     revocations = SessionRevocations(store, AuditLog(store), rng=Random())
+    history = StatusHistory()
+    for sample in range(SAMPLES):
+        past = status(-sample)
+        history.add(past.at - (SAMPLES - sample) * INTERVAL_S, past.regions)
     feed = StatusFeed(fleet.read, events.wake)
     for router in (
         sign_in_routes.routes(flow, sessions),
         ui_routes.public_routes(flow.name),
         ui_routes.session_routes(sessions, revocations),
-        status_routes.routes(fleet),  # type: ignore[arg-type]
+        status_routes.routes(fleet, history),  # type: ignore[arg-type]
         events_routes.routes(events, feed),
     ):
         app.include_router(router)

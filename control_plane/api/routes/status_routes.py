@@ -1,4 +1,4 @@
-"""`/v1/status` and `/v1/whoami`: the state of the fleet, and the identity of the caller."""
+"""`/v1/status`, `/v1/history` and `/v1/whoami`: the state of the fleet, its last 15 minutes, and the caller."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from control_plane.api.responses import json_response, large_response
 from control_plane.auth.required_roles import Viewer
 from control_plane.status.fleet_status import FleetStatus
 from control_plane.status.status import Status
+from control_plane.status.status_history import RecentHistory, StatusHistory
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -24,7 +25,7 @@ class Identity(msgspec.Struct, frozen=True):
     """Regions that the caller may change; None for all, and for resources of the whole fleet."""
 
 
-def routes(fleet: FleetStatus) -> APIRouter:
+def routes(fleet: FleetStatus, history: StatusHistory) -> APIRouter:
     """Return the router of the status."""
     router = APIRouter(prefix="/v1", tags=["status"])
 
@@ -42,6 +43,20 @@ def routes(fleet: FleetStatus) -> APIRouter:
         client = request.client.host if request.client is not None else ""
         found = await fleet.read(caller, client, agents=agents)
         return await large_response(lambda: found)
+
+    @router.get("/history", responses=returns(RecentHistory, "Samples of each 10 s."))
+    async def recent(
+        caller: Viewer,
+        region: Annotated[
+            str | None, Query(max_length=128, description="The series of this region, also by pool.")
+        ] = None,
+    ) -> Response:
+        """Get the last 15 minutes as the leader has seen them: demand, load, waiting requests, attained objectives.
+
+        Without a region: of the fleet by model, and of each region. A new leader begins with an empty history; for
+        longer ones use Prometheus.
+        """
+        return json_response(history.read(region))
 
     @router.get("/whoami", responses=returns(Identity, "The caller."))
     async def who_am_i(caller: Viewer) -> Response:

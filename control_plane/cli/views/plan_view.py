@@ -79,6 +79,8 @@ def _why(arc: Arc) -> str:
 
 
 def _why_changed(change: ArcChange) -> str:
+    if change.why is None and change.detail:
+        return change.detail
     if change.why is None:
         return f"gone; it was {change.why_before.value}" if change.why_before is not None else "gone"
     return f"{change.why.value}: {change.detail}" if change.detail else change.why.value

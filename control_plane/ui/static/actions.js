@@ -191,7 +191,7 @@ export function undraining(region, status) {
   };
 }
 
-const placeOf = ({ region, endpoint }) => (endpoint ? `${region}/${endpoint}` : region);
+export const placeOf = ({ region, endpoint }) => (endpoint ? `${region}/${endpoint}` : region);
 
 export function lifting({ override }) {
   const path = `/v1/overrides/${encodeURIComponent(override.id)}`;

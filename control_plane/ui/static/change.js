@@ -23,9 +23,9 @@ export class ChangeView {
     this.acts = mayAct(caller);
     this.caller = caller;
     this.buttons = h("p", { class: "buttons", hidden: true });
-    this.rollout = h("div");
-    this.overrides = h("div");
-    this.trail = h("div");
+    this.rollout = h("div", {}, h("p", { class: "empty" }, "Loading…"));
+    this.overrides = h("div", {}, h("p", { class: "empty" }, "Loading…"));
+    this.trail = h("div", {}, h("p", { class: "empty" }, "Loading…"));
     this.diff = new PlanDiff();
     this.element = h("div", {}, h("section", { class: "wide" }, h("h1", {}, "Change"),
       this.acts && h("p", { class: "buttons" }, actionButton("Freeze the plan…", () => freezing(() => this.status)))),

@@ -23,14 +23,22 @@ export const h = (name, attributes = {}, ...children) => fill(document.createEle
 export const s = (name, attributes = {}, ...children) =>
   fill(document.createElementNS(SVG, name), attributes, children);
 
+/** A table of more rows shows the first 10, and the others on request; style.css has the number too. */
+const MAX_UNFOLDED = 12;
+/** A table of more columns says on a phone that it scrolls. */
+const MAX_NARROW = 3;
+
 /** A table with a caption for screen readers; `rows` are lists of cells. */
 export function table(caption, heads, rows, empty = "None.") {
   if (!rows.length) return h("p", { class: "empty" }, empty);
-  return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption }, h("table", {},
-    h("caption", {}, caption),
-    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) =>
-      index === 0 ? h("th", { scope: "row" }, cell) : h("td", { class: isName(cell) ? "name" : null }, cell)))))));
+  return h("div", { class: rows.length > MAX_UNFOLDED ? "folded" : null },
+    heads.length > MAX_NARROW && h("p", { class: "swipe", "aria-hidden": "true" }, "Swipe the table sideways for more columns →"),
+    h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption }, h("table", {},
+      h("caption", {}, caption),
+      h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) =>
+        index === 0 ? h("th", { scope: "row" }, cell) : h("td", { class: isName(cell) ? "name" : null }, cell))))))),
+    rows.length > MAX_UNFOLDED && h("label", { class: "check unfold" }, h("input", { type: "checkbox" }), `Show all ${rows.length} rows`));
 }
 
 /** A single word, such as the name of a model, is not broken at its hyphens. */

@@ -1,7 +1,7 @@
 // The fleet's state as pages use it, from /v1/status. Pure: no requests, no elements.
 
 export const REASONS = {
-  home: "served at home",
+  home: "home: the nearest permitted region that has the model",
   spillover: "spillover: home is full, or another region is better",
   failover: "failover: home has failed or cannot serve",
   override: "override: an operator or a maintenance window keeps home from serving",
@@ -17,10 +17,11 @@ export function flows(status, model = "") {
     }
   }
   const found = new Map();
-  const emptied = emptiedRegions(status);
+  const emptied = emptiedRegions(status.overrides.filter(({ state }) => state === "active").map(({ override }) => override),
+    status.regions.filter((region) => region.state === "failed").map((region) => region.name));
   for (const arc of status.arcs) {
     if (model && arc.model !== model) continue;
-    const why = arc.why === "failover" && emptied.has(arc.origin) ? "override" : arc.why;
+    const why = reasonOf(arc, emptied);
     const perS = (demand.get(`${arc.origin}\n${arc.model}\n${arc.residency}`) ?? 0) * arc.share;
     const key = `${arc.origin}\n${arc.server}\n${why}`;
     const flow = found.get(key) ?? { origin: arc.origin, server: arc.server, why, perS: 0, models: new Set() };
@@ -57,14 +58,17 @@ export function overridesOf(status, name) {
   return status.overrides.filter((each) => each.override.region === name && each.state !== "ended");
 }
 
-/** Regions that are up, and that overrides in force empty. */
-function emptiedRegions(status) {
-  const failed = new Set(status.regions.filter((region) => region.state === "failed").map((region) => region.name));
-  return new Set(status.overrides.filter(({ state, override }) => state === "active" && EMPTIES.has(override.kind) && !failed.has(override.region))
-    .map(({ override }) => override.region));
-}
+/** Regions that are up, and that overrides in force ({kind, region}) empty. */
+export const emptiedRegions = (overrides, failed) => new Set(overrides.filter(({ kind, region }) => EMPTIES.has(kind) && !failed.includes(region))
+  .map(({ region }) => region));
 
 const EMPTIES = new Set(["drain", "fail_over", "weight"]);
+
+/** The reason of an arc: what the plan does for an override is an override, although the plan has one word for both. */
+export const reasonOf = ({ origin, why }, emptied) => (why === "failover" && emptied.has(origin) ? "override" : why);
+
+/** Whether a flow leaves its home; demand whose home is another region, which alone has the model, does not. */
+export const isAway = ({ origin, server, why }) => origin !== server && why !== "home";
 
 /** Load of one model over all regions. */
 export function modelLoad(status, model) {

@@ -24,6 +24,10 @@ const lost = document.querySelector("#lost");
 const facts = document.querySelector("#facts");
 const nav = document.querySelector("nav");
 const signOutButton = document.querySelector("#sign-out");
+const skeleton = document.querySelector("#skeleton");
+
+/** Views that show nothing before the first status. */
+const OF_STATUS = new Set(["now", "region", "change", "past"]);
 
 class Page {
   constructor(caller) {
@@ -31,7 +35,7 @@ class Page {
     this.events = [];
     this.live = new LiveStatus();
     this.stop = new AbortController();
-    this.wake = () => {};
+    this.wake = () => ((this.isDue = true), this.resume?.());
     this.navigate = () => this.show();
     window.addEventListener("hashchange", this.navigate);
     nav.hidden = signOutButton.hidden = false;
@@ -52,8 +56,10 @@ class Page {
       tenants: () => (argument ? new TenantView(decodeURIComponent(argument), this.caller) : new TenantsView(this.caller)),
       usage: () => new UsageView(),
     };
-    this.view = (views[name] ?? views.now)();
-    main.replaceChildren(this.view.element);
+    const isKnown = Object.hasOwn(views, name);
+    this.view = views[isKnown ? name : "now"]();
+    this.waits = !this.live.status && (!isKnown || OF_STATUS.has(name));
+    main.replaceChildren(this.waits ? skeleton : this.view.element);
     document.title = `${this.view.title ?? "Now"} · Penstock`;
     for (const link of nav.querySelectorAll("a")) {
       if (link.getAttribute("href") === `#/${name}`) link.setAttribute("aria-current", "page");
@@ -64,7 +70,10 @@ class Page {
   }
 
   draw() {
-    if (this.live.status) this.view.update(this.live.status, this.events);
+    if (!this.live.status) return;
+    if (this.waits) main.replaceChildren(this.view.element);
+    this.waits = false;
+    this.view.update(this.live.status, this.events);
   }
 
   arrived(update, isFirst) {
@@ -94,6 +103,7 @@ class Page {
   /** Reads what is not streamed: at intervals, and soon after an event. */
   async refresh() {
     while (!this.stop.signal.aborted) {
+      this.isDue = false;
       try {
         await this.view.refresh?.();
       } catch (error) {
@@ -108,9 +118,10 @@ class Page {
   }
 
   until(milliseconds) {
+    if (this.isDue) return undefined;
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, milliseconds);
-      this.wake = () => (clearTimeout(timer), resolve());
+      this.resume = () => (clearTimeout(timer), resolve());
     });
   }
 

@@ -1,45 +1,37 @@
-// The world map: land, regions, and an arc for each flow between regions. Elements are kept between updates, so that
-// an update of 100 regions and 2,000 arcs changes attributes only.
+// The world map: land, places with one or several regions, an arc for what flows between two places, and clients by country.
 
 import { COUNTRIES, countryName } from "./countries.js";
-import { h, s } from "./dom.js";
+import { h, s, show } from "./dom.js";
 import { demandOf, load } from "./fleet.js";
-import { percent, rate } from "./format.js";
+import { count, percent, rate } from "./format.js";
 import { LAND } from "./land.js";
+import { MAX_ARCS, arcsOf, placeLabels, placesOf } from "./map_layout.js";
 
-const BEND = 0.18;
-const MAX_ARC_WIDTH = 7;
-/** Above so many arcs or regions on the map, each is drawn smaller. */
-const ROOM = { arcs: 120, regions: 30 };
-/** Flows below this share of the largest are not drawn: they would be invisible. */
-const MIN_SHARE = 0.0005;
-const MIN_SPAN_DEG = 40;
-const DASHES = { failover: [6, 4], failback: [2, 4], override: [10, 3, 2, 3], less: [4, 4] };
-
-const MAX_ZOOM = 16;
+/** Arcs of two reasons between the same places bend differently. */
+const BENDS = { spillover: 0.18, failover: 0.23, override: 0.13, failback: 0.28, home: 0.08, more: 0.18, less: 0.23 };
+/** Width (px) of the largest arc: of few arcs, and of many. */
+const [MAX_ARC_PX, MAX_OF_MANY_PX, MANY] = [7, 4, 12];
+/** Least extent (degrees of latitude) of the map, and its margins (degrees). */
+const [MIN_SPAN_DEG, MARGIN_DEG] = [20, 12];
+const MAX_ZOOM = 32;
 const ZOOM_STEP = 1.6;
 /** Movement (pixels) of a pointer from which on it drags the map and does not select. */
 const DRAG_PX = 4;
-
-const place = (region) => ({ x: region.longitude_deg, y: -region.latitude_deg });
+const MAX_NAMED = 8;
 
 export class FleetMap {
   constructor(onSelect) {
     this.onSelect = onSelect;
-    this.arcs = new Map();
-    this.regions = new Map();
-    this.clients = new Map();
-    this.clientLayer = s("g", { class: "clients" });
-    this.arcLayer = s("g", { class: "arcs" });
-    this.regionLayer = s("g");
-    this.svg = s("svg", { class: "map", role: "group", "aria-label": "World map of the fleet's regions" },
-      s("path", { class: "land", d: LAND, "aria-hidden": "true" }), this.clientLayer, this.arcLayer, this.regionLayer);
+    this.land = s("path", { class: "land", d: LAND, "aria-hidden": "true" });
+    this.layers = ["clients", "arcs", "places"].map((name) => s("g", { class: name }));
+    this.svg = s("svg", { class: "map", role: "group", "aria-label": "World map of the fleet's regions" }, this.land, this.layers);
     this.zoom = 1;
     this.middle = null;
+    this.note = h("p", { class: "hint" });
     const button = (label, text, action) => h("button", { type: "button", "aria-label": label, title: label, onclick: action }, text);
-    this.element = h("div", { class: "map-frame" }, this.svg, h("div", { class: "zoom" },
+    this.element = h("div", {}, h("div", { class: "map-bar" }, this.note, h("div", { class: "zoom" },
       button("Zoom in", "+", () => this.#zoomTo(this.zoom * ZOOM_STEP)), button("Zoom out", "−", () => this.#zoomTo(this.zoom / ZOOM_STEP)),
-      button("Show all regions", "⌂", () => this.#zoomTo(1))));
+      button("Show all regions", "⌂", () => this.#zoomTo(1)))), this.svg);
     this.svg.addEventListener("wheel", (event) => {
       // Without a key the wheel scrolls the page.
       if (!event.ctrlKey && !event.metaKey) return;
@@ -47,27 +39,71 @@ export class FleetMap {
       this.#zoomTo(this.zoom * (event.deltaY < 0 ? ZOOM_STEP : 1 / ZOOM_STEP));
     }, { passive: false });
     this.svg.addEventListener("pointerdown", (event) => this.#drag(event));
+    new ResizeObserver(() => this.#redraw()).observe(this.svg);
   }
 
-  #zoomTo(zoom) {
+  /** Draw a state of the fleet: regions of /v1/status, flows between them, and clients by country (see fleet.js). */
+  update(regions, flows, options = {}) {
+    this.last = [regions, flows, options];
+    this.#redraw();
+  }
+
+  #redraw() {
+    if (!this.last) return;
+    const [regions, flows, { model = "", clients = [], focus = "" }] = this.last;
+    const project = this.#fit(regions);
+    const places = placesOf(regions.map((region) => {
+      const { slots, inFlight } = load(region, model);
+      return { name: region.name, state: region.state, ...project(region.longitude_deg, region.latitude_deg), slots, inFlight, unready: region.unready_count, region };
+    }), this.zoom < MAX_ZOOM);
+    const placeOf = new Map(places.flatMap((place) => place.nodes.map((node) => [node.name, place])));
+    const most = Math.max(1, ...places.map(({ slots }) => slots));
+    for (const place of places) place.radius = 5 + 8 * Math.sqrt(place.slots / most) + (place.nodes.length > 1 ? 3 : 0);
+    placeLabels(places, this.width, this.height);
+    const pointed = placeOf.get(this.pointed) ?? placeOf.get(focus);
+    const { arcs, count: total, share } = arcsOf(flows, placeOf, pointed);
+    const [clientLayer, arcLayer, placeLayer] = this.layers;
+    show(clientLayer, clientCircles(clients, project));
+    show(arcLayer, arcs.map((arc) => arcPath(arc, arcs[0].perS, arcs.length > MANY ? MAX_OF_MANY_PX : MAX_ARC_PX)));
+    show(placeLayer, places.map((place) => this.#place(place, model)));
+    this.note.textContent = (total > MAX_ARCS ? `The ${MAX_ARCS} largest of ${count(total)} arcs, ${percent(share)} of what they carry. ` : "") +
+      (pointed ? `Arcs of ${pointed.lines[0]} alone.` : total > MAX_ARCS ? "Point at a region to see its arcs alone." : "");
+  }
+
+  /** The scale and middle of the map; returns the position (px) of a longitude and latitude. */
+  #fit(regions) {
+    [this.width, this.height] = [this.svg.clientWidth || 1000, this.svg.clientHeight || 480];
+    const xs = regions.map((region) => region.longitude_deg), ys = regions.map((region) => region.latitude_deg);
+    const middle = (values) => (values.length ? (Math.min(...values) + Math.max(...values)) / 2 : 0);
+    const span = (values) => (values.length ? Math.max(...values) - Math.min(...values) : 360);
+    const all = Math.min(this.height / Math.max(MIN_SPAN_DEG, 1.3 * span(ys) + MARGIN_DEG), this.width / (1.12 * span(xs) + MARGIN_DEG));
+    const scale = (this.scale = Math.max(all, this.height / 180) * this.zoom);
+    const { x, y } = this.shown = this.middle ?? { x: middle(xs), y: middle(ys) };
+    const [left, top] = [this.width / 2 - x * scale, this.height / 2 + y * scale];
+    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
+    this.land.setAttribute("transform", `translate(${left} ${top}) scale(${scale})`);
+    return (longitude, latitude) => ({ x: left + longitude * scale, y: top - latitude * scale });
+  }
+
+  #zoomTo(zoom, at = null) {
     this.zoom = Math.min(MAX_ZOOM, Math.max(1, zoom));
     const busiest = [...(this.last?.[0] ?? [])].sort((a, b) => demandOf(b) - demandOf(a))[0];
     if (this.zoom === 1) this.middle = null;
-    else if (busiest) this.middle ??= place(busiest);
+    else this.middle = at ?? this.middle ?? (busiest && { x: busiest.longitude_deg, y: busiest.latitude_deg });
     this.svg.classList.toggle("zoomed", this.zoom > 1);
-    if (this.last) this.update(...this.last);
+    this.#redraw();
   }
 
   #drag(down) {
     if (this.zoom === 1 || down.button !== 0) return;
-    const from = this.middle ?? this.shown, perPixel = this.svg.viewBox.baseVal.width / this.svg.clientWidth;
+    const from = this.shown;
     let isDrag = false;
     const move = (event) => {
       const [dx, dy] = [event.clientX - down.clientX, event.clientY - down.clientY];
       isDrag ||= Math.hypot(dx, dy) > DRAG_PX;
       if (!isDrag) return;
-      this.middle = { x: from.x - dx * perPixel, y: from.y - dy * perPixel };
-      this.#fit([...this.last[0].map(place)]);
+      this.middle = { x: from.x - dx / this.scale, y: from.y + dy / this.scale };
+      this.#redraw();
     };
     const up = () => window.removeEventListener("pointermove", move);
     window.addEventListener("pointermove", move);
@@ -76,158 +112,47 @@ export class FleetMap {
     this.svg.addEventListener("click", (event) => isDrag && event.stopPropagation(), { once: true, capture: true });
   }
 
-  /** Draw a state of the fleet: regions of /v1/status, flows between them, and clients by country (see fleet.js). */
-  update(regions, flows, options = {}) {
-    const { model = "", clients = [] } = options;
-    this.last = [regions, flows, options];
-    const places = new Map(regions.map((region) => [region.name, place(region)]));
-    const unit = this.#fit([...places.values()]);
-    this.#drawRegions(regions, model, unit);
-    this.#drawArcs(flows, places, unit);
-    this.#drawClients(clients, unit);
-  }
-
-  #fit(places) {
-    const xs = places.map(({ x }) => x), ys = places.map(({ y }) => y);
-    const middle = (values) => (Math.min(...values) + Math.max(...values)) / 2;
-    const span = (values) => Math.max(...values) - Math.min(...values);
-    const height = Math.min(180, Math.max(MIN_SPAN_DEG / 2, span(ys) * 1.5 + 12, (span(xs) * 1.2 + 20) / 2.1)) / this.zoom;
-    const width = height * 2.1;
-    const { x, y } = this.shown = this.middle ?? (places.length ? { x: middle(xs), y: middle(ys) } : { x: 0, y: -20 });
-    this.svg.setAttribute("viewBox", `${x - width / 2} ${y - height / 2} ${width} ${height}`);
-    return height / 400;
-  }
-
-  #drawRegions(regions, model, unit) {
-    const most = Math.max(1, ...regions.map((region) => load(region, model).slots));
-    const size = Math.min(1, Math.sqrt(ROOM.regions / Math.max(1, regions.length)));
-    const seen = new Set();
-    for (const region of regions) {
-      seen.add(region.name);
-      const drawn = this.regions.get(region.name) ?? this.#addRegion(region.name);
-      const { x, y } = place(region);
-      const { slots, share } = load(region, model);
-      const radius = (5 + 8 * Math.sqrt(slots / most)) * size * unit;
-      drawn.group.setAttribute("class", `region ${region.state}`);
-      drawn.group.setAttribute("transform", `translate(${x} ${y})`);
-      drawn.body.setAttribute("r", radius);
-      drawn.body.setAttribute("stroke-width", 2 * unit);
-      drawn.fill.setAttribute("r", radius / 2);
-      drawn.fill.setAttribute("stroke-width", radius);
-      drawn.fill.setAttribute("stroke-dasharray", `${Math.min(1, share) * Math.PI * radius} 1000`);
-      const arm = radius * 0.8;
-      drawn.cross.setAttribute("d", `M${-arm},${-arm}L${arm},${arm}M${arm},${-arm}L${-arm},${arm}`);
-      drawn.cross.setAttribute("stroke-width", 2.5 * unit);
-      drawn.label.setAttribute("y", radius + 13 * size * unit);
-      drawn.label.setAttribute("font-size", 12 * size * unit);
-      drawn.label.setAttribute("stroke-width", 3 * unit);
-      drawn.unready.setAttribute("transform", `translate(${radius * 0.8} ${-radius * 0.8})`);
-      drawn.unreadyBody.setAttribute("r", region.unready_count ? 6 * size * unit : 0);
-      drawn.unreadyCount.setAttribute("font-size", 9 * size * unit);
-      drawn.unreadyCount.setAttribute("y", 3.2 * size * unit);
-      drawn.unreadyCount.textContent = region.unready_count || "";
-      const text = `${region.name}, ${region.city}: ${region.state}, ${percent(share)} of slots busy, ${rate(demandOf(region, model))} from its clients` +
-        (region.unready_count ? `, ${region.unready_count} endpoints not ready` : "");
-      drawn.title.textContent = text;
-      drawn.group.setAttribute("aria-label", text);
-    }
-    for (const [name, drawn] of this.regions) {
-      if (!seen.has(name)) (drawn.group.remove(), this.regions.delete(name));
-    }
-    this.#hideCoveredLabels(regions, model, 12 * size * unit);
-  }
-
-  /** A label that would cover another is hidden until its region is pointed at; states that are not healthy and large regions win. */
-  #hideCoveredLabels(regions, model, fontSize) {
-    const rank = (region) => (["healthy", "unknown"].includes(region.state) ? 0 : 1e9) + load(region, model).slots;
-    const shown = [];
-    for (const region of [...regions].sort((a, b) => rank(b) - rank(a))) {
-      const { x, y } = place(region), { label } = this.regions.get(region.name);
-      const half = 0.3 * fontSize * region.name.length, bottom = y + Number(label.getAttribute("y"));
-      const covers = shown.some((other) => Math.abs(other.x - x) < other.half + half && Math.abs(other.bottom - bottom) < fontSize);
-      label.classList.toggle("covered", covers);
-      if (!covers) shown.push({ x, half, bottom });
-    }
-  }
-
-  #addRegion(name) {
-    const select = () => this.onSelect(name);
-    const onKey = (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), select());
-    const drawn = {
-      body: s("circle", { class: "body" }),
-      fill: s("circle", { class: "fill", transform: "rotate(-90)" }),
-      cross: s("path", { class: "cross" }),
-      label: s("text", { "text-anchor": "middle" }, name),
-      title: s("title"),
-      unreadyBody: s("circle"),
-      unreadyCount: s("text", { "text-anchor": "middle" }),
-    };
-    drawn.unready = s("g", { class: "unready", "aria-hidden": "true" }, drawn.unreadyBody, drawn.unreadyCount);
-    drawn.group = s("g", { tabindex: "0", role: "link", onclick: select, onkeydown: onKey },
-      drawn.title, drawn.body, drawn.fill, drawn.cross, drawn.label, drawn.unready);
-    this.regionLayer.append(drawn.group);
-    this.regions.set(name, drawn);
-    return drawn;
-  }
-
-  #drawArcs(flows, places, unit) {
-    const between = flows.filter((flow) => flow.origin !== flow.server);
-    const most = Math.max(1e-9, ...between.map((flow) => flow.perS));
-    const scale = Math.min(1, Math.sqrt(ROOM.arcs / Math.max(1, between.length)));
-    this.arcLayer.setAttribute("opacity", 0.3 + 0.7 * scale);
-    const seen = new Set();
-    for (const flow of between) {
-      const from = places.get(flow.origin), to = places.get(flow.server);
-      if (!from || !to || flow.perS < MIN_SHARE * most) continue;
-      const key = `${flow.origin}\n${flow.server}\n${flow.why}`;
-      seen.add(key);
-      const drawn = this.arcs.get(key) ?? this.#addArc(key);
-      drawn.path.setAttribute("class", `arc ${flow.why}`);
-      drawn.path.setAttribute("d", curve(from, to));
-      drawn.path.setAttribute("stroke-width", (0.6 + (MAX_ARC_WIDTH - 0.6) * Math.sqrt(flow.perS / most)) * scale * unit);
-      const dash = DASHES[flow.why];
-      drawn.path.setAttribute("stroke-dasharray", dash ? dash.map((part) => part * unit).join(" ") : "none");
-      drawn.title.textContent = `${flow.origin} → ${flow.server}: ${flow.text ?? rate(flow.perS)}, ${flow.why}`;
-    }
-    for (const [key, drawn] of this.arcs) {
-      if (!seen.has(key)) (drawn.path.remove(), this.arcs.delete(key));
-    }
-  }
-
-  #drawClients(clients, unit) {
-    const placed = clients.filter(({ country }) => COUNTRIES.has(country)), seen = new Set();
-    const most = Math.max(1e-9, ...placed.map(({ perS }) => perS));
-    for (const { country, perS } of placed) {
-      seen.add(country);
-      const drawn = this.clients.get(country) ?? this.#addClients(country);
-      drawn.circle.setAttribute("r", (2 + 20 * Math.sqrt(perS / most)) * unit);
-      drawn.title.textContent = `${countryName(country)}: ${rate(perS)}`;
-    }
-    for (const [country, drawn] of this.clients) {
-      if (!seen.has(country)) (drawn.circle.remove(), this.clients.delete(country));
-    }
-  }
-
-  #addClients(country) {
-    const { latitude, longitude } = COUNTRIES.get(country);
-    const title = s("title");
-    const circle = s("circle", { cx: longitude, cy: -latitude }, title);
-    this.clientLayer.append(circle);
-    this.clients.set(country, { circle, title });
-    return { circle, title };
-  }
-
-  #addArc(key) {
-    const title = s("title");
-    const path = s("path", {}, title);
-    this.arcLayer.append(path);
-    this.arcs.set(key, { path, title });
-    return { path, title };
+  #place(place, model) {
+    const { x, y, radius, nodes, label, lines, slots, inFlight } = place, isOne = nodes.length === 1, [{ region, name }] = nodes;
+    const share = slots ? Math.min(1, inFlight / slots) : 0, arm = radius * 0.7;
+    const select = () => (isOne ? this.onSelect(name) : this.#zoomTo(2 * this.zoom, { x: region.longitude_deg, y: region.latitude_deg }));
+    const point = (to) => () => ((this.pointed = to), this.#redraw());
+    const text = isOne ? describe(region, share, model)
+      : `${nodes.length} regions, ${percent(share)} of slots busy: ${nodes.slice(0, MAX_NAMED).map((node) => `${node.name} ${node.state}`).join(", ")}` +
+        (nodes.length > MAX_NAMED ? `, ${nodes.length - MAX_NAMED} more` : "") + ". Select it to zoom in";
+    return s("g", {
+      class: `region ${place.state}${isOne ? "" : " cluster"}`, tabindex: "0", role: isOne ? "link" : "button", "aria-label": text, onclick: select,
+      onkeydown: (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), select()),
+      onpointerenter: point(name), onpointerleave: point(null), onfocus: point(name), onblur: point(null),
+    }, s("title", {}, text),
+    label.isFar && s("line", { class: "leader", x1: x, y1: y, x2: label.x, y2: label.edge }),
+    s("circle", { class: "body", cx: x, cy: y, r: radius }),
+    s("circle", { class: "fill", transform: `translate(${x} ${y}) rotate(-90)`, r: radius / 2, "stroke-width": radius, "stroke-dasharray": `${share * Math.PI * radius} 1000` }),
+    isOne ? s("path", { class: "cross", d: `M${x - arm},${y - arm}l${2 * arm},${2 * arm}m0,${-2 * arm}l${-2 * arm},${2 * arm}` })
+      : s("text", { class: "number", x, y: y + 4 }, nodes.length),
+    s("text", { x: label.x, y: label.y, "text-anchor": label.anchor }, lines.map((line, index) =>
+      s("tspan", { class: index ? "trouble" : null, x: label.x, dy: index ? 13 : 0 }, line))));
   }
 }
 
-function curve(from, to) {
-  const [dx, dy] = [to.x - from.x, to.y - from.y];
-  const [mx, my] = [(from.x + to.x) / 2 + dy * BEND, (from.y + to.y) / 2 - dx * BEND];
-  return `M${from.x},${from.y}Q${mx},${my} ${to.x},${to.y}`;
+const describe = (region, share, model) => `${region.name}, ${region.city}: ${region.state}, ${percent(share)} of slots busy, ` +
+  `${rate(demandOf(region, model))} from its clients${region.unready_count ? `, ${region.unready_count} endpoints not ready` : ""}`;
+
+function arcPath({ from, to, why, perS, flows }, most, widest) {
+  const parts = [...flows].sort((a, b) => b.perS - a.perS).slice(0, MAX_NAMED)
+    .map((flow) => `${flow.origin} → ${flow.server}: ${flow.text ?? rate(flow.perS)}, ${why}`);
+  if (flows.length > MAX_NAMED) parts.push(`${flows.length - MAX_NAMED} more`);
+  const bend = BENDS[why] ?? BENDS.spillover, [dx, dy] = [to.x - from.x, to.y - from.y];
+  const [mx, my] = [(from.x + to.x) / 2 + dy * bend, (from.y + to.y) / 2 - dx * bend];
+  return s("path", { class: `arc ${why}`, d: `M${from.x},${from.y}Q${mx},${my} ${to.x},${to.y}`, "stroke-width": 0.8 + (widest - 0.8) * perS / most },
+    s("title", {}, parts.join("\n")));
+}
+
+function clientCircles(clients, project) {
+  const placed = clients.filter(({ country }) => COUNTRIES.has(country));
+  const most = Math.max(1e-9, ...placed.map(({ perS }) => perS));
+  return placed.map(({ country, perS }) => {
+    const { longitude, latitude } = COUNTRIES.get(country), { x, y } = project(longitude, latitude);
+    return s("circle", { cx: x, cy: y, r: 2 + 20 * Math.sqrt(perS / most) }, s("title", {}, `${countryName(country)}: ${rate(perS)}`));
+  });
 }

@@ -4,10 +4,11 @@
 import { get } from "./api.js";
 import { h, section, show, table } from "./dom.js";
 import { describeEvent } from "./events.js";
-import { REASONS } from "./fleet.js";
+import { REASONS, emptiedRegions, reasonOf } from "./fleet.js";
 import { duration, moment, percent, shortDigest } from "./format.js";
 import { FleetMap } from "./map.js";
-import { badge, regionLink } from "./now.js";
+import { regionLink } from "./alarms.js";
+import { badge, legend } from "./now.js";
 import { pages } from "./region.js";
 
 const MAX_PLANS = 300;
@@ -30,7 +31,7 @@ export class PastView {
       h("section", { class: "wide" }, h("h1", {}, "Past"),
         h("p", { class: "hint" }, "Every kept plan and event is a step of the slider; arrow keys move it. The width of an arc is the mean share over the origin's traffic classes."),
         h("div", { class: "bar" }, step(-1, "One step back", "◀"), h("label", { for: "when", class: "stretch" }, h("span", { class: "unseen" }, "Moment"), this.slider), step(1, "One step forward", "▶")),
-        this.caption, this.map.element), this.detail);
+        this.caption, this.map.element, legend()), this.detail);
   }
 
   update(status, events) {
@@ -84,8 +85,8 @@ export class PastView {
     const summary = this.plans.findLast((plan) => plan.made_at <= now.at) ?? this.plans[0];
     const plan = summary && (await get(`/v1/plans/${summary.generation}`));
     if (this.moments[Number(this.slider.value)] !== now) return;
-    const flows = plan ? sharesOf(plan) : [];
     const states = statesAt(this.events, now.at);
+    const flows = plan ? sharesOf(plan, emptiedRegions(overridesIn(summary.circumstances), [...states].filter(([, state]) => state === "failed").map(([name]) => name))) : [];
     // Load and demand of then are not kept.
     this.map.update(this.status.regions.map((region) =>
       ({ ...region, pools: [], demand: [], unready_count: 0, state: states.get(region.name) ?? "unknown" })), flows);
@@ -98,7 +99,7 @@ export class PastView {
         h("li", { "aria-current": each === now ? "step" : null }, h("time", { datetime: new Date(each.at * 1000).toISOString() }, moment(each.at)), " ",
           each.plan ? `plan ${each.plan.generation}: ${each.plan.changes} shares changed` : describeEvent(each.event))))),
       section("Shares between regions", "", table("Shares between regions", ["from", "to", "mean share", "reason"],
-        away.slice(0, 50).map((flow) => [flow.origin, flow.server, percent(flow.perS), REASONS[flow.why] ?? flow.why]), "Every region served its own clients.")));
+        away.map((flow) => [flow.origin, flow.server, percent(flow.perS), REASONS[flow.why] ?? flow.why]), "Every region served its own clients.")));
   }
 }
 
@@ -113,12 +114,17 @@ function statesAt(events, at) {
   return states;
 }
 
+/** Overrides that were in force when a plan was made, as its circumstances state them: "fail_over of eu-de by ada: reason". */
+const overridesIn = (circumstances) => circumstances.map((each) => /^([a-z_]+) of (\S+) by /.exec(each)).filter(Boolean)
+  .map(([, kind, region]) => ({ kind, region }));
+
 /** Mean share by origin, server and reason; `perS` is that share here. */
-function sharesOf(plan) {
+function sharesOf(plan, emptied) {
   const found = new Map(), classes = new Map();
   for (const { origin, model, residency, arcs } of classesOf(plan)) {
     classes.set(origin, (classes.get(origin) ?? new Set()).add(`${model}\n${residency}`));
-    for (const { server, share, why } of arcs) {
+    for (const { server, share, why: stated } of arcs) {
+      const why = reasonOf({ origin, why: stated }, emptied);
       const key = `${origin}\n${server}\n${why}`;
       const flow = found.get(key) ?? { origin, server, why, perS: 0 };
       flow.perS += share;

@@ -21,7 +21,7 @@ export class PlanDiff {
       return select;
     };
     [this.before, this.after] = [choice("From plan"), choice("To plan")];
-    this.result = h("div", { "aria-live": "polite" });
+    this.result = h("div", { "aria-live": "polite" }, h("p", { class: "empty" }, "Loading…"));
     this.element = section("Difference of two plans", "Arcs whose share of the origin's traffic class grew or shrank.",
       h("p", { class: "action" }, h("span", {}, "From ", this.before), h("span", {}, "to ", this.after),
         h("span", { class: "legend" }, h("span", {}, h("i", { class: "swatch more" }), "more"), h("span", {}, h("i", { class: "swatch less" }), "less"))),
@@ -51,10 +51,10 @@ export class PlanDiff {
     if (!this.before.value) return show(this.result, h("p", { class: "empty" }, "No plan is kept."));
     try {
       const { changes } = await get(`/v1/plans/diff?${new URLSearchParams({ before: this.before.value, after: this.after.value })}`);
-      this.map.update(this.regions, changes.filter((change) => change.origin !== change.server).map(flow));
+      this.map.update(this.regions, changes.filter((change) => change.origin !== change.server && !isEnd(change)).map(flow));
       return show(this.result, table("Changed shares", ["from", "to", "model", "residency class", "share before", "share after", "reason"],
-        changes.slice(0, MAX_ROWS).map((change) => [change.origin, change.server, change.model, change.residency, percent(change.before), percent(change.after),
-          [change.why ?? "removed", change.detail].filter(Boolean).join(": ")]), "The plans have the same shares."),
+        changes.slice(0, MAX_ROWS).map((change) => [change.origin, change.server, change.model, change.residency, percent(change.before), isEnd(change) ? "no demand" : percent(change.after),
+          isEnd(change) ? change.detail : [change.why ?? "removed", change.detail].filter(Boolean).join(": ")]), "The plans have the same shares."),
       changes.length > MAX_ROWS && h("p", { class: "hint" }, `${changes.length - MAX_ROWS} smaller changes are not shown.`));
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
@@ -62,6 +62,9 @@ export class PlanDiff {
     }
   }
 }
+
+/** Whether no share moved, but the demand of the traffic class ended. */
+const isEnd = ({ why, detail }) => why === null && detail !== "";
 
 /** A change as the map draws it: the width is the difference. */
 function flow({ origin, server, model, before, after }) {

@@ -1,13 +1,15 @@
-// One region: pools, endpoints, queue, demand, what comes from and goes to other regions, agents; drain and fail over.
+// One region: pools, endpoints, queue, objectives, demand, what comes from and goes to other regions, agents; drain and fail over.
 
 import { get } from "./api.js";
 import { actionButton, drainingEndpoint, emptying, mayAct, overrideTable, undraining } from "./actions.js";
 import { countryName } from "./countries.js";
 import { h, section, show, table, wide } from "./dom.js";
-import { concerns } from "./events.js";
+import { concerns, latestEvents } from "./events.js";
 import { REASONS, assignedTo, demandOf, flows, load, overridesOf, spilloverOf } from "./fleet.js";
 import { count, duration, moment, percent, rate, shortDigest } from "./format.js";
-import { badge, eventList, meter, regionLink } from "./now.js";
+import { regionLink, target } from "./alarms.js";
+import { History, LOAD, SHARE, spark } from "./history.js";
+import { attainment, badge, meter } from "./now.js";
 
 /** Longest list of endpoints that the heat map shows. */
 const MAX_ENDPOINTS = 1000;
@@ -18,10 +20,11 @@ export class RegionView {
   constructor(name, caller) {
     this.name = this.title = name;
     this.state = h("div");
-    this.cells = h("div", { class: "heat", role: "list", "aria-label": "Endpoints" });
+    this.history = new History(name);
+    this.cells = h("div", { class: "heat", role: "list", "aria-label": "Endpoints" }, h("p", { class: "empty", role: "listitem" }, "Loading…"));
     this.troubled = h("div");
     this.differing = h("div");
-    this.agents = h("div");
+    this.agents = h("div", {}, h("p", { class: "empty" }, "Loading…"));
     this.live = h("div", { class: "grid" });
     this.actions = mayAct(caller) && h("p", { class: "buttons" },
       actionButton("Drain…", () => emptying("drain", name, caller)), actionButton("Fail over…", () => emptying("fail_over", name, caller)),
@@ -39,16 +42,25 @@ export class RegionView {
     if (!region) return show(this.state, h("p", {}, "The policy has no region of this name."));
     const overrides = overridesOf(status, this.name), { slots, inFlight, share } = load(region), { waiting } = spilloverOf(region);
     show(this.state, h("p", { class: "lead" }, badge(region.state), ` ${region.city}, ${countryName(region.country)}`,
-      region.state_age_s === null ? "" : `, for ${duration(region.state_age_s)}`, ` · ${meterText(share, inFlight, slots)} · ${count(waiting)} waiting · ${rate(demandOf(region))} from its clients`),
+      region.state_age_s === null ? "" : `, for ${duration(region.state_age_s)}`),
+    h("dl", { class: "totals" }, [
+      ["demand of its clients", rate(demandOf(region)), "demand", rate],
+      ["load", `${percent(share)} of ${count(slots)} slots`, "load", LOAD],
+      ["waiting", `${count(waiting)} requests`, "waiting", count],
+    ].map(([term, value, measure, text]) => h("div", {}, h("dt", {}, term, spark(term, this.history.values(this.name, measure), text)), h("dd", {}, value)))),
     overrides.length > 0 && overrideTable(overrides));
     const all = flows(status);
     const part = (rows, other) => rows.sort((a, b) => b.perS - a.perS)
       .map((flow) => [flow[other] === this.name ? "itself" : regionLink(flow[other]), rate(flow.perS), h("span", { title: REASONS[flow.why] }, flow.why), [...flow.models].join(", ")]);
     const ofModel = (model) => spilloverOf(region, model);
     return show(this.live,
-      wide("Pools", "", table("Pools", ["model", "load", "ready endpoints", "waiting", "time per request", "shares slots with"], region.pools.map((pool) => [
+      wide("Pools", "", table("Pools", ["model", "load", "last 15 minutes", "ready endpoints", "waiting", "time per request", "shares slots with"], region.pools.map((pool) => [
         pool.model, meter(pool.slots ? pool.in_flight / pool.slots : 0, `${count(pool.in_flight)} of ${count(pool.slots)} slots`),
+        spark(`Load of ${pool.model}`, this.history.values(this.name, "load", pool.model), LOAD),
         `${count(pool.ready)} of ${count(pool.endpoints)}`, `${count(ofModel(pool.model).waiting)} requests`, duration(pool.service_s), pool.shares_slots_with.join(", ") || "no model"]))),
+      section("Service objectives", "Over the last five minutes, of requests that its clients sent.", table("Service objectives", ["model", "target", "attained", "last 15 minutes", "requests"],
+        region.objectives.map((each) => [each.model, target(each), attainment(each),
+          spark(`${each.model}: share that attained it`, this.history.values(this.name, "attained", each.model), SHARE), count(each.answers)]), "The policy sets no objective.")),
       section("Headroom and spill credits", "", table("Spill credits", ["model", "headroom", "granted to others", "held elsewhere"],
         region.spillover.map((row) => [row.model, `${count(row.headroom)} slots`, `${count(row.granted)} requests`, `${count(row.held)} requests`]))),
       section("Its clients are served by", "", table("Served by", ["region", "traffic", "reason", "models"],
@@ -58,11 +70,11 @@ export class RegionView {
       section("Demand of its clients", "", table("Demand", ["model", "residency class", "demand"],
         region.demand.map((each) => [each.model, each.residency, rate(each.requests_per_s)])),
       table("Demand by country", ["country", "demand"], region.countries.slice(0, 10).map((each) => [countryName(each.country), rate(each.requests_per_s)]), "")),
-      section("Latest events", "", eventList(events.filter((event) => concerns(event, this.name)).slice(0, 12))));
+      latestEvents(events.filter((event) => concerns(event, this.name))));
   }
 
   async refresh() {
-    await Promise.all([this.#endpoints(), this.#agents()]);
+    await Promise.all([this.#endpoints(), this.#agents(), this.history.refresh()]);
   }
 
   async #endpoints() {
@@ -93,8 +105,6 @@ export class RegionView {
       count(agent.plan_generation), [agent.refused_plan || agent.refused_digest, ...agent.rejected_files].filter(Boolean).join("; ") || "nothing"]), "No agent is registered or reports."));
   }
 }
-
-const meterText = (share, busy, slots) => `${percent(share)} busy (${count(busy)} of ${count(slots)} slots)`;
 
 function expiry(at) {
   if (!at) return "unknown";

@@ -11,7 +11,7 @@ from typing import Any
 from lab.demo.measure import kind_of
 from lab.demo.records import EventKind, Outcome, Run
 
-SHARED_MODULES = ("countries.js", "dom.js", "fleet.js", "format.js", "land.js", "map.js")
+SHARED_MODULES = ("countries.js", "dom.js", "fleet.js", "format.js", "land.js", "map.js", "map_layout.js")
 """Modules of the operators' page that the report uses."""
 
 

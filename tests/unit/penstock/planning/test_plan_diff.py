@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.planning.plan_diff import ArcChange, plan_diff
+from penstock.planning.plan_diff import DEMAND_ENDED, ArcChange, plan_diff
 
 HOME, SPILL = ArcReason.HOME, ArcReason.SPILLOVER
 
@@ -33,3 +33,10 @@ def test_a_region_that_comes_or_goes() -> None:
     only = slices(Arc("a", 1.0, HOME))
     assert [(change.before, change.after) for change in plan_diff({}, only)] == [(0.0, 1.0)]
     assert [(change.before, change.after) for change in plan_diff(only, {})] == [(1.0, 0.0)]
+
+
+def test_the_end_of_demand_is_no_move_and_a_class_without_a_region_is_none() -> None:
+    only = slices(Arc("a", 1.0, HOME))
+    gone = {"a": RegionPlan("a", 2, 1, "digest", 0.0, ())}
+    assert [change.detail for change in plan_diff(only, gone)] == [DEMAND_ENDED]
+    assert [change.detail for change in plan_diff(only, slices())] == [""]
