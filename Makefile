@@ -44,6 +44,10 @@ demo: $(VENV)/.demo  ## a fleet on one machine: surge, loss of a region, loss of
 	@$(BIN)/penstock-lab demo $(if $(TRACE),--trace '$(TRACE)') $(if $(GEOIP),--geoip '$(GEOIP)') \
 		$(if $(RTT),--rtt '$(RTT)') $(if $(KEEP),--keep) $(ARGS)
 
+.PHONY: demo-front-door
+demo-front-door: $(VENV)/.bench $(VENV)/debian/.dns  ## clients that resolve by a real DNS and enter through a real Envoy while a region dies (ARGS=--help)
+	@DEBIAN_PACKAGES=$(CURDIR)/$(VENV)/debian $(BIN)/python -m lab.front_door $(ARGS)
+
 gameday: $(VENV)/.demo  ## one fault after the other on a fleet under load, each with an expected outcome (NAME=agent-frozen, ARGS=--help)
 	@$(BIN)/penstock-lab gameday $(NAME) $(ARGS)
 
@@ -77,8 +81,8 @@ test-stress: $(VENV)/.test  ## the suite repeated in random order, every other t
 fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of all that reads input from outside (TARGET=, SECONDS=60 for each, INPUT=file)
 	@$(BIN)/python -m tests.fuzz $(TARGET) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(INPUT),--input '$(INPUT)')
 
-test-attacks: $(VENV)/.test  ## attack a real fleet as a tenant, an operator, a stranger in etcd and Redis, and with a stolen key (ARGS=names)
-	@$(BIN)/python -m tests.attacks $(ARGS)
+test-attacks: $(VENV)/.test $(VENV)/debian/.dns  ## attack a real fleet as a tenant, an operator, a stranger in etcd, Redis and DNS, and with a stolen key (ARGS=names)
+	@DEBIAN_PACKAGES=$(CURDIR)/$(VENV)/debian $(BIN)/python -m tests.attacks $(ARGS)
 
 test-attacks-compiled: $(VENV)/.test $(VENV)/.wheel  ## the same with the compiled router (ARGS=names)
 	@test -d $(COMPILED) || { echo 'The router could not be compiled: see out/wheel/log' >&2; exit 2; }
@@ -233,7 +237,7 @@ $(EXABGP)/.ready: | $(VENV)/bin/pip
 
 $(VENV)/debian/.dns: | $(VENV)/.test
 	@echo 'Unpacking PowerDNS, dnsperf, BIND and BIRD into $(VENV)/debian ...'
-	@$(BIN)/python -m tests.support.debian_packages $(VENV)/debian pdns-server pdns-backend-remote pdns-backend-sqlite3 dnsperf bind9 bird2
+	@$(BIN)/python -m lab.debian_packages $(VENV)/debian pdns-server pdns-backend-remote pdns-backend-sqlite3 dnsperf bind9 bird2
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.test

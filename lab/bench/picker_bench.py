@@ -16,17 +16,14 @@ from pathlib import Path
 from random import Random
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import msgspec
-import yaml
 
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
-from adapters.servers.readiness import http_ok
 from adapters.servers.starting import PORT_TRIES, start_server
 from lab.bench.compiled import COMPILED, Build
-from lab.bench.cores import Cores, divide_cores, keep_to, pinned_to
+from lab.bench.cores import Cores, divide_cores, keep_to
 from lab.bench.large_bodies import large_bodies
 from lab.bench.peers.envoy import Envoy
 from lab.bench.peers.running import start_peer
@@ -36,11 +33,11 @@ from lab.bench.router.contestant import BACKENDS, SLOTS, start_backends
 from lab.bench.router.load import Load
 from lab.bench.router.rounds import clients
 from lab.bench.site import agents_of, make_site, traffic_ports
+from lab.envoy_picker import envoy_process, picker_configuration
 from lab.open_files import allow_many_open_files
 from lab.planet.topology import Engine
 from lab.quantile import quantile
-
-SHIPPED = Path(__file__).parents[2] / "deploy" / "gateways" / "envoy-picker.yaml"
+from regional_agent.upstream.address import Address
 
 CONNECTIONS = 64
 RATE_PER_S = 500.0
@@ -80,44 +77,14 @@ class Measured(msgspec.Struct):
     errors: int
 
 
-def envoy_configuration(port: int, admin: int, picker: int, backends: Sequence[int]) -> dict[str, Any]:
-    """Return the shipped configuration with loopback addresses, and without TLS to the picker."""
-    config: dict[str, Any] = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
-    config["admin"] = {"address": _address(admin)}
-    listener = config["static_resources"]["listeners"][0]
-    listener["address"] = _address(port)
-    # The load states the clients' addresses, and Envoy would append an address of this machine.
-    listener["filter_chains"][0]["filters"][0]["typed_config"]["use_remote_address"] = False
-    found = {cluster["name"]: cluster for cluster in config["static_resources"]["clusters"]}
-    for name, ports in (("eu", backends), ("penstock-picker", [picker])):
-        endpoints = [{"endpoint": {"address": _address(each)}} for each in ports]
-        found[name]["load_assignment"]["endpoints"] = [{"lb_endpoints": endpoints}]
-        found[name]["circuit_breakers"] = {
-            "thresholds": [dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 100_000)]
-        }
-    del found["penstock-picker"]["transport_socket"]
-    config["static_resources"]["clusters"] = [found["eu"], found["penstock-picker"], found["other-regions"]]
-    del found["other-regions"]["transport_socket"]
-    return config
-
-
 def start_envoy(directory: Path, core: int, picker: int, backends: Sequence[int]) -> tuple[ServerProcess, int]:
     """Start Envoy in front of the picker; returns its process and its port for clients."""
     ports: list[int] = []
 
     def make() -> ServerProcess:
         ports[:] = free_ports(2)
-        file = directory / "envoy.json"
-        port, admin = ports
-        file.write_text(json.dumps(envoy_configuration(port, admin, picker, backends)), encoding="utf-8")
-        argv = (str(Envoy().program()), "-c", str(file), "--concurrency", "1", "--disable-hot-restart", "-l", "error")
-        return ServerProcess(
-            "envoy",
-            pinned_to(core, argv),
-            log_path=directory / "envoy.log",
-            ready=http_ok(f"http://{LOOPBACK}:{ports[1]}/ready"),
-            ports=ports,
-        )
+        listen, at = Address(LOOPBACK, ports[0]), Address(LOOPBACK, picker)
+        return envoy_process(directory, picker_configuration(listen, ports[1], at, backends), core)
 
     return start_server(make, tries=PORT_TRIES, timeout_s=30.0), ports[0]
 
@@ -280,10 +247,6 @@ def _cpu(row: Row) -> dict[str, float]:
 
 def _since(row: Row, before: Mapping[str, float]) -> dict[str, float]:
     return {name: used - before[name] for name, used in _cpu(row).items()}
-
-
-def _address(port: int) -> dict[str, Any]:
-    return {"socket_address": {"address": LOOPBACK, "port_value": port}}
 
 
 if __name__ == "__main__":

@@ -13,8 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from lab import debian_packages
 from tests.attacks import (  # noqa: F401 (they add attacks)
     at_the_picker,
+    between_envoy_and_picker,
     by_another_fleet,
     by_browsers,
     by_created_tenants,
@@ -22,6 +24,7 @@ from tests.attacks import (  # noqa: F401 (they add attacks)
     by_operators,
     by_strangers,
     by_tenants,
+    on_dns,
     on_etcd,
     on_files,
     on_redis,
@@ -79,6 +82,12 @@ def main() -> int:
         for attack in ATTACKS
         if not words or any(word == attack.number or word in attack.run.__name__ for word in words)
     ]
+    on_names = [attack for attack in selected if attack.run.__module__ == on_dns.__name__]
+    if on_names and debian_packages.program("pdns_server") is None:
+        print(
+            f"{len(on_names)} attacks are left out: there is no pdns_server (Debian: pdns-server, pdns-backend-remote)"
+        )
+        selected = [attack for attack in selected if attack not in on_names]
     if not selected:
         print("no attack has that number or name", file=sys.stderr)
         return 2

@@ -40,6 +40,27 @@ SMALL, LARGE, IMAGES = "llama-3.1-8b", "llama-3.1-70b", "images"
 
 SLOTS = 8
 
+DNS_AGENT = "eu-de/a"
+DNS_ZONE, DNS_NAME = "api.example.com", "eu.api.example.com"
+EU_ENTRIES = frozenset({"192.0.2.10", "192.0.2.20"})
+"""The addresses of the regions to which DNS_NAME may resolve."""
+
+ENTRIES = {"eu-de": "192.0.2.10", "eu-es": "192.0.2.20", "us-east": "198.51.100.30"}
+
+DNS_NAMES = f"""
+apiVersion: penstock/v1
+kind: DnsZone
+name: {DNS_ZONE}
+name_servers: {{ns1.{DNS_ZONE}: [192.0.2.53]}}
+contact: hostmaster.{DNS_ZONE}
+---
+apiVersion: penstock/v1
+kind: DnsName
+name: {DNS_NAME}
+regions: {{jurisdictions: [EU]}}
+tenants: [victim]
+"""
+
 SMALL_LIMITS = {
     "kept_body_bytes": 1048576,
     "max_kept_bytes": 16777216,
@@ -165,6 +186,11 @@ class Fleet:
         """Where an agent listens."""
         return self.agents[agent].faces()[face]
 
+    @property
+    def dns_socket(self) -> Path:
+        """The socket at which a PowerDNS asks DNS_AGENT."""
+        return self.directory / "dns.sock"
+
     async def peer_url(self, agent: str) -> str:
         """The URL at which an agent is registered for those of other regions."""
         stored = await self.stored(keys.agent(*agent.split("/")))
@@ -236,6 +262,14 @@ class Fleet:
     def write_models(self, added: str = IMAGE_MODEL) -> None:
         """Write the models of the fleet: those of the example bundle and `added`."""
         _replace(self.bundle / "models.yaml", (PLANET / "models.yaml").read_text() + added)
+
+    def write_names(self) -> None:
+        """Write the entries of regions, and the DNS names."""
+        regions = (PLANET / "regions.yaml").read_text()
+        for region, address in ENTRIES.items():
+            regions = regions.replace(f"name: {region}\n", f"name: {region}\nentry: {{addresses: [{address}]}}\n")
+        _replace(self.bundle / "regions.yaml", regions)
+        _replace(self.bundle / "dns.yaml", DNS_NAMES)
 
     async def counted(self) -> list[str]:
         """The endpoints and queues that still count a request."""
@@ -312,6 +346,7 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
         fleet.write_models()
         fleet.write_policy()
         (fleet.bundle / "tiers.yaml").write_text(TIERS)
+        fleet.write_names()
         viewers = [{"name": name, "sha256": sha256(name.encode()).hexdigest(), "role": "viewer"} for name in VIEWERS]
         monitor = {"name": MONITOR, "sha256": sha256(MONITOR.encode()).hexdigest(), "role": "monitor"}
         (directory / "keys.yaml").write_text(json.dumps([*viewers, monitor]))
@@ -358,6 +393,7 @@ def _agent(fleet: Fleet, region: str, name: str) -> AgentProcess:
             "GEOIP_FILE": str(fleet.geoip),
             "TRUSTED_PROXIES": "127.0.0.1/32",
             "PICKER_LISTEN": "127.0.0.1:0",
+            **({"DNS_SOCKET": str(fleet.dns_socket)} if f"{region}/{name}" == DNS_AGENT else {}),
             "REGISTRATION_TOKEN_FILE": str(directory / "registration.token"),
             # Small enough that an attack reaches them within seconds; eu-es has the defaults.
             **({} if region == "eu-es" else {"LIMITS": json.dumps(SMALL_LIMITS)}),

@@ -19,7 +19,7 @@ import pytest
 from adapters.servers.binaries import find_script
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
-from tests.support import debian_packages
+from lab import debian_packages
 from tests.support.paths import ROOT
 from tests.support.small_http import SmallHttp
 from tests.support.wait import until_async

@@ -15,10 +15,10 @@ import pytest
 
 from adapters.servers.etcd import EtcdServer
 from adapters.servers.free_ports import LOOPBACK
+from lab import debian_packages
 from lab.bench.process_cost import cpu_s
 from penstock.policy.kinds.dns_names import DnsStrategy
 from regional_agent.upstream.address import Address
-from tests.support import debian_packages
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.dns_names import ADDRESSES, a_name, dns_policy
 from tests.support.powerdns import PowerDns, needs_powerdns, power_dns

@@ -17,7 +17,7 @@ import dns.rdatatype
 import pytest
 
 from adapters.servers.free_ports import LOOPBACK
-from tests.support import debian_packages
+from lab import debian_packages
 from tests.support.dns_names import ADDRESSES, ZONE, NameServer, dns_policy
 from tests.support.powerdns import needs_powerdns, power_dns
 

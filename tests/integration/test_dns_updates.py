@@ -17,11 +17,11 @@ from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from control_plane.dns.dynamic_update import DynamicUpdates, UpdateFailed, read_key
 from control_plane.dns.publisher import RecordPublisher
+from lab import debian_packages
 from penstock.dns.name_answer import FleetView
 from penstock.dns.record_sets import NameRecords, name_records
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.dns_names import DnsName, DnsStrategy
-from tests.support import debian_packages
 from tests.support.dns_names import ZONE, a_name, all_live, dns_policy
 from tests.support.wait import until_async
 

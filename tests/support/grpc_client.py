@@ -114,6 +114,12 @@ class GrpcClient:
                 self.pending.appendleft((number, data[room:]))
         self._writer.write(self.http.data_to_send())
 
+    async def drain(self) -> None:
+        """Wait until the server has permitted to send all that is pending."""
+        async with asyncio.timeout(PATIENCE_S):
+            while self.pending:  # noqa: ASYNC110 (several events end the wait)
+                await asyncio.sleep(0.001)
+
     def call(self, path: str) -> GrpcCall:
         """Begin a call of a method."""
         number = self.http.get_next_available_stream_id()

@@ -14,12 +14,9 @@ import dns.rcode
 import pytest
 
 from adapters.servers.free_ports import LOOPBACK, free_ports
-from adapters.servers.process import ServerProcess
-from tests.support import debian_packages
-from tests.support.paths import ROOT
+from lab import debian_packages
+from lab.front_door.name_servers import power_dns as power_dns_process
 from tests.support.wait import until_async
-
-CONFIGURATION = ROOT / "deploy/dns/pdns.conf"
 
 QUERY_TIMEOUT_S = 5.0
 
@@ -61,26 +58,9 @@ async def power_dns(socket_path: Path, directory: Path, **changes: str) -> Async
         directory: for its own files.
         changes: settings in place of those of the shipped configuration, with _ for -.
     """
-    program = debian_packages.program("pdns_server")
-    assert program is not None
     (port,) = free_ports(1)
-    settings = {
-        "remote-connection-string": f"unix:path={socket_path},timeout=1000",
-        "local-address": LOOPBACK,
-        "local-port": str(port),
-        "socket-dir": str(directory),
-        "daemon": "no",
-        "guardian": "no",
-        "disable-syslog": "yes",
-        **{name.replace("_", "-"): value for name, value in changes.items()},
-    }
-    _write_configuration(directory, settings)
-    server = ServerProcess(
-        "pdns_server",
-        [program, f"--config-dir={directory}"],
-        log_path=directory / "log",
-        env=debian_packages.environment(),
-    )
+    settings = {name.replace("_", "-"): value for name, value in changes.items()}
+    server = power_dns_process(socket_path, directory, LOOPBACK, port, settings)
     server.start()
     running = PowerDns(port, server.pid)
     try:
@@ -88,16 +68,6 @@ async def power_dns(socket_path: Path, directory: Path, **changes: str) -> Async
         yield running
     finally:
         server.stop()
-
-
-def _write_configuration(directory: Path, settings: dict[str, str]) -> None:
-    """Write the shipped configuration with other values of some settings."""
-    directory.mkdir(exist_ok=True)
-    kept = [line for line in CONFIGURATION.read_text().splitlines() if line.partition("=")[0] not in settings]
-    modules = [path / "pdns" for path in debian_packages.library_folders() if (path / "pdns").is_dir()]
-    found = settings | ({"module-dir": str(modules[0])} if modules else {})
-    text = "\n".join([*kept, *(f"{name}={value}" for name, value in found.items()), ""])
-    (directory / "pdns.conf").write_text(text)
 
 
 async def _answers(server: PowerDns) -> bool:

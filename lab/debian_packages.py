@@ -1,7 +1,7 @@
-"""Unpacks packages of Debian without installing them: `python -m tests.support.debian_packages FOLDER PACKAGE...`.
+"""Unpacks packages of Debian without installing them: `python -m lab.debian_packages FOLDER PACKAGE...`.
 
 Servers that have no wheel come from here: PowerDNS, dnsperf, BIRD. A package is downloaded with what it depends on and
-this machine lacks. Tests look in the folder that `DEBIAN_PACKAGES` names, or on PATH.
+this machine lacks. Programs are looked for in the folder that `DEBIAN_PACKAGES` names, or on PATH.
 """
 
 from __future__ import annotations

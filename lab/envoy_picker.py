@@ -1,0 +1,85 @@
+"""Envoy with the shipped configuration (`deploy/gateways/envoy-picker.yaml`) in front of an agent's endpoint picker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adapters.servers.free_ports import LOOPBACK
+from adapters.servers.process import ServerProcess
+from adapters.servers.readiness import http_ok
+from lab.bench.cores import pinned_to
+from lab.bench.peers.envoy import Envoy
+from regional_agent.upstream.address import Address
+
+SHIPPED = Path(__file__).parents[1] / "deploy" / "gateways" / "envoy-picker.yaml"
+
+
+def picker_configuration(
+    listen: Address, admin: int, picker: Address, endpoints: Sequence[int], identity_dir: Path | None = None
+) -> dict[str, Any]:
+    """Return the shipped configuration with other addresses.
+
+    Args:
+        listen: the address for clients, who state their addresses in X-Forwarded-For.
+        admin: port of Envoy's own page.
+        picker: the endpoint picker, on loopback.
+        endpoints: ports of the endpoints on loopback.
+        identity_dir: the certificate of the agent beside Envoy, for agents of other regions; None without such.
+    """
+    config: dict[str, Any] = yaml.safe_load(
+        SHIPPED.read_text(encoding="utf-8").replace("/etc/penstock/identity", str(identity_dir))
+    )
+    config["admin"] = {"address": _address(Address(LOOPBACK, admin))}
+    listener = config["static_resources"]["listeners"][0]
+    listener["address"] = _address(listen)
+    # Clients are on this machine, and Envoy would append an address of this machine.
+    listener["filter_chains"][0]["filters"][0]["typed_config"]["use_remote_address"] = False
+    for cluster in config["static_resources"]["clusters"]:
+        if cluster["name"] != "other-regions":
+            targets = [Address(LOOPBACK, port) for port in endpoints] if cluster["name"] == "eu" else [picker]
+            listed = [{"endpoint": {"address": _address(each)}} for each in targets]
+            cluster["load_assignment"]["endpoints"] = [{"lb_endpoints": listed}]
+            thresholds = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 100_000)
+            cluster["circuit_breakers"] = {"thresholds": [thresholds]}
+        # A picker on loopback serves without TLS.
+        if identity_dir is None or cluster["name"] == "penstock-picker":
+            cluster.pop("transport_socket", None)
+    return config
+
+
+def envoy_process(directory: Path, config: dict[str, Any], core: int | None = None) -> ServerProcess:
+    """Return an Envoy that is not started.
+
+    Args:
+        directory: for its configuration and its log.
+        config: with an admin address.
+        core: the only core that it may use; None for any core.
+
+    Raises:
+        MissingBinary: Envoy is not installed.
+    """
+    file = directory / "envoy.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(config), encoding="utf-8")
+    argv: Sequence[str] = (
+        *(str(Envoy().program()), "-c", str(file), "--concurrency", "1"),
+        *("--disable-hot-restart", "-l", "error"),
+    )
+    admin = config["admin"]["address"]["socket_address"]
+    port = config["static_resources"]["listeners"][0]["address"]["socket_address"]["port_value"]
+    return ServerProcess(
+        "envoy",
+        list(argv) if core is None else pinned_to(core, argv),
+        log_path=directory / "envoy.log",
+        ready=http_ok(f"http://{admin['address']}:{admin['port_value']}/ready"),
+        ports=(port, admin["port_value"]),
+    )
+
+
+def _address(address: Address) -> dict[str, Any]:
+    return {"socket_address": {"address": address.host, "port_value": address.port}}
