@@ -19,7 +19,7 @@ from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import PATIENCE_S, until_async
 from tests.unit.adapters.test_geoip_lookup import write_database
 
-CLIENT, OTHERS = "203.0.113.9", 200
+CLIENT, OTHERS = "203.0.113.9", 50
 JAPANESE_CLIENTS_ELSEWHERE = ResidencyRule(
     "japanese-clients-elsewhere", client_countries=frozenset({"JP"}), allow=frozenset({"us-east"})
 )
