@@ -128,7 +128,7 @@ lint: $(VENV)/.test  ## style, types and import contracts
 	@$(BIN)/lint-imports
 
 check-terraform: $(VENV)/.test $(VENV)/.checkov  ## the Terraform modules: tests, references, checkov
-	@$(BIN)/pytest tests/integration/test_terraform.py $(ARGS)
+	@$(BIN)/pytest -m 'long or not long' tests/integration/test_terraform.py tests/integration/test_terraform_fleet.py $(ARGS)
 	@$(CHECKOV)/bin/checkov --directory terraform --framework terraform --skip-download --compact --quiet
 
 format: $(VENV)/.test  ## format the code

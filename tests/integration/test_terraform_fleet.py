@@ -279,6 +279,7 @@ def _remotes(table: str, machines: Mapping[str, str]) -> set[tuple[str, int]]:
     return found
 
 
+@pytest.mark.long
 async def test_the_daemons_serve_under_the_rules_and_nothing_else_is_open(
     topology: dict[str, Any], tmp_path: Path
 ) -> None:

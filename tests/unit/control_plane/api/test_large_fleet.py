@@ -68,6 +68,7 @@ def reads(app: FastAPI, policy: str) -> list[tuple[str, dict[str, Any] | None]]:
     return [*paths, ("/v1/steer", {"clients": [client] * MAX_CLIENTS}), ("/v1/explain", asked)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_no_read_and_no_tick_stalls_the_loop(
     control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
