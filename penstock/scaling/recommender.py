@@ -12,10 +12,12 @@ from math import ceil
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.endpoint_view import endpoints
-from penstock.fleet.snapshot import Demand, FadedPool, Snapshot, demand, pools
+from penstock.fleet.report import PoolReport
+from penstock.fleet.snapshot import Demand, FadedPool, Snapshot, demand, pools, reporting_regions
 from penstock.planning.share_moves import Key
 from penstock.policy.policy import Policy
 from penstock.scaling.drain_choice import endpoints_to_drain
@@ -88,6 +90,8 @@ class Recommender:
         """
         measured = demand(snapshot, now)
         seen = {key: pool for key, pool in pools(snapshot, now).items() if pool.report.endpoints > 0}
+        for key in _from_zero(policy, snapshot, now) - seen.keys():
+            seen[key] = FadedPool(PoolReport(key[1], 0, 0, 0, 0, 0.0), 0.0)
         wanted = needs(policy, _sizes(policy, seen), _expected(policy, measured, forecast))
         self._reported_since = {key: self._reported_since.get(key, now) for key in wanted}
         self._recent = {key: recent for key, recent in self._recent.items() if now - recent[-1][0] <= STABLE_S}
@@ -123,6 +127,7 @@ class Recommender:
                 dead=gone[region, model],
             )
             for (region, model), need in sorted(stable.items())
+            if need.endpoints or exist[region, model] or self._is_stable((region, model), now)
         )
 
     def _dead(self, rows: Mapping[str, list[EndpointReport]], now: float) -> dict[str, list[EndpointReport]]:
@@ -134,6 +139,10 @@ class Recommender:
             for at, each in rows.items()
         }
 
+    def _is_stable(self, key: tuple[str, str], now: float) -> bool:
+        """Whether a pool has been reported without a gap for long enough to recommend fewer endpoints than exist."""
+        return now - self._reported_since[key] >= STABLE_S
+
     def _stable(self, key: tuple[str, str], need: Need, exist: int, now: float) -> Need:
         """The highest need of the last STABLE_S; at least `exist` in the first STABLE_S of its reports."""
         recent = self._recent.setdefault(key, deque())
@@ -143,9 +152,18 @@ class Recommender:
         while now - recent[0][0] > STABLE_S:
             recent.popleft()
         highest = recent[0][1]
-        if now - self._reported_since[key] < STABLE_S and highest.endpoints < exist:
+        if not self._is_stable(key, now) and highest.endpoints < exist:
             return msgspec.structs.replace(highest, endpoints=exist)
         return highest
+
+
+def _from_zero(policy: Policy, snapshot: Snapshot, now: float) -> set[tuple[str, str]]:
+    """Every (region, model) that has a recommendation without an endpoint. The region must report: an autoscaler has to
+    keep the endpoints of a region whose agents cannot report."""
+    named = [(model.name, model.scaling.regions) for model in policy.models.values()]
+    wanted = {(region, model) for model, regions in named if regions is not UNSET for region in regions}
+    reporting = reporting_regions(snapshot, now) if wanted else frozenset()
+    return {key for key in wanted if key[0] in reporting}
 
 
 def _horizon_s(policy: Policy, model: str) -> float:

@@ -21,7 +21,7 @@ from penstock.health.engine_signals import InvalidSignals
 from penstock.health.outlier_ejection import AttemptOutcome, outcome_of
 from penstock.health.progress import StallReason
 from penstock.kv_cache.held_prefixes import HeldPrefixes
-from penstock.policy.kinds.on_demand import WakeMethod
+from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy
 from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
@@ -37,6 +37,7 @@ from regional_agent.endpoints.endpoint_sources import EndpointSettings, Endpoint
 from regional_agent.endpoints.endpoint_versions import EndpointVersions
 from regional_agent.endpoints.probing import endpoint_probes, endpoint_signals
 from regional_agent.endpoints.probing.endpoint_models import UNAUTHORIZED
+from regional_agent.endpoints.probing.warm_ups import WarmUps
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.kv_cache.kv_event_follower import KvEventFollower
 from regional_agent.upstream.address import Address
@@ -108,7 +109,9 @@ class EndpointSet:
         self._drains: Mapping[str, str] = {}
         """The overrides by which operators drain endpoints, by name of the endpoint."""
         self._prior_s: dict[str, float] = {}
-        self._wake_methods: Mapping[str, WakeMethod] = {}
+        self._models: Mapping[str, Model] = {}
+        """The models that are loaded on demand, or warmed up."""
+        self._warm_ups = WarmUps(connections, self._outlier_detection.clock, self._fill_pools)
         self._held_prefixes = held_prefixes
         self._probes: dict[Endpoint, list[asyncio.Task[None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -129,6 +132,7 @@ class EndpointSet:
         """Stop the probes; endpoint state is kept."""
         await cancel([*self._tasks, *(task for tasks in self._probes.values() for task in tasks)])
         self._tasks, self._probes = [], {}
+        await self._warm_ups.stop()
         await self.sources.discovery.stop()
 
     def _ready_addresses(self) -> frozenset[tuple[str, int]]:
@@ -262,8 +266,8 @@ class EndpointSet:
         for model, pool in self._pools.items():
             pool.prior_s = self._prior_s.get(model, pool.prior_s)
         self.versions.use_policy(policy)
-        models = policy.models.values()
-        self._wake_methods = {model.name: model.on_demand.wake for model in models if model.on_demand is not UNSET}
+        special = (each for each in policy.models.values() if each.on_demand is not UNSET or each.warm_up is not UNSET)
+        self._models = {model.name: model for model in special}
         self._fill_pools()
 
     def fall_asleep(self, endpoint: Endpoint, models: frozenset[str]) -> None:
@@ -348,7 +352,7 @@ class EndpointSet:
         configured: Counter[str] = Counter()
         for endpoint in self._by_name.values():
             configured.update(endpoint.spec.models)
-            endpoint.reported.use_wake_methods(self._wake_methods, endpoint.spec.models)
+            endpoint.reported.use_models(self._models, endpoint.spec.models)
             for model in endpoint.models:
                 members.setdefault(model, []).append(endpoint)
         pools = {}
@@ -416,6 +420,7 @@ class EndpointSet:
             self._end_preemptions()
             for endpoint in self._by_name.values():
                 endpoint.tick()
+            self._warm_ups.check(self._by_name.values())
             now = self._outlier_detection.clock()
             self.failures.check(now)
             self._progress.check(self._by_name.values(), now)

@@ -7,10 +7,13 @@ from math import inf
 from typing import Final
 
 import structlog
+from msgspec import UNSET
 
 from penstock.health.engine_facts import EngineFacts, combined
 from penstock.health.version_skew import Skew
+from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import WakeMethod
+from penstock.policy.kinds.warm_up import WarmUp
 
 MODELS_INTERVAL_S: Final = 5.0
 """Interval (s) between two queries of a ready engine's loaded models."""
@@ -23,6 +26,7 @@ FACTS_INTERVAL_S: Final = 30.0
 
 NO_FACTS: Final = EngineFacts()
 NO_METHODS: Final[Mapping[str, WakeMethod]] = {}
+NO_WARM_UPS: Final[Mapping[str, WarmUp]] = {}
 
 log = structlog.get_logger()
 
@@ -42,6 +46,9 @@ class ReportedModels:
         "skews",
         "wake_methods",
         "wake_problem",
+        "warm",
+        "warm_problem",
+        "warm_ups",
     )
 
     def __init__(self) -> None:
@@ -61,6 +68,12 @@ class ReportedModels:
         """How the models wake that are loaded on demand."""
         self.falls_asleep: frozenset[str] = frozenset()
         """Models that this agent lets sleep now, so that they receive no requests."""
+        self.warm_ups: Mapping[str, WarmUp] = NO_WARM_UPS
+        """The warm-ups of the models that have one."""
+        self.warm: frozenset[str] = frozenset()
+        """Models of which the warm-up has ended; the others of `warm_ups` receive no requests."""
+        self.warm_problem = ""
+        """Why the last warm-up was incomplete; empty if it was complete."""
         self.wake_problem = ""
         """Why the endpoint does not wake or sleep; empty if the last attempt succeeded."""
         self._on_pages = NO_FACTS
@@ -74,11 +87,15 @@ class ReportedModels:
     def accepted_of(self, configured: tuple[str, ...]) -> tuple[str, ...]:
         """Return the configured models that are loaded and that policy lets the endpoint serve."""
         loaded, withheld = self.loaded_of(configured), self.refused | self.falls_asleep
+        if self.warm_ups:
+            withheld |= self.warm_ups.keys() - self.warm
         return tuple(model for model in loaded if model not in withheld) if withheld else loaded
 
-    def use_wake_methods(self, methods: Mapping[str, WakeMethod], configured: tuple[str, ...]) -> None:
-        """Use the policy's methods of the configured models."""
-        self.wake_methods = {model: methods[model] for model in configured if model in methods} or NO_METHODS
+    def use_models(self, models: Mapping[str, Model], configured: tuple[str, ...]) -> None:
+        """Use what policy states about the configured models: how they wake, and how they are warmed up."""
+        known = [models[name] for name in configured if name in models]
+        self.wake_methods = {each.name: each.on_demand.wake for each in known if each.on_demand is not UNSET}
+        self.warm_ups = {each.name: each.warm_up for each in known if each.warm_up is not UNSET}
 
     def models_with(self, method: WakeMethod) -> list[str]:
         """Return the models that wake by a method."""

@@ -89,7 +89,7 @@ def asleep(method: WakeMethod, page: bytes, names: dict[str, str]) -> frozenset[
         names: the engine's name of each model that may sleep.
 
     Raises:
-        ValueError: the page is not of the engine's form.
+        msgspec.DecodeError, UnicodeDecodeError, RecursionError: the page is not of the engine's form.
     """
     if method is WakeMethod.VLLM:
         return frozenset(names) if _sleeping.decode(page).is_sleeping else frozenset()

@@ -7,11 +7,13 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 import pytest
 import uvicorn
+import yaml
 from starlette.types import Message
 
 from adapters.access.callers import Caller, Role
@@ -30,6 +32,7 @@ from control_plane.status.query_responses import ExplainResponse
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from tests.support.api_app import leading, new_control_plane, served
 from tests.support.control_planes import OPERATOR, REGIONS, TOKEN
+from tests.support.paths import ROOT
 from tests.support.reports import MODEL, endpoint, offered, packed, report
 from tests.support.wait import PATIENCE_S, until, until_async
 
@@ -113,6 +116,13 @@ async def test_each_resource_of_the_fleet_is_served(api: Api, monkeypatch: pytes
     (advice,) = (await api.get("/v1/capacity/recommendations", region="eu-de", model=MODEL))["items"]
     assert (advice["region"], advice["model"], advice["horizon_s"]) == ("eu-de", MODEL, 360.0)
     assert advice["desired_endpoints"] >= advice["endpoints"] > 0, "a new leader recommends nothing lower"
+    scaled = next(yaml.safe_load_all((ROOT / "deploy" / "autoscaling" / "keda-from-zero.yaml").read_text()))
+    trigger = scaled["spec"]["triggers"][0]["metadata"]
+    url = urlsplit(trigger["url"].replace("llama-3-8b", MODEL))
+    found = (await api.http.get(f"{url.path}?{url.query}")).json()
+    for part in trigger["valueLocation"].split("."):  # as GJSON, which KEDA uses, reads a path
+        found = found[int(part)] if part.isdigit() else found[part]
+    assert found == advice["desired_endpoints"]
     gauges = (await api.http.get("/metrics")).text
     assert f'penstock_desired_endpoints{{model="{MODEL}",region="eu-de"}}' in gauges
 

@@ -11,13 +11,16 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from penstock.policy.kinds.models import Scaling
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
+from penstock.policy.kinds.warm_up import WarmUp
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_status import endpoint_status
+from regional_agent.endpoints.probing import warm_ups
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
 from regional_agent.on_demand.wake_hooks import WakeHooks
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
@@ -43,6 +46,12 @@ class SleepingEngine(SmallHttp):
         self.may_wake = asyncio.Event()
         self.may_wake.set()
         self.hook_status = 200
+        self.warmed: list[Any] = []
+        """Bodies of synthetic requests."""
+        self.fails: tuple[int, ...] = ()
+        """Numbers of the synthetic requests that fail, from 1."""
+        self.warm_at_first: list[int] = []
+        """Number of synthetic requests before each request of a client."""
 
     @property
     def address(self) -> Address:
@@ -65,7 +74,11 @@ class SleepingEngine(SmallHttp):
                 sleeps = "sleep" in path or "unload" in path or '"keep_alive":0' in body.decode()
                 self.asleep = sleeps
             return self.hook_status, b"no memory" if self.hook_status != 200 else b"{}"
+        if path == "/v1/completions":
+            self.warmed.append(json.loads(body))
+            return (500, b"") if len(self.warmed) in self.fails else (200, b"{}")
         if path == "/v1/chat/completions":
+            self.warm_at_first.append(len(self.warmed))
             return (500, b"asleep") if self.asleep else (200, b'{"ok":1}')
         return (404, b"") if path == "/metrics" else (200, b"{}")
 
@@ -81,6 +94,7 @@ async def on_demand_agent(
     redis_url: str | None = None,
     name: str = "agent-1",
     token_file: Path | None = None,
+    warm_up: WarmUp | UnsetType = UNSET,
     **fields: Any,
 ) -> AsyncIterator[Agent]:
     """Run an agent whose model is loaded on demand."""
@@ -88,7 +102,7 @@ async def on_demand_agent(
     async with running_agent(directory, addresses, options=options, redis_url=redis_url, name=name) as agent:
         policy = agent.config.policy
         on_demand = OnDemand(wake, **fields)
-        model = replace(policy.models[MODEL], scaling=Scaling(cold_start_s), on_demand=on_demand)
+        model = replace(policy.models[MODEL], scaling=Scaling(cold_start_s), on_demand=on_demand, warm_up=warm_up)
         agent.config.policy = replace(policy, models={**policy.models, MODEL: model})
         redis = None if redis_url is None else RegionRedis(RedisAddress(redis_url), region_keys("eu-de"), "eu-de")
         hooks = WakeHooks(AgentInstance("eu-de", name, 1), agent.endpoints._connections, token_file, redis)
@@ -201,3 +215,37 @@ async def test_a_webhook_receives_the_order_with_its_token(tmp_path: Path) -> No
         assert orders == [(b"/wake", b"Bearer of-the-hook", order)]
         assert agent.waiting() == 1
         client.close()
+
+
+async def test_an_endpoint_that_wakes_answers_synthetic_requests_before_those_of_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_ups, "START_S", 0.0)
+    monkeypatch.setattr(warm_ups, "RETRY_S", 0.01)
+    engine = SleepingEngine()
+    engine.fails = (2,)
+    warm_up = WarmUp(requests=5, concurrent=2)
+    async with engine, on_demand_agent(tmp_path, [engine], warm_up=warm_up) as agent:
+        assert (await ask(agent)).status == 200
+        assert engine.warm_at_first == [6]
+        assert engine.warmed[0] == {"model": MODEL, "prompt": "Write one sentence.", "max_tokens": 16}
+        (endpoint,) = agent.endpoints.every()
+        assert endpoint_status(endpoint, None)["warm_problem"] is None
+
+
+async def test_a_warm_up_that_fails_ends_and_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_ups, "START_S", 0.0)
+    engine = SleepingEngine()
+    engine.fails = tuple(range(100))
+    async with engine, on_demand_agent(tmp_path, [engine], warm_up=WarmUp(requests=3, timeout_s=1.0)) as agent:
+        assert (await ask(agent)).status == 200
+        (endpoint,) = agent.endpoints.every()
+        assert "0 of 3 requests answered; POST /v1/completions answers 500" in endpoint.reported.warm_problem
+
+
+async def test_an_agent_that_starts_counts_loaded_models_as_warm(tmp_path: Path) -> None:
+    engine = SleepingEngine()
+    engine.asleep = False
+    async with engine, on_demand_agent(tmp_path, [engine], warm_up=WarmUp()) as agent:
+        await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
+        assert not engine.warmed

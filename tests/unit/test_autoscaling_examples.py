@@ -14,6 +14,15 @@ EXAMPLES = ROOT / "deploy" / "autoscaling"
 METRIC = "penstock_desired_endpoints"
 
 
+def test_the_example_from_zero_keeps_the_replicas_without_a_recommendation() -> None:
+    scaled, authentication = yaml.safe_load_all((EXAMPLES / "keda-from-zero.yaml").read_text())
+    (trigger,) = scaled["spec"]["triggers"]
+    assert (trigger["metricType"], trigger["metadata"]["targetValue"]) == ("AverageValue", "1")
+    assert (scaled["spec"]["minReplicaCount"], trigger["metadata"]["activationTargetValue"]) == (0, "0")
+    assert "fallback" not in scaled["spec"], "KEDA would scale to zero after an error"
+    assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
+
+
 def test_both_query_one_region_and_model_and_keep_the_replicas_without_a_response() -> None:
     registry = CollectorRegistry()
     CapacityMetrics(registry)

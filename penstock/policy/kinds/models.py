@@ -16,11 +16,13 @@ from penstock.policy.fields import (
     ModelRef,
     NonEmpty,
     PolicyStruct,
+    RegionRef,
     Revision,
     TierRef,
     bounds,
 )
 from penstock.policy.kinds.on_demand import OnDemand
+from penstock.policy.kinds.warm_up import WarmUp
 from penstock.policy.service_objective import ServiceObjective
 from penstock.routes.route import Timeouts
 
@@ -62,6 +64,9 @@ class Scaling(PolicyStruct, frozen=True):
     """Minimum number of endpoints in each region that has the model, regardless of demand."""
     max_endpoints: Annotated[int, bounds(ge=0, le=100_000)] = 10_000
     """Maximum number of endpoints in each region."""
+    regions: tuple[RegionRef, ...] | UnsetType = UNSET
+    """Names of the regions that have a recommendation even while they have no endpoint of the model, so that an
+    autoscaler can scale from zero. Absent: none; a region without an endpoint gets no recommendation."""
 
     def conflict(self) -> Conflict | None:
         if self.max_endpoints >= self.min_endpoints:
@@ -178,6 +183,8 @@ class Model(PolicyStruct, frozen=True):
     Absent: no."""
     on_demand: OnDemand | UnsetType = UNSET
     """How endpoints of the model wake and sleep. Absent: agents neither wake endpoints nor let them sleep."""
+    warm_up: WarmUp | UnsetType = UNSET
+    """Synthetic requests before an endpoint that has loaded the model counts as ready. Absent: none."""
 
     def conflict(self) -> Conflict | None:
         if self.refuse_skewed is not True or self.expected_revision is not UNSET:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from penstock.policy.kinds.on_demand import WakeMethod
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.probing.endpoint_models import MAX_LIST_BYTES, TIMEOUT_S, LoadedModels, NotReady
@@ -36,7 +38,7 @@ async def without_asleep(
                 raise NotReady(f"GET {page} answers {answer.status}{_REMEDIES.get(method, '')}")
             try:
                 sleeping |= asleep(method, answer.body, names)
-            except ValueError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise NotReady(f"GET {page}: {error}") from None
     if not sleeping:
         return listed

@@ -113,6 +113,8 @@ def _reason(endpoint: Endpoint, condition: EndpointCondition) -> str:
         case EndpointCondition.UNLOADED:
             if endpoint.reported.refused:
                 return endpoint.reported.skew
+            if endpoint.loaded_models:
+                return "is warmed up, or about to sleep"
             sleeps = "sleeps until requests need it" if endpoint.reported.wake_methods else ""
             return endpoint.reported.wake_problem or sleeps or "none of its models is loaded"
         case EndpointCondition.DRAINING:

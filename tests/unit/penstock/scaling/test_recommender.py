@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
@@ -102,6 +104,24 @@ def test_a_new_leader_recommends_nothing_lower_than_what_exists() -> None:
     assert recommend(by, snapshot(100.0, 0.0), 100.0).desired_endpoints == 4
     assert recommend(by, snapshot(99.0 + STABLE_S, 0.0), 99.0 + STABLE_S).desired_endpoints == 4
     assert recommend(by, snapshot(100.0 + STABLE_S, 0.0), 100.0 + STABLE_S).desired_endpoints == 0
+
+
+def test_a_region_of_the_policy_scales_from_zero_and_back() -> None:
+    scaling = Scaling(cold_start_s=240.0, regions=("a",))
+    policy = replace(POLICY, models={"m": Model("m", scaling=scaling)})
+    by = Recommender()
+
+    def desired(at: Snapshot, now: float) -> list[int]:
+        return [row.desired_endpoints for row in by.recommend(policy, at, lambda horizon_s: {}, now)]
+
+    assert desired(snapshot(0.0, 0.0, ready=0), 0.0) == [], "a new leader: endpoints may be missing in the reports"
+    assert desired(snapshot(5.0, 0.1, ready=0), 5.0) == [1], "requests, and no endpoint"
+    assert desired(snapshot(6.0, 0.0, ready=1), 6.0) == [1]
+    assert desired(Snapshot(), 300.0) == [], "a region that cannot report keeps its endpoints"
+    last = 310.0
+    assert desired(snapshot(last, 0.0, ready=1), last) == [1]
+    assert desired(snapshot(last + STABLE_S + 1, 0.0, ready=1), last + STABLE_S + 1) == [0]
+    assert desired(snapshot(last + STABLE_S + 2, 0.0, ready=0), last + STABLE_S + 2) == [0]
 
 
 def test_a_gap_in_the_reports_keeps_earlier_needs_and_the_existing_endpoints() -> None:
