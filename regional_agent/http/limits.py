@@ -60,13 +60,14 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_connections_per_prefix: int | None = None
     """Maximum number of open connections from one /24 of IPv4 or one /48 of IPv6; null, the default, means half of
     `max_connections`, and at least what one address may have. Trusted proxies are exempt."""
-    max_connection_rate_per_address: float | None = 200.0
-    """Maximum rate of new connections from one client address (for IPv6, from one /64), per second; 200. Ten seconds of
+    max_connection_rate_per_address: float | None = 500.0
+    """Maximum rate of new connections from one client address (for IPv6, from one /64), per second; 500. Ten seconds of
     it may arrive at once. One /24 of IPv4 or one /48 of IPv6 may open four times as many. Further connections are
     closed without a response, before their TLS handshake. Trusted proxies are exempt, and at the peer listener every
     address that has completed a handshake; null: no limit."""
-    max_request_rate_per_address: float | None = 1000.0
-    """Maximum rate of requests from one client address, in the same way; 1000. It is checked every half second: the
+    max_request_rate_per_address: float | None = None
+    """Maximum rate of requests from one client address, in the same way; null, the default, means no limit, because all
+    clients behind a load balancer that is not a trusted proxy have one address. It is checked every half second: the
     connections of an address above the rate are refused with 429 after the requests that were received, and closed, and
     new ones are closed until the rate permits requests again. Without effect at the peer listener."""
 

@@ -344,7 +344,7 @@ async def test_responses_to_a_client_that_does_not_read_are_bounded(tmp_path: Pa
 
 
 async def test_refusals_to_a_client_that_does_not_read_are_bounded(tmp_path: Path) -> None:
-    async with running_agent(tmp_path, [], limits=limits(max_request_rate_per_address=None)) as agent:
+    async with running_agent(tmp_path, []) as agent:
         client, connection = await deaf_client(agent)
         client.send(b"GET /nope HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000)
         await until(lambda: connection.transport.write_stalled_since is not None)
