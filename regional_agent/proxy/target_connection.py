@@ -10,6 +10,7 @@ import asyncio
 from typing import Final, Protocol
 
 from penstock.routes.timeouts import TimeLimits
+from regional_agent.converters.converted_connection import is_converted, open_converted
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.upstream_request import agent_lines, client_lines
@@ -74,6 +75,8 @@ class TargetConnection:
 
     def take_idle(self, attempt: Attempt) -> bool:
         """Take an idle connection to the target of `attempt`; returns whether there is one."""
+        if self._request.reader is not None and is_converted(self._request, attempt):
+            return False
         self.upstream = self._pool(attempt).take(attempt.address)
         return self.upstream is not None
 
@@ -83,7 +86,12 @@ class TargetConnection:
 
     async def _connect(self, attempt: Attempt, sink: TargetSink) -> None:
         try:
-            connection = await self._pool(attempt).connect(attempt.address, self.time_limits.connect_s)
+            pool = self._pool(attempt)
+            connection = await pool.connect(attempt.address, self.time_limits.connect_s)
+            if is_converted(self._request, attempt):
+                # The converter uses the connection, which shows that the engine is reachable.
+                pool.release(connection)
+                connection = open_converted(pool, attempt)
         except ConnectFailed as error:
             self._connecting = None
             sink.on_broken(error)

@@ -9,7 +9,19 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.routes.presets.model_places import BESIDE_BODY, GET, IN_BODY, fixed_or_beside, not_offered
-from penstock.routes.route import BodyKind, CostFields, ErrorFormat, ModelLocation, ModelSource, Route, StreamKind
+from penstock.routes.route import (
+    BodyKind,
+    CostFields,
+    ErrorFormat,
+    ModelLocation,
+    ModelSource,
+    Route,
+    StreamKind,
+    Timeouts,
+)
+
+WORKFLOW_S: Final = 1800.0
+"""Maximum time (s) of a workflow whose client waits for its images."""
 
 _A1111_COST: Final = CostFields(
     count=("/batch_size",), batches=("/n_iter",), width=("/width",), height=("/height",), steps=("/steps",)
@@ -22,7 +34,8 @@ def comfyui_routes(model: str | None) -> tuple[Route, ...]:
 
     Requests for the history of a prompt, and requests for a file (`/view`) with the query parameter `prompt_id`, which
     ComfyUI ignores, are sent to the ComfyUI that runs the prompt. The WebSocket and the prompts of one client id are
-    sent to one ComfyUI.
+    sent to one ComfyUI. `/prompt/wait` is not ComfyUI's: the agent waits for the end of the prompt and returns its
+    images.
     """
     places, errors = fixed_or_beside(model), ErrorFormat.PROBLEM
     return (
@@ -34,6 +47,16 @@ def comfyui_routes(model: str | None) -> tuple[Route, ...]:
             errors=errors,
             object_id="/prompt_id",
             client_object="/client_id",
+        ),
+        Route(
+            "comfyui-prompt-wait",
+            "/prompt/wait",
+            model=places,
+            repeatable=False,
+            timeouts=Timeouts(first_byte_s=WORKFLOW_S, total_s=WORKFLOW_S),
+            errors=errors,
+            object_id="/prompt_id",
+            converter="comfyui",
         ),
         Route(
             "comfyui-history",

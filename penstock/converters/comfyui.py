@@ -1,0 +1,121 @@
+"""The messages of ComfyUI that a workflow needs: prompt, queue, history, and the files of its outputs.
+
+Source: server.py and execution.py of ComfyUI, and https://docs.comfy.org/development/comfyui-server/comms_routes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+MAX_IMAGES: Final = 1024
+"""Maximum number of images of one workflow."""
+
+_IMAGE_LISTS: Final = ("images", "gifs", "video", "audio", "files")
+"""Members of a node's output that list files."""
+
+
+class ResultForm(StrEnum):
+    """How a response contains the images: the query parameter `images`."""
+
+    INLINE = "inline"
+    """In the JSON, in base64."""
+    URL = "url"
+    """As paths of the route `/view`."""
+    BYTES = "bytes"
+    """The first image is the body."""
+
+
+class BadWorkflow(Exception):
+    """The request or a response of ComfyUI is not as documented. The message says what is wrong."""
+
+
+class OutputFile(msgspec.Struct, frozen=True):
+    """A file that a node has written."""
+
+    node: str
+    filename: str
+    subfolder: str = ""
+    type: str = "output"
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A workflow that has ended, as its history has it."""
+
+    succeeded: bool
+    interrupted: bool
+    files: tuple[OutputFile, ...]
+    messages: Any
+    """The messages of the execution, of which one has the error of a failed workflow."""
+
+
+def prompt_with_client(body: bytes, client_id: str) -> bytes:
+    """Return the body of a prompt with the identifier of another client; raises BadWorkflow."""
+    prompt = _object(body, "the request")
+    if not isinstance(prompt.get("prompt"), dict):
+        raise BadWorkflow("the request has no workflow: `prompt` must be an object of nodes")
+    return msgspec.json.encode(prompt | {"client_id": client_id})
+
+
+def prompt_id_of(body: bytes) -> str:
+    """Return the identifier in the response to a prompt; raises BadWorkflow."""
+    found = _object(body, "the response to the prompt").get("prompt_id")
+    if not isinstance(found, str) or not 0 < len(found) <= 256:
+        raise BadWorkflow("the response to the prompt has no prompt_id")
+    return found
+
+
+def finished(body: bytes, prompt_id: str) -> Finished | None:
+    """Return the end of a workflow by its history; None if it has not ended. Raises BadWorkflow."""
+    entry = _object(body, "the history").get(prompt_id)
+    if not isinstance(entry, dict):
+        return None
+    status, outputs = entry.get("status"), entry.get("outputs")
+    status = status if isinstance(status, dict) else {}
+    messages = status.get("messages")
+    names = [each[0] for each in messages if isinstance(each, list) and each] if isinstance(messages, list) else []
+    succeeded = status.get("status_str", "success") == "success"
+    files = _files(outputs) if isinstance(outputs, dict) else ()
+    return Finished(succeeded, "execution_interrupted" in names, files, messages)
+
+
+def place_in_queue(body: bytes, prompt_id: str) -> str:
+    """Return `queue_running` or `queue_pending`, where a prompt is; empty if in neither. Raises BadWorkflow."""
+    queue = _object(body, "the queue")
+    for name in ("queue_running", "queue_pending"):
+        entries = queue.get(name)
+        if isinstance(entries, list) and any(_id_in(entry) == prompt_id for entry in entries):
+            return name
+    return ""
+
+
+def _id_in(entry: object) -> object:
+    return entry[1] if isinstance(entry, list) and len(entry) > 1 else None
+
+
+def _files(outputs: dict[Any, Any]) -> tuple[OutputFile, ...]:
+    found: list[OutputFile] = []
+    for node, output in outputs.items():
+        for name in _IMAGE_LISTS:
+            listed = output.get(name) if isinstance(output, dict) else None
+            for file in listed if isinstance(listed, list) else ():
+                try:
+                    found.append(msgspec.convert({"node": str(node), **file}, OutputFile))
+                except (msgspec.ValidationError, TypeError):
+                    continue
+    if len(found) > MAX_IMAGES:
+        raise BadWorkflow(f"the workflow has written more than {MAX_IMAGES} files")
+    # Previews are written for people who look at the graph.
+    return tuple(file for file in found if file.type != "temp") or tuple(found)
+
+
+def _object(body: bytes, what: str) -> dict[str, Any]:
+    try:
+        found: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadWorkflow(f"{what} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadWorkflow(f"{what} is not a JSON object")
+    return found

@@ -1,0 +1,186 @@
+"""One workflow at one ComfyUI: prompt, history, files; and its removal when its client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+from uuid import uuid4
+
+import msgspec
+
+from penstock.converters.comfyui import (
+    BadWorkflow,
+    Finished,
+    OutputFile,
+    ResultForm,
+    finished,
+    place_in_queue,
+    prompt_id_of,
+    prompt_with_client,
+)
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.http_fetch import Fetched, FetchRequest, fetch
+from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
+
+SUBMIT_TIMEOUT_S: Final = 30.0
+POLL_TIMEOUT_S: Final = 10.0
+"""Timeouts (s) of a prompt, and of each further request."""
+
+MIN_POLL_S: Final = 0.05
+MAX_POLL_S: Final = 1.0
+POLL_GROWTH: Final = 1.5
+"""Time (s) between two requests for the history: short at first, since small workflows end soon."""
+
+POLLS_PER_QUEUE: Final = 5
+"""Number of requests for the history for each request for the queue, which shows that a prompt was lost."""
+
+MAX_FAILED_POLLS: Final = 10
+"""Consecutive failed requests after which the workflow fails: a ComfyUI that loads a model may not respond."""
+
+MAX_RESULT_BYTES: Final = 64 * 1024 * 1024
+"""Maximum size (bytes) of all images in one response."""
+
+_JSON: Final = b"application/json"
+
+
+class ConvertedResponse(NamedTuple):
+    """The response that the client receives."""
+
+    status: int
+    content_type: bytes
+    body: bytes
+
+
+class Engine(NamedTuple):
+    """The ComfyUI that runs the workflow."""
+
+    pool: UpstreamPool
+    address: Address
+    base_path: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    """Header fields of each request, such as the endpoint's credential."""
+
+    async def get(self, target: str, limit_bytes: int = MAX_RESULT_BYTES) -> Fetched:
+        """Send a GET; raises UpstreamError."""
+        request = FetchRequest(self.base_path + target, self.headers)
+        return await fetch(self.pool, self.address, request, timeout_s=POLL_TIMEOUT_S, limit_bytes=limit_bytes)
+
+    async def post(self, target: str, body: bytes, timeout_s: float = POLL_TIMEOUT_S) -> Fetched:
+        """Send a POST; raises UpstreamError."""
+        headers = (*self.headers, (b"content-type", _JSON))
+        request = FetchRequest(self.base_path + target, headers, body)
+        return await fetch(self.pool, self.address, request, timeout_s=timeout_s)
+
+
+class ComfyUiRun:
+    """Runs one workflow."""
+
+    def __init__(self, engine: Engine, body: bytes, form: ResultForm) -> None:
+        """Prepare to run the prompt `body`."""
+        self._engine = engine
+        self._body = body
+        self._form = form
+        self._prompt: asyncio.Task[Fetched] | None = None
+        """The request that submits the prompt; it is not cancelled, so that the prompt can be removed."""
+
+    async def run(self) -> ConvertedResponse:
+        """Run the workflow to its end. Does not raise, unless cancelled: then call `remove`."""
+        try:
+            return await self._run()
+        except BadWorkflow as error:
+            return _failure(502, "bad_response", str(error))
+        except UpstreamError as error:
+            return _failure(502, "engine_failed", str(error))
+
+    async def _run(self) -> ConvertedResponse:
+        try:
+            prompt = prompt_with_client(self._body, uuid4().hex)
+        except BadWorkflow as error:
+            return _failure(400, "invalid_prompt", str(error))
+        self._prompt = asyncio.create_task(
+            self._engine.post("/prompt", prompt, SUBMIT_TIMEOUT_S), name="prompt of a workflow"
+        )
+        submitted = await asyncio.shield(self._prompt)
+        if submitted.status != 200:
+            # Errors of nodes, in ComfyUI's own format.
+            kind = submitted.headers.get("content-type", "application/json").encode("latin-1")
+            return ConvertedResponse(submitted.status, kind, submitted.body)
+        prompt_id = prompt_id_of(submitted.body)
+        end = await self._end_of(prompt_id)
+        if end is None:
+            return _failure(502, "prompt_lost", "the ComfyUI has lost the prompt, such as by a restart")
+        if end.interrupted:
+            return _failure(502, "execution_interrupted", "the execution was interrupted at the ComfyUI")
+        if not end.succeeded:
+            return _failure(422, "execution_error", "a node of the workflow failed", end.messages)
+        return await self._result(prompt_id, end)
+
+    async def _end_of(self, prompt_id: str) -> Finished | None:
+        """Wait for the end of the workflow; None if the ComfyUI has lost it."""
+        wait_s, polls, failed = MIN_POLL_S, 0, 0
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s, polls = min(MAX_POLL_S, wait_s * POLL_GROWTH), polls + 1
+            try:
+                # The place is read first: a prompt that ends in between is in the history.
+                is_queued = polls % POLLS_PER_QUEUE != 0 or await self._place_of(prompt_id) != ""
+                history = await self._engine.get(f"/history/{prompt_id}")
+            except UpstreamError:
+                failed += 1
+                if failed >= MAX_FAILED_POLLS:
+                    raise
+                continue
+            failed = 0
+            end = finished(history.body, prompt_id) if history.status == 200 else None
+            if end is not None or not is_queued:
+                return end
+
+    async def _place_of(self, prompt_id: str) -> str:
+        return place_in_queue((await self._engine.get("/queue")).body, prompt_id)
+
+    async def _result(self, prompt_id: str, end: Finished) -> ConvertedResponse:
+        images: list[dict[str, Any]] = []
+        left_bytes = MAX_RESULT_BYTES
+        for file in end.files:
+            image: dict[str, Any] = {"node": file.node, "filename": file.filename, "url": _target(file, prompt_id)}
+            if self._form is not ResultForm.URL:
+                found = await self._engine.get(_target(file), left_bytes)
+                if found.status != 200:
+                    return _failure(502, "file_missing", f"{file.filename}: the ComfyUI answered {found.status}")
+                kind = found.headers.get("content-type", "application/octet-stream")
+                if self._form is ResultForm.BYTES:
+                    return ConvertedResponse(200, kind.encode("latin-1"), found.body)
+                left_bytes -= len(found.body)
+                image |= {"content_type": kind, "b64_json": b64encode(found.body).decode()}
+            images.append(image)
+        if self._form is ResultForm.BYTES:
+            return _failure(422, "no_image", "the workflow has written no file")
+        # The identifier comes first: the agent reads it from the beginning of the response.
+        return ConvertedResponse(200, _JSON, msgspec.json.encode({"prompt_id": prompt_id, "images": images}))
+
+    async def remove(self) -> None:
+        """Remove the prompt from the queue, or interrupt it; nothing if it has ended. Errors are ignored."""
+        if self._prompt is None:
+            return
+        with suppress(UpstreamError, BadWorkflow):
+            prompt_id = prompt_id_of((await self._prompt).body)
+            await self._engine.post("/queue", msgspec.json.encode({"delete": [prompt_id]}))
+            # Earlier releases of ComfyUI interrupt whatever runs, so the prompt must be the one that runs.
+            if await self._place_of(prompt_id) == "queue_running":
+                await self._engine.post("/interrupt", msgspec.json.encode({"prompt_id": prompt_id}))
+
+
+def _target(file: OutputFile, prompt_id: str = "") -> str:
+    """Return the path and query of a file, with the prompt's identifier where agents must find its ComfyUI."""
+    query = {"filename": file.filename, "subfolder": file.subfolder, "type": file.type}
+    return "/view?" + urlencode(query | ({"prompt_id": prompt_id} if prompt_id else {}))
+
+
+def _failure(status: int, kind: str, message: str, details: object = None) -> ConvertedResponse:
+    """Return an error in ComfyUI's format."""
+    error = {"type": kind, "message": message, "details": details}
+    return ConvertedResponse(status, _JSON, msgspec.json.encode({"error": error}))

@@ -1,0 +1,153 @@
+"""The connection of an exchange to a converter, which operates the engine, in place of one to the engine itself.
+
+The exchange holds the slot of the endpoint until the workflow ends, applies its time limits, and closes the connection
+when the client leaves, as for any other request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import structlog
+
+from penstock.converters.comfyui import ResultForm
+from regional_agent.converters.comfyui_run import ComfyUiRun, ConvertedResponse, Engine
+from regional_agent.http.messages import Request, status_line
+from regional_agent.routing.attempt import Attempt
+from regional_agent.upstream.upstream_connection import UpstreamConnection
+from regional_agent.upstream.upstream_pool import UpstreamPool
+
+REMOVE_TIMEOUT_S: Final = 15.0
+"""Maximum time (s) of the removal of a workflow whose client has left."""
+
+_NOT_PASSED: Final = frozenset(
+    {
+        b"accept",
+        b"accept-encoding",
+        b"connection",
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"origin",
+        b"transfer-encoding",
+    }
+)
+"""Header fields of the client's request that the converter's own requests do not have."""
+
+log = structlog.get_logger()
+
+_removals: set[asyncio.Task[None]] = set()
+"""Removals in progress: the event loop itself holds no reference to tasks."""
+
+
+def is_converted(request: Request, attempt: Attempt) -> bool:
+    """Whether the agent operates the engine of an attempt for the client."""
+    route = request.route
+    return route is not None and route.converter != "" and not attempt.from_peer
+
+
+def open_converted(pool: UpstreamPool, attempt: Attempt) -> UpstreamConnection:
+    """Return a connection to the converter of an attempt's endpoint; its requests to the engine use `pool`."""
+    connection = UpstreamConnection(_NoPool(), pool.batcher, attempt.address)
+    connection.connection_made(_ConverterTransport(pool, attempt, connection))
+    return connection
+
+
+class _NoPool:
+    """The owner of connections that are not used again."""
+
+    def release(self, connection: UpstreamConnection) -> None:
+        connection.abort()
+
+    def discard(self, connection: UpstreamConnection) -> None: ...
+
+
+class _ConverterTransport(asyncio.Transport):
+    """The transport of an upstream connection whose server is a converter. One request."""
+
+    def __init__(self, pool: UpstreamPool, attempt: Attempt, connection: UpstreamConnection) -> None:
+        super().__init__()
+        self._pool = pool
+        self._address = attempt.address
+        self._base_path = attempt.base_path.decode("latin-1")
+        self._connection = connection
+        self._received = bytearray()
+        self._run: ComfyUiRun | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def write(self, data: Any) -> None:
+        self._received += data
+        head, end, body = bytes(self._received).partition(b"\r\n\r\n")
+        if self._task is not None or not end:
+            return
+        first, *lines = head.split(b"\r\n")
+        headers = tuple((name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines))
+        if len(body) < int(dict(headers).get(b"content-length", b"0")):
+            return
+        passed = tuple(header for header in headers if header[0] not in _NOT_PASSED)
+        engine = Engine(self._pool, self._address, self._base_path, passed)
+        self._run = ComfyUiRun(engine, body, _form_of(first))
+        self._received.clear()
+        self._task = asyncio.create_task(self._answer(self._run), name="workflow")
+
+    async def _answer(self, run: ComfyUiRun) -> None:
+        try:
+            response = await run.run()
+        except Exception:
+            log.exception("a workflow failed", address=str(self._address))
+            response = ConvertedResponse(500, b"application/json", b"{}")
+        if not self._is_closed:
+            head = b"%bcontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (
+                status_line(response.status),
+                response.content_type,
+                len(response.body),
+            )
+            self._connection.data_received(head + response.body)
+
+    def abort(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        task, run = self._task, self._run
+        if task is not None and run is not None and not task.done() and task is not asyncio.current_task():
+            task.cancel()
+            removal = asyncio.create_task(_remove(run), name="removal of a workflow")
+            _removals.add(removal)
+            removal.add_done_callback(_removals.discard)
+        asyncio.get_running_loop().call_soon(self._connection.connection_lost, None)
+
+    def close(self) -> None:
+        self.abort()
+
+    def is_closing(self) -> bool:
+        return self._is_closed
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        """Do nothing: the response is bounded, and written at once."""
+
+    def resume_reading(self) -> None:
+        """Do nothing: the response is bounded, and written at once."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+
+async def _remove(run: ComfyUiRun) -> None:
+    try:
+        async with asyncio.timeout(REMOVE_TIMEOUT_S):
+            await run.remove()
+    except TimeoutError:
+        log.warning("a workflow whose client has left was not removed in time")
+
+
+def _form_of(request_line: bytes) -> ResultForm:
+    """Return the wanted form of the images by the query of the request; INLINE for an unknown one."""
+    query = request_line.split(b" ")[1].partition(b"?")[2].decode("latin-1")
+    wanted = parse_qs(query).get("images", [""])[-1]
+    return ResultForm(wanted) if wanted in set(ResultForm) else ResultForm.INLINE

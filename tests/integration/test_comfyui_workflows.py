@@ -1,0 +1,165 @@
+"""A workflow of ComfyUI as one request: the agent operates prompt, queue, history and files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.planning.plan import RegionPlan
+from penstock.routes.presets.preset_registry import preset_routes
+from penstock.routes.route import Timeouts
+from regional_agent.converters import comfyui_run
+from tests.integration.test_async_requests import ended
+from tests.integration.test_objects import request
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import ask
+from tests.support.comfyui import PNG, ComfyUi, workflow
+from tests.support.jobs import JobClient, job_store
+from tests.support.planet import MODEL, plan
+from tests.support.sockets import Answer, RawClient, engine, post
+from tests.support.wait import until
+
+ROUTES = preset_routes("comfyui", MODEL)
+WAIT = "/prompt/wait"
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for the history and the queue often."""
+    monkeypatch.setattr(comfyui_run, "MAX_POLL_S", 0.05)
+    monkeypatch.setattr(comfyui_run, "POLLS_PER_QUEUE", 1)
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, comfy: ComfyUi, **fields: Any) -> AsyncIterator[Agent]:
+    """An agent in front of a ComfyUI."""
+    executor = asyncio.create_task(comfy.run())
+    try:
+        async with engine(comfy.script) as gpu, running_agent(tmp_path, [gpu.address], queue=0, **fields) as agent:
+            agent.config.policy = replace(agent.config.policy, routes=ROUTES)
+            yield agent
+    finally:
+        executor.cancel()
+
+
+async def run(agent: Agent, *class_types: str, query: str = "") -> Answer:
+    return await ask(agent, body=json.dumps(workflow(*class_types)).encode(), path=WAIT + query)
+
+
+async def send(agent: Agent, *class_types: str) -> RawClient:
+    client = await RawClient.connect(agent.traffic)
+    client.send(post(json.dumps(workflow(*class_types)).encode(), path=WAIT))
+    return client
+
+
+async def test_a_workflow_is_one_request_with_its_images(tmp_path: Path) -> None:
+    comfy = ComfyUi()
+    async with serving(tmp_path, comfy) as agent:
+        answer = await run(agent, "SaveImage", "PreviewImage", "SaveImage")
+        assert answer.status == 200, answer.body
+        found = json.loads(answer.body)
+        assert [image["node"] for image in found["images"]] == ["0", "2"]
+        assert [b64decode(image["b64_json"]) for image in found["images"]] == [PNG, PNG]
+        assert found["images"][0]["content_type"] == "image/png"
+        # The route of files finds the ComfyUI by the prompt.
+        assert found["images"][0]["url"].endswith(f"&prompt_id={found['prompt_id']}")
+        view = await request(agent, "GET", found["images"][0]["url"])
+        assert (view.status, view.body) == (200, PNG)
+        only = json.loads((await run(agent, "SaveImage", query="?images=url")).body)
+        assert "b64_json" not in only["images"][0]
+        image = await run(agent, "PreviewImage", query="?images=bytes")
+        assert (image.status, image.headers["content-type"], image.body) == (200, "image/png", PNG)
+        # Each workflow has a client of its own, since ComfyUI sends messages by client.
+        assert len(set(comfy.clients)) == len(comfy.clients) == 3
+        assert agent.counted() == {"ok": 4.0}
+        assert agent.held() == 0
+
+
+async def test_a_workflow_occupies_its_slot_until_it_ends(tmp_path: Path) -> None:
+    comfy = ComfyUi()
+    async with serving(tmp_path, comfy, slots=1) as agent:
+        client = await send(agent, "Wait", "SaveImage")
+        await until(lambda: comfy.running is not None)
+        assert agent.held() == 1
+        second = await send(agent, "SaveImage")
+        await until(lambda: agent.waiting() == 1)
+        comfy.release.set()
+        assert [(await each.answer()).status for each in (client, second)] == [200, 200]
+        await until(lambda: agent.held() == 0)
+
+
+async def test_errors_are_those_of_the_workflow_or_of_the_engine(tmp_path: Path) -> None:
+    comfy = ComfyUi()
+    async with serving(tmp_path, comfy) as agent:
+        invalid = await ask(agent, body=b'{"prompt": {}}', path=WAIT)
+        assert (invalid.status, json.loads(invalid.body)["error"]["type"]) == (400, "prompt_no_outputs")
+        for body in (b'{"prompt": 7}', b"{}"):
+            assert (await ask(agent, body=body, path=WAIT)).status == 400
+        failed = await run(agent, "Fail")
+        error = json.loads(failed.body)["error"]
+        assert (failed.status, error["type"], error["details"][1][0]) == (422, "execution_error", "execution_error")
+        # What a client's workflow causes is no fault of the endpoint.
+        assert set(agent.counted()) == {"client_error"}
+        client = await send(agent, "Wait")
+        await until(lambda: comfy.running is not None)
+        comfy._interrupted.set()
+        assert (await client.answer()).status == 502
+        client = await send(agent, "Wait")
+        await until(lambda: comfy.running is not None)
+        comfy.running = None
+        lost = await client.answer()
+        assert (lost.status, json.loads(lost.body)["error"]["type"]) == (502, "prompt_lost")
+
+
+@pytest.mark.parametrize("targets_interrupts", [True, False])
+async def test_a_client_that_leaves_ends_its_workflow_and_no_other(tmp_path: Path, targets_interrupts: bool) -> None:
+    comfy = ComfyUi(targets_interrupts=targets_interrupts)
+    async with serving(tmp_path, comfy) as agent:
+        first, second, third = [await send(agent, "Wait", "SaveImage") for _ in range(3)]
+        await until(lambda: comfy.running is not None and len(comfy.pending) == 2)
+        waiting = [each[1] for each in comfy.pending]
+        second.close()
+        await until(lambda: [each[1] for each in comfy.pending] == waiting[1:])
+        first.close()
+        await until(lambda: comfy.running is not None and comfy.running[1] == waiting[1])
+        await until(lambda: agent.held() == 1)
+        comfy.release.set()
+        assert (await third.answer()).status == 200
+        assert agent.counted() == {"client_left": 2.0, "ok": 1.0}
+
+
+async def test_a_workflow_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
+    comfy = ComfyUi()
+    async with serving(tmp_path, comfy) as agent:
+        limited = [replace(route, timeouts=Timeouts(first_byte_s=0.2)) for route in ROUTES if route.converter]
+        routes = (*limited, *(route for route in ROUTES if not route.converter))
+        agent.config.policy = replace(agent.config.policy, routes=routes)
+        assert (await run(agent, "Wait")).status == 504
+        await until(lambda: comfy.running is None and not comfy.pending)
+
+
+async def test_a_workflow_runs_in_another_region_and_later(tmp_path: Path) -> None:
+    comfy = ComfyUi()
+    away: RegionPlan = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with serving(tmp_path / "there", comfy, region="eu-es") as server:
+        peers = {"eu-es": server.peer}
+        store = job_store(tmp_path / "jobs")
+        async with running_agent(tmp_path / "here", [], plan=away, peers=peers, job_store=store) as agent:
+            agent.config.policy = replace(agent.config.policy, routes=ROUTES)
+            answer = await run(agent, "SaveImage")
+            assert (answer.status, len(json.loads(answer.body)["images"])) == (200, 1)
+            assert answer.headers["x-penstock-region"] == "eu-es"
+            async with JobClient(agent.traffic) as client:
+                accepted = await client.http.post(WAIT, json=workflow("SaveImage"), headers={"prefer": "respond-async"})
+                assert accepted.status_code == 202
+                done = await ended(client, accepted.json()["id"])
+                result = (await client.http.get(done["result"]["url"])).json()
+                assert b64decode(result["images"][0]["b64_json"]) == PNG
