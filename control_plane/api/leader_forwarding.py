@@ -65,6 +65,7 @@ OPERATIONS: Mapping[tuple[str, str], ForwardingRule] = MappingProxyType(
         ("GET", "/v1/agents"): ForwardingRule(),
         ("GET", "/v1/history"): ForwardingRule(),
         ("GET", "/v1/capacity/recommendations"): ForwardingRule(),
+        ("GET", "/v1/capacity/takeover"): ForwardingRule(),
         ("GET", "/v1/usage"): ForwardingRule(timeout_s=70.0),
         ("GET", "/v1/budgets"): ForwardingRule(),
         ("GET", "/v1/tenants/{name}/refusals"): ForwardingRule(),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Gauge
 
 from penstock.scaling.recommender import Recommendation
+from penstock.scaling.standby import Takeover
 
 LABELS = ("region", "model")
 
@@ -36,15 +37,41 @@ class CapacityMetrics:
             registry=registry,
         )
 
+        self._in_takeover = Gauge(
+            "penstock_standby_takeover",
+            "1 while standby regions take over from a lost region.",
+            registry=registry,
+        )
+        self._takeover = Gauge(
+            "penstock_standby_takeover_seconds",
+            "Seconds of the current or last takeover until the endpoints that the loss asks for were ready (`ready`),"
+            " and until the lost regions were back (`ended`).",
+            ("stage",),
+            registry=registry,
+        )
+
     def show(self, recommendations: Iterable[Recommendation]) -> None:
-        """Replace all values."""
-        self.clear()
+        """Replace all recommendations."""
+        self._clear_recommendations()
         for row in recommendations:
             self._forecast.labels(row.region, row.model).set(row.forecast_per_s)
             self._desired.labels(row.region, row.model).set(row.desired_endpoints)
             self._endpoints.labels(row.region, row.model).set(row.endpoints)
 
+    def show_takeover(self, takeover: Takeover | None) -> None:
+        """Set the times of the current or last takeover; None removes them."""
+        self._takeover.clear()
+        if takeover is not None:
+            for stage, after_s in (("ready", takeover.ready_after_s), ("ended", takeover.ended_after_s)):
+                if after_s is not None:
+                    self._takeover.labels(stage).set(after_s)
+        self._in_takeover.set(takeover is not None and takeover.ended_after_s is None)
+
     def clear(self) -> None:
         """Remove all values, because another control plane leads; an autoscaler without values keeps its endpoints."""
+        self._clear_recommendations()
+        self.show_takeover(None)
+
+    def _clear_recommendations(self) -> None:
         for gauge in (self._forecast, self._desired, self._endpoints):
             gauge.clear()

@@ -31,6 +31,7 @@ from penstock.rollout.canary_analysis import observations
 from penstock.rollout.shadow import shadow
 from penstock.scaling.cost_rates import egress_hourly_cost, gpu_hourly_cost
 from penstock.scaling.recommender import Recommendation, Recommender
+from penstock.scaling.standby import Takeover
 
 TICK_S = 0.5
 """Time (s) between two plans."""
@@ -99,6 +100,11 @@ class PlanningLoop:
         policy, now = self._rollouts.newest_policy, self._clock()
         leads = self._elector.epoch is not None and self._elector.epoch == self._epoch
         return leads and policy is not None and settled(self._fleet.snapshot, now, policy, self._leading_since)
+
+    @property
+    def takeover(self) -> Takeover | None:
+        """The current takeover by standby regions, or the last one since this control plane leads."""
+        return self._recommender.standby.takeover
 
     @property
     def in_force(self) -> dict[str, RegionPlan]:
@@ -204,6 +210,7 @@ class PlanningLoop:
         if recommender is self._recommender:
             self.recommendations = found
             self._metrics.updates.put("recommendations", partial(self._metrics.capacity.show, found))
+            self._metrics.capacity.show_takeover(self.takeover)
 
     async def _plan(
         self, runner: PlannerRunner, by: PolicyVersion, epoch: int, now: float, elapsed_s: float

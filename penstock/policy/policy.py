@@ -24,7 +24,7 @@ from penstock.policy.kinds.operations import (
     Objective,
     RolloutRules,
 )
-from penstock.policy.kinds.regions import EntryMap, Region
+from penstock.policy.kinds.regions import STANDBY_MS, EntryMap, Region
 from penstock.policy.kinds.residency_rules import AcceptedLoss, ResidencyRule
 from penstock.policy.kinds.result_cache import ResultCache
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover, SpilloverLimit
@@ -178,8 +178,9 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
 
     @cached_property
     def bias_ms(self) -> dict[str, float]:
-        """Bias (ms) of every region that has one."""
-        return {name: region.bias_ms for name, region in self.regions.items() if region.bias_ms}
+        """Bias (ms) of every region that has one: its own, and that of a standby region."""
+        bias_ms = {name: region.bias_ms + STANDBY_MS * region.is_standby for name, region in self.regions.items()}
+        return {name: added_ms for name, added_ms in bias_ms.items() if added_ms}
 
     @cached_property
     def spillover_orders(self) -> dict[str, tuple[str, ...]]:

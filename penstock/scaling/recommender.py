@@ -22,6 +22,7 @@ from penstock.planning.share_moves import Key
 from penstock.policy.policy import Policy
 from penstock.scaling.drain_choice import endpoints_to_drain
 from penstock.scaling.replicas import Cause, Expected, Need, PoolSize, needs
+from penstock.scaling.standby import StandbyWatch
 
 REACTION_S: Final = 60.0
 """Time (s) from a recommendation until the autoscaler orders an endpoint."""
@@ -70,6 +71,8 @@ class Recommender:
     """Recommends capacity while its control plane leads; a new leader creates a new recommender."""
 
     def __init__(self) -> None:
+        self.standby = StandbyWatch()
+        """What standby regions take over from lost regions."""
         self._reported_since: dict[tuple[str, str], float] = {}
         """Time since when each (region, model) is reported without a gap."""
         self._down_since: dict[tuple[str, str], float] = {}
@@ -92,7 +95,9 @@ class Recommender:
         seen = {key: pool for key, pool in pools(snapshot, now).items() if pool.report.endpoints > 0}
         for key in _from_zero(policy, snapshot, now) - seen.keys():
             seen[key] = FadedPool(PoolReport(key[1], 0, 0, 0, 0, 0.0), 0.0)
-        wanted = needs(policy, _sizes(policy, seen), _expected(policy, measured, forecast))
+        displaced = self.standby.step(policy, snapshot, seen, _expected(policy, measured, forecast), now)
+        wanted = needs(policy, _sizes(policy, seen), displaced.expected, displaced.lost)
+        self.standby.observe(wanted, {key: pool.report.ready for key, pool in seen.items()}, now)
         self._reported_since = {key: self._reported_since.get(key, now) for key in wanted}
         self._recent = {key: recent for key, recent in self._recent.items() if now - recent[-1][0] <= STABLE_S}
         rows = _by_region(snapshot, now)

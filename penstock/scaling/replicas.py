@@ -7,13 +7,14 @@ remainder is placed in the regions with the fewest slots.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from math import ceil
 
 import msgspec
 
 from penstock.planning.share_moves import Key
+from penstock.policy.kinds.regions import RegionRole
 from penstock.policy.policy import Policy
 
 ROUNDING = 1e-6
@@ -76,7 +77,10 @@ class _Load:
 
 
 def needs(
-    policy: Policy, pools: Mapping[tuple[str, str], PoolSize], expected: Mapping[Key, Expected]
+    policy: Policy,
+    pools: Mapping[tuple[str, str], PoolSize],
+    expected: Mapping[Key, Expected],
+    lost: Collection[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], Need]:
     """The endpoints that each (region, model) needs.
 
@@ -85,6 +89,7 @@ def needs(
         pools: every (region, model) that can have endpoints.
         expected: the demand to serve, by origin and traffic class. Demand that no region of `pools` may serve is
             ignored.
+        lost: every (region, model) that is lost; demand that it would serve counts in standby regions first.
     """
     by_model: dict[str, dict[str, _Load]] = {}
     for (region, model), pool in sorted(pools.items()):
@@ -96,21 +101,26 @@ def needs(
             demands.setdefault(key.model, []).append((key.origin, demand))
     found = {}
     for model, loads in by_model.items():
-        _place(policy, loads, demands.get(model, []))
+        _place(policy, loads, demands.get(model, []), frozenset(at for at, of in lost if of == model))
         for region, load in loads.items():
             found[region, model] = _limited(policy, model, load)
     return found
 
 
-def _place(policy: Policy, loads: Mapping[str, _Load], demands: list[tuple[str, Expected]]) -> None:
+def _place(
+    policy: Policy, loads: Mapping[str, _Load], demands: list[tuple[str, Expected]], away: frozenset[str]
+) -> None:
     """Count the slots that one model's demand needs, and the slots for the loss of each region."""
     placed: list[tuple[str, float, frozenset[str]]] = []
     for origin, demand in demands:
         servers = demand.regions & loads.keys()
         if servers:
-            home = policy.nearest_first(origin, servers)[0]
+            home = policy.nearest_first(origin, servers | (demand.regions & away))[0]
+            if home in away:
+                gone, home = home, _successor(policy, origin, servers, away)
+                loads[home].lost = gone
             loads[home].per_s += demand.requests_per_s
-            placed.append((home, demand.requests_per_s, servers - {home}))
+            placed.append((home, demand.requests_per_s, _reserves(policy, servers - {home})))
     for load in loads.values():
         load.slots = load.per_s * load.pool.service_s / policy.spillover.target_utilisation
     if not policy.objective.survive_one_loss:
@@ -119,6 +129,18 @@ def _place(policy: Policy, loads: Mapping[str, _Load], demands: list[tuple[str, 
     placed.sort(key=lambda moved: len(moved[2]))
     for lost in sorted(loads, key=lambda region: (-loads[region].slots, region)):
         _reserve(loads, lost, [(per_s, others) for home, per_s, others in placed if home == lost and others])
+
+
+def _successor(policy: Policy, origin: str, servers: frozenset[str], away: frozenset[str]) -> str:
+    """The region whose endpoints take over the demand of a lost region: a standby region if one is permitted."""
+    others = policy.nearest_first(origin, servers - away or servers)
+    return next((name for name in others if policy.regions[name].is_standby), others[0])
+
+
+def _reserves(policy: Policy, others: frozenset[str]) -> frozenset[str]:
+    """The regions that hold the reserve for a loss: passive regions if there are any, and never a pilot light."""
+    passive = frozenset(name for name in others if policy.regions[name].role is RegionRole.PASSIVE)
+    return passive or frozenset(name for name in others if not policy.regions[name].is_standby)
 
 
 def _reserve(loads: Mapping[str, _Load], lost: str, moved: list[tuple[float, frozenset[str]]]) -> None:

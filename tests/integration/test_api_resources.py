@@ -123,6 +123,7 @@ async def test_each_resource_of_the_fleet_is_served(api: Api, monkeypatch: pytes
     for part in trigger["valueLocation"].split("."):  # as GJSON, which KEDA uses, reads a path
         found = found[int(part)] if part.isdigit() else found[part]
     assert found == advice["desired_endpoints"]
+    assert await api.get("/v1/capacity/takeover") == {"takeover": None}
     gauges = (await api.http.get("/metrics")).text
     assert f'penstock_desired_endpoints{{model="{MODEL}",region="eu-de"}}' in gauges
 

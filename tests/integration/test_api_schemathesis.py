@@ -125,6 +125,7 @@ def test_the_api_conforms_to_its_description(
         ("/v1/endpoints", {}),
         ("/v1/agents", {}),
         ("/v1/capacity/recommendations", {}),
+        ("/v1/capacity/takeover", {}),
         ("/v1/status", {}),
         ("/v1/history", {}),
     ],

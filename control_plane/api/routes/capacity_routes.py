@@ -5,15 +5,24 @@ Only the leader receives reports, so other control planes forward these requests
 
 from __future__ import annotations
 
+import msgspec
 from fastapi import APIRouter, Response
 
 from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, paginate
-from control_plane.api.responses import large_response
+from control_plane.api.responses import json_response, large_response
 from control_plane.api.routes.fleet_routes import InRegion, OfModel
 from control_plane.auth.required_roles import Viewer
 from control_plane.planning.planning_loop import PlanningLoop
 from penstock.scaling.recommender import Recommendation
+from penstock.scaling.standby import Takeover
+
+
+class StandbyStatus(msgspec.Struct, frozen=True):
+    """What standby regions have taken over."""
+
+    takeover: Takeover | None
+    """The current takeover, or the last one; null: none since this control plane leads."""
 
 
 def routes(planning: PlanningLoop) -> APIRouter:
@@ -43,5 +52,10 @@ def routes(planning: PlanningLoop) -> APIRouter:
             return paginate(found, lambda row: f"{row.region}/{row.model}", cursor, limit)
 
         return await large_response(page)
+
+    @router.get("/takeover", responses=returns(StandbyStatus, "The current takeover, or the last one."))
+    async def takeover(caller: Viewer) -> Response:
+        """Show how long standby regions took to take over from lost regions: since this leader leads, the last time."""
+        return json_response(StandbyStatus(planning.takeover))
 
     return router

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,6 +25,23 @@ from penstock.policy.fields import (
 from penstock.policy.kinds.region_entry import RegionEntry
 
 RttMs = Annotated[float, bounds(ge=0, le=10_000)]
+
+
+class RegionRole(StrEnum):
+    """What a region is for while no other region is lost."""
+
+    ACTIVE = "active"
+    """Serves, together with all other active regions (active-active)."""
+    PASSIVE = "passive"
+    """Active-passive: receives traffic only when the active regions have no room, and holds the endpoints for the loss
+    of any one of them (`survive_one_loss`)."""
+    PILOT_LIGHT = "pilot_light"
+    """Receives traffic only when the active regions have no room, and keeps `min_endpoints` of each model. When an
+    active region is lost, the demand of the lost region is ordered here first."""
+
+
+STANDBY_MS: Final = 10_000.0
+"""Distance (ms) that is added to a standby region, for every origin and client: more than any real distance."""
 
 
 class Region(PolicyStruct, frozen=True):
@@ -54,6 +72,13 @@ class Region(PolicyStruct, frozen=True):
     the other regions follow, nearest and cheapest first."""
     entry: RegionEntry | UnsetType = UNSET
     """Where clients enter the region: named by refusals (421) and DNS."""
+    role: RegionRole | UnsetType = UNSET
+    """What the region is for while no other region is lost. Absent: active."""
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether the region is passive or a pilot light."""
+        return self.role is RegionRole.PASSIVE or self.role is RegionRole.PILOT_LIGHT
 
 
 class Bloc(PolicyStruct, frozen=True):

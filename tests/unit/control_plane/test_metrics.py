@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from math import inf
-from types import FrameType
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -40,8 +41,10 @@ from penstock.rollout.state_machine import Phase
 from penstock.routing.reasons import Reason
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
+from penstock.scaling.standby import Takeover
 from regional_agent.http.connection_counts import ConnectionCounts
 from regional_agent.http.limits import Limits
+from regional_agent.on_demand.wake_hooks import Action
 from regional_agent.telemetry import agent_metrics as agent_metrics
 from regional_agent.telemetry.agent_metrics import NO_SERVER, AgentMetrics
 from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
@@ -84,6 +87,9 @@ AGENT_CONTRACT = {
     "endpoint_suspicions": ("counter", {"reason"}),
     "endpoint_version_skew": ("gauge", {"endpoint", "against"}),
     "endpoint_draining": ("gauge", {"endpoint"}),
+    "endpoint_asleep": ("gauge", {"endpoint"}),
+    "wake_attempts": ("counter", {"model", "action", "result"}),
+    "cold_start_seconds": ("gauge", {"model"}),
     "endpoint_slots": ("gauge", {"endpoint"}),
     "endpoint_work_time_ratio": ("gauge", {"endpoint", "work"}),
     "endpoint_slowdown_ratio": ("gauge", {"endpoint"}),
@@ -168,6 +174,8 @@ CONTROL_PLANE_CONTRACT = {
     "policy_info": ("gauge", {"digest"}),
     "forecast_requests_per_second": ("gauge", {"region", "model"}),
     "desired_endpoints": ("gauge", {"region", "model"}),
+    "standby_takeover": ("gauge", set()),
+    "standby_takeover_seconds": ("gauge", {"stage"}),
     "endpoints": ("gauge", {"region", "model"}),
     "gpu_hourly_cost": ("gauge", {"region", "model"}),
     "egress_hourly_cost": ("gauge", {"origin", "server"}),
@@ -231,6 +239,14 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.endpoints.set_slowdowns({"gpu-1": 1.1})
     agent.endpoints.set_skews({"gpu-1": [SkewAgainst.POLICY]})
     agent.endpoints.places.named["gpu-1"] = EndpointTraffic()
+    agent.on_demand.models = cast(
+        Any,
+        SimpleNamespace(
+            attempts=SimpleNamespace(counts={("llama", Action.WAKE, "failed"): 3}),
+            cold_starts_s=lambda: {"llama": 42.0},
+            asleep=lambda: frozenset({"gpu-1", "gpu-without-series"}),
+        ),
+    )
     agent.connections.pools = {"endpoints": UpstreamPool()}
     agent.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
     agent.endpoints.set_kv_events("gpu-1", current=True, blocks=4, batches=2, gaps=0)
@@ -271,6 +287,7 @@ def leading() -> ControlPlaneMetrics:
     metrics.show_pools({("eu-de", "llama"): PoolGauges(64, 12)})
     metrics.show_demand({("eu-de", "llama"): 5.5})
     metrics.show_overrides([("drain", "eu-de")])
+    metrics.capacity.show_takeover(Takeover(("eu-de",), 0.0, ready_after_s=90.0))
     metrics.show_issuers({"corp": 1.0})
     metrics.show_rollout(Phase.CANARY)
     arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))

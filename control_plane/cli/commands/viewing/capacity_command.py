@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
@@ -15,6 +15,7 @@ from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
+from penstock.scaling.standby import Takeover
 
 LIMIT = 500
 """Page size of the requests."""
@@ -30,6 +31,12 @@ class RecommendationPage(msgspec.Struct, frozen=True):
     next_cursor: str | None
 
 
+class StandbyStatus(msgspec.Struct, frozen=True):
+    """The answer of `/v1/capacity/takeover`."""
+
+    takeover: Takeover | None
+
+
 @with_fleet_options
 def capacity(
     fleet: FleetOptions,
@@ -41,11 +48,14 @@ def capacity(
     with exit_on_error("capacity"), fleet.connect() as api:
         wanted = {"region": region, "model": model, "limit": LIMIT}
         pages: list[RecommendationPage] = api.pages("/v1/capacity/recommendations", RecommendationPage, wanted)
+        standby = None
+        if output is Output.TABLE:
+            standby = api.request("GET", "/v1/capacity/takeover").decoded(StandbyStatus).takeover
     found = [row for page in pages for row in page.items]
-    print_as(output, found, lambda: _view(found))
+    print_as(output, found, lambda: _view(found, standby))
 
 
-def _view(found: Sequence[Recommendation]) -> RenderableType:
+def _view(found: Sequence[Recommendation], standby: Takeover | None = None) -> RenderableType:
     words, numbers = ("region", "model"), ("endpoints", "desired", "demand", "forecast")
     table = table_of(*words, *numbers, "because", "drain", "replace", title="Capacity", right=numbers)
     for row in found:
@@ -62,7 +72,13 @@ def _view(found: Sequence[Recommendation]) -> RenderableType:
             _names(row.drain),
             _names(row.dead),
         )
-    return table
+    return table if standby is None else Group(table, _takeover(standby))
+
+
+def _takeover(standby: Takeover) -> str:
+    ready = "not yet" if standby.ready_after_s is None else f"after {standby.ready_after_s:.0f} s"
+    ended = "not yet" if standby.ended_after_s is None else f"after {standby.ended_after_s:.0f} s"
+    return f"Standby regions took over from {', '.join(standby.lost)}: endpoints ready {ready}; regions back {ended}."
 
 
 def _names(names: Sequence[str]) -> str:

@@ -1,0 +1,131 @@
+"""What standby regions take over: while an active region is lost, its demand is ordered in the standby regions first.
+
+The order does not wait until the clients of the lost region have entered elsewhere: the last expected demand of the
+lost region counts at once, and as much less of the demand that has grown in the other regions since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.fleet.snapshot import Snapshot
+from penstock.health.region_health import RegionState
+from penstock.planning.share_moves import Key
+from penstock.policy.policy import Policy
+from penstock.scaling.replicas import Expected, Need
+
+AWAY: Final = frozenset({RegionState.FAILED, RegionState.DRAINING, RegionState.RECOVERING})
+"""States of an active region in which standby regions take over, the failback ramp included."""
+
+
+class Takeover(msgspec.Struct, frozen=True):
+    """How long standby regions took to take over from lost regions."""
+
+    lost: tuple[str, ...]
+    """The lost active regions, by name."""
+    began_at: float
+    """Unix time (s) of the first order of endpoints."""
+    ready_after_s: float | None = None
+    """Time (s) until the standby regions had all endpoints ready that the loss asks for; null: not yet."""
+    ended_after_s: float | None = None
+    """Time (s) until the lost regions were back, their failback ramp included; null: not yet."""
+
+
+class Displaced(NamedTuple):
+    """The expected demand, as it counts while regions are lost."""
+
+    expected: Mapping[Key, Expected]
+    lost: frozenset[tuple[str, str]]
+    """Every (region, model) that is lost; its demand counts in standby regions."""
+
+
+class StandbyWatch:
+    """Follows the active regions while its control plane leads."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[Key, Expected] = {}
+        """The expected demand of the last moment without a lost region."""
+        self._had: frozenset[tuple[str, str]] = frozenset()
+        """Every (region, model) of that moment that had endpoints."""
+        self.takeover: Takeover | None = None
+        """The current takeover, or the last one; None if there was none."""
+
+    def step(
+        self,
+        policy: Policy,
+        snapshot: Snapshot,
+        pools: Collection[tuple[str, str]],
+        expected: Mapping[Key, Expected],
+        now: float,
+    ) -> Displaced:
+        """The demand as it counts at `now` (Unix time, s).
+
+        Args:
+            policy: the roles of the regions.
+            snapshot: the states of the regions.
+            pools: every (region, model) that has endpoints.
+            expected: the expected demand.
+        """
+        regions = policy.regions.items()
+        lost = frozenset(name for name, it in regions if not it.is_standby and snapshot.state(name) in AWAY)
+        if not lost or not any(region.is_standby for _, region in regions):
+            self._before, self._had = expected, frozenset(pools)
+            self._end(now)
+            return Displaced(expected, frozenset())
+        if self.takeover is None or self.takeover.ended_after_s is not None:
+            self.takeover = Takeover(tuple(sorted(lost)), now)
+        gone = frozenset(key for key in self._had if key[0] in lost)
+        return Displaced(self._displaced(policy, expected, gone), gone)
+
+    def observe(self, needed: Mapping[tuple[str, str], Need], ready: Mapping[tuple[str, str], int], now: float) -> None:
+        """Record whether the endpoints are ready that a takeover needs.
+
+        Args:
+            needed: the needs, by region and model.
+            ready: the ready endpoints, by region and model.
+        """
+        known = self.takeover
+        if known is None or known.ready_after_s is not None or known.ended_after_s is not None:
+            return
+        ordered = [key for key, need in needed.items() if need.lost in known.lost]
+        if ordered and all(ready.get(key, 0) >= needed[key].endpoints for key in ordered):
+            self.takeover = msgspec.structs.replace(known, ready_after_s=now - known.began_at)
+
+    def _end(self, now: float) -> None:
+        known = self.takeover
+        if known is not None and known.ended_after_s is None:
+            self.takeover = msgspec.structs.replace(known, ended_after_s=now - known.began_at)
+
+    def _displaced(
+        self, policy: Policy, expected: Mapping[Key, Expected], gone: frozenset[tuple[str, str]]
+    ) -> dict[Key, Expected]:
+        """The demand of the lost regions as before, and the other demand without what has moved there."""
+        homed = {key: row for key, row in self._before.items() if (self._home(policy, key, row), key.model) in gone}
+        found = {key: _at_least(row, expected.get(key)) for key, row in homed.items()}
+        for model in {key.model for key in expected}:
+            others = {key: row for key, row in expected.items() if key.model == model and key not in homed}
+            now_per_s = _total(others.values())
+            before_per_s = _total(row for key, row in self._before.items() if key.model == model and key not in homed)
+            moved = min(
+                max(0.0, now_per_s - before_per_s), _total(row for key, row in homed.items() if key.model == model)
+            )
+            part = 1.0 - moved / now_per_s if now_per_s > 0.0 else 1.0
+            found |= {key: Expected(row.requests_per_s * part, row.regions) for key, row in others.items()}
+        return found
+
+    def _home(self, policy: Policy, key: Key, row: Expected) -> str:
+        servers = frozenset(region for region, model in self._had if model == key.model) & row.regions
+        if not servers or key.origin not in policy.regions:
+            return ""
+        return policy.nearest_first(key.origin, servers & policy.regions.keys())[0]
+
+
+def _at_least(row: Expected, now: Expected | None) -> Expected:
+    return row if now is None or now.requests_per_s <= row.requests_per_s else now
+
+
+def _total(rows: Iterable[Expected]) -> float:
+    return sum(row.requests_per_s for row in rows)
