@@ -242,9 +242,9 @@ class AgentRuntime:
         self.prompt_tokens = PromptTokens(chooser.affinity.exact, pools.endpoints)
         services = LocalServices(region, self.endpoints, self.shared_load, chooser, self.queue.room_appeared)
         local = LocalTargets(services, self.queue, self.prompt_tokens, self.on_demand)
-        self.router = Router(
-            self.config, self.client_requests, local, PeerTargets(region, self.config, self.peers, clock), rng
-        )
+        self.responder.publish_prefixes(local.hot_prefixes, chooser.affinity, clock)
+        peers = PeerTargets(region, self.config, self.peers, clock)
+        self.router = Router(self.config, self.client_requests, local, peers, rng)
         self.explain_service = ExplainService(self.router, self.config, self.locator)
 
         self.reloaded_files: list[tuple[str, ReloadedFiles]] = [

@@ -44,7 +44,7 @@ class BaselineAgent(Generic[Request]):
         self._scraped_at = -SCRAPE_S
         self._queue: deque[Served[Request]] = deque()
         self._polls = False
-        self._balancer = balancer(self, rng)
+        self.balancer = balancer(self, rng)
 
     def in_flight(self, index: int) -> int:
         """As `PoolView.in_flight`."""
@@ -79,7 +79,7 @@ class BaselineAgent(Generic[Request]):
             for number, published in self._reader.read(clock.now, exchanges=True):
                 self._remote[number] = published
         while self._queue:
-            index = self._balancer.choose(self._region.fleet.arrival(self._queue[0].request), clock.now)
+            index = self.balancer.choose(self._region.fleet.arrival(self._queue[0].request), clock.now)
             if index is None:
                 if not self._polls:
                     self._polls = True
@@ -89,11 +89,11 @@ class BaselineAgent(Generic[Request]):
 
     def _send(self, index: int, served: Served[Request]) -> None:
         arrival = self._region.fleet.arrival(served.request)
-        self._balancer.sent(index, arrival, self._region.clock.now)
+        self.balancer.sent(index, arrival, self._region.clock.now)
         self._count(index, 1)
 
         def on_first() -> None:
-            self._balancer.first_token(index, arrival)
+            self.balancer.first_token(index, arrival)
 
         def on_end() -> None:
             self._count(index, -1)

@@ -19,7 +19,9 @@ from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import NO_LOAD, EndpointAccount, Load, PoolAccount
 from penstock.routing.endpoint_chooser import EndpointChooser, is_long
 from penstock.routing.endpoint_selection import LONG_PREFILL_US, EndpointView
+from penstock.routing.prefix_sketch import holder_wait_s
 from penstock.routing.reasons import Reason
+from penstock.routing.region_prefixes import PromptWork
 from regional_agent.routing.queue_dispatcher import YIELD_S
 from regional_agent.shared_load.published_load import PublishedLoad
 
@@ -85,6 +87,30 @@ class PenstockAgent(Generic[Request]):
         queue = int(kind.max_num_seqs > 1)  # one request may wait in a batching engine
         view = EndpointView(f"engine-{index}", kind.max_num_seqs, kind.max_num_seqs + queue, ready=True)
         return EndpointAccount(view, kind.accelerator)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether an engine accepts one more request."""
+        return self._pool.has_room
+
+    @property
+    def service_s(self) -> float:
+        """Mean time (s) for which a request holds a slot."""
+        return self._pool.service_s
+
+    def spared_s(self, request: Request) -> float:
+        """Return the prefill (s) that the engines' caches spare a request at most."""
+        return self._chooser.spared_s(self._pool, self._estimate(request), self._region.clock.now)
+
+    def prompt_work(self, request: Request, model: str) -> PromptWork:
+        """Return the prefill of a request."""
+        estimate = self._estimate(request)
+        return PromptWork(model, self._chooser.block_s(estimate), estimate.work.prefill_s)
+
+    def holder_wait_s(self, key: int) -> float | None:
+        """Return the wait (s) of the soonest engine that holds the beginning of a prompt; None without one."""
+        names = self._chooser.affinity.holders(key, self._region.clock.now)
+        return holder_wait_s([self._pool.endpoints[self._pool.positions[name]].view for name in names])
 
     def arrive(self, served: Served[Request]) -> None:
         """Receive a request of a client."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy import BYTES_PER_GB
 
-Amount = TypeVar("Amount", float, NDArray[np.float64])
+if TYPE_CHECKING:
+    # Agents use it for numbers, and numpy takes long to import.
+    import numpy as np
+    from numpy.typing import NDArray
+
+Amount = TypeVar("Amount", float, "NDArray[np.float64]")
 
 
 def egress_cost(model: Model, entry_per_gb: Amount, server_per_gb: Amount) -> Amount:

@@ -171,6 +171,10 @@ class AffinityIndex:
             return AffinityHint(blocks, SESSION_GAP_S)
         return AffinityHint(blocks, 0.0) if blocks else NOTHING
 
+    def holders(self, key: int, now: float) -> tuple[str, ...]:
+        """The endpoints that hold the beginning of a prompt with this key, by the records of the last HELD_S."""
+        return self._names(key, now)
+
     def running(self, model: str, now: float) -> list[str]:
         """Endpoints whose last request, less than HELD_S ago, was for this model: the model is loaded there."""
         return [name for name, (last, at) in self._models.items() if last == model and now - at < HELD_S]

@@ -116,6 +116,10 @@ class EndpointChooser:
         held = self._held(pool, estimate, self.affinity.held(estimate.prefix, None, now), now)
         return max(held.spared_s.values(), default=0.0)
 
+    def block_s(self, estimate: WorkEstimate) -> float:
+        """The prefill (s, reference) of one block of a prompt."""
+        return BLOCK_BYTES * self.expectations.tokens_per_byte(estimate.model) * estimate.cost.input_unit_s
+
     def learn_first_byte(self, placement: Placement[Member], now: float) -> None:
         """Update the prefill speed from the first byte of a streamed response."""
         learner = placement.endpoint.learner
@@ -152,7 +156,7 @@ class EndpointChooser:
     def _held(self, pool: PoolAccount[Member], estimate: WorkEstimate, known: AffinityHint, now: float) -> HeldParts:
         """What the endpoints of a pool hold of a request."""
         if known is not NOTHING:
-            per_block_s = BLOCK_BYTES * self.expectations.tokens_per_byte(estimate.model) * estimate.cost.input_unit_s
+            per_block_s = self.block_s(estimate)
             held = {
                 index: blocks * per_block_s
                 for name, blocks in known.blocks.items()

@@ -22,6 +22,7 @@ from penstock.planning.share_change_limit import ramped
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal, Rejection
+from penstock.routing.region_prefixes import NOTHING_SPARED
 from penstock.routing.session_home import home_of
 
 
@@ -91,6 +92,8 @@ class RegionRequest(msgspec.Struct, frozen=True):
     little cached spill first."""
     stays_in: str = ""
     """The region to which the session has spilled: it stays there while the region grants credits; empty for none."""
+    spared_s: Mapping[str, float] = NOTHING_SPARED
+    """Prefill (s) that the caches of other regions spare the request: overflow prefers them by that much."""
 
 
 class Closures(msgspec.Struct, frozen=True):
@@ -147,7 +150,7 @@ def region_options(
         # Only requests that would wait at the origin spill: the receiver of a planned arc resolves its own wait.
         if region == origin and wait_s > 0.0 and request.may_spill:
             worth_s = wait_s - policy.spillover.margin_s - request.cached_s
-            spill = _spill_region(policy, origin, order, usable, worth_s, noted)
+            spill = _spill_region(policy, request, order, usable, worth_s, noted)
         reason = reasons.get(region, ArcReason.FAILBACK) if spill is None else ArcReason.SPILLOVER
         choice = RegionChoice(spill or region, reason, spends_credit=spill is not None, rejected=tuple(noted))
         options.append(RegionOption(choice, share / total, region))
@@ -353,7 +356,7 @@ def _overflow(
     home = views.get(origin)
     home_s = home.expected_wait_s if home is not None and home.ready else 0.0
     worth_s = home_s - policy.spillover.margin_s - request.cached_s if home_s > 0.0 else inf
-    region = _spill_region(policy, origin, order, usable, worth_s, rejected)
+    region = _spill_region(policy, request, order, usable, worth_s, rejected)
     if region is None:
         return Refusal(
             Reason.SATURATED,
@@ -366,7 +369,7 @@ def _overflow(
 
 def _spill_region(
     policy: Policy,
-    origin: str,
+    request: RegionRequest,
     order: tuple[str, ...],
     usable: Mapping[str, RegionView],
     worth_s: float,
@@ -374,16 +377,20 @@ def _spill_region(
 ) -> str | None:
     """The region that granted a credit and starts the request soonest; with a spillover order, the first in order.
 
+    The prefill that a region's caches spare counts as an earlier start.
+
     Args:
         worth_s: a start (s from now, round trip included) this late or later is not worth the trip.
         rejected: receives the regions that do not qualify. A region that qualifies and is not chosen is not rejected.
     """
-    best, best_s = None, worth_s
+    best, best_s, origin = None, worth_s, request.origin
     first_wins = origin in policy.spillover_orders
     for name in order:
         if name == origin:
             continue
         start_s = usable[name].expected_wait_s + policy.round_trip_ms(origin, name) / 1000
+        if request.spared_s:
+            start_s -= request.spared_s.get(name, 0.0)
         if usable[name].credits <= 0:
             rejected.append(Rejection(name, Reason.NO_CREDIT))
         elif start_s >= worth_s:

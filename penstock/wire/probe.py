@@ -13,6 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.health.engine_facts import MAX_CONTEXT_TOKENS
+from penstock.routing.prefix_sketch import decode_sketch, digest_of
 from penstock.routing.spill_credits import MAX_WANTED
 from penstock.wire.agent_question import open_answer, open_question, require_region, seal_answer
 from penstock.wire.session import BadSignature, Purpose, Session, Sessions
@@ -40,6 +41,8 @@ class ProbeRequest(msgspec.Struct, frozen=True):
     """Unix time (s) when the request was signed, by the requesting agent's clock."""
     wanted: dict[str, int] = {}
     """Spill credits that the requesting agent asks for, by model."""
+    prefix_digest: int = 0
+    """Digest of the sketch of prompt beginnings that the requesting agent has of the probed agent; 0 for none."""
 
 
 class ModelReadiness(msgspec.Struct, frozen=True):
@@ -66,6 +69,10 @@ class ProbeResponse(msgspec.Struct, frozen=True):
     accepts_clients: bool = False
     """Whether clients may enter at this agent, by its readiness. Counts for regions without endpoints, whose agents
     forward; earlier releases do not state it."""
+    prefix_digest: int = 0
+    """Digest of the agent's sketch of prompt beginnings for the requesting region; 0 for none."""
+    prefixes: bytes = b""
+    """The sketch, if its digest is not that of the request."""
 
 
 _questions = msgspec.json.Decoder(ProbeRequest)
@@ -110,6 +117,10 @@ def open_response(body: bytes, question: ProbeRequest, session: Session) -> Prob
 
 
 def _is_possible(answer: ProbeResponse) -> bool:
+    if answer.prefixes and (
+        digest_of(answer.prefixes) != answer.prefix_digest or decode_sketch(answer.prefixes) is None
+    ):
+        return False
     return 0.0 <= answer.credit_ttl_s <= MAX_CREDIT_TTL_S and all(
         0.0 <= readiness.expected_wait_s <= MAX_EXPECTED_WAIT_S
         and 0 <= readiness.credits <= MAX_WANTED

@@ -16,6 +16,7 @@ from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState, probe_timeout_s
 from penstock.policy.kinds.spillover_and_failover import Failover, Spillover
 from penstock.policy.policy import Policy
+from penstock.routing.prefix_sketch import NOTHING_HELD, Held
 from penstock.routing.region_selection import RegionView
 from penstock.wire import identity, probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
@@ -171,6 +172,11 @@ class PeerProber:
             return self._rng.choice(choices)
         return choices[0] if choices else None
 
+    def held(self, region: str, prefix: Sequence[int]) -> Held:
+        """What the caches of a region hold of a prompt, given by the keys of its leading blocks."""
+        peer = self.regions.get(region)
+        return peer.held(prefix) if peer is not None else NOTHING_HELD
+
     def session(self, region: str, address: Address) -> Session | None:
         """The session with the agent at an address; None if the certificate of the agent is unknown."""
         peer = self.regions.get(region)
@@ -297,7 +303,7 @@ class PeerProber:
         self, region: str, address: Address, session: Session, timeout_s: float, current: _Round
     ) -> tuple[ProbeResponse, float]:
         """Send one probe under a session, and verify the answer; returns the round-trip time (s) too."""
-        request = self._request(region)
+        request = self._request(region, address)
         headers = [
             (probe.HEADER.encode(), probe.seal_request(request, session).encode()),
             (identity.HEADER.encode(), encode_certificate(self._sessions.identity.peer.certificate).encode()),
@@ -358,12 +364,15 @@ class PeerProber:
             raise BadSignature(f"returned status {fetched.status}: {reason}")
         return probe.open_response(fetched.body, request, session)
 
-    def _request(self, region: str) -> ProbeRequest:
+    def _request(self, region: str, address: Address) -> ProbeRequest:
         policy = self._policy
         models = policy.models if policy is not None else {}
         spillover = policy.spillover if policy is not None else Spillover()
         wanted = {model: credits for model in models if (credits := self._credits.wanted(model, spillover)) > 0}
-        return ProbeRequest(self._region, self._agent, region, os.urandom(8).hex(), time.time(), wanted)
+        peer = self.regions.get(region)
+        agent = peer.agents.get(address) if peer is not None else None
+        digest = agent.prefix_digest if agent is not None else 0
+        return ProbeRequest(self._region, self._agent, region, os.urandom(8).hex(), time.time(), wanted, digest)
 
     def _expected_rtt_s(self, peer: PeerRegion) -> float:
         if peer.rtt_s is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 import structlog
@@ -10,6 +10,7 @@ import structlog
 from penstock.dns.name_answer import EntryState
 from penstock.health.region_health import RegionHealth, RegionState, observe
 from penstock.policy.kinds.spillover_and_failover import Failover
+from penstock.routing.prefix_sketch import EMPTY, NOTHING_HELD, Held, Sketch, decode_sketch, held_in
 from penstock.routing.region_selection import RegionView
 from penstock.routing.spill_credits import HeldCredits
 from penstock.wire.probe import ProbeResponse
@@ -28,7 +29,7 @@ log = structlog.get_logger()
 class PeerAgent:
     """The state of one agent of the region."""
 
-    __slots__ = ("answer", "held_credits", "rejection_logged", "rtt_s", "session")
+    __slots__ = ("answer", "held_credits", "prefix_digest", "rejection_logged", "rtt_s", "session", "sketch")
 
     def __init__(self) -> None:
         self.answer: ProbeResponse | None = None
@@ -41,6 +42,16 @@ class PeerAgent:
         """Smoothed round-trip time (s); None before the first valid answer of the agent."""
         self.held_credits = HeldCredits()
         """The spill credits that the agent has granted."""
+        self.sketch: Sketch = EMPTY
+        """The prompt beginnings that the agent's region holds, as the agent last published them."""
+        self.prefix_digest = 0
+        """Digest of `sketch`."""
+
+    def take_sketch(self, answer: ProbeResponse) -> None:
+        """Replace the sketch by that of a response, or drop it if the response has the digest of another one."""
+        if answer.prefix_digest != self.prefix_digest:
+            self.sketch = decode_sketch(answer.prefixes) or EMPTY
+            self.prefix_digest = answer.prefix_digest if self.sketch else 0
 
 
 class PeerRegion:
@@ -89,6 +100,7 @@ class PeerRegion:
         if agent.answer is None:
             self.reachable = (*self.reachable, address)
         agent.answer = answer
+        agent.take_sketch(answer)
         self._last_ready = self._ready_models()
         agent.rejection_logged = False
         agent.rtt_s = rtt_s if agent.rtt_s is None else agent.rtt_s + RTT_GAIN * (rtt_s - agent.rtt_s)
@@ -171,6 +183,15 @@ class PeerRegion:
     def _ready_models(self) -> frozenset[str]:
         answers = [agent.answer for agent in self.agents.values() if agent.answer is not None]
         return frozenset(model for answer in answers for model, state in answer.models.items() if state.ready)
+
+    def held(self, prefix: Sequence[int]) -> Held:
+        """What the region's caches hold of a prompt, by the sketches of its reachable agents.
+
+        Args:
+            prefix: keys of the leading blocks of the prompt.
+        """
+        found = [held_in(agent.sketch, prefix) for agent in self.agents.values() if agent.answer is not None]
+        return max(found, key=lambda held: (held.blocks, -held.wait_s), default=NOTHING_HELD)
 
     def held_credits(self, model: str, now: float) -> int:
         """Unexpired credits for a model that the region's agents have granted."""

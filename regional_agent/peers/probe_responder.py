@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 
 from penstock.policy.policy import Policy
+from penstock.routing.affinity import AffinityIndex
+from penstock.routing.hot_prefixes import HotPrefixes
+from penstock.routing.prefix_sketch import digest_of
 from penstock.wire import probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
 from penstock.wire.probe import MAX_EXPECTED_WAIT_S, ModelReadiness, ProbeRequest, ProbeResponse
@@ -14,6 +17,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.credit_ledger import CreditLedger
+from regional_agent.peers.prefix_publisher import PrefixPublisher
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
 
@@ -50,6 +54,11 @@ class ProbeResponder:
         self._endpoints = endpoints
         self._queue = queue
         self._credits = credits
+        self._sketch_for: Callable[[str], bytes] = lambda region: b""
+
+    def publish_prefixes(self, hot: HotPrefixes, affinity: AffinityIndex, clock: Callable[[], float]) -> None:
+        """Answer with sketches of `hot`; the other arguments are those of `PrefixPublisher`."""
+        self._sketch_for = PrefixPublisher(hot, affinity, self._endpoints, clock).sketch_for
 
     @property
     def certificate(self) -> str:
@@ -83,7 +92,10 @@ class ProbeResponder:
             if model in policy.models
         }
         accepts = not self.shutting_down and self.accepts_clients()
-        answer = ProbeResponse(self._region, self._agent, models, policy.spillover.credit_ttl_s, accepts)
+        sketch = self._sketch_for(request.origin) if policy.spillover.shares_prefixes else b""
+        digest = digest_of(sketch)
+        news = sketch if digest != request.prefix_digest else b""
+        answer = ProbeResponse(self._region, self._agent, models, policy.spillover.credit_ttl_s, accepts, digest, news)
         return 200, probe.seal_response(answer, request, session)
 
     def _model_answer(self, model: str, request: ProbeRequest, policy: Policy) -> ModelReadiness:

@@ -9,6 +9,7 @@ from penstock.policy.kinds.models import CostUnit, Model
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.pools.context_lengths import NO_ENDPOINTS, ContextLengths, NeededTokens, needed_tokens
 from penstock.routing.endpoint_chooser import is_long
+from penstock.routing.hot_prefixes import SHORTEST, HotPrefixes
 from penstock.routing.object_placement import ObjectRequest, why_not_at_endpoint
 from penstock.routing.reasons import ConsideredEndpoint, Reason
 from penstock.routing.region_selection import RegionView
@@ -53,6 +54,8 @@ class LocalTargets:
         self._services = services
         self._prompt_tokens = prompt_tokens
         self.on_demand = on_demand
+        self.hot_prefixes = HotPrefixes()
+        """The prompt beginnings that requests of this agent share, for the other regions."""
 
     def consider(self, model: Model, tenant: str, session: str, now: float) -> tuple[ConsideredEndpoint, ...]:
         """Return the endpoints that selection would compare for a request of average size. Reserves nothing.
@@ -195,6 +198,10 @@ class LocalTargets:
         endpoint, spared_s = chosen
         if endpoint.kv_events is not None and self._prompt_tokens is not None:
             self._prompt_tokens.sent(endpoint, context.request, context.estimate)
+        if len(estimate.prefix) >= SHORTEST and context.policy.spillover.shares_prefixes:
+            permitted = context.residency.permitted.regions
+            if len(permitted) > 1:
+                self.hot_prefixes.sent(estimate.prefix, permitted, now)
         attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, kind, self._services)
         return self._reserve(context, attempt, spared_s)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.routing.prefix_sketch import Held
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionChoice, RegionView
 from penstock.wire.route_context import RouteContext, content_digest, seal
@@ -33,6 +34,8 @@ class PeerTargets:
         self._clock = clock
         self.view: Final[Callable[[str, str, float], RegionView]] = peers.view
         """Returns the view of another region for one model at a time (s)."""
+        self.held: Final[Callable[[str, Sequence[int]], Held]] = peers.held
+        """Returns what the caches of another region hold of a prompt, given by the keys of its leading blocks."""
 
     def forward(self, context: RequestContext, where: RegionChoice) -> ForwardedAttempt | Reason:
         """Return a target in another region, with its signed route context. Uses a spill credit if required."""

@@ -14,8 +14,10 @@ from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.decision import decide
+from penstock.routing.hot_prefixes import SHORTEST
 from penstock.routing.object_placement import ObjectRequest, refuse_object, region_with_object
 from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.region_prefixes import NOTHING_SPARED, PromptWork, spared_elsewhere
 from penstock.routing.region_selection import (
     RegionChoice,
     RegionRequest,
@@ -238,13 +240,15 @@ class Router:
             permitted, tried = context.residency.permitted, context.tried_regions
             is_full = tried.get(self.region) is Reason.SATURATED
             views = self.views(permitted.regions, context.model, now)
-            cached_s = 0.0
+            cached_s, spared_s = 0.0, NOTHING_SPARED
             if len(permitted.regions) > 1:
                 session = session_key_of(context.request, context.estimate)
                 if may_spill and views[self.region].expected_wait_s > 0.0:
                     cached_s = self.local.cached_s(context, now)
+                    if len(context.estimate.prefix) >= SHORTEST:
+                        spared_s = self._spared_elsewhere(context, views)
             request = RegionRequest(
-                self.region, context.model, permitted, tried, is_full, session, may_spill, cached_s, stays_in
+                self.region, context.model, permitted, tried, is_full, session, may_spill, cached_s, stays_in, spared_s
             )
             decision = decide(policy, plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
@@ -261,6 +265,17 @@ class Router:
             context.tried(where.region, target)
             if target is _TOO_LONG:
                 self._exclude_shorter(context, views)
+
+    def _spared_elsewhere(self, context: RequestContext, views: Mapping[str, RegionView]) -> Mapping[str, float]:
+        """Return the prefill (s) that the caches of other permitted regions spare a request."""
+        policy, estimate = context.policy, context.estimate
+        if not policy.spillover.shares_prefixes:
+            return NOTHING_SPARED
+        others = context.residency.permitted.regions - {self.region}
+        held = {region: self._peers.held(region, estimate.prefix) for region in others}
+        work = PromptWork(context.model, self.local.chooser.block_s(estimate), estimate.work.prefill_s)
+        waits_s = {region: views[region].expected_wait_s for region in others}
+        return spared_elsewhere(policy, self.region, work, held, waits_s)
 
     def _exclude_shorter(self, context: RequestContext, views: Mapping[str, RegionView]) -> None:
         """Exclude the regions whose context length is too short for a request, as far as it is known."""

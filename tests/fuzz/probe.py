@@ -82,6 +82,7 @@ def _check_response(body: bytes) -> None:
     region.set_addresses([_ADDRESS])
     region.answered(_ADDRESS, response, 0.02, 1.0)
     region.round_succeeded(1.0, 1.0, Failover())
+    assert region.held([0] * 64).blocks <= 64
     for model, readiness in response.models.items():
         assert 0.0 <= readiness.expected_wait_s <= MAX_EXPECTED_WAIT_S
         assert 0 <= readiness.credits <= MAX_WANTED

@@ -86,5 +86,6 @@ def choose_region(
     """Draw one region from `region_options`; further arguments are fields of the request and the closures."""
     session, tried, overflow = more.pop("session", None), more.pop("tried", {}), more.pop("overflow", False)
     request = RegionRequest(origin, MODEL, permitted, tried, overflow, session, more.pop("may_spill", True))
+    request = msgspec.structs.replace(request, spared_s=more.pop("spared_s", {}))
     options = region_options(policy, plan, request, views, Closures(**more))
     return options if isinstance(options, Refusal) else draw(options, rng, session)

@@ -153,12 +153,7 @@ class SkyWalker(_PrefixAware):
 
     def choose(self, arrival: Arrival, now: float) -> int | None:
         """As `Balancer.choose`."""
-        # A request without a first token may be waiting in the engine although the last report does not include it.
-        open_ = [
-            index
-            for index in range(self.pool.size)
-            if not self.pool.report(index).waiting and self._unstarted[index] < 2
-        ]
+        open_ = self._open()
         if not open_:
             return None
         longest = max(self.sent_prefixes.matched(index, arrival) for index in open_)
@@ -167,6 +162,22 @@ class SkyWalker(_PrefixAware):
             for index in open_
             if self.sent_prefixes.matched(index, arrival) == longest
         )
+
+    def has_open(self) -> bool:
+        """Whether an endpoint has no pending request."""
+        return bool(self._open())
+
+    def longest_match(self, arrival: Arrival) -> int:
+        """Return the longest prefix match (blocks) among the endpoints without pending requests."""
+        return max(self.sent_prefixes.matched(index, arrival) for index in self._open())
+
+    def _open(self) -> list[int]:
+        # A request without a first token may be waiting in the engine although the last report does not include it.
+        return [
+            index
+            for index in range(self.pool.size)
+            if not self.pool.report(index).waiting and self._unstarted[index] < 2
+        ]
 
     def sent(self, index: int, arrival: Arrival, now: float) -> None:
         """As `Balancer.sent`."""

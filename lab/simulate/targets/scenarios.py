@@ -53,6 +53,10 @@ class Scale(msgspec.Struct, frozen=True):
     """Number of seeds of these scenarios, whose runs are long."""
     sessions: int = 1
     """Agent sessions of each origin."""
+    prefix_s: float = 2.0
+    """Duration (s) of arrivals in scenarios with prefixes across regions."""
+    prefix_seeds: int = 1
+    """Number of seeds of these scenarios."""
 
 
 Measures = dict[str, float]

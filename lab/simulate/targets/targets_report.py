@@ -15,6 +15,7 @@ from lab.simulate.targets.comparison import Target
 from lab.simulate.targets.frontier import FRONTIER_SCENARIOS, FrontierPoint, frontier, with_known_lengths
 from lab.simulate.targets.global_targets import GLOBAL_SCENARIOS, global_targets
 from lab.simulate.targets.image_targets import IMAGE_SCENARIOS, image_targets
+from lab.simulate.targets.prefix_targets import PREFIX_SCENARIOS, prefix_targets
 from lab.simulate.targets.scenarios import Measures, Scale, Scenario
 from lab.simulate.targets.session_targets import SESSION_SCENARIOS, session_targets
 from lab.simulate.targets.tenant_targets import TENANT_SCENARIOS, tenant_targets
@@ -22,8 +23,28 @@ from lab.simulate.targets.tenant_targets import TENANT_SCENARIOS, tenant_targets
 FIRST_SEED = 2026
 
 
-SMALL = Scale(seeds=10, image_jobs=2500, chat_s=30.0, step_s=40.0, tenant_s=42.0, tenant_seeds=4, sessions=12)
-FULL = Scale(seeds=20, image_jobs=10_000, chat_s=120.0, step_s=120.0, tenant_s=60.0, tenant_seeds=20, sessions=12)
+SMALL = Scale(
+    seeds=10,
+    image_jobs=2500,
+    chat_s=30.0,
+    step_s=40.0,
+    tenant_s=42.0,
+    tenant_seeds=4,
+    sessions=12,
+    prefix_s=60.0,
+    prefix_seeds=3,
+)
+FULL = Scale(
+    seeds=20,
+    image_jobs=10_000,
+    chat_s=120.0,
+    step_s=120.0,
+    tenant_s=60.0,
+    tenant_seeds=20,
+    sessions=12,
+    prefix_s=120.0,
+    prefix_seeds=6,
+)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -53,14 +74,13 @@ def simulate(scale: Scale, processes: int, *, known_lengths: bool = False) -> Re
         *(with_known_lengths(scenario) if known_lengths else scenario for scenario in FRONTIER_SCENARIOS),
         *TENANT_SCENARIOS,
         *SESSION_SCENARIOS,
+        *PREFIX_SCENARIOS,
     )
     tasks = [
         (scenario, contender, seed)
         for scenario in scenarios
         for contender in scenario.contenders
-        for seed in range(
-            FIRST_SEED, FIRST_SEED + (scale.tenant_seeds if scenario in TENANT_SCENARIOS else scale.seeds)
-        )
+        for seed in range(FIRST_SEED, FIRST_SEED + _seeds(scenario, scale))
     ]
     runs: dict[str, dict[str, list[Measures]]] = {}
     for (scenario, contender, _), measures in zip(tasks, _all(tasks, scale, processes), strict=True):
@@ -71,8 +91,15 @@ def simulate(scale: Scale, processes: int, *, known_lengths: bool = False) -> Re
         *global_targets(runs),
         *tenant_targets(runs),
         *session_targets(runs),
+        *prefix_targets(runs),
     ]
     return Report(scale, known_lengths, targets, frontier(runs), runs)
+
+
+def _seeds(scenario: Scenario, scale: Scale) -> int:
+    if scenario in TENANT_SCENARIOS:
+        return scale.tenant_seeds
+    return scale.prefix_seeds if scenario in PREFIX_SCENARIOS else scale.seeds
 
 
 _Task = tuple[Scenario, str, int]

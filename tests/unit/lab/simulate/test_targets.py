@@ -28,7 +28,7 @@ LONGER = Scale(seeds=1, image_jobs=600, chat_s=2.0, step_s=2.0)
 def test_the_report_has_every_target_of_a_tiny_run(tmp_path: Path) -> None:
     write_results(tmp_path / "sim.json", simulate(TINY, processes=1))
     report = json.loads((tmp_path / "sim.json").read_bytes())
-    assert {row["name"].split()[0] for row in report["targets"]} == {"1", "2", "3", "4", "5", "6", "7", "8"}
+    assert {row["name"].split()[0] for row in report["targets"]} == {"1", "2", "3", "4", "5", "6", "7", "8", "9"}
     for row in report["targets"]:
         assert row["interval"][0] <= row["measured"] <= row["interval"][1]
         assert isinstance(row["kept"], bool)

@@ -290,3 +290,16 @@ def test_a_region_that_a_limit_closes_is_rejected_with_the_limit() -> None:
     views = healthy("eu-de", "eu-es")
     where = choose(views, EU, shares={"eu_de": 1.0}, limited={"eu-es": "cheap (spill.yaml:3)"})
     assert where.rejected == (Rejection("eu-es", Reason.SPILLOVER_LIMIT, "cheap (spill.yaml:3)"),)
+
+
+def test_overflow_prefers_a_region_that_holds_its_prompt() -> None:
+    views = healthy("eu-es", "us-east", credits=3) | healthy("eu-de", expected_wait_s=2.0)
+    near = choose(views, overflow=True)
+    assert isinstance(near, RegionChoice)
+    assert near.region == "eu-es"
+    far = choose(views, overflow=True, spared_s={"us-east": 1.0})
+    assert isinstance(far, RegionChoice)
+    assert (far.region, far.spends_credit) == ("us-east", True)
+    within = choose(views, permitted=EU, overflow=True, spared_s={"us-east": 1.0})
+    assert isinstance(within, RegionChoice)
+    assert within.region == "eu-es", "what a forbidden region holds does not count"

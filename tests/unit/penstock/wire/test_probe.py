@@ -3,6 +3,7 @@ import time
 import msgspec
 import pytest
 
+from penstock.routing.prefix_sketch import digest_of
 from penstock.wire.probe import (
     ModelReadiness,
     ProbeRequest,
@@ -74,9 +75,13 @@ def test_an_answer_arrives_whole() -> None:
         seal_response(ANSWER, QUESTION, TO_SENDER).partition(b"\n")[2],
         TO_SENDER.sign(Purpose.PROBE_ANSWER, b"nonce{}").encode() + b"\n{}",
         TO_SENDER.sign(Purpose.PROBE, b"nonce" + ENCODED).encode() + b"\n" + ENCODED,
+        seal_response(msgspec.structs.replace(ANSWER, prefixes=b"x" * 10, prefix_digest=1), QUESTION, TO_SENDER),
+        seal_response(
+            msgspec.structs.replace(ANSWER, prefixes=b"xyz", prefix_digest=digest_of(b"xyz")), QUESTION, TO_SENDER
+        ),
         b"",
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_spoofed_replayed_and_changed_answers_are_not_believed(body: bytes) -> None:
     with pytest.raises(BadSignature):

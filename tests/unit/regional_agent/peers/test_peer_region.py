@@ -1,8 +1,10 @@
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.spillover_and_failover import Failover
+from penstock.routing.prefix_sketch import digest_of, encode_sketch
 from penstock.wire.probe import ModelReadiness, ProbeResponse
 from regional_agent.peers.peer_region import PeerRegion
 from regional_agent.upstream.address import Address
@@ -55,6 +57,28 @@ def test_ready_if_any_agent_is_and_waits_as_the_best_of_them(region: PeerRegion)
     assert (view.state, view.ready, view.expected_wait_s) == (RegionState.HEALTHY, True, 0.2)
     assert not region.view("other", 0.3, FAILOVER).ready
     assert region.rtt_s == pytest.approx(0.02)
+
+
+def with_sketch(waits_s: dict[int, float], known: dict[int, float] | None = None) -> ProbeResponse:
+    sketch = encode_sketch(waits_s)
+    news = b"" if waits_s == known else sketch
+    return msgspec.structs.replace(answer(), prefix_digest=digest_of(sketch), prefixes=news)
+
+
+def test_holds_what_reachable_agents_published_until_they_publish_otherwise(region: PeerRegion) -> None:
+    prefix = list(range(10))
+    receive(region, 0.0, ONE, said=with_sketch({3: 0.5}))
+    receive(region, 0.0, TWO, said=with_sketch({7: 1.0}))
+    assert region.held(prefix) == (8, 1.0)
+    assert region.held(prefix[:7]) == (4, 0.5)
+    assert region.held(prefix[:3]) == (0, 0.0)
+    receive(region, 1.0, TWO, said=with_sketch({7: 1.0}, known={7: 1.0}))
+    assert region.held(prefix).blocks == 8, "an unchanged sketch is not sent again"
+    region.unreachable(TWO)
+    assert region.held(prefix).blocks == 4
+    receive(region, 2.0, ONE)
+    assert region.held(prefix).blocks == 0
+    assert region.agents[ONE].prefix_digest == 0
 
 
 def test_credits_add_up_are_spent_one_by_one_and_expire(region: PeerRegion) -> None:

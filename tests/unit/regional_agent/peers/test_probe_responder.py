@@ -3,6 +3,7 @@ from pathlib import Path
 from random import Random
 from typing import cast
 
+import msgspec
 import pytest
 
 from penstock.health.endpoint_health import ProbeOutcome
@@ -11,6 +12,9 @@ from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
+from penstock.routing.affinity import AffinityIndex
+from penstock.routing.hot_prefixes import HotPrefixes
+from penstock.routing.prefix_sketch import decode_sketch
 from penstock.wire.identity import encode_certificate
 from penstock.wire.probe import MAX_EXPECTED_WAIT_S, ProbeRequest, ProbeResponse, open_response, seal_request
 from penstock.wire.session import Session
@@ -32,7 +36,7 @@ POLICY = Policy(
     models={"m": Model("m", 2.0), "cold": Model("cold")},
     tenants={},
     residency=(),
-    spillover=Spillover(target_utilisation=0.5, credit_ttl_s=0.75),
+    spillover=Spillover(target_utilisation=0.5, credit_ttl_s=0.75, shares_prefixes=True),
 )
 
 
@@ -72,8 +76,8 @@ class Here:
             AgentInstance("here", "agent-1", 1), HERE, config, self.endpoints, queue, credits
         )
 
-    def ask(self, origin: str = "a", agent: str = "x", **wanted: int) -> ProbeResponse:
-        question = ProbeRequest(origin, agent, "here", "nonce", time.time(), wanted)
+    def ask(self, origin: str = "a", agent: str = "x", known: int = 0, **wanted: int) -> ProbeResponse:
+        question = ProbeRequest(origin, agent, "here", "nonce", time.time(), wanted, known)
         (status, body), session = self.probe(question)
         assert status == 200, body
         return open_response(body, question, session)
@@ -100,6 +104,22 @@ def test_reports_readiness_and_expected_wait(here: Here) -> None:
     for _ in range(24):
         here.gpu.take()
     assert here.ask().models["m"].expected_wait_s == pytest.approx(5 * 2.0 / 20)
+
+
+def test_a_sketch_is_for_the_probing_region_and_sent_once(here: Here) -> None:
+    hot, affinity = HotPrefixes(), AffinityIndex()
+    for key, permitted in ((4, ("here", "a", "b")), (8, ("here", "b"))):
+        affinity.sent("gpu-0", [key], None, "m", here.clock.now)
+        for _ in range(2):
+            hot.sent([key] * 4, frozenset(permitted), here.clock.now)
+    here.responder.publish_prefixes(hot, affinity, here.clock)
+    first = here.ask("a")
+    assert set(decode_sketch(first.prefixes) or {}) == {4}
+    assert set(decode_sketch(here.ask("b").prefixes) or {}) == {4, 8}
+    again = here.ask("a", known=first.prefix_digest)
+    assert (again.prefixes, again.prefix_digest) == (b"", first.prefix_digest)
+    here.policy = msgspec.structs.replace(POLICY, spillover=Spillover())
+    assert here.ask("a").prefix_digest == 0
 
 
 def test_grants_headroom_once_over_all_origins(here: Here) -> None:
