@@ -196,6 +196,14 @@ REGIONS = (
         impact="Its traffic goes to the other permitted regions; classes that only it may serve are refused.",
     ),
     Alert(
+        name="PenstockNameWithoutRegion",
+        expr="max by (name) (penstock_agent_dns_live_regions) == 0",
+        for_s=5,
+        severity=PAGE,
+        summary="No name server has a live region for the DNS name {{ $labels.name }}",
+        impact="Clients that resolve the name get its last resort, or no address once cached answers have expired.",
+    ),
+    Alert(
         name="PenstockRegionDegraded",
         expr=f"{REGION_STATE.record} == {STATE_CODES[RegionState.DEGRADED]}",
         for_s=300,

@@ -68,6 +68,8 @@ class NameAnswer(msgspec.Struct, frozen=True):
     """Probability (0-1) of each region; empty if no permitted region is live."""
     permitted: frozenset[str]
     rejected: tuple[Rejection, ...] = ()
+    live: int = 0
+    """Number of permitted regions that may be answered now."""
 
     def draw(self, rng: Random) -> str | None:
         """Return one region by its probability; None without a live region."""
@@ -90,7 +92,12 @@ def answer_name(policy: Policy, name: DnsName, question: Question, fleet: FleetV
             shares = {_nearest(policy, question.near, live): 1.0}
         case DnsStrategy.SHARES:
             shares = _planned(policy, question.near, permitted, models, live, fleet.plans)
-    return NameAnswer(_checked(shares, permitted), permitted, rejected)
+    return NameAnswer(_checked(shares, permitted), permitted, rejected, len(live))
+
+
+def is_absent(state: RegionState) -> bool:
+    """Whether a region in this state is in no answer."""
+    return state in _ABSENT
 
 
 def _live(

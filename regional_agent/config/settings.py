@@ -255,6 +255,9 @@ class AgentSettings(BaseModel):
     dns_socket: Path | None = None
     """Unix socket at which a PowerDNS on this host asks for the names of the policy (`docs/dns.md`); with more than one
     worker, the first one answers. Default: none."""
+    dns_control_socket: Path | None = None
+    """Control socket of this PowerDNS (`pdns.controlsocket`), over which the agent empties its cache when a region
+    enters or leaves the answers. Default: none, so that cached answers last for PowerDNS's `cache-ttl`."""
     limits: Annotated[InstanceOf[Limits], BeforeValidator(_limits)] = Limits()
     """Limits of memory, connections and time that clients and engines may use: a mapping of the fields of
     regional_agent/http/limits.py that differ from their defaults, in the environment a JSON object."""

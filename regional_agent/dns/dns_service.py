@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable
 from random import Random
 
 from adapters.configuration.settings_loader import BadSettings
 from adapters.store.config_store import ConfigStore
-from penstock.dns.name_answer import EntryState, FleetView
+from penstock.dns.name_answer import EntryState, FleetView, Question, answer_name, is_absent
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.settings import PREFIX, AgentSettings
+from regional_agent.dns.answer_cache import AnswerCache
 from regional_agent.dns.backend_socket import BackendSocket
 from regional_agent.dns.fleet_plans import FleetPlans
 from regional_agent.dns.name_resolver import NameResolver
@@ -64,11 +66,17 @@ class DnsService:
     ) -> None:
         """Create a service without a socket if the settings name none."""
         self._path = settings.dns_socket
+        self._config = config
         self._entries = entries
         self._plans = FleetPlans(store, settings.state_dir, Random())
-        self._resolver = NameResolver(config, locator, self._view, Random(), metrics.dns_answered)
+        self._resolver = NameResolver(config, locator, self._view, Random(), metrics.dns.answered)
         self._socket: BackendSocket | None = None
         self._cached: tuple[float, Policy, FleetView] | None = None
+        self._cache: AnswerCache | None = None
+        if settings.dns_control_socket is not None and self._path is not None:
+            self._cache = AnswerCache(settings.dns_control_socket, self._basis)
+        if self._path is not None:
+            metrics.dns.live_regions = self._live_regions
 
     async def start(self) -> None:
         """Open the socket, and follow the plans of all origins; raises BadSettings."""
@@ -84,10 +92,14 @@ class DnsService:
                 " name a file in a folder that the agent may write to"
             ) from None
         self._plans.start()
+        if self._cache is not None:
+            self._cache.start()
 
     async def stop(self) -> None:
         """Close the socket."""
         if self._socket is not None:
+            if self._cache is not None:
+                await self._cache.stop()
             await self._socket.close()
             await self._plans.stop()
             self._socket = None
@@ -97,3 +109,18 @@ class DnsService:
         if self._cached is None or self._cached[1] is not policy or now - self._cached[0] > VIEW_AGE_S:
             self._cached = (now, policy, FleetView(self._entries.read(), self._plans.plans))
         return self._cached[2]
+
+    def _basis(self) -> Hashable:
+        """Return what decides which regions are live, without what changes in small steps, such as weights."""
+        states = self._entries.read().items()
+        live = frozenset((name, is_absent(each.state), each.ready, each.accepts_clients) for name, each in states)
+        return self._config.policy_digest, live
+
+    def _live_regions(self) -> list[tuple[tuple[str, ...], float]]:
+        """Return the number of live regions of each name, for queries without a client subnet."""
+        policy = self._config.policy
+        if policy is None:
+            return []
+        view, now = self._view(policy), Question()
+        names = (policy.dns_names or {}).values()
+        return [((name.name,), float(answer_name(policy, name, now, view).live)) for name in names]

@@ -21,6 +21,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.service_objective import Measure
 from penstock.routing.reasons import Reason
 from regional_agent.coalescing.coalescing_metrics import CoalescingMetrics
+from regional_agent.dns.dns_metrics import DnsMetrics
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.ledger.ledger_metrics import LedgerMetrics
 from regional_agent.on_demand.on_demand_metrics import OnDemandMetrics
@@ -29,7 +30,12 @@ from regional_agent.telemetry.by_endpoint.endpoint_metrics import EndpointMetric
 from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES
 from regional_agent.telemetry.connection_metrics import ConnectionMetrics
 from regional_agent.telemetry.label_values import ContinuationOutcome, QueueOutcome, RequestKind
-from regional_agent.telemetry.metric_primitives import DurationHistograms, EndedRequests, RequestCounter, Series
+from regional_agent.telemetry.metric_primitives import (
+    DurationHistograms,
+    EndedRequests,
+    RequestCounter,
+    Series,
+)
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.telemetry.queue_metrics import QueueMetrics
 from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
@@ -123,11 +129,6 @@ class AgentMetrics:
             "forwarded_residency_refusals",
             "Forwarded requests rejected because their residency class forbids this region; normally 0.",
         )
-        self._dns_answers = self._counter(
-            "dns_answers",
-            "Answers to PowerDNS for names of the policy, by name and by region, last_resort or none (SERVFAIL).",
-            ("name", "answer"),
-        )
         self._revocations = self._counter(
             "revocations",
             "Open requests ended because a new policy no longer permits them, by state of the request and reason.",
@@ -158,6 +159,7 @@ class AgentMetrics:
             "outcome",
         )
         self.queues = QueueMetrics(self.registry)
+        self.dns = DnsMetrics(self.registry)
         self.endpoints = EndpointMetrics(self.registry, max_endpoint_series)
         self.connections = ConnectionMetrics(self.registry)
         self.budgets = BudgetMetrics(self.registry)
@@ -317,10 +319,6 @@ class AgentMetrics:
     def refused(self, reason: Reason) -> None:
         """Count one rejected request."""
         self._refusals.labels(reason.value).inc()
-
-    def dns_answered(self, name: str, answer: str) -> None:
-        """Count one answer for a name of the policy; `answer` is a region, `last_resort` or `none`."""
-        self._dns_answers.labels(name, answer).inc()
 
     def retried(self, reason: RetryReason) -> None:
         """Count one retry of a request that had not started."""

@@ -54,7 +54,7 @@ async def _running(directory: Path, etcd: EtcdServer) -> AsyncIterator[Fleet]:
     )
     shares = {origin: {"us-east": 0.5, "eu-de": 0.5} for origin in order}
     await publish(etcd, dns_policy(names=names), shares=shares)
-    socket = directory / "dns.sock"
+    socket, control = directory / "dns.sock", directory / "pdns/pdns.controlsocket"
     agents: dict[str, AgentProcess] = {}
     try:
         async with SmallHttp(lambda *_: (200, b"")) as engine:
@@ -67,7 +67,9 @@ async def _running(directory: Path, etcd: EtcdServer) -> AsyncIterator[Fleet]:
                     etcd_endpoint=etcd.endpoint,
                     redis_url=None,
                     endpoints_file=endpoints,
-                    settings={"DNS_SOCKET": str(socket)} if region == "eu-de" else {},
+                    settings={}
+                    if region != "eu-de"
+                    else {"DNS_SOCKET": str(socket), "DNS_CONTROL_SOCKET": str(control)},
                 )
                 agents[region].start()
             for agent in agents.values():
@@ -118,7 +120,7 @@ async def test_a_region_leaves_the_answers_when_it_fails_and_plans_outlive_etcd(
 
 @pytest.mark.long
 @needs_powerdns
-@pytest.mark.parametrize("cache_ttl_s", [1, 0])
+@pytest.mark.parametrize("cache_ttl_s", [20, 0])
 async def test_time_from_the_failure_of_a_region_to_changed_answers(
     fleet: Fleet, tmp_path: Path, cache_ttl_s: int
 ) -> None:
@@ -137,10 +139,10 @@ async def test_time_from_the_failure_of_a_region_to_changed_answers(
                 await asyncio.sleep(0.01)
             took_s.append(time.monotonic() - failed_at)
             fleet.agents["us-east"].start()
-            await until_async(is_primary)
+            await until_async(is_primary)  # within PATIENCE_S, although the answer without the region was cached
     times = ", ".join(f"{each_s:.2f}" for each_s in sorted(took_s))
     print(f"\nfailure of a region to changed answers, cache-ttl={cache_ttl_s}: {times} s")
-    assert sorted(took_s)[2] < 5.0
+    assert sorted(took_s)[2] < 5.0, "less than the time for which answers are cached"
 
 
 @pytest.mark.long

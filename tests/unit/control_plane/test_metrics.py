@@ -104,6 +104,7 @@ AGENT_CONTRACT = {
     "upstream_connections_reused": ("counter", {"pool"}),
     "client_connections": ("gauge", {"listener"}),
     "client_connections_accepted": ("counter", {"listener"}),
+    "dns_live_regions": ("gauge", {"name"}),
     "client_connections_refused": ("counter", {"limit", "listener"}),
     "endpoint_kv_events_current": ("gauge", {"endpoint"}),
     "endpoint_kv_blocks": ("gauge", {"endpoint"}),
@@ -228,6 +229,7 @@ class Certificates(CertificateExpiry):
 def one_of_everything(agent: AgentMetrics) -> None:
     """Call every setter once, so that every metric has a series."""
     agent.certificates = Certificates()
+    agent.dns.live_regions = lambda: [(("eu.api.example.com",), 2.0)]
     agent.render()
     done(agent)
     agent.set_in_flight("llama", 3)
@@ -251,7 +253,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
     agent.endpoints.set_kv_events("gpu-1", current=True, blocks=4, batches=2, gaps=0)
     agent.endpoints.set_signals("gpu-1", {Signal.QUEUED: 3.0, Signal.PREFIX_HITS: 6.0, Signal.PREFIX_QUERIES: 8.0}, 0.5)
-    agent.dns_answered("eu.api.example.com", "eu-de")
+    agent.dns.answered("eu.api.example.com", "eu-de")
     agent.decided(0.00002)
     agent.usage.use_names(["acme"], {"llama": 8.0})
     agent.usage.ended(estimate("acme"), account(USAGE), 6.0, 2.0, 0.9)
