@@ -71,6 +71,7 @@ AGENT: Mapping[str, Any] = {
     "wake_token_file": "/etc/penstock/wake.token",
     "geoip_file": "/var/lib/GeoIP/GeoLite2-City.mmdb",
     "identity_dir": "/etc/penstock/identity",
+    "webhook_key_file": "/etc/penstock/webhook.keys",
     "state_dir": "/var/lib/penstock-agent",
     "trusted_proxies": ["10.1.0.0/24"],
     "location_header": "CF-IPCountry",

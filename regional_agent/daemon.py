@@ -42,6 +42,7 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import is_served
 from regional_agent.http.listener import Listener
 from regional_agent.jobs.agent_jobs import AgentJobs
+from regional_agent.jobs.webhooks.webhook_keys import read_webhook_keys
 from regional_agent.peers.server_certificates import AgentCertificateCheck, ControlPlaneCertificateCheck
 from regional_agent.picker.conversation import PickerParts
 from regional_agent.picker.picker_server import PickerServer, PickerTls
@@ -146,13 +147,18 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         recorder = OutcomeRecorder(settings.region, metrics, runtime.tally, access_log, tracer, runtime.ledger)
         proxy = Proxy(runtime.router, pools, recorder, settings.limits, via=via, rng=rng)
         proxy.start()
-        jobs = AgentJobs(runtime.agent, runtime.config, runtime.client_requests, proxy, rng)
+        webhook_keys = None
+        if settings.webhook_key_file is not None:
+            webhook_keys = SecretFile(settings.webhook_key_file, read_webhook_keys)
+            runtime.reloaded_files.append(("webhook_key", webhook_keys.files))
+        keys = None if webhook_keys is None else webhook_keys.secret
+        jobs = AgentJobs(runtime.agent, runtime.config, runtime.client_requests, proxy, rng, keys)
         jobs.start()
         runtime.reloaded_files += [("identity", identity), ("admin_api_keys", access)]
         runtime.reloaded_files += [("tls", files) for files in tls.files]
         if region_key is not None:
             runtime.reloaded_files.append(("region_key", region_key.files))
-        secrets = [part.files for part in (region_key, admin_keys) if part is not None]
+        secrets = [part.files for part in (region_key, admin_keys, webhook_keys) if part is not None]
         watched: list[Watched] = [identity, *tls.files, *secrets, metrics.certificates, *runtime.watched_files]
         background = [keep_running("files", partial(keep_checking, watched))]
         background.append(keep_running("event loop delay", metrics.loop_delay.measure))

@@ -64,6 +64,8 @@ class AsyncRequest(msgspec.Struct, frozen=True):
     """Unix time (s)."""
     expires_at: int
     """Unix time (s)."""
+    webhook: str = ""
+    """URL that receives the end of the request; empty for none."""
 
 
 class JobEnd(msgspec.Struct, frozen=True):

@@ -69,6 +69,8 @@ class BatchRecord(msgspec.Struct, frozen=True):
     requests: int
     """Number of requests in the input file."""
     metadata: dict[str, str] | None = None
+    webhook: str = ""
+    """URL that receives the end of the batch; empty for none."""
 
 
 class BatchCounts(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@
     tenants/<tenant>/jobs/<job>.json                 record of an asynchronous request
     tenants/<tenant>/job-data/<job>/...              its body, claims, cancellation, result, end
     open/<region>/<tenant>/<batch or job>            marks what has not ended
+    webhooks/<region>/<tenant>/<batch or job>/<n>    a webhook before its attempt n + 1
     expiring/<hour>/<tenant>/<file, batch or job>    marks what is deleted by age, by the hour of its upload or end
 
 Identifiers begin with the time of creation, so that lists are in this order.
@@ -91,6 +92,11 @@ def open_batches(region: str) -> str:
     return f"open/{region}"
 
 
+def webhooks(region: str) -> str:
+    """Folder of the webhooks that no receiver has accepted yet."""
+    return f"webhooks/{region}"
+
+
 EXPIRING: Final = "expiring"
 """Folder of the marks of what is deleted by age. Their order is that of the hours."""
 
@@ -173,6 +179,14 @@ class JobPaths(NamedTuple):
     def end(self) -> str:
         """Path of the record of the end."""
         return f"{self.data}/end.json"
+
+    def webhooks(self, region: str) -> str:
+        """Folder of the webhook."""
+        return f"{webhooks(region)}/{self.tenant}/{self.id}"
+
+    def webhook(self, region: str, attempts: int) -> str:
+        """Path of the webhook after a number of attempts."""
+        return f"{self.webhooks(region)}/{attempts:02d}"
 
     def mark(self, region: str) -> str:
         """Path of the mark of a batch that has not ended."""

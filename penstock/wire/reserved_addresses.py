@@ -68,6 +68,16 @@ def is_reserved(host: str) -> bool:
     return not is_assigned and (address.is_site_local or _is_reserved(address))
 
 
+def is_public(address: str) -> bool:
+    """Returns whether an IP address belongs to a server on the Internet: not reserved, and neither it nor an address
+    that it embeds is private, loopback or shared (RFC 6598).
+    """
+    parsed = ip_address(address.partition("%")[0])
+    if is_reserved(address) or not parsed.is_global:
+        return False
+    return isinstance(parsed, IPv4Address) or all(embedded.is_global for embedded in _embedded(parsed))
+
+
 def without_reserved(host: str, addresses: Iterable[str]) -> list[str]:
     """Returns the addresses of a DNS name, without reserved addresses.
 

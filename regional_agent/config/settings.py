@@ -242,6 +242,10 @@ class AgentSettings(BaseModel):
     authenticates the data that this agent writes to Redis; any of the keys authenticates the data that it reads.
     Default: `region.key` in `identity_dir`. Required if an issuer of certificates mounts `identity_dir`, which then
     has no such file."""
+    webhook_key_file: Path | None = None
+    """File with the keys from which the agents derive the secrets that sign webhooks of jobs, one per line, the same
+    in all regions; reloaded when it changes. Every key signs, and clients are shown the secret of the first one.
+    Default: no webhooks."""
     state_dir: Path
     """Directory that only this agent uses, for the last-known-good configuration, registered and discovered endpoints,
     and further state; created if missing."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -17,6 +19,9 @@ from regional_agent.jobs.job_worker import JobWorker
 from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
+from regional_agent.jobs.webhooks.webhook_keys import WebhookKeys
+from regional_agent.jobs.webhooks.webhook_request import WebhookClient
+from regional_agent.jobs.webhooks.webhook_sender import WebhookSender
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.services.job_service import JobService
@@ -26,7 +31,13 @@ class AgentJobs:
     """The job APIs of an agent, and the worker that runs batches. They do nothing while the policy has no job store."""
 
     def __init__(
-        self, agent: AgentInstance, config: ActiveConfig, reader: ClientRequestReader, proxy: Proxy, rng: Random
+        self,
+        agent: AgentInstance,
+        config: ActiveConfig,
+        reader: ClientRequestReader,
+        proxy: Proxy,
+        rng: Random,
+        webhook_keys: WebhookKeys | None = None,
     ) -> None:
         """Create the parts; `start` runs the worker.
 
@@ -34,6 +45,7 @@ class AgentJobs:
             config: the policy in force.
             reader: reads the requests of batches, as those of clients.
             proxy: sends requests to their targets.
+            webhook_keys: sign webhooks; None sends none.
         """
         self._region = agent.region
         self._config = config
@@ -44,7 +56,10 @@ class AgentJobs:
         stores = JobStoresInUse(agent.region, config, self._storages, rng)
         self.worker = JobWorker(agent, stores, self._connect, metrics, rng)
         self.expiry = Expiry(stores, rng)
-        self.routes = JobRoutes(stores, config, reader.authorization, self.worker)
+        keys = webhook_keys or WebhookKeys()
+        client = WebhookClient(cache(ssl.create_default_context))
+        self.webhooks = WebhookSender(stores, keys, client, metrics, rng)
+        self.routes = JobRoutes(stores, config, reader.authorization, self.worker, keys)
         self._tasks: list[asyncio.Task[None]] = []
 
     def _connect(self, sender: JobSender) -> tuple[JobService, InternalRequests]:
@@ -54,7 +69,8 @@ class AgentJobs:
 
     def start(self) -> None:
         """Look for batches and run them, and delete what is no longer kept."""
-        self._tasks = [keep_running("batches", self.worker.run), keep_running("expiry", self.expiry.run)]
+        parts = {"batches": self.worker.run, "expiry": self.expiry.run, "webhooks": self.webhooks.run}
+        self._tasks = [keep_running(name, run) for name, run in parts.items()]
 
     async def stop(self) -> None:
         """Stop all batches; other agents, or the next start, continue them."""

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from penstock.jobs.batch_state import BatchState, is_end
 from penstock.jobs.item_results import RequestEvent
+
+
+class WebhookOutcome(StrEnum):
+    """What is counted of webhooks."""
+
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    """An attempt was not accepted."""
+    GIVEN_UP = "given_up"
+    """No further attempt follows."""
 
 
 class JobMetrics:
@@ -31,6 +43,14 @@ class JobMetrics:
             "Claims of batches that another agent replaced while this agent ran the batch.",
             registry=registry,
         )
+        webhooks = Counter(
+            "penstock_agent_webhooks",
+            "Webhooks that receivers accepted (delivered), attempts that they did not accept (failed), and webhooks"
+            " that are not repeated any more (given_up).",
+            ("outcome",),
+            registry=registry,
+        )
+        self._webhooks = {outcome: webhooks.labels(outcome.value) for outcome in WebhookOutcome}
         self.store_failures = Counter(
             "penstock_agent_job_store_failures", "Operations that the job store did not execute.", registry=registry
         )
@@ -38,6 +58,10 @@ class JobMetrics:
     def request(self, event: RequestEvent) -> None:
         """Count an event of a request of a batch."""
         self._requests[event].inc()
+
+    def webhook(self, outcome: WebhookOutcome) -> None:
+        """Count a webhook, or an attempt."""
+        self._webhooks[outcome].inc()
 
     def ended(self, state: BatchState) -> None:
         """Count a batch that has ended."""

@@ -161,7 +161,7 @@ class JobWorker:
         end = await jobs.find_end(paths)
         if end is None:
             return record
-        await jobs.close(paths, end)
+        await jobs.close(paths, end, record.webhook)
         return None
 
     async def _claim(self, jobs: BatchStore, paths: JobPaths) -> Claim | None:
@@ -203,7 +203,7 @@ class JobWorker:
         if isinstance(record, BatchRecord):
             problem = LineProblem(refusal.reason.value, refusal.detail)
             end = BatchEnd(BatchState.FAILED, time.time(), claim.counts, claim.started_at, errors=(problem,))
-        if await jobs.end(JobPaths(record.sender.tenant, record.id), end) and isinstance(end, BatchEnd):
+        if await jobs.end(JobPaths(record.sender.tenant, record.id), end, record.webhook) and isinstance(end, BatchEnd):
             self._metrics.ended(end.state)
 
     async def _run(self, run: BatchRun | RequestRun) -> None:

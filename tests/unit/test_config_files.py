@@ -171,6 +171,7 @@ FILES_OF_AGENTS = [
     ("x", "traffic_certificate_file: agent/tls.crt\ntraffic_key_file: agent/tls.key\ntraffic_client_ca_file: x\n"),
     ("x", "upstream_ca_file: x\n"),
     ("x", "registration_token_file: x\n"),
+    ("x", "webhook_key_file: x\n"),
     ("x", "wake_token_file: x\n"),
     ("x", "geoip_file: x\n"),
 ]

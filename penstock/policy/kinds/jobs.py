@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Annotated
 
 from msgspec import UNSET, UnsetType
@@ -16,6 +17,7 @@ from penstock.policy.fields import (
     RegionRef,
     StoreUrl,
     bounds,
+    length,
 )
 
 
@@ -56,10 +58,20 @@ class JobStore(PolicyStruct, frozen=True):
     """Time (s) after its upload for which a file is kept, and after its end for which an asynchronous request or a
     batch is kept, with bodies and results. Then agents delete them, within two hours. A file that an unfinished batch
     reads is kept for a further such time."""
+    webhook_networks: NonEmpty[tuple[Annotated[str, length(2, 49)], ...]] = ()
+    """Networks (CIDR) besides public addresses to which webhooks may be sent, also with http, such as 10.20.0.0/16.
+    Link-local, multicast and metadata addresses are never used."""
     covers: Annotated[frozenset[str] | UnsetType, DERIVED] = UNSET
     """All regions whose jobs the store holds."""
 
     def conflict(self) -> Conflict | None:
+        for network in self.webhook_networks:
+            try:
+                ip_network(network)
+            except ValueError as error:
+                return Conflict(
+                    f"has {network!r} in `webhook_networks`: {error}", "write networks such as 10.20.0.0/16"
+                )
         if self.regions or self.jurisdictions:
             return None
         return Conflict("holds the jobs of no region", "write `regions`, `jurisdictions`, or both")

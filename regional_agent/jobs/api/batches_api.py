@@ -57,12 +57,13 @@ class BatchesApi:
         self._sender = sender
         self._on_created = on_created
 
-    async def create(self, body: bytes, idempotency_key: bytes) -> Answer:
+    async def create(self, body: bytes, idempotency_key: bytes, webhook: str) -> Answer:
         """Create a batch.
 
         Args:
             idempotency_key: value of the header Idempotency-Key; a repeated request returns the batch of the first.
                 Empty without one.
+            webhook: see `BatchRecord.webhook`.
         """
         new = _new_batch(body)
         tenant = self._sender.tenant
@@ -97,22 +98,20 @@ class BatchesApi:
             int(now) + wanted_s,
             file.requests,
             new.metadata,
+            webhook,
         )
         paths = JobPaths(tenant, batch_id)
         if not await self._batches.create(record):
             return await self._repeated(paths, new)
         problems = _mismatches(file, new.endpoint)
         if problems:
-            await self._batches.end(paths, BatchEnd(BatchState.FAILED, now, BatchCounts(), errors=problems))
+            await self._batches.end(paths, BatchEnd(BatchState.FAILED, now, BatchCounts(), errors=problems), webhook)
         else:
             self._on_created()
         return await self.show(batch_id)
 
     async def _repeated(self, paths: JobPaths, new: NewBatch) -> Answer:
         """Answer a request whose batch exists."""
-        progress = await self._batches.progress(paths)
-        if progress.end is not None:
-            await self._batches.close(paths, progress.end)
         record = await self._batches.find(paths)
         if record is None or (record.endpoint, record.completion_window) != (new.endpoint, new.completion_window):
             message = "another batch was created with this Idempotency-Key"

@@ -25,11 +25,13 @@ from regional_agent.jobs.api.files_api import FilesApi
 from regional_agent.jobs.api.jobs_api import JobsApi, wants_async
 from regional_agent.jobs.api.message_batches_api import MessageBatchesApi
 from regional_agent.jobs.api.page_query import page_of
+from regional_agent.jobs.api.webhook_api import WebhookApi
 from regional_agent.jobs.job_worker import JobWorker
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
 from regional_agent.jobs.uploads.file_upload import FileUpload, UploadLimits
 from regional_agent.jobs.uploads.line_checks import line_checks
 from regional_agent.jobs.uploads.upload_form import BadForm
+from regional_agent.jobs.webhooks.webhook_keys import WebhookKeys
 from regional_agent.requests.authorization import Authorization, Sender, refuse_route
 from regional_agent.services.model_list import anthropic_route
 
@@ -41,9 +43,9 @@ MAX_UPLOADS: Final = 8
 """Uploads at a time; each holds some parts of its file in memory."""
 
 _MESSAGE_BATCHES: Final = b"/v1/messages/batches"
-_PREFIXES: Final = (FILES, b"/v1/batches", b"/v1/jobs", _MESSAGE_BATCHES)
+_PREFIXES: Final = (FILES, b"/v1/batches", b"/v1/jobs", b"/v1/webhooks", _MESSAGE_BATCHES)
 _PATH: Final = re.compile(
-    rb"/v1/(files|batches|jobs|messages/batches)(?:/([^/]{1,128})(?:/(content|cancel|result|results))?)?"
+    rb"/v1/(files|batches|jobs|webhooks|messages/batches)(?:/([^/]{1,128})(?:/(content|cancel|result|results))?)?"
 )
 _METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
     (b"files", False, b""): {b"POST": "upload", b"GET": "files"},
@@ -56,6 +58,7 @@ _METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
     (b"jobs", True, b""): {b"GET": "job", b"DELETE": "delete job"},
     (b"jobs", True, b"result"): {b"GET": "result", b"HEAD": "result"},
     (b"jobs", True, b"cancel"): {b"POST": "cancel job"},
+    (b"webhooks", True, b""): {b"GET": "webhook secret"},
     (b"messages/batches", False, b""): {b"POST": "create messages", b"GET": "message batches"},
     (b"messages/batches", True, b""): {b"GET": "message batch", b"DELETE": "delete messages"},
     (b"messages/batches", True, b"cancel"): {b"POST": "cancel messages"},
@@ -80,7 +83,12 @@ class JobRoutes:
     """Serves the job APIs to clients, where the policy in force has a job store for the region."""
 
     def __init__(
-        self, stores: JobStoresInUse, config: ActiveConfig, authorization: Authorization, worker: JobWorker
+        self,
+        stores: JobStoresInUse,
+        config: ActiveConfig,
+        authorization: Authorization,
+        worker: JobWorker,
+        webhook_keys: WebhookKeys,
     ) -> None:
         """Create the routes.
 
@@ -89,7 +97,9 @@ class JobRoutes:
             config: the policy in force.
             authorization: identifies senders.
             worker: runs the batches that are created.
+            webhook_keys: sign webhooks; none refuse requests that ask for a webhook.
         """
+        self._webhook_keys = webhook_keys
         self._stores = stores
         self._config = config
         self._authorization = authorization
@@ -191,16 +201,21 @@ class JobRoutes:
         job_sender = JobSender(tenant, facts.data_class, sender.principal.key, facts.location, sender.principal.models)
         checks = line_checks(policy, self._authorization, sender)
         if operation.name in _OF_ANTHROPIC:
-            answer = self._message_answer(operation, request, MessageBatchesApi(opened, job_sender, checks, wake))
+            messages = MessageBatchesApi(opened, job_sender, checks, wake)
+            webhooks = WebhookApi(self._webhook_keys, opened.document)
+            answer = self._message_answer(operation, request, messages, webhooks)
             return WaitingResponse(request, connection, refuse, answer, ErrorFormat.ANTHROPIC)
         answer = self._answer(operation, request, opened, job_sender)
         return WaitingResponse(request, connection, refuse, answer)
 
-    async def _message_answer(self, operation: Operation, request: Request, batches: MessageBatchesApi) -> Answer:
+    async def _message_answer(
+        self, operation: Operation, request: Request, batches: MessageBatchesApi, webhooks: WebhookApi
+    ) -> Answer:
         item = operation.item
         match operation.name:
             case "create messages":
-                return await batches.create(bytes(request.body), request.header(b"idempotency-key") or b"")
+                key = request.header(b"idempotency-key") or b""
+                return await batches.create(bytes(request.body), key, webhooks.url_of(request))
             case "message batches":
                 return await batches.list(page_of(request))
             case "message batch":
@@ -217,10 +232,15 @@ class JobRoutes:
         files = FilesApi(store, sender.tenant)
         batches = BatchesApi(store.batches, store.files, store.document, sender, wake)
         jobs = JobsApi(store, sender, wake)
+        webhooks = WebhookApi(self._webhook_keys, store.document)
         waiting: Awaitable[Answer]
         match operation.name:
             case "submit":
-                waiting = jobs.submit(request)
+                waiting = jobs.submit(request, webhooks.url_of(request))
+            case "webhook secret":
+                if item != "secret":
+                    return Refusal(Reason.NOT_FOUND, f"nothing is served at {request.path.decode('latin-1')}")
+                return webhooks.secret(sender.tenant)
             case "files":
                 waiting = files.list(page_of(request))
             case "file":
@@ -230,7 +250,8 @@ class JobRoutes:
             case "delete":
                 waiting = files.delete(item)
             case "create":
-                waiting = batches.create(bytes(request.body), request.header(b"idempotency-key") or b"")
+                key = request.header(b"idempotency-key") or b""
+                waiting = batches.create(bytes(request.body), key, webhooks.url_of(request))
             case "batches":
                 waiting = batches.list(page_of(request))
             case "batch":

@@ -11,6 +11,7 @@ from penstock.jobs.async_request import LIFETIME_S, MAX_HEADERS, AsyncRequest, J
 from penstock.jobs.job_records import JobSender
 from penstock.jobs.page import Page
 from penstock.jobs.store_paths import JobPaths
+from penstock.jobs.webhook import URL_HEADER
 from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
 from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Response, json_response
@@ -22,7 +23,7 @@ from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 PREFER: Final = b"prefer"
 _ASYNC: Final = b"respond-async"
 
-_DROPPED: Final = NOT_FOR_ENGINES | {PREFER, b"idempotency-key", b"cookie", b"transfer-encoding"}
+_DROPPED: Final = NOT_FOR_ENGINES | {PREFER, URL_HEADER, b"idempotency-key", b"cookie", b"transfer-encoding"}
 """Headers that are not stored."""
 
 
@@ -46,8 +47,8 @@ class JobsApi:
         self._sender = sender
         self._on_created = on_created
 
-    async def submit(self, request: Request) -> Answer:
-        """Accept a request, and return where its result will be."""
+    async def submit(self, request: Request, webhook: str) -> Answer:
+        """Accept a request, and return where its result will be; see `AsyncRequest.webhook`."""
         tenant, now = self._sender.tenant, self._files.clock()
         headers = [(name.decode(), value.decode("latin-1")) for name, value in request.headers if name not in _DROPPED]
         if len(headers) > MAX_HEADERS:
@@ -68,6 +69,7 @@ class JobsApi:
             len(body),
             int(now),
             int(now) + LIFETIME_S,
+            webhook,
         )
         paths = JobPaths(tenant, job)
         storage = self._jobs.storage

@@ -57,12 +57,13 @@ class MessageBatchesApi:
         self._checks = checks
         self._on_created = on_created
 
-    async def create(self, body: bytes, idempotency_key: bytes) -> Answer:
+    async def create(self, body: bytes, idempotency_key: bytes, webhook: str) -> Answer:
         """Create a batch; its requests are stored as an input file.
 
         Args:
             idempotency_key: value of the header Idempotency-Key; a repeated request returns the batch of the first.
                 Empty without one.
+            webhook: see `BatchRecord.webhook`.
         """
         tenant, now = self._sender.tenant, self._files.clock()
         batch = self._files.new_id(store_paths.MESSAGE_BATCH)
@@ -80,7 +81,7 @@ class MessageBatchesApi:
         await refuse_further_batches(self._batches, self._store, tenant)
         file = await self._write_input(new, batch)
         record = BatchRecord(
-            batch, self._sender, file.id, ENDPOINT, "24h", int(now), int(now) + LIFETIME_S, file.requests
+            batch, self._sender, file.id, ENDPOINT, "24h", int(now), int(now) + LIFETIME_S, file.requests, None, webhook
         )
         if await self._batches.create(record):
             self._on_created()

@@ -302,7 +302,7 @@ class BatchRun:
             None if error is None else error.id,
             errors,
         )
-        if await self._batches.end(self.paths, end):
+        if await self._batches.end(self.paths, end, self.record.webhook):
             return end
         for file in files:
             if file is not None:

@@ -13,6 +13,7 @@ from penstock.jobs.async_request import JobEnd
 from penstock.jobs.job_records import BatchEnd, BatchRecord, Claim, Segment
 from penstock.jobs.page import Page
 from penstock.jobs.store_paths import Expiring, JobPaths
+from penstock.jobs.webhook import webhook_of
 from regional_agent.jobs.storage.file_store import page_of
 from regional_agent.jobs.storage.job_storage import JobStorage
 
@@ -97,19 +98,26 @@ class BatchStore:
         """Return the record of a segment; None if it was deleted."""
         return await self.storage.find_record(paths.segment(claim, number, "json"), Segment)
 
-    async def end(self, paths: JobPaths, end: BatchEnd | JobEnd) -> bool:
-        """Write the end of a job, and remove its mark; returns False if it has ended before."""
+    async def end(self, paths: JobPaths, end: BatchEnd | JobEnd, webhook: str = "") -> bool:
+        """Write the end of a job, and remove its mark; returns False if it has ended before.
+
+        Args:
+            webhook: see `BatchRecord.webhook`.
+        """
         # A write that a client library or a file system repeated finds its own object.
         is_first = (
             await self.storage.put_new_record(paths.end, end)
             or await self.storage.find_record(paths.end, type(end)) == end
         )
         if is_first:
-            await self.close(paths, end)
+            await self.close(paths, end, webhook)
         return is_first
 
-    async def close(self, paths: JobPaths, end: BatchEnd | JobEnd) -> None:
+    async def close(self, paths: JobPaths, end: BatchEnd | JobEnd, webhook: str) -> None:
         """Write what follows an end, and remove the mark of the open job. May be repeated."""
+        if webhook:
+            event = webhook_of(paths.id, end.state.value, webhook, end.at)
+            await self.storage.put_record(paths.webhook(self.region, 0), event)
         await self.storage.put(store_paths.expiring(paths.tenant, paths.id, end.at).mark, b"")
         await self.storage.delete(paths.mark(self.region))
 

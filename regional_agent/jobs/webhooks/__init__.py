@@ -1,0 +1,1 @@
+"""Webhooks of jobs: their keys, the sender, and one request."""

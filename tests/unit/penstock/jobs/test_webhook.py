@@ -1,0 +1,85 @@
+"""Webhooks: URLs, addresses, signatures."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from ipaddress import ip_network
+
+import pytest
+
+from penstock.jobs.webhook import WebhookUrl, parse_url, refuse_address, signature_of, tenant_secret, webhook_of
+
+
+def test_the_signature_is_that_of_standard_webhooks() -> None:
+    """The example of the libraries of Standard Webhooks."""
+    secret = b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    signed = signature_of([secret, b"other"], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    assert signed.split(" ")[0] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    assert len(signed.split(" ")) == 2
+
+
+def test_each_tenant_has_a_secret_of_its_own() -> None:
+    assert len({tenant_secret(key, tenant) for key in (b"k" * 32, b"l" * 32) for tenant in ("a", "b")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("https://a.example/hook?x=1", WebhookUrl(True, "a.example", 443, "/hook?x=1")),
+        ("https://a.example:8443", WebhookUrl(True, "a.example", 8443, "/")),
+        ("https://a.example?x", WebhookUrl(True, "a.example", 443, "/?x")),
+        ("http://[2001:db8::1]/", WebhookUrl(False, "2001:db8::1", 80, "/")),
+        ("https://user@a.example/", None),
+        ("https://a.example/#x", None),
+        ("https://a.example/\r\nx: y", None),
+        ("https://a.example:99999/", None),
+        ("ftp://a.example/", None),
+        ("https://" + "a" * 2050, None),
+        ("https://a.example\\@169.254.169.254/", None),
+    ],
+)
+def test_urls(text: str, found: WebhookUrl | None) -> None:
+    assert parse_url(text) == found
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "10.1.2.3",
+        "192.168.1.1",
+        "172.16.0.1",
+        "100.64.0.1",
+        "169.254.169.254",
+        "0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::1",
+        "fe80::1%eth0",
+        "fd00:ec2::254",
+        "fc00::1",
+        "::ffff:10.0.0.1",
+        "64:ff9b::a9fe:a9fe",
+        "2002:a00:1::1",
+    ],
+)
+def test_addresses_that_are_not_public_are_refused(address: str) -> None:
+    assert refuse_address(address, (), is_secure=True)
+
+
+def test_permitted_networks_and_public_addresses() -> None:
+    networks = [ip_network("10.0.0.0/8"), ip_network("169.254.0.0/16")]
+    assert not refuse_address("93.184.216.34", (), is_secure=True)
+    assert not refuse_address("2606:2800:220:1::1", (), is_secure=True)
+    assert "http is not used" in refuse_address("93.184.216.34", networks, is_secure=False)
+    assert not refuse_address("10.1.2.3", networks, is_secure=False)
+    assert "metadata" in refuse_address("169.254.169.254", networks, is_secure=True)
+
+
+def test_the_event_of_a_job_is_the_same_each_time() -> None:
+    for job, kind in (("job_", "job"), ("batch_", "batch"), ("msgbatch_", "message_batch")):
+        event = webhook_of(f"{job}{'0' * 32}", "completed", "https://a.example/", 7.5)
+        body = json.loads(event.body)
+        assert (body["type"], body["data"]["id"], body["created_at"]) == (f"{kind}.completed", f"{job}{'0' * 32}", 7)
+        assert event == webhook_of(f"{job}{'0' * 32}", "completed", "https://a.example/", 7.5)
