@@ -8,11 +8,13 @@ from typing import Final
 from penstock.policy.adapter_patterns import matches
 from penstock.policy.kinds.billing import ModelPrice, Prices
 from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.policy import Policy
 
 MAX_NAMES: Final = 4096
 """Maximum number of names of models and adapters whose price is kept."""
 
+_BATCH: Final = BATCH_PRIORITY
 _TOKEN: Final = CostUnit.TOKEN
 """A module constant, since in Python 3.11 access to an enum member through its class is a function call."""
 
@@ -22,13 +24,14 @@ class Rate:
 
     __slots__ = ("cached_token", "input_token", "output_token", "request", "unit")
 
-    def __init__(self, price: ModelPrice) -> None:
-        self.input_token: float = price.per_million_input_tokens / 1e6
+    def __init__(self, price: ModelPrice, part: float = 1.0) -> None:
+        """Use a part (0-1) of a price."""
+        self.input_token: float = price.per_million_input_tokens * part / 1e6
         cached = price.per_million_cached_tokens
-        self.cached_token: float = self.input_token if cached is None else cached / 1e6
-        self.output_token: float = price.per_million_output_tokens / 1e6
-        self.request: float = price.per_request
-        self.unit: float = price.per_unit
+        self.cached_token: float = self.input_token if cached is None else cached * part / 1e6
+        self.output_token: float = price.per_million_output_tokens * part / 1e6
+        self.request: float = price.per_request * part
+        self.unit: float = price.per_unit * part
 
     def amount(self, input_tokens: float, cached_tokens: float, output_tokens: float, units: float = 0.0) -> float:
         """Return what the tenant pays for a request.
@@ -49,7 +52,7 @@ class Rate:
 class PriceList:
     """The prices that a policy has in force at one time, by the name of a model or adapter."""
 
-    __slots__ = ("_by_name", "_prices", "valid_until")
+    __slots__ = ("_batch_by_name", "_by_name", "_prices", "valid_until")
 
     def __init__(self, policy: Policy, now: float) -> None:
         """Use the prices of `policy` at `now` (Unix time, s)."""
@@ -58,21 +61,24 @@ class PriceList:
         self.valid_until: float = min((each.valid_from for each in lists if each.valid_from > now), default=inf)
         """Unix time (s) from which the next list is in force."""
         self._by_name: dict[str, Rate | None] = {}
+        self._batch_by_name: dict[str, Rate | None] = {}
 
-    def of(self, name: str) -> Rate | None:
-        """Return the price of a model or adapter; None if its requests cost nothing."""
-        known = self._by_name.get(name)
-        if known is not None or name in self._by_name:
+    def of(self, name: str, priority: int = 0) -> Rate | None:
+        """Return the price of a model or adapter for a request of a priority; None if it costs nothing."""
+        is_batch = priority == _BATCH
+        by_name = self._batch_by_name if is_batch else self._by_name
+        known = by_name.get(name)
+        if known is not None or name in by_name:
             return known
         found: Rate | None = None
         if self._prices is not None:
             for price in self._prices.models:
                 if matches(price.model, name):
-                    found = Rate(price)
+                    found = Rate(price, self._prices.batch_percent / 100.0 if is_batch else 1.0)
                     break
         # Names of adapters come from clients.
-        if len(self._by_name) < MAX_NAMES:
-            self._by_name[name] = found
+        if len(by_name) < MAX_NAMES:
+            by_name[name] = found
         return found
 
 

@@ -35,7 +35,7 @@ class RequestOptions:
 
     def apply(self, context: RequestContext) -> None:
         """Set the options of a request. A priority above that of the tenant has no effect."""
-        if self.priority is not None and self.priority < context.priority:
+        if self.priority is not None and max(MIN_PRIORITY, self.priority) < context.priority:
             context.priority = max(MIN_PRIORITY, self.priority)
         context.may_fall_back = self.may_fall_back
 

@@ -57,6 +57,8 @@ def _used(
                 gpu_s = gpu_time_s(models.get(attempt.estimate.model), held_s, attempt.mean_streams())
         elif account.outcome is Outcome.CACHED:
             gpu_s = 0.0
-    price = budgets.price_of(context.policy, estimate) if reservation.budgets.needs_money else None
+    price = None
+    if reservation.budgets.needs_money:
+        price = budgets.price_of(context.policy, estimate, context.priority)
     started = attempt is not None or account.first_byte_at is not None
     return used_amounts(account, estimate, gpu_s, gpus, price, started=started)

@@ -180,12 +180,12 @@ class TenantBudgets:
         counts = [meter.held for meter in self._meters.values() if meter.is_concurrency and meter.key.tenant == tenant]
         return round(max(counts, default=0.0))
 
-    def price_of(self, policy: Policy, estimate: WorkEstimate) -> Rate | None:
-        """Return the price of a request's model or adapter; None if its requests cost nothing."""
+    def price_of(self, policy: Policy, estimate: WorkEstimate, priority: int = 0) -> Rate | None:
+        """Return the price of a request of a priority; None if it costs nothing."""
         wall = self.wall_clock()
         if self._prices is None or policy is not self._priced_by or wall >= self._prices.valid_until:
             self._prices, self._priced_by = PriceList(policy, wall), policy
-        return self._prices.of(estimate.adapter or estimate.model)
+        return self._prices.of(estimate.adapter or estimate.model, priority)
 
     # the exchange with the leader
 

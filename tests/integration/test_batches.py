@@ -328,6 +328,8 @@ async def test_a_batch_leaves_slots_to_requests_with_a_priority_and_is_in_ledger
     of_a = [record for record in records_in(tmp_path) if record.tenant == "a"]
     assert [record.outcome for record in of_a] == ["ok"] * 10
     assert len({record.request_id for record in of_a}) == 10
+    (now_price,) = {record.price for record in records_in(tmp_path) if record.tenant == "open"}
+    assert {round(record.price / now_price, 2) for record in of_a} == {0.5}
 
 
 async def test_a_batch_waits_for_the_budget_of_its_tenant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,10 @@ DONE = b"data: [DONE]\n\n"
 
 
 def ledger_in(folder: Path, region: str = "eu-de", *, max_bytes: int = 1 << 30, refuses: bool = False) -> RequestLedger:
-    """A ledger that is on, under the test fleet's policy with a price list."""
+    """A ledger that is on, under the test fleet's policy with a price list; requests of batches have half price."""
     fleet = policy()
     models = {name: replace(model, cost=Cost(CostUnit.TOKEN)) for name, model in fleet.models.items()}
-    prices = Prices("p", 0.0, "EUR", (ModelPrice("llama-*", 3.0, 1.0, 10.0, 0.01),))
+    prices = Prices("p", 0.0, "EUR", (ModelPrice("llama-*", 3.0, 1.0, 10.0, 0.01),), batch_percent=50.0)
     store = UsageStore("all", "file:///nowhere", covers=frozenset(fleet.regions))
     agent = AgentInstance(region, f"{region}-1", 1)
     ledger = RequestLedger(agent, folder / "ledger", max_bytes, refuses_when_full=refuses)

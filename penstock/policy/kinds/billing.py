@@ -55,6 +55,9 @@ class Prices(PolicyStruct, frozen=True):
     """Currency of the amounts, ISO 4217; the same in all lists, and that of the regions' prices."""
     models: NonEmpty[tuple[ModelPrice, ...]]
     """Prices by model; the first that matches the name of the model or adapter applies."""
+    batch_percent: Annotated[float, bounds(ge=0, le=100)] = 100.0
+    """Part (%) of these prices that requests below all priorities cost: those of batches, asynchronous requests, and
+    tenants with a batch tier. 50 is half price."""
 
 
 class UsageStore(PolicyStruct, frozen=True):

@@ -7,6 +7,7 @@ import pytest
 from control_plane.policy.compiler import compile_bundle
 from penstock.ledger.prices import MAX_NAMES, PriceList, cost_units, price_of, prices_at
 from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.policy.kinds.tenants import BATCH_PRIORITY, MIN_PRIORITY
 from penstock.policy.policy import Policy
 from penstock.policy.removals import unaccepted_removals
 from tests.support.policy_bundle import BUNDLE, refused
@@ -122,3 +123,14 @@ def test_a_lost_file_of_prices_or_stores_is_not_accepted(policy: Policy) -> None
         )
         == ()
     )
+
+
+def test_requests_below_all_priorities_cost_a_part_of_the_price() -> None:
+    text = PRICES.replace("name: later\n", "name: later\nbatch_percent: 50\n")
+    prices = PriceList(compile_bundle(BUNDLE | {"prices.yaml": text}), DEC_1)
+    full, batch = prices.of("sdxl"), prices.of("sdxl", BATCH_PRIORITY)
+    assert full is not None
+    assert batch is not None
+    assert batch.amount(1e6, 0.0, 1e6) == full.amount(1e6, 0.0, 1e6) / 2 == 11.5
+    assert prices.of("sdxl", MIN_PRIORITY) is full
+    assert "batch_percent" in refused(BUNDLE | {"prices.yaml": text.replace("50\n", "101\n")})[0]
