@@ -114,6 +114,9 @@ def job_object(
             "bytes": end.body_bytes,
             "url": f"/v1/jobs/{record.id}/result",
         }
+    progress = None
+    if end is None and claim is not None:
+        progress = {"received_bytes": claim.received_bytes, "reported": claim.progress}
     return {
         "id": record.id,
         "object": "job",
@@ -126,5 +129,6 @@ def job_object(
         "ended_at": None if end is None else int(end.at),
         "retained_until": None if end is None else int(end.at + retention_s),
         "error": None if end is None or not end.error else {"message": end.error},
+        "progress": progress,
         "result": result,
     }

@@ -102,6 +102,10 @@ class Claim(msgspec.Struct, frozen=True):
     state: BatchState = BatchState.IN_PROGRESS
     finalizing_at: float | None = None
     """Unix time (s) at which the last request had a result."""
+    received_bytes: int = 0
+    """Of an asynchronous request: size (bytes) of the response so far."""
+    progress: float | None = None
+    """Of an asynchronous request: the last `progress` in an event of its response; None without one."""
     accepted: tuple[tuple[int, int], ...] | None = None
     """Earlier claims, each with the number of its last segment that counts; None before they were read. What agents of
     earlier claims write later never counts."""

@@ -16,6 +16,7 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.jobs.api.job_routes import JobRoutes
 from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_worker import JobWorker
+from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.expiry import Expiry
 from regional_agent.jobs.storage.job_storage import JobStorages
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse
@@ -54,7 +55,8 @@ class AgentJobs:
         metrics = proxy.metrics.jobs
         self._storages = JobStorages(metrics.store_failures.inc)
         stores = JobStoresInUse(agent.region, config, self._storages, rng)
-        self.worker = JobWorker(agent, stores, self._connect, metrics, rng)
+        self.memory = ResponseMemory()
+        self.worker = JobWorker(agent, stores, self._connect, self.memory, metrics)
         self.expiry = Expiry(stores, rng)
         keys = webhook_keys or WebhookKeys()
         client = WebhookClient(cache(ssl.create_default_context))
@@ -65,7 +67,7 @@ class AgentJobs:
     def _connect(self, sender: JobSender) -> tuple[JobService, InternalRequests]:
         service = JobService(self._reader, self._proxy, self._config, self._region, sender)
         header = self._reader.authorization.location_header
-        return service, InternalRequests(service, self._proxy.limits, header, MAX_RESULT_BYTES)
+        return service, InternalRequests(service, self._proxy.limits, header, MAX_RESULT_BYTES, self.memory)
 
     def start(self) -> None:
         """Look for batches and run them, and delete what is no longer kept."""

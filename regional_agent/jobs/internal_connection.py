@@ -6,6 +6,7 @@ They are read by the same parser, and run by the same state machine, as the requ
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
 import httptools
@@ -14,6 +15,7 @@ from regional_agent.http.client_connection import Application, ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import trusts_none
 from regional_agent.http.listener_state import ListenerState
+from regional_agent.jobs.response_memory import FREE_BYTES, ResponseMemory
 
 MAX_IDLE: Final = 256
 """Idle connections that are kept."""
@@ -32,6 +34,10 @@ class InternalResponse(NamedTuple):
         return self.headers.get(name, b"").decode("latin-1")
 
 
+OnPart = Callable[[dict[bytes, bytes], bytes], None]
+"""Receives the headers, names in lower case, and a part of the body of a response."""
+
+
 class ConnectionLost(Exception):
     """The response is incomplete, or larger than the limit."""
 
@@ -44,7 +50,12 @@ class InternalRequests:
     """Sends requests to one application in this process."""
 
     def __init__(
-        self, application: Application, limits: Limits, location_header: bytes, max_response_bytes: int
+        self,
+        application: Application,
+        limits: Limits,
+        location_header: bytes,
+        max_response_bytes: int,
+        memory: ResponseMemory | None = None,
     ) -> None:
         """Create a sender of requests.
 
@@ -52,26 +63,29 @@ class InternalRequests:
             limits: of requests, as of the listener for clients.
             location_header: see `ListenerState`.
             max_response_bytes: a larger response ends the connection.
+            memory: gives permits to large responses; None for responses that are all small.
         """
+        self._memory = memory
         self._application = application
         self._state = ListenerState(limits, trusts_none, location_header, secure=False)
         self._max_response_bytes = max_response_bytes
         self._idle: list[_Connection] = []
 
-    async def send(self, head: bytes, body: bytes) -> InternalResponse:
+    async def send(self, head: bytes, body: bytes, on_part: OnPart | None = None) -> InternalResponse:
         """Send a request, and return its response. A cancelled call ends the request as a disconnect does.
 
         Args:
             head: request line and header lines, without Content-Length and the empty line.
+            on_part: called with the headers and each part of the body of the response.
 
         Raises:
             ConnectionLost: the response ended early.
             ResponseTooLarge: the response exceeds the limit.
         """
-        connection = self._idle.pop() if self._idle else _Connection(self._state, self._application)
+        connection = self._idle.pop() if self._idle else _Connection(self._state, self._application, self._memory)
         try:
             response = await connection.send(
-                b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body), self._max_response_bytes
+                b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body), self._max_response_bytes, on_part
             )
         except BaseException:
             connection.abort()
@@ -92,8 +106,13 @@ class _NoRegistry:
 class _Connection(asyncio.Transport):
     """The transport of a client connection whose client is this object. One request at a time."""
 
-    def __init__(self, state: ListenerState, application: Application) -> None:
+    def __init__(self, state: ListenerState, application: Application, memory: ResponseMemory | None) -> None:
         super().__init__()
+        self._memory = memory
+        self._on_part: OnPart | None = None
+        self._asked = False
+        """Whether the response has a permit, or waits for one."""
+        self._paused = False
         self._loop = asyncio.get_running_loop()
         self._connection = ClientConnection(state, application, _NoRegistry())
         self._response: asyncio.Future[InternalResponse] | None = None
@@ -107,7 +126,8 @@ class _Connection(asyncio.Transport):
         self._is_lost = False
         self._connection.connection_made(self)
 
-    async def send(self, request: bytes, max_bytes: int) -> InternalResponse:
+    async def send(self, request: bytes, max_bytes: int, on_part: OnPart | None) -> InternalResponse:
+        self._on_part = on_part
         response = self._response = self._loop.create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._headers, self._body, self._body_bytes, self._max_bytes = {}, [], 0, max_bytes
@@ -116,6 +136,14 @@ class _Connection(asyncio.Transport):
             return cast(InternalResponse, await response)
         finally:
             self._response = None
+            self._body = []
+            if self._paused:
+                self._granted()
+            if self._asked:
+                assert self._memory is not None
+                self._asked = False
+                # Later: the caller first counts the response as held.
+                self._loop.call_soon(self._memory.withdraw, self._granted)
 
     # callbacks of httptools
 
@@ -125,8 +153,21 @@ class _Connection(asyncio.Transport):
     def on_body(self, part: bytes) -> None:
         self._body.append(part)
         self._body_bytes += len(part)
+        if self._on_part is not None:
+            self._on_part(self._headers, part)
         if self._body_bytes > self._max_bytes:
             self._fail(ResponseTooLarge(f"the response is larger than {self._max_bytes} bytes"))
+        elif self._body_bytes > FREE_BYTES and self._memory is not None and not self._asked:
+            self._asked = self._paused = True
+            self._memory.acquire(self._granted)
+            if self._paused:
+                self._connection.pause_writing()
+
+    def _granted(self) -> None:
+        """Continue to read the response."""
+        was_paused, self._paused = self._paused, False
+        if was_paused and self.is_open:
+            self._loop.call_soon(self._connection.resume_writing)
 
     def on_message_complete(self) -> None:
         status: int = self._parser.get_status_code()

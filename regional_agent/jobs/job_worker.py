@@ -28,6 +28,7 @@ from regional_agent.jobs.batches.batch_run import BatchRun, ClaimLost
 from regional_agent.jobs.internal_connection import InternalRequests
 from regional_agent.jobs.job_metrics import JobMetrics
 from regional_agent.jobs.request_attempts import RequestRunner
+from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.job_storage import UnreadableRecord
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
@@ -60,19 +61,26 @@ class JobWorker:
     """Runs jobs. One for each agent; the store decides which agent runs a job."""
 
     def __init__(
-        self, agent: AgentInstance, stores: JobStoresInUse, connect: Connect, metrics: JobMetrics, rng: Random
+        self,
+        agent: AgentInstance,
+        stores: JobStoresInUse,
+        connect: Connect,
+        memory: ResponseMemory,
+        metrics: JobMetrics,
     ) -> None:
         """Create a worker, which `run` starts.
 
         Args:
             stores: the job store of the policy in force.
             connect: opens connections for the requests of a job.
+            memory: bounds what the jobs hold.
         """
         self._agent = agent
         self._stores = stores
         self._connect = connect
+        self._memory = memory
         self._metrics = metrics
-        self._rng = rng
+        self._rng = Random()
         self._wake = asyncio.Event()
         self._batches: dict[str, BatchRun] = {}
         self._requests: dict[str, RequestRun] = {}
@@ -107,6 +115,14 @@ class JobWorker:
         with suppress(StoreUnavailable):
             await asyncio.gather(*(run.give_up() for run in runs))
 
+    async def wait(self, job: str, timeout_s: float) -> None:
+        """Return after a time, or earlier when this agent no longer runs a job that it runs now."""
+        task = self._tasks.get(job)
+        if task is None:
+            await asyncio.sleep(timeout_s)
+        else:
+            await asyncio.wait({task}, timeout=timeout_s)
+
     def status(self) -> dict[str, Any]:
         """Return the fields of the status page."""
         return {
@@ -137,6 +153,8 @@ class JobWorker:
             is_batch = store_paths.is_batch(paths.id)
             if len(self._batches) >= MAX_BATCHES if is_batch else len(self._requests) >= store.document.concurrency:
                 continue
+            if self._memory.is_full:
+                break
             try:
                 record = await self._read(store.batches, paths)
                 claim = None if record is None else await self._claim(store.batches, paths)
@@ -186,11 +204,11 @@ class JobWorker:
         runner = RequestRunner(requests, self._metrics)
         run: BatchRun | RequestRun
         if isinstance(record, BatchRecord):
-            run = self._batches[record.id] = BatchRun(record, claim, store, runner, self.concurrency)
+            run = self._batches[record.id] = BatchRun(record, claim, store, runner, self.concurrency, self._memory)
             if await store.batches.is_cancelled(paths):
                 run.stop_as(BatchState.CANCELLED)
         else:
-            run = self._requests[record.id] = RequestRun(record, claim, store.batches, runner)
+            run = self._requests[record.id] = RequestRun(record, claim, store.batches, runner, self._memory)
             if await store.batches.is_cancelled(paths):
                 run.cancel()
         self._metrics.running.set(len(self._batches))
@@ -226,6 +244,7 @@ class JobWorker:
                 self._metrics.ended(end.state)
                 log.info("a batch has ended", batch=job, state=end.state.value, completed=end.counts.completed)
         finally:
+            run.free_memory()
             self._batches.pop(job, None)
             self._requests.pop(job, None)
             self._tasks.pop(job, None)

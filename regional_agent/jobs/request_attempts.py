@@ -11,7 +11,7 @@ from adapters.backoff import full_jitter_s
 from penstock.jobs import item_results
 from penstock.jobs.item_results import Next, RequestEvent, next_of
 from regional_agent.http.headers.header_rules import REFUSAL_HEADER
-from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse
+from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse, OnPart
 from regional_agent.jobs.job_metrics import JobMetrics
 
 
@@ -32,11 +32,14 @@ class RequestRunner:
         self._metrics = metrics
         self._rng = Random()
 
-    async def run(self, request: StoredRequest, is_stopped: Callable[[], bool]) -> InternalResponse | str | None:
+    async def run(
+        self, request: StoredRequest, is_stopped: Callable[[], bool], on_part: OnPart | None = None
+    ) -> InternalResponse | str | None:
         """Return the response that is the result.
 
         Args:
             is_stopped: whether the request must not run again.
+            on_part: see `InternalRequests.send`.
 
         Returns:
             The response; the problem if the response was incomplete or too large; None if the request was stopped
@@ -46,7 +49,7 @@ class RequestRunner:
         while True:
             runs += 1
             try:
-                response = await self._requests.send(request.head, request.body)
+                response = await self._requests.send(request.head, request.body, on_part)
             except ConnectionLost as error:
                 if runs < item_results.MAX_LOST_RUNS:
                     continue

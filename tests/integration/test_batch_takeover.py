@@ -21,6 +21,7 @@ from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs import job_worker
 from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.batches.results import Results
+from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage import file_store
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
@@ -43,7 +44,7 @@ async def test_what_the_agent_of_a_replaced_claim_writes_never_counts(tmp_path: 
         claim = Claim(number, f"agent-{number}", 1, 1e12, 0.0)
         assert await batches.claim(paths, claim)
         assert not await batches.claim(paths, claim)
-        results = Results(batches, paths, number, 10)
+        results = Results(batches, paths, number, 10, ResponseMemory())
         await batches.renew(paths, replace(claim, accepted=await results.load()))
         return results
 
@@ -72,7 +73,7 @@ async def test_what_the_agent_of_a_replaced_claim_writes_never_counts(tmp_path: 
 async def test_a_failed_write_is_repeated_as_it_was(tmp_path: Path) -> None:
     storage = JobStorages().of(f"file://{tmp_path}/store")
     batches, paths = BatchStore(storage, "eu-de"), JobPaths("t", BATCH)
-    results = Results(batches, paths, 1, 10)
+    results = Results(batches, paths, 1, 10, ResponseMemory())
     await batches.claim(paths, Claim(1, "a", 1, 1e12, 0.0, BatchCounts(), accepted=()))
     results.add(1, b"1\n", is_error=False)
     (tmp_path / "store/tenants/t/batch-data" / BATCH / "segments").write_bytes(b"in the way")
@@ -84,7 +85,7 @@ async def test_a_failed_write_is_repeated_as_it_was(tmp_path: Path) -> None:
     await results.write()
     assert not results.is_written
     await results.write()
-    again = Results(batches, paths, 2, 10)
+    again = Results(batches, paths, 2, 10, ResponseMemory())
     await again.load()
     assert results.is_written
     assert (results.counts.completed, again.counts.completed, again.done.count) == (2, 2, 2)

@@ -23,7 +23,7 @@ from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
 from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line
 from tests.support.planet import MODEL
-from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import until, until_async
 
 
@@ -323,7 +323,7 @@ async def test_a_batch_leaves_slots_to_requests_with_a_priority_and_is_in_ledger
         assert busiest == 3
         counted = agent.metrics.registry.get_sample_value
         assert counted("penstock_agent_batch_requests_total", {"event": "completed"}) == 10
-        assert counted("penstock_agent_batches_ended_total", {"state": "completed"}) == 1
+        await until(lambda: counted("penstock_agent_batches_ended_total", {"state": "completed"}) == 1)
         assert counted("penstock_agent_queue_priority_requests_total", {"priority": "batch"}) > 0
     of_a = [record for record in records_in(tmp_path) if record.tenant == "a"]
     assert [record.outcome for record in of_a] == ["ok"] * 10
@@ -375,3 +375,53 @@ async def test_a_revoked_key_ends_the_requests_of_its_batches(tmp_path: Path) ->
             errors = await a.lines(ended["error_file_id"])
         assert ended["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
         assert {each["response"]["body"]["error"]["code"] for each in errors} == {"invalid_api_key"}
+
+
+async def test_large_results_of_many_requests_arrive_a_few_at_a_time(tmp_path: Path) -> None:
+    body = b'"%b"' % (b"x" * 400_000)
+    permits = []
+
+    async def large(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body))
+        writer.write(body)
+
+    def grant() -> None:
+        given()
+        permits.append(agent.jobs.memory._permits)
+
+    store = job_store(tmp_path / "store", max_use_percent=100)
+    async with engine(large) as gpu, serving(tmp_path, gpu, job_store=store, slots=8) as (agent, client):
+        agent.jobs.memory._max_bytes = 800_000
+        agent.jobs.memory._max_response_bytes = 400_002
+        given, agent.jobs.memory._grant = agent.jobs.memory._grant, grant  # type: ignore[method-assign]
+        ended = await client.ended(await client.started(input_file(12)))
+        assert ended["request_counts"] == {"total": 12, "completed": 12, "failed": 0}
+        results = await client.lines(ended["output_file_id"])
+        assert {len(each["response"]["body"]) for each in results} == {400_000}
+        assert max(permits) == 1
+        assert (agent.jobs.memory.held_bytes, agent.jobs.memory._permits) == (0, 0)
+
+
+async def test_slow_uploads_of_one_tenant_do_not_block_those_of_another(tmp_path: Path) -> None:
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, _):
+        keys = with_tenants(agent, "a", "b")
+        slow = []
+        for number in range(4):
+            raw = await RawClient.connect(agent.traffic)
+            raw.send(
+                f"POST /v1/files HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {keys['a']}\r\n"
+                "Content-Type: multipart/form-data; boundary=B\r\nContent-Length: 900000\r\n\r\n".encode()
+                + b'--B\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+                + b" " * 300_000
+            )
+            slow.append(raw)
+            await until(lambda number=number: len(agent.jobs.routes._uploads) == number + 1)  # type: ignore[misc]
+        async with JobClient(agent.traffic, keys["a"]) as a, JobClient(agent.traffic, keys["b"]) as b:
+            refused = await a.upload(input_file(1))
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "saturated")
+            assert (await b.upload(input_file(1))).status_code == 200
+            slow[0].close()
+            await until(lambda: not all(upload.is_active for upload in agent.jobs.routes._uploads))
+            assert (await a.upload(input_file(1))).status_code == 200
+        for raw in slow:
+            raw.close()

@@ -19,6 +19,8 @@ from regional_agent.proxy.error_formats import error_body
 
 JSON: Final = b"content-type: application/json\r\n"
 
+_EVENTS: Final = b"content-type: text/event-stream\r\ncache-control: no-store\r\n"
+
 log = structlog.get_logger()
 
 
@@ -41,6 +43,12 @@ class Content(NamedTuple):
     status: int = 200
 
 
+class EventStream(NamedTuple):
+    """A response with server-sent events, whose length is not known."""
+
+    events: AsyncIterator[bytes]
+
+
 class BadInput(Exception):
     """The request cannot be executed as it is.
 
@@ -60,7 +68,7 @@ class BadInput(Exception):
         return Response(status, error_body(error_format, status, code, message, param=param))
 
 
-Answer = Response | Content | Refusal
+Answer = Response | Content | EventStream | Refusal
 Refuse = Callable[[Refusal, Request], tuple[int, list[bytes], bytes]]
 """Counts a refusal, and returns status, header lines and body."""
 
@@ -98,6 +106,11 @@ class WaitingResponse:
         self._begun = False
         self._task = asyncio.create_task(self._run(answer), name="job request")
 
+    @property
+    def is_active(self) -> bool:
+        """Whether the response has not ended."""
+        return not self._task.done()
+
     async def _run(self, awaitable: Awaitable[Answer]) -> None:
         try:
             await self._respond(await answer_of(awaitable, self._error_format))
@@ -111,8 +124,26 @@ class WaitingResponse:
             connection.respond(*self._refuse(answer, self._request))
         elif isinstance(answer, Response):
             connection.respond(answer.status, [JSON, *answer.lines], answer.body)
+        elif isinstance(answer, EventStream):
+            await self._stream(answer)
         else:
             await self._send(answer)
+
+    async def _stream(self, stream: EventStream) -> None:
+        """Send events in chunks; to a client of HTTP/1.0 until the connection is closed."""
+        request, connection = self._request, self._connection
+        keep_alive = connection.may_keep_alive(request) and not request.http_1_0
+        lines = [*with_common_lines([_EVENTS], request), b"connection: close\r\n" if not keep_alive else b""]
+        if not request.http_1_0:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        self._begun = True
+        connection.write(response_head(200, lines))
+        async for event in stream.events:
+            connection.write(event if request.http_1_0 else b"%x\r\n%b\r\n" % (len(event), event))
+            await self._writable.wait()
+        if not request.http_1_0:
+            connection.write(b"0\r\n\r\n")
+        connection.finished(keep_alive=keep_alive)
 
     async def _send(self, content: Content) -> None:
         request, connection = self._request, self._connection

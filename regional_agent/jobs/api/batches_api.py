@@ -118,10 +118,13 @@ class BatchesApi:
             raise BadInput(409, "idempotency_key_reused", message)
         return await self.show(paths.id)
 
+    async def view(self, batch: str) -> dict[str, object]:
+        """Return a batch as an object."""
+        return await self._object(await self._find(batch))
+
     async def show(self, batch: str) -> Answer:
         """Return a batch."""
-        record = await self._find(batch)
-        return json_response(await self._object(record))
+        return json_response(await self.view(batch))
 
     async def cancel(self, batch: str) -> Answer:
         """Request the cancellation of a batch; twice is as good as once."""

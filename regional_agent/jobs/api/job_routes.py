@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import structlog
 
+from penstock.jobs import store_paths
 from penstock.jobs.job_records import JobSender
 from penstock.jobs.store_selection import select_store
 from penstock.policy.kinds.jobs import JobStore
@@ -19,9 +21,10 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request
 from regional_agent.http.request_handler import Handler
-from regional_agent.jobs.api.api_responses import Answer, Refuse, WaitingResponse
+from regional_agent.jobs.api.api_responses import Answer, EventStream, Refuse, WaitingResponse
 from regional_agent.jobs.api.batches_api import BatchesApi
 from regional_agent.jobs.api.files_api import FilesApi
+from regional_agent.jobs.api.job_events import OpenStreams, View, job_events
 from regional_agent.jobs.api.jobs_api import JobsApi, wants_async
 from regional_agent.jobs.api.message_batches_api import MessageBatchesApi
 from regional_agent.jobs.api.page_query import page_of
@@ -39,13 +42,16 @@ FILES: Final = b"/v1/files"
 
 log = structlog.get_logger()
 
-MAX_UPLOADS: Final = 8
+MAX_UPLOADS: Final = 16
 """Uploads at a time; each holds some parts of its file in memory."""
+
+MAX_UPLOADS_OF_TENANT: Final = 4
+"""Uploads of one tenant at a time."""
 
 _MESSAGE_BATCHES: Final = b"/v1/messages/batches"
 _PREFIXES: Final = (FILES, b"/v1/batches", b"/v1/jobs", b"/v1/webhooks", _MESSAGE_BATCHES)
 _PATH: Final = re.compile(
-    rb"/v1/(files|batches|jobs|webhooks|messages/batches)(?:/([^/]{1,128})(?:/(content|cancel|result|results))?)?"
+    rb"/v1/(files|batches|jobs|webhooks|messages/batches)(?:/([^/]{1,128})(?:/(content|cancel|result|results|events))?)?"
 )
 _METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
     (b"files", False, b""): {b"POST": "upload", b"GET": "files"},
@@ -58,6 +64,7 @@ _METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
     (b"jobs", True, b""): {b"GET": "job", b"DELETE": "delete job"},
     (b"jobs", True, b"result"): {b"GET": "result", b"HEAD": "result"},
     (b"jobs", True, b"cancel"): {b"POST": "cancel job"},
+    (b"jobs", True, b"events"): {b"GET": "events"},
     (b"webhooks", True, b""): {b"GET": "webhook secret"},
     (b"messages/batches", False, b""): {b"POST": "create messages", b"GET": "message batches"},
     (b"messages/batches", True, b""): {b"GET": "message batch", b"DELETE": "delete messages"},
@@ -105,6 +112,7 @@ class JobRoutes:
         self._authorization = authorization
         self._worker = worker
         self._uploads: set[FileUpload] = set()
+        self._streams = OpenStreams()
 
     def serves(self, request: Request) -> bool:
         """Whether a request, which has no route, is for a job API that this region offers."""
@@ -187,6 +195,9 @@ class JobRoutes:
             self._uploads = {upload for upload in self._uploads if upload.is_active}
             if len(self._uploads) >= MAX_UPLOADS:
                 return Refusal(Reason.STORE_UNAVAILABLE, "too many uploads run at once", retry_after_s=5.0)
+            if sum(upload.tenant == tenant for upload in self._uploads) >= MAX_UPLOADS_OF_TENANT:
+                message = f"{MAX_UPLOADS_OF_TENANT} uploads of the tenant run"
+                return Refusal(Reason.SATURATED, message, retry_after_s=5.0)
             limits = UploadLimits(tenant, store, line_checks(policy, self._authorization, sender))
             try:
                 upload = FileUpload(request, connection, refuse, files, limits)
@@ -205,8 +216,38 @@ class JobRoutes:
             webhooks = WebhookApi(self._webhook_keys, opened.document)
             answer = self._message_answer(operation, request, messages, webhooks)
             return WaitingResponse(request, connection, refuse, answer, ErrorFormat.ANTHROPIC)
-        answer = self._answer(operation, request, opened, job_sender)
-        return WaitingResponse(request, connection, refuse, answer)
+        if operation.name == "events":
+            if (refusal := self._streams.refuse(tenant)) is not None:
+                return refusal
+            view = self._view(operation.item, opened, MessageBatchesApi(opened, job_sender, checks, wake))
+            is_permitted = partial(self._is_permitted, request, connection.peer_ip, tenant)
+            stream = WaitingResponse(request, connection, refuse, self._events(operation.item, view, is_permitted))
+            self._streams.add(tenant, stream)
+            return stream
+        return WaitingResponse(request, connection, refuse, self._answer(operation, request, opened, job_sender))
+
+    def _view(self, item: str, store: OpenStore, messages: MessageBatchesApi) -> View:
+        """Return what reads a job of any kind."""
+        sender, wake = messages.sender, self._worker.wake
+        if item.startswith(store_paths.MESSAGE_BATCH):
+            return partial(messages.view, item)
+        if item.startswith(store_paths.BATCH):
+            return partial(BatchesApi(store.batches, store.files, store.document, sender, wake).view, item)
+        return partial(JobsApi(store, sender, wake).view, item)
+
+    def _is_permitted(self, request: Request, peer_ip: str, tenant: str) -> bool:
+        """Whether the policy in force still permits a stream of events."""
+        policy, store = self._config.policy, self._stores.store
+        sender = self._sender(request, peer_ip)
+        if isinstance(sender, Refusal) or sender.principal.tenant.name != tenant or policy is None or store is None:
+            return False
+        mask = self._authorization.residency(policy, sender.facts)
+        if not isinstance(mask, Mask):
+            return False
+        return isinstance(select_store(policy, self._stores.region, mask.permitted.regions), JobStore)
+
+    async def _events(self, item: str, view: View, is_permitted: Callable[[], bool]) -> Answer:
+        return EventStream(job_events(await view(), view, partial(self._worker.wait, item), is_permitted))
 
     async def _message_answer(
         self, operation: Operation, request: Request, batches: MessageBatchesApi, webhooks: WebhookApi

@@ -87,9 +87,13 @@ class JobsApi:
         lines = (f"location: /v1/jobs/{job}\r\npreference-applied: respond-async\r\n".encode(),)
         return Response(202, json_response(shown).body, lines)
 
+    async def view(self, job: str) -> dict[str, object]:
+        """Return a request and its state as an object."""
+        return await self._object(await self._find(job))
+
     async def show(self, job: str) -> Answer:
         """Return a request and its state."""
-        return json_response(await self._object(await self._find(job)))
+        return json_response(await self.view(job))
 
     async def result(self, job: str) -> Answer:
         """Return the response, as the engine sent it."""

@@ -13,9 +13,11 @@ from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs.async_request import KEPT_RESPONSE_HEADERS, TRANSITIONS, AsyncRequest, JobEnd, JobState
 from penstock.jobs.claims import LEASE_S, RENEW_S
 from penstock.jobs.job_records import Claim
+from penstock.jobs.response_progress import ResponseProgress
 from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
+from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.batch_store import BatchStore
 
 RETRY_S: Final = 5.0
@@ -27,14 +29,25 @@ log = structlog.get_logger()
 class RequestRun:
     """One asynchronous request, as this agent runs it."""
 
-    def __init__(self, record: AsyncRequest, claim: Claim, jobs: BatchStore, runner: RequestRunner) -> None:
-        """Prepare to run a request that this agent has claimed; `runner` runs requests as its sender."""
+    def __init__(
+        self, record: AsyncRequest, claim: Claim, jobs: BatchStore, runner: RequestRunner, memory: ResponseMemory
+    ) -> None:
+        """Prepare to run a request that this agent has claimed.
+
+        Args:
+            runner: runs requests as the request's sender.
+            memory: counts the body and the response until `free_memory`.
+        """
+        self._memory = memory
+        self._held_bytes = 0
+        self._hold(record.body_bytes)
         self.record = record
         self.claim = claim
         self.paths = JobPaths(record.sender.tenant, record.id)
         self._jobs = jobs
         self._runner = runner
         self._state = JobState.IN_PROGRESS
+        self._progress = ResponseProgress()
 
     async def run(self) -> JobEnd | None:
         """Run the request to its end, and return it; None if another agent has ended it.
@@ -49,7 +62,7 @@ class RequestRun:
         lines = [f"{record.method} {record.target} HTTP/1.1\r\nhost: penstock\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in record.headers]
         request = StoredRequest("".join(lines).encode("latin-1"), body)
-        running = asyncio.create_task(self._runner.run(request, self._is_stopped), name="asynchronous request")
+        running = asyncio.create_task(self._run(request), name="asynchronous request")
         try:
             while not running.done():
                 await asyncio.wait({running}, timeout=RENEW_S)
@@ -59,6 +72,21 @@ class RequestRun:
         finally:
             running.cancel()
         return await self._end(found)
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self._memory.hold(size_bytes)
+
+    def free_memory(self) -> None:
+        """Count the request no longer."""
+        self._memory.free(self._held_bytes)
+        self._held_bytes = 0
+
+    async def _run(self, request: StoredRequest) -> InternalResponse | str | None:
+        found = await self._runner.run(request, self._is_stopped, self._progress.add)
+        if isinstance(found, InternalResponse):
+            self._hold(len(found.body))
+        return found
 
     def cancel(self) -> None:
         """Do not run the request, because it was cancelled."""
@@ -73,7 +101,12 @@ class RequestRun:
             if await self._jobs.is_cancelled(self.paths):
                 self.cancel()
             else:
-                self.claim = replace(self.claim, until=time.time() + LEASE_S)
+                self.claim = replace(
+                    self.claim,
+                    until=time.time() + LEASE_S,
+                    received_bytes=self._progress.received_bytes,
+                    progress=self._progress.reported,
+                )
                 await self._jobs.renew(self.paths, self.claim)
         except StoreUnavailable as error:
             log.warning("the claim of a request was not renewed", job=self.record.id, error=str(error))

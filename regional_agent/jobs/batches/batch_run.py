@@ -25,6 +25,7 @@ from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs.batches.results import FLUSH_BYTES, Results
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.jobs.request_attempts import RequestRunner, StoredRequest
+from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 
 FLUSH_S: Final = 2.0
@@ -32,9 +33,6 @@ FLUSH_S: Final = 2.0
 
 GRACE_S: Final = 60.0
 """Time (s) that running requests have after a cancellation or the end of the completion window."""
-
-MAX_UNWRITTEN_BYTES: Final = 64 * 1024 * 1024
-"""Size (bytes) of results in memory from which no further request starts: the store is slow or away."""
 
 LOST_RETRY_S: Final = 5.0
 """Delay (s) before a failed write is repeated."""
@@ -64,13 +62,16 @@ class BatchRun:
         store: OpenStore,
         runner: RequestRunner,
         concurrency: Callable[[], int],
+        memory: ResponseMemory,
     ) -> None:
         """Prepare to run a batch that this agent has claimed.
 
         Args:
             runner: runs requests as the batch's sender.
             concurrency: how many requests may run at a time now.
+            memory: counts results until they are written, or `free_memory`.
         """
+        self._memory = memory
         self.record = record
         self.claim = claim
         self.paths = JobPaths(record.sender.tenant, record.id)
@@ -106,7 +107,7 @@ class BatchRun:
         file = await self._files.find(self.record.sender.tenant, self.record.input_file_id)
         if file is None:
             return await self._end(BatchState.FAILED, self._deleted())
-        results = self._results = Results(self._batches, self.paths, self.claim.number, file.lines)
+        results = self._results = Results(self._batches, self.paths, self.claim.number, file.lines, self._memory)
         accepted = await results.load()
         self.claim = replace(self.claim, accepted=accepted, counts=self.counts)
         await self._renew()
@@ -126,6 +127,11 @@ class BatchRun:
             await asyncio.gather(keeper, reader, *self._running, return_exceptions=True)
         await self._write_rest(results)
         return await self._end(BatchState.FAILED if problem else self._ends_as or BatchState.COMPLETED, problem)
+
+    def free_memory(self) -> None:
+        """Count unwritten results no longer."""
+        if self._results is not None:
+            self._results.free_memory()
 
     def stop_as(self, state: BatchState) -> None:
         """Start no further request, because the batch was cancelled or has expired."""
@@ -173,7 +179,7 @@ class BatchRun:
         for number, text in (*splitter.feed(content), *splitter.finish()):
             if number in results.done:
                 continue
-            while not self._may_start(results):
+            while not self._may_start():
                 self._room.clear()
                 await self._room.wait()
             line, request_id = decode_line(text), self._request_id(number)
@@ -184,9 +190,9 @@ class BatchRun:
             self._running.add(task)
             task.add_done_callback(self._ended)
 
-    def _may_start(self, results: Results) -> bool:
-        """Whether the next line may run, or receive its error. None may while the store cannot be written."""
-        if results.unwritten_bytes > MAX_UNWRITTEN_BYTES or time.time() >= self._until:
+    def _may_start(self) -> bool:
+        """Whether the next line may run, or receive its error. None may while the store is slow or away."""
+        if self._memory.is_full or time.time() >= self._until:
             return False
         return self._ends_as is not None or len(self._running) < self._concurrency()
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from penstock.jobs.done_lines import DoneLines, ranges_of
 from penstock.jobs.job_records import BatchCounts, Claim, FilePart, Segment
 from penstock.jobs.store_paths import JobPaths
+from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage.batch_store import BatchStore
 
 FLUSH_BYTES: Final = 4 * 1024 * 1024
@@ -30,8 +31,16 @@ class _Unwritten(NamedTuple):
 class Results:
     """Results of a batch: those of earlier claims, and those that this claim adds."""
 
-    def __init__(self, batches: BatchStore, paths: JobPaths, claim: int, lines: int) -> None:
-        """Start without results, for a batch whose input has so many lines; `claim` is the number of the claim."""
+    def __init__(self, batches: BatchStore, paths: JobPaths, claim: int, lines: int, memory: ResponseMemory) -> None:
+        """Start without results, for a batch whose input has so many lines.
+
+        Args:
+            claim: number of the claim.
+            memory: counts results until they are written.
+        """
+        self._memory = memory
+        self._held_bytes = 0
+        """Size of all results that are not written."""
         self._batches = batches
         self._paths = paths
         self._claim = claim
@@ -74,6 +83,8 @@ class Results:
             if is_unrun:
                 unwritten.unrun.append(line)
             self.unwritten_bytes += len(text)
+            self._held_bytes += len(text)
+            self._memory.hold(len(text))
 
     async def write(self) -> None:
         """Write what was added as a segment: its parts first, then its record. Called by one task at a time.
@@ -97,6 +108,15 @@ class Results:
         await self._batches.storage.put_record(self._paths.segment(self._claim, self._number, "json"), segment)
         self._pending = None
         self._count(segment)
+        self._free(sum(map(len, pending.output)) + sum(map(len, pending.errors)))
+
+    def free_memory(self) -> None:
+        """Count results that are not written no longer."""
+        self._free(self._held_bytes)
+
+    def _free(self, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
+        self._memory.free(size_bytes)
 
     @property
     def is_written(self) -> bool:

@@ -15,7 +15,7 @@ from penstock.policy.kinds.jobs import JobStore
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.messages import Request
-from regional_agent.jobs.api.api_responses import JSON, Answer, BadInput, Content, Refuse, answer_of, json_response
+from regional_agent.jobs.api.api_responses import JSON, Answer, BadInput, Refuse, Response, answer_of, json_response
 from regional_agent.jobs.storage.file_store import FileStore, file_object
 from regional_agent.jobs.uploads.input_file import InputFile
 from regional_agent.jobs.uploads.upload_form import BadForm, UploadForm
@@ -58,6 +58,7 @@ class FileUpload:
         self._refuse = refuse
         self._files = files
         self._limits = limits
+        self.tenant = limits.tenant
         self._id = files.new_id()
         self._written: list[FilePart] = []
         self._chunks: deque[bytes] = deque()
@@ -113,7 +114,7 @@ class FileUpload:
             answer = await answer_of(self._answer())
             if isinstance(answer, Refusal):
                 self._connection.respond(*self._refuse(answer, self._request))
-            elif not isinstance(answer, Content):
+            elif isinstance(answer, Response):
                 self._connection.respond(answer.status, [JSON], answer.body)
         except Exception:
             log.exception("an upload failed")

@@ -1,0 +1,113 @@
+"""The events and the progress of a job, for a client that waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.jobs.response_progress import MAX_EVENT_BYTES, ResponseProgress
+from regional_agent.jobs.api import job_events
+from regional_agent.jobs.async_requests import request_run
+from tests.integration.test_async_requests import submit
+from tests.integration.test_batches import serving, with_tenants
+from tests.support.jobs import JobClient, embeds, input_file
+from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
+from tests.support.wait import PATIENCE_S
+
+
+async def events(client: JobClient, job: str) -> AsyncIterator[dict[str, Any]]:
+    """Yield the states of a job until the stream ends."""
+    async with asyncio.timeout(PATIENCE_S):
+        async with client.http.stream("GET", f"/v1/jobs/{job}/events") as response:
+            assert response.status_code == 200, await response.aread()
+            assert response.headers["content-type"] == "text/event-stream"
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    yield json.loads(line.removeprefix("data: "))
+
+
+async def test_a_client_reads_the_progress_and_the_end_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_run, "RENEW_S", 0.05)
+    monkeypatch.setattr(job_events, "MIN_POLL_S", 0.05)
+    seen, release = asyncio.Event(), asyncio.Event()
+
+    async def renders(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if not received.body:
+            return await embeds(e, received, writer)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+            b'data: {"progress": 10}\n\ndata: {"progress": 40}\n\n'
+        )
+        await seen.wait()
+        writer.write(b'data: {"text": "\\"progress\\": 99", "progress": 75}\n\n')
+        await release.wait()
+        writer.write(b"data: [DONE]\n\n")
+        writer.close()
+        return None
+
+    async with engine(renders) as gpu, serving(tmp_path, gpu) as (_, client):
+        job = (await submit(client)).json()["id"]
+        reported = []
+        async for state in events(client, job):
+            if state["progress"] is not None:
+                reported.append(state["progress"]["reported"])
+                if reported[-1] == 40.0:
+                    seen.set()
+                if reported[-1] == 75.0:
+                    assert state["progress"]["received_bytes"] > 48
+                    release.set()
+            last = state
+        assert last["status"] == "completed"
+        assert {40.0, 75.0} <= set(reported) <= {None, 10.0, 40.0, 75.0}
+        assert [state["status"] async for state in events(client, job)] == ["completed"]
+        batch = await client.started(input_file(2))
+        states = [state["status"] async for state in events(client, batch)]
+        assert states[-1] == "completed"
+        assert (await client.http.get(f"/v1/jobs/job_{'0' * 32}/events")).status_code == 404
+
+
+async def test_a_stream_ends_with_the_key_and_streams_of_a_tenant_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_events, "MIN_POLL_S", 0.05)
+    monkeypatch.setattr(job_events, "MAX_POLL_S", 0.1)
+    monkeypatch.setattr(job_events, "MAX_STREAMS_OF_TENANT", 1)
+
+    async def never(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with engine(never) as gpu, serving(tmp_path, gpu) as (agent, _):
+        keys = with_tenants(agent, "a", "b")
+        async with JobClient(agent.traffic, keys["a"]) as a, JobClient(agent.traffic, keys["b"]) as b:
+            job = (await submit(a)).json()["id"]
+            assert (await b.http.get(f"/v1/jobs/{job}/events")).status_code == 404
+            stream = events(a, job)
+            await anext(stream)
+            refused = await a.http.get(f"/v1/jobs/{job}/events")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "saturated")
+            tenants = agent.config.policy.tenants
+            changed = replace(tenants["a"], key_digests=(sha256(b"another-key").hexdigest(),))
+            agent.config.policy = replace(agent.config.policy, tenants=tenants | {"a": changed})
+            assert [state["status"] async for state in stream if state["status"] in ("completed", "failed")] == []
+
+
+def test_progress_is_read_in_events_of_bounded_size() -> None:
+    progress, headers = ResponseProgress(), {b"content-type": b"text/event-stream; charset=utf-8"}
+    rest = b'ess": 0.5}\r\n\r\ndata: {"progress": true}\ndata: [1]\ndata: {"a": {"progress": 1}}\n'
+    for part in (b'data: {"progr', rest):
+        progress.add(headers, part)
+    assert (progress.reported, progress.received_bytes) == (0.5, 91)
+    progress.add(headers, b"x" * (MAX_EVENT_BYTES + 1))
+    progress.add(headers, b'\ndata: {"progress": 0.9}\n')
+    assert progress.reported == 0.5
+    progress.add({b"content-type": b"application/json"}, b'{"progress": 3}\n')
+    assert (progress.reported, progress.received_bytes) == (None, 16)
