@@ -27,6 +27,7 @@ from tests.attacks import (  # noqa: F401 (they add attacks)
     on_dns,
     on_etcd,
     on_files,
+    on_jobs,
     on_redis,
     unclear_requests,
     with_a_leaked_key,

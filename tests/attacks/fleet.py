@@ -140,6 +140,14 @@ models: [{SMALL}]
 """
 """Tiers of tenants that attacks create over the API."""
 
+JOB_STORE = """
+apiVersion: penstock/v1
+kind: JobStore
+name: jobs
+url: file://{folder}
+regions: [eu-es]
+"""
+
 Holds = Callable[[], Awaitable[object]]
 
 
@@ -346,6 +354,7 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
         fleet.write_models()
         fleet.write_policy()
         (fleet.bundle / "tiers.yaml").write_text(TIERS)
+        (fleet.bundle / "jobs.yaml").write_text(JOB_STORE.format(folder=directory / "jobs"))
         fleet.write_names()
         viewers = [{"name": name, "sha256": sha256(name.encode()).hexdigest(), "role": "viewer"} for name in VIEWERS]
         monitor = {"name": MONITOR, "sha256": sha256(MONITOR.encode()).hexdigest(), "role": "monitor"}
@@ -381,6 +390,8 @@ def _agent(fleet: Fleet, region: str, name: str) -> AgentProcess:
     directory.mkdir()
     (directory / "endpoints.yaml").write_bytes(msgspec.yaml.encode(endpoints))
     (directory / "registration.token").write_text(REGISTRATION_TOKEN)
+    (directory / "webhook.keys").write_text("0123456789abcdef" * 4)
+    (directory / "webhook.keys").chmod(0o600)
     return AgentProcess(
         name,
         directory,
@@ -394,6 +405,7 @@ def _agent(fleet: Fleet, region: str, name: str) -> AgentProcess:
             "TRUSTED_PROXIES": "127.0.0.1/32",
             "PICKER_LISTEN": "127.0.0.1:0",
             **({"DNS_SOCKET": str(fleet.dns_socket)} if f"{region}/{name}" == DNS_AGENT else {}),
+            "WEBHOOK_KEY_FILE": str(directory / "webhook.keys"),
             "REGISTRATION_TOKEN_FILE": str(directory / "registration.token"),
             # Small enough that an attack reaches them within seconds; eu-es has the defaults.
             **({} if region == "eu-es" else {"LIMITS": json.dumps(SMALL_LIMITS)}),
