@@ -24,7 +24,8 @@ class PoolReport(msgspec.Struct, frozen=True, gc=False):
 
     model: str
     endpoints: int
-    """Endpoints without those that operators drain: what they withdraw is no failure."""
+    """Endpoints without those that operators drain and those that sleep until requests need them: what is withdrawn is
+    no failure."""
     ready: int
     """Endpoints that are healthy, not ejected and not draining; full ones are included."""
     slots: int

@@ -6,7 +6,7 @@ regions; the region's own report decides only if their votes are split or missin
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from enum import StrEnum
 from math import isfinite
 
@@ -336,7 +336,13 @@ def _seems_good(snapshot: Snapshot, region: str, votes: Mapping[str, bool], now:
     own = snapshot.of(region)
     if not votes and not own:
         return None
-    return any(now - held.received_at <= FRESH_S and any(pool.ready > 0 for pool in held.report.pools) for held in own)
+    fresh = [held.report.pools for held in own if now - held.received_at <= FRESH_S]
+    return any(any(pool.ready > 0 for pool in found) or _is_withdrawn(found) for found in fresh)
+
+
+def _is_withdrawn(found: Sequence[PoolReport]) -> bool:
+    """Whether no endpoint of any pool should be ready: all sleep until requests need them, or operators drain them."""
+    return bool(found) and all(pool.endpoints == 0 for pool in found)
 
 
 def _ready_share(snapshot: Snapshot, region: str, now: float) -> float | None:

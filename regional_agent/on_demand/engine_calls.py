@@ -1,7 +1,7 @@
 """The requests by which engines wake, sleep and report which models sleep.
 
-Sources: vLLM vllm/entrypoints/serve/sleep (sleep mode), Ollama docs/api.md ("Load a model", "List running models"),
-Triton docs/protocol/extension_model_repository.md.
+Sources: vLLM 0.32 vllm/entrypoints/serve/dev/sleep/api_router.py, Ollama docs/api.md ("Load a model", "List running
+models"), Triton docs/protocol/extension_model_repository.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def sleep_calls(on_demand: OnDemand, name: str) -> tuple[EngineCall, ...]:
     """The requests that unload a model, in order; none for a webhook."""
     match on_demand.wake:
         case WakeMethod.VLLM:
-            return (EngineCall(f"/sleep?level={on_demand.sleep_level}"),)
+            # By default vLLM aborts requests that another agent has just sent.
+            return (EngineCall(f"/sleep?level={on_demand.sleep_level}&mode=wait"),)
         case WakeMethod.OLLAMA:
             return (EngineCall("/api/generate", msgspec.json.encode({"model": name, "keep_alive": 0})),)
         case WakeMethod.TRITON:

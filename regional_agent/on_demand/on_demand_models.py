@@ -133,7 +133,11 @@ class OnDemandModels:
 
     def _seen(self, model: Model, awake: list[Endpoint], now: float) -> PoolSeen:
         name = model.name
-        load = float(self._endpoints.pool(name).in_flight + self._queue.waiting(name))
+        # vLLM accepts requests while it sleeps, which then wait for its wake: another agent may have sent some.
+        stuck = sum(
+            each.view.in_flight for each in self._configured(name) if sleeps(each, name) and len(each.spec.models) == 1
+        )
+        load = float(self._endpoints.pool(name).in_flight + self._queue.waiting(name) + stuck)
         releases = sum(endpoint.releases for endpoint in awake)
         if not load and (
             releases > self._releases.get(name, releases) or now - self._wanted_at.get(name, -inf) < WANTED_S
@@ -167,12 +171,7 @@ class OnDemandModels:
         known = self._configured(name)
         if not known:
             return [None] if by_webhook else []
-        return [
-            each
-            for each in known
-            if each.usable
-            and (not each.health.ready if by_webhook else each.health.ready and name not in each.loaded_models)
-        ]
+        return [each for each in known if each.usable and sleeps(each, name)]
 
     def _cold_start_s(self, model: Model) -> float:
         return self.attempts.cold_start_s(model.name, model.scaling.cold_start_s)
@@ -187,6 +186,16 @@ class OnDemandModels:
             if not attempts.is_busy(each, model.name)
         ]
         return min(begun + later, default=inf)
+
+
+def sleeps(endpoint: Endpoint, model: str) -> bool:
+    """Whether a model of an endpoint sleeps, or what a webhook starts does not run."""
+    method = endpoint.reported.wake_methods.get(model)
+    if method is None:
+        return False
+    if method is WakeMethod.WEBHOOK:
+        return not endpoint.health.ready
+    return endpoint.health.ready and model not in endpoint.loaded_models
 
 
 def _of(model: Model) -> OnDemand:

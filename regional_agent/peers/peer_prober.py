@@ -276,7 +276,9 @@ class PeerProber:
         current.is_answered = True
         now = self._clock()
         peer.answered(address, answer, rtt_s, now)
-        if not current.can_serve and any(model.ready for model in answer.models.values()):
+        # An agent without a ready endpoint that accepts clients has models that sleep until requests need them.
+        serves = any(model.ready for model in answer.models.values()) or (answer.accepts_clients and answer.models)
+        if serves and not current.can_serve:
             current.can_serve = True
             peer.round_succeeded(current.started_at, now, self._failover)
         if any(model.credits for model in answer.models.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -12,6 +13,7 @@ from penstock.fleet.endpoint_report import MAX_TEXT
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.report import MAX_REJECTED_FILES, AgentReport, PoolReport
 from penstock.fleet.traffic_report import SpilloverReport
+from regional_agent.on_demand.on_demand_models import sleeps
 from regional_agent.peers.credit_ledger import CreditLedger
 from regional_agent.telemetry.agent_state import AgentState
 from regional_agent.telemetry.by_endpoint.endpoint_reports import EndpointReports
@@ -94,10 +96,18 @@ class ReportBuilder:
 
     def pools(self) -> tuple[PoolReport, ...]:
         """Return the size and load of each model's pool."""
+        asleep = Counter(
+            model
+            for endpoint in self._state.endpoints.every()
+            for model in endpoint.reported.wake_methods
+            if sleeps(endpoint, model) and not endpoint.view.draining
+        )
         return tuple(
             PoolReport(
                 model=model,
-                endpoints=sum([not endpoint.drained_because for endpoint in pool.endpoints]) + pool.missing,
+                endpoints=sum([not endpoint.drained_because for endpoint in pool.endpoints])
+                + pool.missing
+                - asleep[model],
                 ready=pool.ready,
                 slots=pool.slots,
                 in_flight=pool.in_flight + self._state.queue.waiting(model),

@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from adapters.servers.redis import RedisServer
 from penstock.policy.kinds.models import Scaling
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.kinds.warm_up import WarmUp
@@ -25,6 +27,7 @@ from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
 from regional_agent.on_demand.wake_hooks import WakeHooks
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
+from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, ask, code
@@ -124,8 +127,16 @@ async def on_demand_agent(
             await agent.endpoints.stop()
 
 
+def reported_endpoints(agent: Agent) -> int:
+    """The number of endpoints of the model that reports of the agent state."""
+    state: Any = SimpleNamespace(endpoints=agent.endpoints, queue=agent.queue)
+    sender, unused = ReportSender("eu-de", "agent-1", 1), cast(Any, None)
+    builder = ReportBuilder(sender, state, unused, unused, certificate_expires_at=lambda: 0.0, clock=lambda: 0.0)
+    return next(pool.endpoints for pool in builder.pools() if pool.model == MODEL)
+
+
 ENGINES = {
-    WakeMethod.VLLM: ("vllm", ["/wake_up"], ["/sleep?level=1"]),
+    WakeMethod.VLLM: ("vllm", ["/wake_up"], ["/sleep?level=1&mode=wait"]),
     WakeMethod.OLLAMA: ("ollama", ["/api/generate"], ["/api/generate"]),
     WakeMethod.TRITON: (
         "triton",
@@ -147,18 +158,42 @@ async def test_requests_wait_for_one_wake_and_the_engine_sleeps_again(tmp_path: 
     ):
         (endpoint,) = agent.endpoints.every()
         assert endpoint_report(endpoint).reason == "sleeps until requests need it"
+        assert reported_endpoints(agent) == 0, "what sleeps is not missing"
+        assert agent.metrics.on_demand.models.can_wake_any()
         clients = [await RawClient.connect(agent.traffic) for _ in range(4)]
         for client in clients:
             client.send(post(BODY))
         await until(lambda: agent.waiting() == 4 and len(engine.orders) == 1)
         engine.may_wake.set()
         assert [(await client.answer()).status for client in clients] == [200] * 4
+        reported_before = reported_endpoints(agent)
         await until(lambda: engine.asleep)
         await until(lambda: not agent.endpoints.pool(MODEL).endpoints)
         assert [path for path, _ in engine.orders] == wakes + sleeps
+        assert reported_before == 1
+        await until(lambda: reported_endpoints(agent) == 0)
         counts = agent.metrics.on_demand.models.attempts.counts
         await until(lambda: sum(counts.values()) == 2)
         assert agent.metrics.on_demand.models.cold_starts_s()[MODEL] < 10.0, "measured"
+
+
+async def test_of_the_agents_of_a_region_one_wakes_an_endpoint(tmp_path: Path, redis_server: RedisServer) -> None:
+    engine, url = SleepingEngine(), redis_server.url
+    engine.may_wake.clear()
+    async with (
+        engine,
+        on_demand_agent(tmp_path / "1", [engine], redis_url=url, name="agent-1") as one,
+        on_demand_agent(tmp_path / "2", [engine], redis_url=url, name="agent-2") as other,
+    ):
+        clients = [await RawClient.connect(agent.traffic) for agent in (one, other)]
+        for client in clients:
+            client.send(post(BODY))
+        attempts = [agent.metrics.on_demand.models.attempts for agent in (one, other)]
+        await until(lambda: all(each.waking_since(MODEL) for each in attempts))
+        await until(lambda: len(engine.orders) == 1)
+        engine.may_wake.set()
+        assert [(await client.answer()).status for client in clients] == [200, 200]
+        assert [path for path, _ in engine.orders] == ["/wake_up"]
 
 
 async def test_a_hook_that_fails_or_hangs_is_bounded_and_seen(tmp_path: Path) -> None:

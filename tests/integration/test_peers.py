@@ -46,6 +46,7 @@ class Agent(SmallHttp):
         """The region in its responses."""
         self.models = {"m": ModelReadiness(True, 0.125, 4)}
         self.starting = False
+        self.accepts_clients = False
         """Whether it has no policy yet."""
         self.questions: list[ProbeRequest] = []
         self.on_fetch: Callable[[], None] = lambda: None
@@ -72,7 +73,8 @@ class Agent(SmallHttp):
         assert not isinstance(opened, str), opened
         question, session = opened
         self.questions.append(question)
-        return 200, probe.seal_response(ProbeResponse(self.region, "x", self.models, 60.0), question, session)
+        answer = ProbeResponse(self.region, "x", self.models, 60.0, self.accepts_clients)
+        return 200, probe.seal_response(answer, question, session)
 
 
 @pytest.fixture
@@ -242,7 +244,12 @@ async def test_a_region_without_a_ready_engine_fails(observer: Observer, agents:
     assert not observer.peers.serve_any()
     await observer.reaches(RegionState.HEALTHY)
     assert observer.peers.serve_any()
-    agents[0].models = {"m": ModelReadiness(False, 0.0)}
+    agents[0].models, agents[0].accepts_clients = {"m": ModelReadiness(False, 0.0)}, True
+    asked = len(agents[0].questions)
+    await until(lambda: len(agents[0].questions) >= asked + 5)
+    assert observer.state is RegionState.HEALTHY, "its models sleep until requests need them"
+    assert not observer.peers.view("there", "m", time.monotonic()).ready
+    agents[0].accepts_clients = False
     await observer.reaches(RegionState.FAILED)
     assert not observer.peers.serve_any()
 

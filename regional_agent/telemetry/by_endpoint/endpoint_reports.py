@@ -11,6 +11,7 @@ from penstock.fleet.endpoint_report import MAX_ENDPOINTS, MAX_MODELS, MAX_TEXT, 
 from penstock.health.endpoint_health import EndpointState
 from penstock.health.outlier_ejection import EjectionState
 from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.on_demand.on_demand_models import sleeps
 
 PER_REPORT = 100
 """Mean number of endpoints per report: with 1000 endpoints, every tenth report includes the list."""
@@ -79,6 +80,8 @@ def _condition(endpoint: Endpoint) -> EndpointCondition:
     if endpoint.view.draining:
         return EndpointCondition.DRAINING
     if not endpoint.health.ready:
+        if any(sleeps(endpoint, model) for model in endpoint.reported.wake_methods):
+            return EndpointCondition.UNLOADED
         return EndpointCondition.NEW if endpoint.health.state is EndpointState.NEW else EndpointCondition.DOWN
     if endpoint.ejection.state is EjectionState.SUSPECT:
         return EndpointCondition.SUSPECT
@@ -113,7 +116,7 @@ def _reason(endpoint: Endpoint, condition: EndpointCondition) -> str:
         case EndpointCondition.UNLOADED:
             if endpoint.reported.refused:
                 return endpoint.reported.skew
-            if endpoint.loaded_models:
+            if endpoint.loaded_models and endpoint.health.ready:
                 return "is warmed up, or about to sleep"
             sleeps = "sleeps until requests need it" if endpoint.reported.wake_methods else ""
             return endpoint.reported.wake_problem or sleeps or "none of its models is loaded"

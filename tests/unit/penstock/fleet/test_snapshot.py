@@ -375,3 +375,16 @@ def test_the_only_region_that_ever_spoke_is_lost_when_it_is_silent() -> None:
     for at in range(1, 10):
         alone = tick(alone, float(at), POLICY)
     assert alone.state("a") is RegionState.FAILED
+
+
+def test_a_region_whose_endpoints_all_sleep_or_drain_is_not_lost() -> None:
+    def after(pool: PoolReport) -> RegionState:
+        alone = tick(held(report("a")), 0.0, POLICY)
+        for at in range(1, 10):
+            alone, _ = add_report(alone, report("a", seq=at + 1, pools=(pool,)), float(at), POLICY)
+            alone = tick(alone, float(at), POLICY)
+        return alone.state("a")
+
+    none_ready = msgspec.structs.replace(POOL, ready=0, slots=0)
+    assert after(none_ready) is RegionState.FAILED
+    assert after(msgspec.structs.replace(none_ready, endpoints=0)) is RegionState.HEALTHY
