@@ -179,6 +179,12 @@ test-release: $(VENV)/.release $(VENV)/bin/helm  ## check what make release has 
 lock-image: $(VENV)/.release  ## renew the lists of the image's packages: the newest of Debian, and those of constraints.txt
 	@$(BIN)/python -m release --lock-image
 
+.PHONY: test-quickstart
+test-quickstart: $(VENV)/.compile  ## quickstart in clean environments, and a second region that joins; times in out/quickstart (PYTHONS='python3.11 /path/to/python3.13')
+	@rm -rf out/quickstart && mkdir -p out/quickstart
+	@$(BIN)/hatchling build -t wheel -d out/quickstart >out/quickstart/log 2>&1 || { cat out/quickstart/log >&2; exit 2; }
+	@$(BIN)/python -m tests.support.clean_quickstart out/quickstart/penstock-*.whl out/quickstart $(or $(PYTHONS),python3.11 python3.13)
+
 check-wheel: $(VENV)/.wheel  ## the wheel in an empty environment, with the newest versions of its dependencies
 	@$(BIN)/python -m tests.support.unconstrained_wheel dist/penstock-*.whl out/wheel/unconstrained
 

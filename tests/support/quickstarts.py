@@ -18,7 +18,7 @@ def running(*arguments: str, program: str | None = None) -> Iterator[str]:
     """Run a command until the block ends, from the line that names the base URL on; yields what it printed.
 
     Args:
-        program: path of `penstock`; None selects the one of this environment.
+        program: the program; None selects `penstock` of this environment.
     """
     argv = [program or find_script("penstock"), *arguments]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -40,11 +40,15 @@ def running(*arguments: str, program: str | None = None) -> Iterator[str]:
 
 def chat(shown: str, key: str) -> httpx.Response:
     """Send a chat to the base URL that a command printed."""
-    base = re.search(r"base URL\s+([^\s,]+)", shown)
-    assert base is not None
     body = {"model": "llama-3.1-8b", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
     headers = {"Authorization": f"Bearer {key}"}
-    return httpx.post(f"{base[1]}/chat/completions", headers=headers, json=body, timeout=60.0)
+    return httpx.post(f"{base_url_in(shown)}/chat/completions", headers=headers, json=body, timeout=60.0)
+
+
+def base_url_in(shown: str) -> str:
+    base = re.search(r"base URL\s+([^\s,]+)", shown)
+    assert base is not None, shown
+    return base[1]
 
 
 def key_in(shown: str) -> str:

@@ -39,12 +39,13 @@ def expect(condition: object, otherwise: object) -> None:
 
 @contextmanager
 def raises(expected: type[Exception], status: int, code: str = "") -> Iterator[None]:
-    """Expects an exception with that status, and with that code of Penstock's in its text."""
+    """Expects an exception with that status, and with that code of Penstock's in its `code`, body or text."""
     try:
         yield
     except expected as error:
         expect(getattr(error, "status_code", None) == status, f"{type(error).__name__} has the status of {error}")
-        expect(code in str(error), f"the exception does not name {code}: {error}")
+        exposed = (getattr(error, "code", None), getattr(error, "body", None), error)
+        expect(any(code in str(each) for each in exposed), f"the exception does not have {code}: {exposed}")
     else:
         raise Failed(f"no {expected.__name__}")
 
