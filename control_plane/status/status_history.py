@@ -14,6 +14,7 @@ from math import isnan, nan
 import msgspec
 
 from control_plane.status.status import PoolStatus, RegionStatus
+from penstock.policy.service_objective import Measure
 
 INTERVAL_S = 10.0
 """Time (s) between two samples."""
@@ -34,9 +35,16 @@ class HistoryMeasure(StrEnum):
     """Share (0-1) of slots that are busy."""
     WAITING = "waiting"
     """Requests in admission queues."""
-    ATTAINED = "attained"
-    """Share (0-1) of the requests of five minutes that attained the model's objective."""
+    ATTAINED_FIRST_BYTE = "attained_first_byte"
+    """Share (0-1) of the streams of five minutes that began within the limit of the model's objective."""
+    ATTAINED_TOTAL = "attained_total"
+    """Share (0-1) of the other requests of five minutes that ended within the limit of the model's objective."""
 
+
+_ATTAINED = {
+    Measure.FIRST_BYTE: HistoryMeasure.ATTAINED_FIRST_BYTE,
+    Measure.TOTAL: HistoryMeasure.ATTAINED_TOTAL,
+}
 
 Key = tuple[str, HistoryMeasure, str]
 """Region (empty: the fleet), measure, and model (empty: all models)."""
@@ -101,7 +109,7 @@ class StatusHistory:
             tuple(
                 Series(name, measure, model, tuple(None if isnan(value) else round(value, 3) for value in values))
                 for (name, measure, model), values in sorted(self._series.items())
-                if name == region or (region is None and (not name or not model or measure is HistoryMeasure.ATTAINED))
+                if name == region or (region is None and (not name or not model or measure in _ATTAINED.values()))
             ),
         )
 
@@ -115,7 +123,7 @@ def _values(regions: tuple[RegionStatus, ...]) -> Iterator[tuple[Key, float]]:
             yield from _load(region.name, pool.model, (pool,))
         for objective in region.objectives:
             if objective.attained is not None:
-                yield (region.name, HistoryMeasure.ATTAINED, objective.model), objective.attained
+                yield (region.name, _ATTAINED[objective.measure], objective.model), objective.attained
     yield ("", HistoryMeasure.DEMAND, ""), sum(each.requests_per_s for region in regions for each in region.demand)
     yield from _load("", "", [pool for region in regions for pool in _counted_once(region.pools)])
     by_model: dict[str, list[PoolStatus]] = {}

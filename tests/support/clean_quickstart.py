@@ -25,7 +25,7 @@ from tests.support.quickstarts import base_url_in, key_in, running
 ENGINE_PORT = 18_000
 MODEL = "llama-3.1-8b"
 MAX_FIRST_ANSWER_S = 30.0
-"""Maximum time (s) from the command to the first answer."""
+"""Maximum time (s) from the command to the first answer, on a machine that does nothing else; on a busy one, longer."""
 
 PORTS = (2379, 8081, 8400)
 """Ports of the first region that a second one needs (docs/quickstart.md): etcd, agent, control plane."""
@@ -116,7 +116,10 @@ def _run(first: Machine, second: Machine | None, directory: Path) -> dict[str, A
     program, *argv = first.command("penstock", "quickstart", *options, "--dir", folder)
     with running(*argv, program=program) as shown:
         assert first.chat(shown, key_in(shown)) == "eu-de"
-        times: dict[str, Any] = {"first_answer_after_s": round(time.monotonic() - began, 1)}
+        times: dict[str, Any] = {
+            "first_answer_after_s": round(time.monotonic() - began, 1),
+            "load_per_core": round(os.getloadavg()[0] / (os.cpu_count() or 1), 1),
+        }
         if second is None:
             return times | {"joined_answer_after_s": "not run: it needs root and network namespaces"}
         invitation = str(directory / "eu-fr.invitation")
@@ -145,7 +148,9 @@ def main() -> int:
         found.append(trial(wheel, python, directory / Path(python).name))
         print(found[-1], flush=True)
     (directory / "report.json").write_text(json.dumps(found, indent=2) + "\n")
-    slow = [each for each in found if each["first_answer_after_s"] > MAX_FIRST_ANSWER_S]
+    slow = [
+        each for each in found if each["first_answer_after_s"] > MAX_FIRST_ANSWER_S * max(1.0, each["load_per_core"])
+    ]
     return 1 if slow or not found else 0
 
 

@@ -39,6 +39,9 @@ USAGE = OUT / "segments"
 CLIENTS = 14
 """Clients of Frankfurt: more than it has slots, so that some are served in Madrid."""
 
+MAX_STEPS = 300
+"""Maximum number of moments that a check goes through."""
+
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
@@ -119,8 +122,8 @@ async def sign_in(page: Page, planet: Planet, token: str) -> None:
 
 async def now(page: Page, planet: Planet, token: str) -> None:
     """The map shows each region with its load, and an arc for what spills over."""
-    await expect(page.locator(".region.healthy")).to_have_count(3, timeout=PATIENCE_MS)
-    await expect(page.locator(".arc.spillover").first).to_be_attached(timeout=PATIENCE_MS)
+    await expect(page.locator(".map .region.healthy")).to_have_count(3, timeout=PATIENCE_MS)
+    await expect(page.locator(".map .arc.spillover").first).to_be_attached(timeout=PATIENCE_MS)
     await expect(page.locator(".clients circle")).to_have_count(1, timeout=PATIENCE_MS)
     await expect(page.get_by_role("table", name="Clients by country")).to_contain_text("Germany")
     await expect(page.get_by_role("table", name="Models")).to_contain_text("slots")
@@ -133,7 +136,7 @@ async def now(page: Page, planet: Planet, token: str) -> None:
 
 async def region(page: Page, planet: Planet, token: str) -> None:
     """The map leads to a region with its endpoints, pools and agents."""
-    await page.locator(".region", has_text="eu-de").focus()
+    await page.locator(".map .region", has_text="eu-de").focus()
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", name="eu-de", exact=True)).to_be_visible(timeout=PATIENCE_MS)
     await expect(page.locator(".cell")).to_have_count(2, timeout=PATIENCE_MS)
@@ -154,7 +157,7 @@ async def fail_over(page: Page, planet: Planet, token: str) -> None:
     """A failover moves the traffic at once, is drawn as an override, and is lifted in the list of overrides."""
     await act(page, "Fail over…", "Fail over", "corrupt responses", expected="as if it had failed")
     await page.click("nav >> text=Now")
-    await expect(page.locator(".arc.override").first).to_be_attached(timeout=PATIENCE_MS)
+    await expect(page.locator(".map .arc.override").first).to_be_attached(timeout=PATIENCE_MS)
     await page.screenshot(path=OUT / "override.png", full_page=True)
     await page.click("nav >> text=Change")
     await act(page, "Lift…", "Lift", "engines are replaced", expected="corrupt responses")
@@ -229,7 +232,7 @@ async def change(page: Page, planet: Planet, token: str) -> None:
     await expect(page.get_by_role("table", name="Changed shares")).to_be_visible(timeout=PATIENCE_MS)
     plans = page.get_by_label("From plan", exact=True)
     await plans.select_option(await plans.locator("option").last.get_attribute("value"))
-    await expect(page.locator(".arc.more, .arc.less").first).to_be_attached(timeout=PATIENCE_MS)
+    await expect(page.locator(".map .arc.more, .map .arc.less").first).to_be_attached(timeout=PATIENCE_MS)
 
 
 async def roll_back(page: Page, planet: Planet, token: str) -> None:
@@ -287,17 +290,30 @@ async def past(page: Page, planet: Planet, token: str) -> None:
     await expect(page.locator("output")).not_to_have_text(latest, timeout=PATIENCE_MS)
     await page.get_by_role("button", name="One step forward").click()
     await expect(page.locator(".events [aria-current]")).to_be_visible(timeout=PATIENCE_MS)
+    await _step_until(page, r"override\.fail_over")
+    await _step_until(page, r": plan \d")
+    await expect(page.locator(".map .arc.override").first).to_be_attached(timeout=PATIENCE_MS)
+    await page.screenshot(path=OUT / "past-override.png", full_page=True)
+
+
+async def _step_until(page: Page, pattern: str) -> None:
+    """Go forward in time until a moment is of that kind."""
+    for _ in range(MAX_STEPS):
+        await page.get_by_role("button", name="One step forward").click()
+        if re.search(pattern, await page.locator("output").inner_text()):
+            return
+    raise AssertionError(f"no moment matches {pattern}")
 
 
 async def lost_region(page: Page, planet: Planet, token: str) -> None:
     """The failure of a region is shown by the stream, without a poll; the line states the delay."""
     await page.click("nav >> text=Now")
-    await expect(page.locator(".region.healthy")).to_have_count(3, timeout=PATIENCE_MS)
+    await expect(page.locator(".map .region.healthy")).to_have_count(3, timeout=PATIENCE_MS)
     await asyncio.to_thread(planet.kill_region, "us-east")
     killed = time.monotonic()
-    await page.wait_for_selector(".region.suspect, .region.failed", state="attached", timeout=PATIENCE_MS)
+    await page.wait_for_selector(".map .region.suspect, .map .region.failed", state="attached", timeout=PATIENCE_MS)
     suspected_s = time.monotonic() - killed
-    await page.wait_for_selector(".region.failed", state="attached", timeout=PATIENCE_MS)
+    await page.wait_for_selector(".map .region.failed", state="attached", timeout=PATIENCE_MS)
     print(
         f"(us-east was shown as suspect after {suspected_s:.2f} s, as failed after {time.monotonic() - killed:.2f} s)"
     )
@@ -324,7 +340,7 @@ async def lost_control_plane(page: Page, planet: Planet, token: str) -> None:
     await page.screenshot(path=OUT / "lost.png")
     await asyncio.to_thread(planet.restart_killed)
     await expect(page.locator("#lost")).to_be_hidden(timeout=PATIENCE_MS)
-    await expect(page.locator(".region.healthy")).to_have_count(3, timeout=PATIENCE_MS)
+    await expect(page.locator(".map .region.healthy")).to_have_count(3, timeout=PATIENCE_MS)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -12,7 +12,7 @@ from tests.ui.accessibility import findings
 from tests.ui.checks import OUT, PATIENCE_MS, checked, cpu_share
 
 VIEWS = {
-    "now": ".region",
+    "now": ".map .region",
     "region/eu-de": ".cell",
     "change": "table",
     "ask": "form",
@@ -70,7 +70,7 @@ async def _cpu(browser: Browser, signed_in: BrowserContext, url: str, pid: int) 
             stack.push_async_callback(context.close)
             page = await context.new_page()
             await page.goto(f"{url}/ui/#/now", timeout=PATIENCE_MS)
-            await expect(page.locator(".region").first).to_be_attached(timeout=PATIENCE_MS)
+            await expect(page.locator(".map .region").first).to_be_attached(timeout=PATIENCE_MS)
         added = await cpu_share(pid, CPU_S) - without
     text = f"{added:.1%} of a core for {PAGES} pages, beside {without:.1%} without pages"
     assert added < MAX_CPU_SHARE, text

@@ -7,6 +7,8 @@ import { SEVERITY } from "./map_layout.js";
 
 const LEVELS = { alarm: 0, warning: 1, note: 2 };
 const OF_STATE = { failed: "alarm", suspect: "alarm", degraded: "warning", unknown: "warning", draining: "note", recovering: "note" };
+/** What a state is called where its name alone says too little. */
+const WORDS = { unknown: "without a report" };
 const MAX_NAMED = 6;
 
 export const regionLink = (name) => h("a", { href: `#/region/${encodeURIComponent(name)}` }, name);
@@ -39,7 +41,7 @@ function lines(status) {
   if (status.rollout?.phase.endsWith("_held")) add("warning", "The rollout is held", status.rollout.why);
   for (const state of Object.keys(SEVERITY).filter((each) => OF_STATE[each])) {
     const regions = status.regions.filter((region) => region.state === state);
-    if (regions.length) add(OF_STATE[state], `${some(regions, "region")} ${state}`, few(regions, ({ name }) => regionLink(name)));
+    if (regions.length) add(OF_STATE[state], `${some(regions, "region")} ${WORDS[state] ?? state}`, few(regions, ({ name }) => regionLink(name)));
   }
   const missed = objectives(status).filter((each) => each.is_met === false);
   if (missed.length) add("alarm", `${some(missed, "objective")} missed`, few(missed, (each) =>

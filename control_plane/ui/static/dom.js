@@ -29,16 +29,16 @@ const MAX_UNFOLDED = 12;
 const MAX_NARROW = 3;
 
 /** A table with a caption for screen readers; `rows` are lists of cells. */
-export function table(caption, heads, rows, empty = "None.") {
+export function table(caption, heads, rows, empty = "None.", maxUnfolded = MAX_UNFOLDED) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
-  return h("div", { class: rows.length > MAX_UNFOLDED ? "folded" : null },
+  return h("div", { class: rows.length > maxUnfolded ? "folded" : null },
     heads.length > MAX_NARROW && h("p", { class: "swipe", "aria-hidden": "true" }, "Swipe the table sideways for more columns →"),
     h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption }, h("table", {},
       h("caption", {}, caption),
       h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) =>
         index === 0 ? h("th", { scope: "row" }, cell) : h("td", { class: isName(cell) ? "name" : null }, cell))))))),
-    rows.length > MAX_UNFOLDED && h("label", { class: "check unfold" }, h("input", { type: "checkbox" }), `Show all ${rows.length} rows`));
+    rows.length > maxUnfolded && h("label", { class: "check unfold" }, h("input", { type: "checkbox" }), `Show all ${rows.length} rows`));
 }
 
 /** A single word, such as the name of a model, is not broken at its hyphens. */

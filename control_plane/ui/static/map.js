@@ -2,7 +2,7 @@
 
 import { COUNTRIES, countryName } from "./countries.js";
 import { h, s, show } from "./dom.js";
-import { demandOf, load } from "./fleet.js";
+import { REASONS, demandOf, load } from "./fleet.js";
 import { count, percent, rate } from "./format.js";
 import { LAND } from "./land.js";
 import { MAX_ARCS, arcsOf, placeLabels, placesOf } from "./map_layout.js";
@@ -77,7 +77,7 @@ export class FleetMap {
     const middle = (values) => (values.length ? (Math.min(...values) + Math.max(...values)) / 2 : 0);
     const span = (values) => (values.length ? Math.max(...values) - Math.min(...values) : 360);
     const all = Math.min(this.height / Math.max(MIN_SPAN_DEG, 1.3 * span(ys) + MARGIN_DEG), this.width / (1.12 * span(xs) + MARGIN_DEG));
-    const scale = (this.scale = Math.max(all, this.height / 180) * this.zoom);
+    const scale = (this.scale = all * this.zoom);
     const { x, y } = this.shown = this.middle ?? { x: middle(xs), y: middle(ys) };
     const [left, top] = [this.width / 2 - x * scale, this.height / 2 + y * scale];
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
@@ -125,12 +125,12 @@ export class FleetMap {
       onkeydown: (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), select()),
       onpointerenter: point(name), onpointerleave: point(null), onfocus: point(name), onblur: point(null),
     }, s("title", {}, text),
-    label.isFar && s("line", { class: "leader", x1: x, y1: y, x2: label.x, y2: label.edge }),
+    label?.isFar && s("line", { class: "leader", x1: x, y1: y, x2: label.x, y2: label.edge }),
     s("circle", { class: "body", cx: x, cy: y, r: radius }),
     s("circle", { class: "fill", transform: `translate(${x} ${y}) rotate(-90)`, r: radius / 2, "stroke-width": radius, "stroke-dasharray": `${share * Math.PI * radius} 1000` }),
     isOne ? s("path", { class: "cross", d: `M${x - arm},${y - arm}l${2 * arm},${2 * arm}m0,${-2 * arm}l${-2 * arm},${2 * arm}` })
       : s("text", { class: "number", x, y: y + 4 }, nodes.length),
-    s("text", { x: label.x, y: label.y, "text-anchor": label.anchor }, lines.map((line, index) =>
+    label && s("text", { x: label.x, y: label.y, "text-anchor": label.anchor }, lines.map((line, index) =>
       s("tspan", { class: index ? "trouble" : null, x: label.x, dy: index ? 13 : 0 }, line))));
   }
 }
@@ -155,4 +155,18 @@ function clientCircles(clients, project) {
     const { longitude, latitude } = COUNTRIES.get(country), { x, y } = project(longitude, latitude);
     return s("circle", { cx: x, cy: y, r: 2 + 20 * Math.sqrt(perS / most) }, s("title", {}, `${countryName(country)}: ${rate(perS)}`));
   });
+}
+
+const STATES = [["healthy", "healthy"], ["degraded", "degraded, draining or recovering"], ["failed", "failed or suspect"], ["unknown", "no report"]];
+
+/** What every mark on the map means. */
+export function legend() {
+  const mark = (state) => s("svg", { class: `mark region ${state}`, viewBox: "-9 -9 18 18", "aria-hidden": "true" }, s("circle", { class: "body", r: 7 }),
+    state === "busy" && s("circle", { class: "fill", r: 3.5, "stroke-width": 7, "stroke-dasharray": "7 100", transform: "rotate(-90)" }),
+    state === "number" && s("text", { class: "number", y: 4 }, "3"), s("path", { class: "cross", d: "M-5,-5L5,5M5,-5L-5,5" }));
+  return h("ul", { class: "legend", "aria-label": "Legend of the map" },
+    STATES.map(([state, text]) => h("li", {}, mark(state), text)),
+    h("li", {}, mark("busy"), "busy slots"), h("li", {}, mark("number"), "several regions"),
+    Object.keys(REASONS).map((why) => h("li", { title: REASONS[why] }, h("i", { class: `swatch ${why}` }), why === "home" ? "home is the nearest region with the model" : why)),
+    h("li", {}, h("i", { class: "dot" }), "clients of a country"));
 }

@@ -37,6 +37,7 @@ export function placesOf(nodes, isJoined = true) {
 function trouble({ nodes, state, unready }) {
   const alike = nodes.filter((node) => node.state === state).length;
   if (SEVERITY[state] > 1) return nodes.length > 1 ? `${alike} ${state}` : state;
+  if (state === "unknown" && alike === nodes.length) return "no report";
   return unready ? `${unready} not ready` : "";
 }
 
@@ -57,8 +58,9 @@ export function arcsOf(flows, placeOf, focus) {
   return { arcs, count: all.length, share: all.length ? sum(arcs) / sum(all) : 1 };
 }
 
-/** Gives each place a `label` ({x, y, anchor, isFar}): the first position that covers no circle and no other label. */
-export function placeLabels(places, width, height) {
+/** Gives each place in view a `label` ({x, y, anchor, isFar}): the first position that covers no circle and no other label. */
+export function placeLabels(all, width, height) {
+  const places = all.filter(({ x, y }) => x >= 0 && x <= width && y >= 0 && y <= height);
   const circles = places.map((place) => [place.x - place.radius, place.y - place.radius, place.x + place.radius, place.y + place.radius]);
   const taken = [];
   const covered = (box) => [...circles, ...taken].reduce((sum, other) => sum + overlap(box, other), 0) + outside(box, width, height);

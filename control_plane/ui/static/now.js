@@ -2,12 +2,12 @@
 
 import { alarmList, objectives, regionLink, target } from "./alarms.js";
 import { COUNTRIES, countryName } from "./countries.js";
-import { h, s, section, show, table, wide } from "./dom.js";
+import { h, section, show, table, wide } from "./dom.js";
 import { eventList, latestEvents } from "./events.js";
 import { REASONS, countries, demandOf, flows, isAway, load, modelLoad, models, overridesOf, spilloverOf } from "./fleet.js";
 import { count, duration, percent, rate } from "./format.js";
 import { History, LOAD, SHARE, spark } from "./history.js";
-import { FleetMap } from "./map.js";
+import { FleetMap, legend } from "./map.js";
 import { SEVERITY } from "./map_layout.js";
 
 const STATE_HINTS = {
@@ -73,9 +73,9 @@ export class NowView {
       wide("Models", "Load against capacity over all regions. “Missing” is capacity that lacks now, or after the loss of one region.",
         table("Models", ["model", "load", "last 15 minutes", "ready endpoints", "waiting", "demand", "missing"],
           models(status).filter((name) => !model || name === model).map((name) => modelRow(status, name, this.history)))),
-      section("Service objectives", "Over the last five minutes, by the region that clients reach. Those that are missed first.", table("Service objectives", ["model", "region", "target", "attained", "last 15 minutes", "requests"],
+      wide("Service objectives", "Over the last five minutes, by the region that clients reach. Those that are missed first.", table("Service objectives", ["model", "region", "target", "attained", "last 15 minutes", "requests"],
         wanted.map((each) => [each.model, regionLink(each.region), target(each), attainment(each),
-          spark(`${each.model} at ${each.region}: share that attained it`, this.history.values(each.region, "attained", each.model), SHARE), count(each.answers)]), "The policy sets no objective.")),
+          spark(`${each.model} at ${each.region}: share that attained it`, this.history.values(each.region, `attained_${each.measure}`, each.model), SHARE), count(each.answers)]), "The policy sets no objective.")),
       section("Between regions", "Demand times the plan's share. “home” leads to the nearest region that has the model.", table("Flows between regions",
         ["from", "to", "traffic", "reason", "models"],
         away.slice(0, MAX_ROWS).map((flow) => [flow.origin, flow.server, rate(flow.perS), h("span", { title: REASONS[flow.why] }, flow.why), [...flow.models].join(", ")]),
@@ -171,18 +171,4 @@ export const badge = (state) =>
 export function meter(share, text) {
   return h("span", { class: "meter" },
     h("progress", { max: "1", value: Math.min(1, share), "aria-label": text }), ` ${percent(share)} `, h("small", {}, text));
-}
-
-const STATES = [["healthy", "healthy"], ["degraded", "degraded, draining or recovering"], ["failed", "failed or suspect"], ["unknown", "no report"]];
-
-/** What every mark on the map means. */
-export function legend() {
-  const mark = (state) => s("svg", { class: `mark region ${state}`, viewBox: "-9 -9 18 18", "aria-hidden": "true" }, s("circle", { class: "body", r: 7 }),
-    state === "busy" && s("circle", { class: "fill", r: 3.5, "stroke-width": 7, "stroke-dasharray": "7 100", transform: "rotate(-90)" }),
-    state === "number" && s("text", { class: "number", y: 4 }, "3"), s("path", { class: "cross", d: "M-5,-5L5,5M5,-5L-5,5" }));
-  return h("ul", { class: "legend", "aria-label": "Legend of the map" },
-    STATES.map(([state, text]) => h("li", {}, mark(state), text)),
-    h("li", {}, mark("busy"), "busy slots"), h("li", {}, mark("number"), "several regions"),
-    Object.keys(REASONS).map((why) => h("li", { title: REASONS[why] }, h("i", { class: `swatch ${why}` }), why === "home" ? "home is the nearest region with the model" : why)),
-    h("li", {}, h("i", { class: "dot" }), "clients of a country"));
 }

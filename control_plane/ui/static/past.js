@@ -6,9 +6,9 @@ import { h, section, show, table } from "./dom.js";
 import { describeEvent } from "./events.js";
 import { REASONS, emptiedRegions, reasonOf } from "./fleet.js";
 import { duration, moment, percent, shortDigest } from "./format.js";
-import { FleetMap } from "./map.js";
+import { FleetMap, legend } from "./map.js";
 import { regionLink } from "./alarms.js";
-import { badge, legend } from "./now.js";
+import { badge } from "./now.js";
 import { pages } from "./region.js";
 
 const MAX_PLANS = 300;

@@ -60,7 +60,7 @@ export class RegionView {
         `${count(pool.ready)} of ${count(pool.endpoints)}`, `${count(ofModel(pool.model).waiting)} requests`, duration(pool.service_s), pool.shares_slots_with.join(", ") || "no model"]))),
       section("Service objectives", "Over the last five minutes, of requests that its clients sent.", table("Service objectives", ["model", "target", "attained", "last 15 minutes", "requests"],
         region.objectives.map((each) => [each.model, target(each), attainment(each),
-          spark(`${each.model}: share that attained it`, this.history.values(this.name, "attained", each.model), SHARE), count(each.answers)]), "The policy sets no objective.")),
+          spark(`${each.model}: share that attained it`, this.history.values(this.name, `attained_${each.measure}`, each.model), SHARE), count(each.answers)]), "The policy sets no objective.")),
       section("Headroom and spill credits", "", table("Spill credits", ["model", "headroom", "granted to others", "held elsewhere"],
         region.spillover.map((row) => [row.model, `${count(row.headroom)} slots`, `${count(row.granted)} requests`, `${count(row.held)} requests`]))),
       section("Its clients are served by", "", table("Served by", ["region", "traffic", "reason", "models"],

@@ -2,7 +2,7 @@
 
 import { facts, h, s, section, show, table, wide } from "./dom.js";
 import { count, duration, milliseconds } from "./format.js";
-import { FleetMap } from "./map.js";
+import { FleetMap, legend } from "./map.js";
 
 const report = JSON.parse(document.getElementById("report").textContent);
 const { run, regions } = report;
@@ -119,9 +119,8 @@ class Player {
   }
 
   section() {
-    const legend = ["spillover", "failover", "failback"].map((why) => h("li", {}, h("span", { class: `swatch ${why}` }), why));
     return section("Flows", "Lines lead from the home region of requests to the region that served them; circles are clients by country.",
-      this.map.element, h("ul", { class: "legend" }, legend), h("div", { class: "player" }, this.button, this.seek, this.clock), this.caption, this.regions);
+      this.map.element, legend(), h("div", { class: "player" }, this.button, this.seek, this.clock), this.caption, this.regions);
   }
 }
 
@@ -202,7 +201,7 @@ function details() {
       table("Latency", ["home region", "requests", "first token p50", "p99", "end to end p50", "p99"], Object.entries(latency).map(([name, row]) =>
         [name, row.requests, ms(row.ttft_p50_ms), ms(row.ttft_p99_ms), ms(row.e2e_p50_ms), ms(row.e2e_p99_ms)]))),
     wide("Checks", "The exit code is 0 only if every check passed.", table("Checks", ["check", "", "result"], report.checks.map(({ name, passed, says }) =>
-      [name, h("span", { class: passed ? "good" : "bad" }, passed ? "passed" : "failed"), says]))),
+      [name, h("span", { class: passed ? "good" : "bad" }, passed ? "passed" : "failed"), says]), "None.", Infinity)),
     wide("Definitions and environment", "", facts({ Workload: report.workload, Geography: report.geography, Network: report.network, ...definitions, Made: report.made_at, ...environment })),
   ];
 }

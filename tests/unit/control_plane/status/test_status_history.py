@@ -60,7 +60,7 @@ def test_values_have_gaps_and_old_series_end() -> None:
     history.add(20.0, (region("a"), region("b")))
     found = history.read(None)
     assert values(found, "a", HistoryMeasure.LOAD) == (0.5, None, 0.5)
-    assert values(found, "b", HistoryMeasure.ATTAINED, "m") == (None, 0.5, None)
+    assert values(found, "b", HistoryMeasure.ATTAINED_FIRST_BYTE, "m") == (None, 0.5, None)
     for sample in range(SAMPLES):
         history.add(30.0 + sample, (region("a"),))
     found = history.read(None)
