@@ -26,6 +26,7 @@ from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.models import Scaling
 from penstock.routing.endpoint_chooser import EndpointChooser
+from penstock.routing.prefix_sketch import NOTHING_HELD, Held
 from penstock.routing.region_selection import RegionView
 from penstock.routing.weighted_sampler import samplers_of
 from penstock.wire.session import Session
@@ -88,9 +89,14 @@ class FixedPeers:
         self.states = dict.fromkeys(addresses, RegionState.HEALTHY)
         self.broke: list[str] = []
         self.spent: list[str] = []
+        self.holdings: dict[str, Held] = {}
+        """What other regions hold of every prompt."""
 
     def view(self, region: str, model: str, now: float) -> RegionView:
         return RegionView(self.state(region), ready=region in self.addresses, credits=self.credits.get(region, 0))
+
+    def held(self, region: str, prefix: Sequence[int]) -> Held:
+        return self.holdings.get(region, NOTHING_HELD)
 
     def state(self, region: str) -> RegionState:
         return self.states.get(region, RegionState.UNKNOWN)
