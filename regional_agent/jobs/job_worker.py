@@ -201,15 +201,17 @@ class JobWorker:
             if sender.retry_after_s is None:
                 await self._fail(store.batches, record, claim, sender)
             return
+        # Before the run exists: what follows cannot fail.
+        is_cancelled = await store.batches.is_cancelled(paths)
         runner = RequestRunner(requests, self._metrics)
         run: BatchRun | RequestRun
         if isinstance(record, BatchRecord):
             run = self._batches[record.id] = BatchRun(record, claim, store, runner, self.concurrency, self._memory)
-            if await store.batches.is_cancelled(paths):
+            if is_cancelled:
                 run.stop_as(BatchState.CANCELLED)
         else:
             run = self._requests[record.id] = RequestRun(record, claim, store.batches, runner, self._memory)
-            if await store.batches.is_cancelled(paths):
+            if is_cancelled:
                 run.cancel()
         self._metrics.running.set(len(self._batches))
         self._tasks[record.id] = asyncio.create_task(self._run(run), name=f"job {record.id}")

@@ -10,8 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from regional_agent.jobs import agent_jobs
+from adapters.object_store.object_store import StoreUnavailable
+from penstock.jobs import claims
+from penstock.jobs.store_paths import JobPaths
+from regional_agent.jobs import agent_jobs, job_worker
 from regional_agent.jobs.async_requests import request_run
+from regional_agent.jobs.storage.batch_store import BatchStore
 from tests.integration.test_batches import serving, with_tenants
 from tests.support.agents import running_agent
 from tests.support.jobs import EMBEDDINGS, JobClient, embeds, input_file, job_store
@@ -228,3 +232,28 @@ async def test_requests_of_one_tenant_do_not_wait_for_all_of_another(tmp_path: P
             assert begun == ["a0", "a1", "b"]
             release["others"].set()
             await ended(b, last)
+
+
+async def test_a_job_whose_start_the_store_interrupts_runs_later_and_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "CLOCK_SKEW_S", 0.1)
+    monkeypatch.setattr(job_worker, "POLL_S", 0.1)
+    monkeypatch.setattr(job_worker, "LEASE_S", 0.3)
+    is_cancelled, failed = BatchStore.is_cancelled, 0
+
+    async def fails_once(jobs: BatchStore, paths: JobPaths) -> bool:
+        nonlocal failed
+        if agent.jobs.worker._not_before.get(paths.id) is None and not failed and await jobs.newest_claim(paths):
+            failed += 1
+            raise StoreUnavailable("the test makes it fail")
+        return await is_cancelled(jobs, paths)
+
+    monkeypatch.setattr(BatchStore, "is_cancelled", fails_once)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
+        job = (await submit(client)).json()["id"]
+        await until(lambda: failed == 1)
+        assert not agent.jobs.worker._requests
+        assert agent.jobs.memory.held_bytes == 0
+        await ended(client, job)
+        await until(lambda: not agent.jobs.worker._requests)

@@ -220,7 +220,7 @@ class JobRoutes:
             if (refusal := self._streams.refuse(tenant)) is not None:
                 return refusal
             view = self._view(operation.item, opened, MessageBatchesApi(opened, job_sender, checks, wake))
-            is_permitted = partial(self._is_permitted, request, connection.peer_ip, tenant)
+            is_permitted = partial(self._is_permitted, request, connection, tenant)
             stream = WaitingResponse(request, connection, refuse, self._events(operation.item, view, is_permitted))
             self._streams.add(tenant, stream)
             return stream
@@ -235,10 +235,12 @@ class JobRoutes:
             return partial(BatchesApi(store.batches, store.files, store.document, sender, wake).view, item)
         return partial(JobsApi(store, sender, wake).view, item)
 
-    def _is_permitted(self, request: Request, peer_ip: str, tenant: str) -> bool:
-        """Whether the policy in force still permits a stream of events."""
+    def _is_permitted(self, request: Request, connection: ClientConnection, tenant: str) -> bool:
+        """Whether the policy in force still permits a stream of events, and the agent does not shut down."""
+        if connection.listener.draining:
+            return False
         policy, store = self._config.policy, self._stores.store
-        sender = self._sender(request, peer_ip)
+        sender = self._sender(request, connection.peer_ip)
         if isinstance(sender, Refusal) or sender.principal.tenant.name != tenant or policy is None or store is None:
             return False
         mask = self._authorization.residency(policy, sender.facts)
