@@ -203,15 +203,11 @@ class AgentRuntime:
         )
         self.objects = KnownObjects(self.exchanges.objects, RegionObjects(agent, self.peers, pools.peers))
         self.object_queries = ObjectQueryReader(region, sessions, self.config)
-
-        def sees_all_load() -> bool:
-            return self.shared_load.up or not self.shared_load.shared
-
         self.on_demand = OnDemandModels(
             self.endpoints,
             self.queue,
             WakeHooks(agent, pools.endpoints, settings.wake_token_file, redis),
-            OtherParts(region, self.peers.ready_regions, sees_all_load),
+            OtherParts(region, self.peers.ready_regions, self.peers.regions_with, lambda: self.shared_load.is_complete),
             rng,
         )
         metrics.on_demand.models = self.on_demand
@@ -220,6 +216,7 @@ class AgentRuntime:
         self.responder = ProbeResponder(agent, sessions, self.config, self.endpoints, self.queue, credits)
         entries = EntryStates(region, self.readiness, self.endpoints, self.peers)
         self.responder.accepts_clients = entries.accepts_clients
+        self.responder.on_wanted = self.on_demand.wanted_by
         self._dns = DnsService(settings, self.config, self._store, entries, self.locator, metrics)
         self._leader = LeaderLink(
             self._store,

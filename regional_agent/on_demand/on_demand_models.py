@@ -39,6 +39,8 @@ class OtherParts(NamedTuple):
     region: str
     ready_regions: Callable[[str], frozenset[str]]
     """Returns the other regions that have a ready endpoint of a model."""
+    regions_with: Callable[[str], frozenset[str]]
+    """Returns the other regions that have an endpoint of a model, ready or not."""
     sees_all_load: Callable[[], bool]
     """Whether the load of the region's other agents is known; without it, no endpoint falls asleep."""
 
@@ -61,7 +63,7 @@ class OnDemandModels:
         """What wakes endpoints and lets them sleep."""
         self._others = others
         self._clock = time.monotonic
-        self._target_utilisation = 1.0
+        self._policy: Policy | None = None
         self._models: dict[str, Model] = {}
         self._sizes: dict[str, PoolSize] = {}
         self._wanted_at: dict[str, float] = {}
@@ -71,7 +73,7 @@ class OnDemandModels:
 
     def use_policy(self, policy: Policy) -> None:
         """Use the models of a policy from now on."""
-        self._target_utilisation = policy.spillover.target_utilisation
+        self._policy = policy
         self._models = {name: model for name, model in policy.models.items() if model.on_demand is not UNSET}
         self._sizes = {name: self._sizes.get(name) or PoolSize() for name in self._models}
         self.attempts.forget_others(frozenset(self._models))
@@ -86,6 +88,14 @@ class OnDemandModels:
         self._wanted_at[model.name] = now = self._clock()
         ready_in_s = self._ready_in_s(model, now)
         return None if ready_in_s == inf else ready_in_s <= within_s
+
+    def wanted_by(self, origin: str, model: str) -> None:
+        """Count a request of another region's clients, unless a nearer region has an endpoint of the model."""
+        if self._policy is None or model not in self._models or origin not in self._policy.regions:
+            return
+        regions = (self._others.regions_with(model) | {self._others.region}) & self._policy.regions.keys()
+        if self._policy.nearest_first(origin, regions)[0] == self._others.region:
+            self._wanted_at[model] = self._clock()
 
     def can_wake_any(self) -> bool:
         """Whether the region has a model of which an endpoint sleeps or wakes."""
@@ -154,7 +164,7 @@ class OnDemandModels:
         return PoolLimits(
             scaling.min_endpoints,
             scaling.max_endpoints,
-            self._target_utilisation,
+            self._policy.spillover.target_utilisation if self._policy is not None else 1.0,
             on_demand.idle_s,
             not on_demand.scale_to_zero and may_be_last(view),
         )

@@ -150,6 +150,10 @@ class PeerProber:
         now = self._clock()
         return frozenset(name for name in self.regions if self.view(name, model, now).ready)
 
+    def regions_with(self, model: str) -> frozenset[str]:
+        """The other regions that have an endpoint of a model, ready or not, by the newest answers."""
+        return frozenset(name for name, peer in self.regions.items() if peer.has_endpoint(model))
+
     def entry_states(self) -> dict[str, EntryState]:
         """The state of every other region as an entry of clients."""
         now = self._clock()

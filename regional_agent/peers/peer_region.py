@@ -165,6 +165,11 @@ class PeerRegion:
             cached = self._views[model] = self._view(model, now, failover)
         return cached[0]
 
+    def has_endpoint(self, model: str) -> bool:
+        """Whether an agent of the region reports an endpoint of a model, ready or not."""
+        answers = (agent.answer for agent in self.agents.values() if agent.answer is not None)
+        return any(model in answer.models for answer in answers)
+
     def entry_state(self, now: float, failover: Failover) -> EntryState:
         """The state of the region as an entry of clients. A region that misses a probe keeps what its last answer
         stated until it counts as failed, so that one lost message does not move clients."""

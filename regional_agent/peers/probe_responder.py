@@ -47,6 +47,8 @@ class ProbeResponder:
         """While set, answers report that no model is ready, so that other regions use other agents."""
         self.accepts_clients: Callable[[], bool] = lambda: False
         """Returns whether clients may enter at this agent."""
+        self.on_wanted: Callable[[str, str], None] = lambda origin, model: None
+        """Called with the origin and the model if another region asks for a model of which no endpoint is ready."""
         self._region = agent.region
         self._agent = agent.name
         self._sessions = sessions
@@ -104,4 +106,6 @@ class ProbeResponder:
         wait_s = min(MAX_EXPECTED_WAIT_S, self._queue.wait_s(model))
         credits = self._credits.grant(model, request, policy, self._config.plan)
         pool = self._endpoints.pool(model)
+        if not pool.ready and request.wanted.get(model, 0) > 0:
+            self.on_wanted(request.origin, model)
         return ModelReadiness(pool.ready > 0, wait_s, credits, pool.largest_context)

@@ -63,6 +63,11 @@ class SharedLoad:
         """Whether the weight of any remote load was below 1 when the loads were last summed."""
         self._read_at = -inf
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the load of all agents of the region is known."""
+        return self.up or not self.shared
+
     def reserve(self, reservation: Reserved) -> Reserved:
         """Count a reservation on its endpoint."""
         reservation.take()

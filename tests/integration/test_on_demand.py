@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -98,6 +98,7 @@ async def on_demand_agent(
     name: str = "agent-1",
     token_file: Path | None = None,
     warm_up: WarmUp | UnsetType = UNSET,
+    with_model: Sequence[str] = (),
     **fields: Any,
 ) -> AsyncIterator[Agent]:
     """Run an agent whose model is loaded on demand."""
@@ -110,9 +111,8 @@ async def on_demand_agent(
         redis = None if redis_url is None else RegionRedis(RedisAddress(redis_url), region_keys("eu-de"), "eu-de")
         hooks = WakeHooks(AgentInstance("eu-de", name, 1), agent.endpoints._connections, token_file, redis)
         ready = lambda model: frozenset(agent.peers.addresses)  # noqa: E731
-        models = OnDemandModels(
-            agent.endpoints, agent.queue, hooks, OtherParts("eu-de", ready, lambda: True), Random(1)
-        )
+        others = OtherParts("eu-de", ready, lambda model: frozenset(with_model), lambda: True)
+        models = OnDemandModels(agent.endpoints, agent.queue, hooks, others, Random(1))
         models.use_policy(agent.config.policy)
         agent.endpoints.use_policy(agent.config.policy)
         agent.router.local.on_demand = agent.metrics.on_demand.models = models
@@ -175,6 +175,20 @@ async def test_requests_wait_for_one_wake_and_the_engine_sleeps_again(tmp_path: 
         counts = agent.metrics.on_demand.models.attempts.counts
         await until(lambda: sum(counts.values()) == 2)
         assert agent.metrics.on_demand.models.cold_starts_s()[MODEL] < 10.0, "measured"
+
+
+async def test_requests_of_a_region_without_endpoints_wake_the_nearest_region_that_has_some(tmp_path: Path) -> None:
+    engine, has_own, nearer = SleepingEngine(), ["us-east"], ["eu-es"]
+    async with engine, on_demand_agent(tmp_path, [engine], with_model=has_own) as agent:
+        models = agent.metrics.on_demand.models
+        models.wanted_by("us-east", MODEL)
+        has_own[:] = nearer
+        models.wanted_by("eu-es", MODEL)
+        models.decide(agent.config.policy.models[MODEL])
+        assert not models.attempts.waking_since(MODEL)
+        has_own.clear()
+        models.wanted_by("us-east", MODEL)
+        await until(lambda: agent.endpoints.pool(MODEL).ready > 0)
 
 
 async def test_of_the_agents_of_a_region_one_wakes_an_endpoint(tmp_path: Path, redis_server: RedisServer) -> None:

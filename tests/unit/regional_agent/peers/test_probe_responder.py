@@ -122,6 +122,15 @@ def test_a_sketch_is_for_the_probing_region_and_sent_once(here: Here) -> None:
     assert here.ask("a").prefix_digest == 0
 
 
+def test_reports_what_other_regions_want_of_models_that_are_not_ready(here: Here) -> None:
+    wanted: list[tuple[str, str]] = []
+    here.responder.on_wanted = lambda origin, model: wanted.append((origin, model))
+    here.ask("a", m=7, cold=0)
+    assert not wanted
+    here.ask("a", m=7, cold=3)
+    assert wanted == [("a", "cold")]
+
+
 def test_grants_headroom_once_over_all_origins(here: Here) -> None:
     assert here.ask("a", m=7).models["m"].credits == 7
     assert here.ask("b", m=7).models["m"].credits == 3
