@@ -52,6 +52,8 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     """Port of the metrics page; None for the default of the engine kind."""
     kv_events_port: int | None = None
     """Port of the engine's log of KV events; None if KV events are not read."""
+    grpc_port: int | None = None
+    """Port for inferences over gRPC, which only the endpoint picker sends; None for that of the address."""
     base_path: str = ""
     """Prefix of the path of every request, except for a configured health path; without a slash at its end."""
     headers: Pairs = ()
@@ -175,6 +177,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "health": ("health", health_check_options),
     "metrics_port": ("metrics_port", _port),
     "kv_events_port": ("kv_events_port", _port),
+    "grpc_port": ("grpc_port", _port),
     **endpoint_options.CHECKS,
 }
 """By field name in files and registrations: the attribute of EndpointSpec, and a parser that raises InvalidField."""

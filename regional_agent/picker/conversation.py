@@ -10,7 +10,7 @@ from regional_agent.http.headers.header_rules import HeaderFilter
 from regional_agent.http.kept_bodies import KeptBodies
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request, with_common_lines
-from regional_agent.picker import envoy_responses
+from regional_agent.picker import envoy_responses, grpc_requests
 from regional_agent.picker.ext_proc_messages import BUFFERED, FULL_DUPLEX_STREAMED, NONE, STREAMED
 from regional_agent.picker.stream_state import StreamState, entered
 from regional_agent.proxy.proxy import Proxy
@@ -46,12 +46,14 @@ class PickerParts(NamedTuple):
 class Conversation:
     """The exchange of messages about one request."""
 
-    __slots__ = ("request_mode", "response_mode", "send", "state")
+    __slots__ = ("is_grpc", "request_mode", "response_mode", "send", "state")
 
     def __init__(self, send: Callable[[Any], None]) -> None:
         """Start before the head; `send` queues a `ProcessingResponse` for Envoy."""
         self.state = StreamState.HEAD
         self.send = send
+        self.is_grpc = False
+        """Whether refusals have the form of gRPC."""
         self.request_mode = FULL_DUPLEX_STREAMED
         self.response_mode = FULL_DUPLEX_STREAMED
 
@@ -88,4 +90,9 @@ class Conversation:
         """
         if request is not None and request.method == b"HEAD":
             body = b""
+        if self.is_grpc:
+            message = grpc_requests.message_of(body)
+            code = grpc_requests.grpc_status(status)
+            self.send(envoy_responses.immediate_status(status, code, message, details))
+            return
         self.send(envoy_responses.immediate_response(status, with_common_lines(list(lines), request), body, details))

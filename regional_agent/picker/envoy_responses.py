@@ -111,6 +111,17 @@ def immediate_response(status: int, lines: Sequence[bytes], body: bytes, details
     return response
 
 
+def immediate_status(status: int, grpc_status: int, message: bytes, details: str) -> Any:
+    """Return the message by which Envoy ends a request of gRPC; it writes head and trailers of the response itself.
+
+    Args:
+        status: HTTP status, for Envoy's access log.
+    """
+    response = immediate_response(status, (), message, details)
+    response.immediate_response.grpc_status.status = grpc_status
+    return response
+
+
 def unchanged(kind: str) -> Any:
     """Return the message that changes nothing about headers, a body or trailers; `kind` names its field."""
     response = ProcessingResponse()

@@ -100,10 +100,12 @@ _MESSAGES: Final[dict[str, tuple[_Field, ...]]] = {
     "BodyResponse": (_Field(1, "response", "CommonResponse"),),
     "TrailersResponse": (_Field(1, "header_mutation", "HeaderMutation"),),
     "HttpStatus": (_Field(1, "code", "int32"),),
+    "GrpcStatus": (_Field(1, "status", "int32"),),
     "ImmediateResponse": (
         _Field(1, "status", "HttpStatus"),
         _Field(2, "headers", "HeaderMutation"),
         _Field(3, "body", "bytes"),
+        _Field(4, "grpc_status", "GrpcStatus"),
         _Field(5, "details", "string"),
     ),
     "ProcessingResponse": (

@@ -153,8 +153,13 @@ def _attribute(message: Any, name: str) -> str:
 
 def headers_of(message: Any) -> list[Header]:
     """Return the headers in `HttpHeaders`, names in lower case."""
+    return header_list(message.headers)
+
+
+def header_list(headers: Any) -> list[Header]:
+    """Return the headers in `HeaderMap`, names in lower case."""
     # `raw_value` has the bytes as received; only old versions of Envoy set `value`.
     return [
         (header.key.encode("latin-1", "replace").lower(), header.raw_value or header.value.encode())
-        for header in message.headers.headers
+        for header in headers.headers
     ]

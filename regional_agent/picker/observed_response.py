@@ -88,6 +88,10 @@ class ObservedResponse:
         self._sent_bytes += len(chunk)
         return chunk
 
+    def use_status(self, status: int) -> None:
+        """Use the status that the trailers of a response over gRPC state, as an HTTP status."""
+        self._status = status
+
     def on_end(self, now: float) -> bytes:
         """Read the end of the body at `now` (s); returns what the client receives before it."""
         self.ended, rest = True, b""

@@ -19,7 +19,7 @@ from penstock.answers.usage_request import REFUSING_STATUSES
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.headers.header_rules import Header
-from regional_agent.picker import envoy_responses, message_reading
+from regional_agent.picker import envoy_responses, grpc_requests, message_reading
 from regional_agent.picker.conversation import Conversation, PickerParts
 from regional_agent.picker.ext_proc_messages import BUFFERED, FULL_DUPLEX_STREAMED, ProcessingResponse
 from regional_agent.picker.observed_response import ObservedResponse
@@ -165,14 +165,17 @@ class PickedRequest:
         """The endpoints for Envoy, in order; empty if the address of the target is unknown."""
         pools, local = self._proxy.pools, self._proxy.router.local
         pool = pools.peers if attempt.from_peer else pools.endpoints
-        first = pool.ip_and_port(attempt.address)
-        if not first:
-            return {}
         if not isinstance(attempt, LocalAttempt):
-            return {first: None}
-        found: dict[str, Endpoint | None] = {first: attempt.endpoint}
-        for endpoint in local.alternatives(self.context, attempt, MAX_ALTERNATIVES):
-            destination = pool.ip_and_port(endpoint.address)
+            first = pool.ip_and_port(attempt.address)
+            return {first: None} if first else {}
+        found: dict[str, Endpoint | None] = {}
+        for endpoint in (attempt.endpoint, *local.alternatives(self.context, attempt, MAX_ALTERNATIVES)):
+            address = endpoint.address
+            if self._talk.is_grpc and endpoint.spec.grpc_port is not None:
+                address = address._replace(port=endpoint.spec.grpc_port)
+            destination = pool.ip_and_port(address)
+            if not destination and endpoint is attempt.endpoint:
+                return {}
             if destination:
                 found.setdefault(destination, endpoint)
         return found
@@ -223,6 +226,9 @@ class PickedRequest:
             self._fail_to_reach(details)
             return
         head = message_reading.read_response_head(message.response_headers)
+        if head is not None and talk.is_grpc:
+            # A response without a body has its status in the head.
+            head.status = grpc_requests.http_status(head.headers) or head.status
         talk.enter(_S.RESPONDING)
         if head is None:
             self.end(Refusal(Reason.ENGINE_FAILED, "the engine's response is malformed"))
@@ -262,9 +268,12 @@ class PickedRequest:
         if ends:
             self._complete(observed)
 
-    def on_response_trailers(self) -> None:
-        """Process the trailers, which end the response."""
+    def on_response_trailers(self, trailers: Any) -> None:
+        """Process the trailers (`HeaderMap`), which end the response."""
         observed = self._observed()
+        status = grpc_requests.http_status(message_reading.header_list(trailers)) if self._talk.is_grpc else None
+        if status is not None:
+            observed.use_status(status)
         rest = observed.on_end(self._proxy.clock())
         if self._talk.response_mode == FULL_DUPLEX_STREAMED:
             for part in envoy_responses.response_chunks(rest, ends=False):

@@ -8,10 +8,11 @@ from typing import Any, Final
 import structlog
 
 from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.routes.kserve_messages import InferMessages
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.body_limits import DISPLACED, NO_ROOM
 from regional_agent.http.messages import Request
-from regional_agent.picker import envoy_responses, message_reading
+from regional_agent.picker import envoy_responses, grpc_requests, message_reading
 from regional_agent.picker.conversation import Conversation, PickerParts
 from regional_agent.picker.ext_proc_messages import BUFFERED
 from regional_agent.picker.picked_request import FromEnvoy, PickedRequest
@@ -53,6 +54,8 @@ class RequestStream:
         self._lookup: asyncio.Task[None] | None = None
         self._began_at = 0.0
         self._has_trailers = False
+        self._messages: InferMessages | None = None
+        """Reads the model of an inference over gRPC; None for other requests."""
 
     def receive(self, message: Any) -> None:
         """Process a `ProcessingRequest`.
@@ -78,7 +81,7 @@ class RequestStream:
         elif kind == "response_body":
             picked.on_response_body(message.response_body.body, ends=message.response_body.end_of_stream)
         elif kind == "response_trailers":
-            picked.on_response_trailers()
+            picked.on_response_trailers(message.response_trailers.trailers)
 
     # the request
 
@@ -106,6 +109,9 @@ class RequestStream:
             parts.trusts(self._peer_ip),
             "request_headers" if in_head else "request_body",
         )
+        if grpc_requests.is_inference(request):
+            talk.is_grpc, self._messages = True, InferMessages()
+            self._use_path(request)
         preflight = None if request.plain else parts.traffic.preflight(request)
         refusal = parts.traffic.refuse_route(request)
         if preflight is not None:
@@ -133,6 +139,8 @@ class RequestStream:
             raise InvalidTransition("a body after its end")
         refusal = limits.check(request, chunk)
         may_start = False
+        if refusal is None and self._messages is not None and not request.started:
+            refusal = self._read_model(request, self._messages, chunk)
         if refusal is None and talk.state in _WITH_TARGET:
             if chunk or ends:
                 for part in envoy_responses.request_chunks(chunk, ends=ends):
@@ -142,6 +150,8 @@ class RequestStream:
                 refusal = NO_ROOM
             elif not talk.is_done:  # to make room, a body of this tenant may have been displaced
                 may_start = limits.keep(request, chunk, self)
+                if self._messages is not None:
+                    may_start = self._messages.is_named
         if talk.is_done:
             return
         if refusal is None and ends:
@@ -150,6 +160,21 @@ class RequestStream:
             self._refuse_late(refusal)
         elif talk.state is _S.RECEIVING and (ends or may_start):
             self._start(request)
+
+    def _read_model(self, request: Request, messages: InferMessages, chunk: bytes) -> Refusal | None:
+        """Read the model of an inference over gRPC from the part of its body that has arrived."""
+        was_named = messages.is_named
+        problem = messages.feed(chunk)
+        if not problem and messages.is_named and not was_named:
+            self._use_path(request)
+            return self._parts.traffic.refuse_route(request)
+        return Refusal(Reason.BAD_REQUEST, problem) if problem else None
+
+    def _use_path(self, request: Request) -> None:
+        """Route an inference over gRPC by its method and model; Envoy keeps its path."""
+        assert self._from_envoy is not None
+        request.path = grpc_requests.path_of(self._from_envoy.target.partition(b"?")[0], self._messages)
+        request.route = None
 
     def _on_trailers(self, request: Request) -> None:
         """Process the trailers, which end the body."""
@@ -167,6 +192,10 @@ class RequestStream:
             self._from_envoy.has_trailers = True
 
     def _end_of_body(self, request: Request) -> Refusal | None:
+        if self._messages is not None and not request.started:
+            problem = self._messages.finish()
+            if problem:
+                return Refusal(Reason.BAD_REQUEST, problem)
         request.whole = True
         if request.length is None or not request.started:
             request.length = request.received_bytes
@@ -177,6 +206,7 @@ class RequestStream:
         """Read the request, after its objects have been looked up, if it names any that this agent does not know."""
         parts = self._parts
         request.started = True
+        request.body_check = self._messages
         refusal = parts.traffic.refuse_route(request)
         owner = "" if refusal is not None else parts.traffic.owner_of_objects(request)
         objects, now = parts.proxy.router.requests.objects, parts.proxy.clock()
@@ -205,7 +235,7 @@ class RequestStream:
             self._refuse(context, request)
             return
         given.has_trailers = self._has_trailers
-        if given.subset is not None or not parts.forwards:
+        if given.subset is not None or not parts.forwards or self._messages is not None:
             context.keep_in(parts.proxy.router.region, given.subset)
         picked = self._picked = PickedRequest(parts, talk, context, given)
         parts.proxy.begin(picked, context, trusted=given.trusted)

@@ -120,11 +120,11 @@ class GrpcClient:
             while self.pending:  # noqa: ASYNC110 (several events end the wait)
                 await asyncio.sleep(0.001)
 
-    def call(self, path: str) -> GrpcCall:
+    def call(self, path: str, *metadata: tuple[str, str]) -> GrpcCall:
         """Begin a call of a method."""
         number = self.http.get_next_available_stream_id()
         headers = [(":method", "POST"), (":scheme", "http"), (":authority", self._authority), (":path", path)]
-        self.http.send_headers(number, [*headers, ("te", "trailers"), ("content-type", "application/grpc")])
+        self.http.send_headers(number, [*headers, ("te", "trailers"), ("content-type", "application/grpc"), *metadata])
         call = self._calls[number] = GrpcCall(self, number)
         self.flush()
         return call

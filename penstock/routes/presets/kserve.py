@@ -18,6 +18,29 @@ _TENSORS: Final = CostFields(generates=False, tensors=("/inputs",))
 _GENERATE: Final = CostFields(prompt=("/text_input",), max_tokens=("/max_tokens", "/parameters/max_tokens"))
 
 
+GRPC_METHODS: Final = (
+    "/inference.GRPCInferenceService/ModelInfer",
+    "/inference.GRPCInferenceService/ModelStreamInfer",
+)
+"""Methods of gRPC that the endpoint picker routes; their routes have the model of the first message in the path."""
+
+
+def _grpc_routes() -> tuple[Route, ...]:
+    cost, errors = CostFields(generates=False), ErrorFormat.KSERVE
+    return tuple(
+        Route(
+            f"kserve-grpc-{name}",
+            f"{method}/{{model}}{version}",
+            model=IN_PATH,
+            body=BodyKind.OPAQUE,
+            cost=cost,
+            errors=errors,
+        )
+        for method, kind in zip(GRPC_METHODS, ("infer", "stream-infer"), strict=True)
+        for name, version in ((kind, ""), (f"{kind}-version", "/versions/{version}"))
+    )
+
+
 def _routes(name: str, model: str) -> tuple[Route, ...]:
     """The routes below one form of the model's path."""
     errors = ErrorFormat.KSERVE
@@ -41,6 +64,7 @@ def _routes(name: str, model: str) -> tuple[Route, ...]:
 KSERVE_ROUTES: Final = (
     *_routes("kserve", "/v2/models/{model}"),
     *_routes("kserve-version", "/v2/models/{model}/versions/{version}"),
+    *_grpc_routes(),
     *not_offered(
         "kserve",
         ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/repository/index"),

@@ -1,0 +1,114 @@
+"""Inferences over gRPC (KServe V2) through a real Envoy and the picker, to a stand-in that speaks Triton's protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.routes.presets.kserve import KSERVE_ROUTES
+from regional_agent.telemetry.access_log import AccessLog
+from regional_agent.upstream.address import Address
+from tests.support.agents import Agent, running_agent
+from tests.support.envoys import clusters, lb_endpoints, running_envoy, running_picker
+from tests.support.grpc_client import GrpcClient, grpc_client
+from tests.support.planet import MODEL
+from tests.support.triton import INFER, STREAM_INFER, UNAVAILABLE, Triton, infer_request, running_triton
+from tests.support.wait import until
+
+INVALID_ARGUMENT, NOT_FOUND, UNAUTHENTICATED = 3, 5, 16
+
+
+class Way(NamedTuple):
+    """A client, through Envoy, and what is behind it."""
+
+    client: GrpcClient
+    triton: Triton
+    agent: Agent
+    log: Path
+
+
+@asynccontextmanager
+async def through_envoy(directory: Path) -> AsyncIterator[Way]:
+    log = AccessLog(directory / "access.jsonl", 1.0, Random(1))
+    async with running_triton() as triton:
+        # The HTTP port of the endpoint, to which no inference is sent.
+        http = Address("127.0.0.1", 9)
+
+        def use_grpc(config: dict[str, Any]) -> None:
+            clusters(config)["eu-grpc"]["load_assignment"]["endpoints"] = [
+                {"lb_endpoints": lb_endpoints([triton.address])}
+            ]
+
+        options = {"grpc_port": triton.address.port}
+        async with (
+            running_agent(directory / "agent", [http], options=options, access_log=log) as agent,
+            running_picker(agent) as picker,
+            running_envoy(directory, picker, [http], use_grpc) as front,
+            grpc_client(front) as client,
+        ):
+            policy = agent.config.policy
+            agent.config.policy = replace(policy, routes=(*policy.routes, *KSERVE_ROUTES))
+            yield Way(client, triton, agent, directory / "access.jsonl")
+    log.close()
+
+
+async def test_inferences_over_grpc_are_placed_and_accounted_by_their_first_message(tmp_path: Path) -> None:
+    async with through_envoy(tmp_path) as way:
+        call = way.client.call(INFER)
+        call.write(infer_request(MODEL, b"\x07" * 50_000))
+        await way.client.drain()
+        call.done_writing()
+        answer = await call.read()
+        assert (answer or b"").endswith(b"\x07" * 4), (call.status, call.detail)
+        assert await call.ended() == 0
+        assert way.triton.received == [(INFER, infer_request(MODEL, b"\x07" * 50_000))]
+        # A stream: each message is answered before the next one is sent.
+        call = way.client.call(STREAM_INFER)
+        for number in range(3):
+            call.write(infer_request(MODEL, bytes([number] * 4)))
+            assert (await call.read() or b"").endswith(bytes([number] * 4))
+        call.done_writing()
+        assert await call.ended() == 0
+        await until(lambda: way.agent.counted() == {"ok": 2.0})
+        # The status of gRPC is in the trailers, after a head with 200.
+        way.triton.statuses = [UNAVAILABLE]
+        call = way.client.call(INFER)
+        call.write(infer_request(MODEL))
+        call.done_writing()
+        assert await call.ended() == UNAVAILABLE
+        await until(lambda: sum(way.agent.counted().values()) == 3)
+        assert way.agent.counted()["ok"] == 2.0
+        assert way.agent.held() == 0
+        for metadata, message, status, words in (
+            ((), infer_request("nothing"), NOT_FOUND, "nothing"),
+            ((), b"\x1a\x01a", INVALID_ARGUMENT, "names no model"),
+            ((), infer_request(MODEL) + infer_request("other"), INVALID_ARGUMENT, "two models"),
+            ((("authorization", "Bearer wrong"),), infer_request(MODEL), UNAUTHENTICATED, "key"),
+        ):
+            call = way.client.call(INFER, *metadata)
+            call.write(message)
+            call.done_writing()
+            assert (await call.ended(), words in call.detail) == (status, True), call.detail
+        assert len(way.triton.received) == 5
+    lines = [json.loads(line) for line in way.log.read_text().splitlines()]
+    assert [line["outcome"] for line in lines[:3]] == ["ok", "ok", "engine_error"]
+    assert {line["model"] for line in lines[:3]} == {MODEL}
+
+
+@pytest.mark.parametrize("method", [INFER, STREAM_INFER])
+async def test_a_stream_that_changes_its_model_is_ended(tmp_path: Path, method: str) -> None:
+    async with through_envoy(tmp_path) as way:
+        call = way.client.call(method)
+        call.write(infer_request(MODEL))
+        await until(lambda: len(way.triton.received) == 1)
+        call.write(infer_request("other"))
+        await call.ended()
+        assert len(way.triton.received) == 1, "the engine does not receive the message"
+        await until(lambda: way.agent.held() == 0)
