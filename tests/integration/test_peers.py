@@ -14,6 +14,7 @@ from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Failover
 from penstock.policy.policy import Policy
+from penstock.routing.prefix_sketch import digest_of, encode_sketch
 from penstock.wire import identity, probe
 from penstock.wire.identity import Identity, TrustBundle, decode_certificate, encode_certificate
 from penstock.wire.probe import ModelReadiness, ProbeRequest, ProbeResponse
@@ -45,6 +46,8 @@ class Agent(SmallHttp):
         self.region = "there"
         """The region in its responses."""
         self.models = {"m": ModelReadiness(True, 0.125, 4)}
+        self.sketch = encode_sketch({4: 0.5})
+        """What it publishes of the prompt beginnings that its region holds."""
         self.starting = False
         self.accepts_clients = False
         """Whether it has no policy yet."""
@@ -73,7 +76,9 @@ class Agent(SmallHttp):
         assert not isinstance(opened, str), opened
         question, session = opened
         self.questions.append(question)
-        answer = ProbeResponse(self.region, "x", self.models, 60.0, self.accepts_clients)
+        digest = digest_of(self.sketch)
+        news = b"" if question.prefix_digest == digest else self.sketch
+        answer = ProbeResponse(self.region, "x", self.models, 60.0, self.accepts_clients, digest, news)
         return 200, probe.seal_response(answer, question, session)
 
 
@@ -140,6 +145,8 @@ async def test_probes_return_the_region_state_and_request_credits(observer: Obse
     assert (question.origin, question.agent, question.wanted) == ("here", "agent-1", {"m": 3})
     observer.peers.spend("there", "m")
     assert observer.peers.view("there", "m", time.monotonic()).credits == 3
+    assert observer.peers.held("there", [1, 2, 3, 4, 5]) == (4, 0.5)
+    await until(lambda: agents[0].questions[-1].prefix_digest == digest_of(agents[0].sketch))
     (report,) = observer.peers.report()
     assert (report.region, report.state) == ("there", RegionState.HEALTHY)
     assert 0.0 < report.rtt_ms < 2000.0

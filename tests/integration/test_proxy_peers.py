@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.routing.prefix_sketch import Held
 from regional_agent.http.limits import Limits
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, answers, ask, chunk, code, never_responds, streams_forever
@@ -222,6 +223,12 @@ async def test_a_session_with_a_cached_prompt_waits_at_home_if_it_can(tmp_path: 
         assert (await waiting).headers["x-penstock-region"] == "eu-de"
         endpoint.take(0, 0)
         endpoint.pools[0].service_s = 1.0
+        sharing = replace(origin.config.policy.spillover, shares_prefixes=True)
+        origin.config.policy = replace(origin.config.policy, spillover=sharing)
+        origin.peers.holdings["us-east"] = Held(31, 0.0)
+        async with asyncio.timeout(15.0):  # at home it would wait longer
+            there = (await ask(origin, body=prompt)).headers["x-penstock-region"]
+        assert there == "us-east", "the caches there hold the prompt too"
         hurried = replace(costly, queueing=replace(costly.queueing, max_wait_s=0.0))
         origin.config.policy = replace(origin.config.policy, models={MODEL: hurried})
         assert (await ask(origin, body=prompt)).headers["x-penstock-region"] == "us-east"
