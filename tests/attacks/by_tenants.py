@@ -388,3 +388,31 @@ async def prompts_that_break_engines(fleet: Fleet) -> None:
         stop.set()
         await asyncio.gather(*attackers)
     expect(not refused, f"requests of another tenant were refused, by status: {refused}")
+
+
+@attack("49")
+async def kept_responses_of_others(fleet: Fleet) -> None:
+    """A tenant sends the request of another tenant, whose response is kept, to both agents of the region.
+
+    The owner receives the kept response at both agents; for the attacker an engine runs, whatever tenant it names.
+    """
+
+    async def cache_status(agent: str, tenant: str, text: str, **headers: str) -> str:
+        answer = await fleet.chat(agent, tenant, user=text, temperature=0, headers=headers)
+        expect(answer.status_code == 200, f"{agent} answered {answer.status_code}: {answer.text}")
+        return answer.headers.get("cache-status", "").split(";")[1].strip()
+
+    for number, (agent, headers) in enumerate(
+        [("eu-de/a", {}), ("eu-de/b", {}), ("eu-de/a", {"x-penstock-tenant": "victim"})]
+    ):
+        text = f"kept-{number}"
+
+        async def is_kept(agent: str = agent, text: str = text) -> bool:
+            return await cache_status(agent, "victim", text) == "hit"
+
+        await cache_status("eu-de/a", "victim", text)
+        expect(await within(10.0, is_kept), f"{agent} has not kept the response of the owner")
+        started = len(fleet.engines["eu-de"].started)
+        found = await cache_status(agent, "attacker", text, **headers)
+        expect(found == "fwd=miss", f"{agent} sent the attacker a kept response")
+        expect(len(fleet.engines["eu-de"].started) > started, "no engine has run for the attacker")

@@ -126,6 +126,16 @@ expected_service_s: 1
 cost: {unit: megapixel_step, output_unit_s: 0.01}
 """
 
+KEPT_RESPONSES = """
+---
+apiVersion: penstock/v1
+kind: ResultCache
+name: deterministic-chats
+routes: [openai-chat-completions]
+tenants: [victim, attacker]
+"""
+"""Responses to requests with temperature 0 are kept."""
+
 TIERS = f"""
 apiVersion: penstock/v1
 kind: Tier
@@ -262,7 +272,7 @@ class Fleet:
             (self.bundle / "removed.yaml").unlink(missing_ok=True)
         tenants = TENANTS if tenants is None else tenants
         documents = "".join(tenant_document(name, data_class) for name, data_class in tenants.items())
-        _replace(self.bundle / "tenants.yaml", (PLANET / "tenants.yaml").read_text() + documents)
+        _replace(self.bundle / "tenants.yaml", (PLANET / "tenants.yaml").read_text() + documents + KEPT_RESPONSES)
         _replace(
             self.bundle / "residency.yaml", (PLANET / "residency.yaml").read_text() + TENANTS_OF_ONE_REGION + rules
         )
