@@ -15,6 +15,7 @@ from penstock.planning.plan import ArcReason, Closed
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import ModelVersions, Version
 from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.result_cache import ResultCache
 from penstock.policy.kinds.tenants import Tenant, Tier
 from penstock.routing.explain import (
     ApplicableRule,
@@ -35,6 +36,22 @@ EVERYWHERE = ("eu-de", "eu-es", "us-east")
 
 def reported(explanation: Explanation) -> dict[str, ConsideredRegion]:
     return {considered.region: considered for considered in explanation.regions}
+
+
+def test_the_document_by_which_responses_are_kept() -> None:
+    cache = ResultCache("chats", ("openai-chat-*",), ("personal",))
+    kept = msgspec.structs.replace(policy(), result_caches=(cache,))
+
+    def found(origin: str, tenant: str, path: str) -> str | None:
+        query = ExplainQuery(origin, MODEL, tenant, path=path)
+        return explain(kept, None, query, healthy(*EVERYWHERE), Random(1)).result_cache
+
+    assert found("eu-de", "personal", "/v1/chat/completions") == "chats"
+    assert found("eu-de", "open", "/v1/chat/completions") is None
+    assert found("eu-de", "personal", "/v1/embeddings") is None
+    assert found("eu-de", "personal", "") is None
+    # Residency permits no agent of this region to keep the response.
+    assert found("us-east", "personal", "/v1/chat/completions") is None
 
 
 def test_a_plain_request() -> None:
