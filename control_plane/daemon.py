@@ -38,7 +38,6 @@ from control_plane.api.routes import (
     plans_routes,
     policies_routes,
     reports_routes,
-    rollouts_routes,
     status_routes,
     steer_routes,
     usage_routes,
@@ -46,6 +45,7 @@ from control_plane.api.routes import (
     what_if_routes,
 )
 from control_plane.api.routes.explain_routes import TenantKeys
+from control_plane.api.routes.rollouts import model_rollouts_routes, rollouts_routes
 from control_plane.api.routes.tenants import (
     budget_leases_routes,
     budgets_routes,
@@ -86,6 +86,7 @@ from control_plane.policy.source.revision_store import RevisionStore
 from control_plane.policy.source.webhook_secret import WebhookSecret
 from control_plane.result_cache import purge_routes
 from control_plane.result_cache.purge_store import PurgeStore
+from control_plane.rollout.model_rollouts import ModelRollouts
 from control_plane.rollout.rollout_actions import RolloutActions
 from control_plane.rollout.rollout_runner import RolloutRunner
 from control_plane.status import status_history
@@ -180,7 +181,9 @@ class ControlPlane:
         self._key_revocations = KeyRevocationStore(store, self.audit, member.name, rng=rng, clock=clock)
         self._purges = PurgeStore(store, self.audit, rng=rng, clock=clock)
         self._tenants = TenantStore(store, self.audit, member.name, rng=rng, clock=clock)
-        self.rollouts = RolloutRunner(store, self.policies, PlanPublisher(store))
+        self.rollouts = RolloutRunner(
+            store, self.policies, PlanPublisher(store), ModelRollouts(store, self.audit, member.name)
+        )
         self._rollout_actions = RolloutActions(store, self.audit, self.policies, clock)
         self._revisions = RevisionStore(store)
         fleet = FleetSnapshot()
@@ -335,6 +338,7 @@ class ControlPlane:
                 drills_routes.routes(self._drills, view),
                 policies_routes.routes(actions, self._revisions, view, self._evaluator),
                 rollouts_routes.routes(actions, self.rollouts, view),
+                model_rollouts_routes.routes(self.rollouts.models, view),
                 ui_routes.session_routes(browsers, self._revocations),
             ),
             access=access,

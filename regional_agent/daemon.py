@@ -61,6 +61,7 @@ from regional_agent.telemetry.tracing.span_exporter import SpanExporter
 from regional_agent.telemetry.tracing.tracer import Tracer
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
+from regional_agent.versions.shadow_requests import RequestCopies
 
 log = structlog.get_logger()
 
@@ -145,6 +146,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         via = f"1.1 {settings.name}.{settings.region}.penstock".encode()
         tracer = _tracer(settings, exporter, rng)
         recorder = OutcomeRecorder(settings.region, metrics, runtime.tally, access_log, tracer, runtime.ledger)
+        recorder.versions = runtime.versions
         proxy = Proxy(runtime.router, pools, recorder, settings.limits, via=via, rng=rng)
         proxy.start()
         webhook_keys = None
@@ -190,6 +192,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         traffic.keep_results(
             AgentResultCache(runtime.client_requests, proxy, runtime.exchanges.results, lambda: purges.purges)
         )
+        copies = traffic.copies = RequestCopies(proxy, runtime.config, rng)
         peer = PeerService(runtime.forwarded_requests, proxy, runtime.config, runtime.responder, runtime.object_queries)
         listeners, urls = await _open_listeners(
             _ServiceListener("admin", settings.admin_listen, admin, tls.admin),
@@ -224,6 +227,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         await service_manager.stopping(grace_s + CLOSE_S)
         await runtime.withdraw()
         await jobs.stop()
+        await copies.stop()
         cut = await drain_all(served, grace_s, proxy.shut_down, hurry)
         listeners["admin"].stop_accepting()
         await listeners["admin"].drain(0.0)

@@ -41,7 +41,6 @@ from regional_agent.dns.dns_service import DnsService, EntryStates
 from regional_agent.endpoints.endpoint_leases import LeaseFile
 from regional_agent.endpoints.endpoint_registration import Registrations
 from regional_agent.endpoints.endpoint_set import EndpointSet
-from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.kv_cache.prompt_tokens import PromptTokens
 from regional_agent.ledger.capacity_recorder import CapacityRecorder
 from regional_agent.ledger.request_ledger import RequestLedger
@@ -81,6 +80,7 @@ from regional_agent.tenants.tenant_budgets import TenantBudgets
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.leader_link import ControlPlanes, LeaderLink
 from regional_agent.upstream.upstream_pool import UpstreamPools
+from regional_agent.versions.version_tally import VersionTally
 
 ADDRESS_RETRY_S = 0.5
 """Interval (s) of the check whether another agent is registered at the address of this agent."""
@@ -190,6 +190,7 @@ class AgentRuntime:
         self.exchanges.share_prefixes(chooser.affinity, self._is_agent_here)
         self.demand = DemandMeter(clock)
         self.tally = RequestTally()
+        self.versions = VersionTally()
         credits = CreditLedger(
             name, self.endpoints, self.queue, self.demand, agents_here=self._agents_here, clock=clock
         )
@@ -244,10 +245,8 @@ class AgentRuntime:
         self.router = Router(self.config, self.client_requests, local, peers, rng)
         self.explain_service = ExplainService(self.router, self.config, self.locator)
 
-        self.reloaded_files: list[tuple[str, ReloadedFiles]] = [
-            ("endpoints", self.endpoints.sources),
-            ("geoip", self.locator.geoip),
-        ]
+        files = ("endpoints", self.endpoints.sources), ("geoip", self.locator.geoip)
+        self.reloaded_files: list[tuple[str, ReloadedFiles]] = [*files]
         """Files that this agent reads again when they change, by kind."""
         watched = {
             "registration_tokens": self.registrations.token_file,
@@ -266,6 +265,7 @@ class AgentRuntime:
             file_problems=self.file_problems,
             ledger=self.ledger.report,
             budgets=self.budgets,
+            versions=self.versions.report,
         )
         self.state_metrics = StateMetrics(metrics, state, self.shared_load, self.ledger)
         self._reports = ReportBuilder(
@@ -412,10 +412,7 @@ class AgentRuntime:
             "pools": self._reports.pools(),
             "groups": self.endpoints.groups.report(),
             "waiting": {model: self.queue.waiting_here(model) for model in self.endpoints.pools},
-            "endpoints": [
-                endpoint_status(endpoint, self.registrations.lease_left_s(endpoint.name))
-                for endpoint in self.endpoints.every()
-            ],
+            "endpoints": self.registrations.statuses(),
             "demand": self.demand.report(),
             "peers": self.peers.status(),
         }
@@ -425,12 +422,14 @@ class AgentRuntime:
         self._metrics.use_policy(policy)
         self.ledger.use(policy)
         self.tally.use_objectives(policy.models)
+        self.versions.use(policy)
         self.endpoints.use_policy(policy)
         self.on_demand.use_policy(policy)
         self.peers.use(policy)
 
     def _on_plan(self, plan: RegionPlan) -> None:
-        """Apply the part of a plan that concerns this region's endpoints."""
+        """Apply the parts of a plan that concern versions of models and this region's endpoints."""
+        self.client_requests.use_shares(plan)
         self.endpoints.use_drains({drained.name: drained.because for drained in plan.drained_endpoints})
 
     def _agents_here(self) -> tuple[str, ...]:

@@ -60,6 +60,9 @@ JOURNAL = ROOT + "journal/"
 MONEY_TOTALS = ROOT + "money-totals/"
 """What tenants have used of budgets of money, in shards, written by the leader."""
 
+MODEL_ROLLOUTS = ROOT + "model-rollouts/"
+"""The rollouts of versions of models, by the requested name."""
+
 FORECASTS = ROOT + "forecasts/"
 """The state of the demand forecast, in shards, written by the leader."""
 
@@ -97,7 +100,9 @@ _REPLACEABLE = frozenset(
 
 def is_replaceable(key: str) -> bool:
     """Whether control planes overwrite the key, so that an attacker could replay one of its earlier values."""
-    return key in _REPLACEABLE or key.startswith((PLANS, TENANTS, ISSUERS, MONEY_TOTALS, FORECASTS, REVOKED_SESSIONS))
+    return key in _REPLACEABLE or key.startswith(
+        (PLANS, TENANTS, ISSUERS, MONEY_TOTALS, FORECASTS, MODEL_ROLLOUTS, REVOKED_SESSIONS)
+    )
 
 
 def control_plane(name: str) -> str:
@@ -169,6 +174,11 @@ def money_totals(shard: int) -> str:
 def forecast(shard: int) -> str:
     """Returns the key of a shard of the demand forecast."""
     return f"{FORECASTS}{shard:02d}"
+
+
+def model_rollout(name: str) -> str:
+    """Returns the key of the rollout of a requested name's versions."""
+    return MODEL_ROLLOUTS + name
 
 
 def revoked_sessions(caller: str) -> str:

@@ -229,10 +229,13 @@ class PlanningLoop:
                 interventions=self._overrides.interventions(by.policy, now),
             )
         )
-        health = snapshot.health
+        health, shares = snapshot.health, self._rollouts.models.shares(by.policy)
         plans = {
             name: msgspec.structs.replace(
-                plan, provenance=by.provenance, health=health_to_hand_over(health[name]) if name in health else None
+                plan,
+                provenance=by.provenance,
+                health=health_to_hand_over(health[name]) if name in health else None,
+                version_shares=shares,
             )
             for name, plan in result.plans.items()
         }

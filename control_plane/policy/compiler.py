@@ -33,6 +33,7 @@ from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
+from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import (
     DrillSchedule,
@@ -250,6 +251,7 @@ def _policy(
         objective=catalogue.single(Objective),
         rollout=replace(rollout, canary_regions=tuple(sorted(rollout.canary_regions))),
         versions=_by_name(versions for _, versions in catalogue.of(ModelVersions)),
+        model_rollouts=_by_name(rollout for _, rollout in catalogue.of(ModelRollout)) or UNSET,
         accepted_losses=_sorted(loss for _, loss in catalogue.of(AcceptedLoss)),
         guard_rails=catalogue.single(GuardRails),
         maintenance=_sorted(windows),

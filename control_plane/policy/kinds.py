@@ -10,6 +10,7 @@ from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
+from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import (
     DrillSchedule,
@@ -43,6 +44,7 @@ KINDS = {
     "Bloc": Kind(Bloc, 0, 250),
     "Model": Kind(Model, 1, 1_000),
     "ModelVersions": Kind(ModelVersions, 0, 1_000),
+    "ModelRollout": Kind(ModelRollout, 0, 100),
     "Route": Kind(Route, 0, 200),
     "RoutePresets": Kind(RoutePresets, 0, 1),
     "DataClass": Kind(DataClass, 1, 1_000),

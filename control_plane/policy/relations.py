@@ -11,6 +11,7 @@ from penstock.policy.adapter_patterns import matches, overlap
 from penstock.policy.kinds.billing import Prices, UsageStore
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
+from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import DrillSchedule, Event, MaintenanceWindow
 from penstock.policy.kinds.regions import Region
@@ -29,6 +30,7 @@ def check_relations(catalogue: Catalogue, references: References) -> None:
             references.errors.append(document.error(("spillover_order", at), "is the region itself", "remove it"))
     _check_keys(catalogue, references)
     _check_models(catalogue, references)
+    _check_rollouts(catalogue, references)
     _check_removals(catalogue, references)
     _check_billing(catalogue, references)
     _check_stores(catalogue, references)
@@ -39,6 +41,26 @@ def check_relations(catalogue: Catalogue, references: References) -> None:
         references.errors += clock_errors(document, event.starts_at, event.time_zone)
     for document, drill in catalogue.of(DrillSchedule):
         references.errors += clock_errors(document, drill.starts_at, drill.time_zone)
+
+
+def _check_rollouts(catalogue: Catalogue, references: References) -> None:
+    """Check that a rollout moves the share of one of two versions, and only upwards."""
+    named = {versions.name: versions for _, versions in catalogue.of(ModelVersions)}
+    for document, rollout in catalogue.of(ModelRollout):
+        versions = named.get(rollout.name)
+        if versions is None:
+            continue
+        if len(versions.versions) != 2:
+            problem = f"{rollout.name} has {len(versions.versions)} versions"
+            references.errors.append(document.error(("name",), problem, "give it two: the old one and the new one"))
+            continue
+        percent = next((each.percent for each in versions.versions if each.model == rollout.to), None)
+        if percent is None:
+            problem = f"{rollout.to} is no version of {rollout.name}"
+            references.errors.append(document.error(("to",), problem, "name one of the versions"))
+        elif percent >= rollout.steps[0]:
+            problem = f"{rollout.to} has {percent:g} percent in ModelVersions already"
+            references.errors.append(document.error(("steps", 0), problem, "begin with a larger share"))
 
 
 def _check_issuers(catalogue: Catalogue, references: References) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from control_plane.rollout.model_rollout_resource import ModelRolloutStatus
 from penstock.fleet.snapshot import Snapshot
 from penstock.planning.plan_diff import ArcChange
 from penstock.policy.kinds.operations import RolloutRules
@@ -82,6 +83,8 @@ class RolloutStatus(msgspec.Struct, frozen=True):
     """Results of requests since the phase began, by which the candidate is judged; empty if the rollout is over."""
     outlook: RolloutOutlook | None = None
     """What the rollout waits for, and the policy that waits for its own; null where no control plane leads."""
+    models: tuple[ModelRolloutStatus, ...] = ()
+    """The rollouts of versions of models."""
 
 
 class RolloutPage(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from control_plane.planning.plan_publisher import PlanPublisher
 from control_plane.policy.source.policy_source import PolicyFromNewerRelease, PolicySource, stored_policy
 from control_plane.policy.source.revision import Origin
 from control_plane.policy.source.revision_store import RevisionStore
+from control_plane.rollout.model_rollouts import ModelRollouts
 from control_plane.rollout.rollout_records import RolloutRecords, StoredRollout
 from penstock.fleet.snapshot import Snapshot
 from penstock.policy.policy import Policy
@@ -78,12 +79,16 @@ class RolloutRunner:
         store: the fleet's configuration store.
         source: the policy source.
         publisher: stores policies, and retains those that a rollout names.
+        models: the rollouts of versions of models, under the policy in force.
     """
 
-    def __init__(self, store: ConfigStore, source: PolicySource, publisher: PlanPublisher) -> None:
+    def __init__(
+        self, store: ConfigStore, source: PolicySource, publisher: PlanPublisher, models: ModelRollouts
+    ) -> None:
         self._store = store
         self._source = source
         self.publisher = publisher
+        self.models = models
         self._records = RolloutRecords(store)
         self._revisions = RevisionStore(store)
         self._cache: dict[str, Policy] = {}
@@ -107,6 +112,7 @@ class RolloutRunner:
     def reset(self) -> None:
         """Discard all state at a change of leadership, and mark the last read of the source as stale."""
         self.active = self.shadow = self.outlook = None
+        self.models.reset()
         self._source.withhold(())
         self._source.mark_stale()
 
@@ -147,6 +153,7 @@ class RolloutRunner:
             raise StoreError(f"the rollout changed concurrently in each of {MAX_TRIES} tries")
         self.active = await self._active(newest)
         self.outlook = await self._outlook(newest, now, snapshot, receiving_since)
+        await self.models.step(epoch, now, snapshot, self.active.main.policy, may_forget=newest.is_over)
         return self.active
 
     async def _outlook(

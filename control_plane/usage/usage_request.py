@@ -64,7 +64,7 @@ class UsageRequest(msgspec.Struct, frozen=True):
 
 
 class UsageRow(msgspec.Struct, frozen=True):
-    """The usage of one group. GPU seconds include those of forwarded requests and of lost attempts."""
+    """The usage of one group. GPU seconds include those of forwarded requests, lost attempts and copies."""
 
     group: dict[str, str]
     """Value of each dimension of the question."""
@@ -83,7 +83,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     """Requests of which the agent counted a part of the tokens."""
     gpu_s: float
     overhead_gpu_s: float
-    """The part of `gpu_s` that the fleet bears: lost attempts and failed requests."""
+    """The part of `gpu_s` that the fleet bears: lost attempts, copies and failed requests."""
     egress_bytes: int
     """Bytes of responses that crossed regions."""
     price: float

@@ -11,6 +11,8 @@ from penstock.fleet.endpoint_report import MAX_TEXT, EndpointReport
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.traffic_report import CountryReport, SpilloverReport
+from penstock.fleet.version_counts import MAX_REPORTED as MAX_VERSIONS
+from penstock.fleet.version_counts import VersionReport
 from penstock.health.region_health import RegionState
 from penstock.policy.service_objective import ObjectiveReport
 from penstock.tenancy.budget_refusals import MAX_REPORTED, BudgetRefusals
@@ -136,6 +138,8 @@ class AgentReport(msgspec.Struct, frozen=True):
     """None while the ledger is off."""
     budget_refusals: Annotated[tuple[BudgetRefusals, ...], Meta(max_length=MAX_REPORTED)] = ()
     """The budgets of tenants and keys that were exceeded last at this agent."""
+    versions: Annotated[tuple[VersionReport, ...], Meta(max_length=MAX_VERSIONS)] = ()
+    """Results of the versions of names with a rollout, since this epoch of the agent began."""
 
     @property
     def has_possible_texts(self) -> bool:

@@ -398,6 +398,7 @@ def _is_valid(report: AgentReport) -> bool:
         and all(0 <= n <= MAX_COUNT for n in counts)
         and all(isfinite(rate) and 0.0 <= rate <= MAX_COUNT for rate in rates)
         and report.request_counts.are_valid
+        and all(version.counts.are_valid for version in report.versions)
         and all(objective.is_possible for objective in report.objectives)
         and len(endpoints) <= MAX_ENDPOINTS
         and 0 <= report.endpoints_omitted <= MAX_COUNT

@@ -10,6 +10,8 @@ from types import MappingProxyType
 import msgspec
 
 from penstock.health.region_health import RegionHealth
+from penstock.policy.model_versions import rollout_of
+from penstock.policy.policy import Policy
 from penstock.policy.provenance import Provenance
 
 NONE_CLOSED: Mapping[str, bool] = MappingProxyType({})
@@ -79,6 +81,19 @@ class DrainedEndpoint(msgspec.Struct, frozen=True, gc=False):
     """The override and its reason, for operators."""
 
 
+class VersionShare(msgspec.Struct, frozen=True, gc=False):
+    """The share of the new version of a model in a rollout."""
+
+    name: str
+    """Name that clients request."""
+    to: str
+    """The new version."""
+    percent: float
+    """Share (0-100) of the requests for the name."""
+    shadow_percent: float = 0.0
+    """Share (0-100) of the old version's requests that the new version receives as copies."""
+
+
 class RegionPlan(msgspec.Struct, frozen=True, dict=True):
     """One origin's slice of a plan, published at that region's key for its agents."""
 
@@ -103,6 +118,8 @@ class RegionPlan(msgspec.Struct, frozen=True, dict=True):
     health: RegionHealth | None = None
     """The region's health state for the next leader to continue from; None for a state that is not handed over:
     unknown, healthy or suspect."""
+    version_shares: tuple[VersionShare, ...] = ()
+    """Shares of the rollouts of versions. Names without an entry have the percentages of the policy."""
 
     def lookup(self, model: str, residency: str) -> ClassPlan | None:
         """The plan of a traffic class, or None if it has no entry."""
@@ -112,6 +129,18 @@ class RegionPlan(msgspec.Struct, frozen=True, dict=True):
     def _by_class(self) -> dict[tuple[str, str], ClassPlan]:
         # Cached, since agents look up a class for every request that may leave. Of two entries, the first applies.
         return {(entry.model, entry.residency): entry for entry in reversed(self.classes)}
+
+    def version_share(self, policy: Policy, name: str) -> VersionShare | None:
+        """The share of the new version of a requested name, if the policy has the rollout that the share is of."""
+        share = self._shares_by_name.get(name)
+        if share is None:
+            return None
+        rollout = rollout_of(policy, name)
+        return share if rollout is not None and rollout.to == share.to else None
+
+    @cached_property
+    def _shares_by_name(self) -> dict[str, VersionShare]:
+        return {share.name: share for share in self.version_shares}
 
     def closed_for(self, model: str) -> Mapping[str, bool]:
         """By region closed to a model's new traffic: whether it is a last resort."""

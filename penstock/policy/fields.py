@@ -93,6 +93,7 @@ SUBDIVISION: Final = "Subdivision"
 
 RegionRef = Annotated[Label, refers_to("Region")]
 ModelRef = Annotated[ModelName, refers_to("Model")]
+VersionsRef = Annotated[ModelName, refers_to("ModelVersions")]
 TenantRef = Annotated[Label, refers_to("Tenant")]
 TierRef = Annotated[Label, refers_to("Tier")]
 DataClassRef = Annotated[Label, refers_to("DataClass")]

@@ -7,14 +7,21 @@ canary is a version with a small share; a blue-green deployment changes shares b
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Final
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
+from penstock.policy.kinds.model_rollouts import ModelRollout, StickyBy
 from penstock.policy.kinds.models import ModelVersions
 from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 
 WHOLE_PERCENT = 100.0
+
+CHOOSES_NEW: Final = b"new"
+CHOOSES_OLD: Final = b"old"
+"""Values of the header of a rollout."""
 
 
 def versions_of(policy: Policy, name: str) -> ModelVersions | None:
@@ -30,12 +37,55 @@ def model_of_tier(versions: ModelVersions, tenant: Tenant) -> str | None:
 
 
 def models_for(policy: Policy, name: str) -> tuple[str, ...]:
-    """The models that serve requests for a name: the versions with a share, or the model of that name; empty if the
-    name is unknown."""
+    """The models that serve requests for a name: the versions with a share or in a rollout, or the model of that name;
+    empty if the name is unknown."""
     versions = policy.versions.get(name)
     if versions is not None:
-        return tuple(version.model for version in versions.versions if version.percent > 0.0)
+        rollout = rollout_of(policy, name)
+        new = "" if rollout is None else rollout.to
+        return tuple(each.model for each in versions.versions if each.percent > 0.0 or each.model == new)
     return (name,) if name in policy.models else ()
+
+
+def rollout_of(policy: Policy, name: str) -> ModelRollout | None:
+    """The rollout of the versions of a name; None without one."""
+    return None if policy.model_rollouts is UNSET else policy.model_rollouts.get(name)
+
+
+def old_version(versions: ModelVersions, rollout: ModelRollout) -> str:
+    """The version that a rollout replaces."""
+    return next(each.model for each in versions.versions if each.model != rollout.to)
+
+
+def with_share(versions: ModelVersions, to: str, percent: float) -> ModelVersions:
+    """The two versions of a name with another share (0-100) of one of them."""
+    return replace(
+        versions,
+        versions=tuple(
+            replace(each, percent=percent if each.model == to else WHOLE_PERCENT - percent)
+            for each in versions.versions
+        ),
+    )
+
+
+def receives_new(rollout: ModelRollout, tenant: str, choice: bytes | None) -> bool | None:
+    """Whether a rollout gives a request the new version at any share; None: the share decides.
+
+    Args:
+        choice: value of the rollout's header; None without one.
+    """
+    if tenant in rollout.excluded_tenants:
+        return False
+    if choice is not None and choice in (CHOOSES_NEW, CHOOSES_OLD):
+        return choice == CHOOSES_NEW
+    return True if tenant in rollout.opt_in_tenants else None
+
+
+def sticky_key(rollout: ModelRollout, session: bytes) -> bytes | None:
+    """What keeps the version of a request, beside its tenant; None if it is drawn."""
+    if rollout.sticky_by is StickyBy.TENANT:
+        return b""
+    return session or None
 
 
 def version_at(versions: ModelVersions, position: float) -> str:

@@ -15,6 +15,7 @@ from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
+from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.models import Model, ModelVersions
 from penstock.policy.kinds.operations import (
     DrillSchedule,
@@ -93,6 +94,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     """The kinds of request that the fleet accepts."""
     events: tuple[Event, ...] | UnsetType = UNSET
     """Announced events, by name."""
+    model_rollouts: dict[str, ModelRollout] | UnsetType = UNSET
+    """Rollouts of versions, by the requested name; absent without such documents."""
 
     @cached_property
     def reuses_results(self) -> bool:

@@ -164,13 +164,32 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
             requests_since(rollout.marks, _selected(evidence, lambda agent: not applies(agent))),
             "elsewhere",
         )
-    if usual.ended < enough:
+    known = usual if usual.ended >= enough else None
+    worse = regression(now, known, baseline, rules.max_failure_increase, rules.max_latency_factor)
+    return None if worse is None else (RolloutEvent.REGRESSED, worse)
+
+
+def regression(
+    now: RequestCounts,
+    usual: RequestCounts | None,
+    baseline: str,
+    max_failure_increase: float,
+    max_latency_factor: float,
+) -> str | None:
+    """Returns why results are worse than usual; None if they are not.
+
+    Args:
+        usual: the results to compare with; None without any, so that no failures are usual.
+        baseline: where or when `usual` was measured, for operators.
+        max_failure_increase: allowed increase (0-1) of the share of failed requests.
+        max_latency_factor: maximum ratio of the mean times to first byte.
+    """
+    if usual is None:
         usual, baseline = RequestCounts(), "without a baseline"
-    if now.failed_share > usual.failed_share + rules.max_failure_increase:
-        return RolloutEvent.REGRESSED, f"{now.failed_share:.1%} of requests fail, {usual.failed_share:.1%} {baseline}"
-    if usual.begun and now.mean_first_byte_s > usual.mean_first_byte_s * rules.max_latency_factor:
-        means = f"{now.mean_first_byte_s:.3f} s, {usual.mean_first_byte_s:.3f} s {baseline}"
-        return RolloutEvent.REGRESSED, f"mean time to first byte is {means}"
+    if now.failed_share > usual.failed_share + max_failure_increase:
+        return f"{now.failed_share:.1%} of requests fail, {usual.failed_share:.1%} {baseline}"
+    if usual.begun and now.mean_first_byte_s > usual.mean_first_byte_s * max_latency_factor:
+        return f"mean time to first byte is {now.mean_first_byte_s:.3f} s, {usual.mean_first_byte_s:.3f} s {baseline}"
     return None
 
 

@@ -63,21 +63,22 @@ def conditions(rollout: Rollout, rules: RolloutRules, facts: PhaseFacts, now: fl
     match rollout.phase:
         case Phase.SHADOW if rules.shadow_s > 0.0:
             compared = Condition("the plans of both policies are compared", facts.is_compared)
-            return _time(elapsed_s, rules.shadow_s, "in shadow"), compared
+            return elapsed(elapsed_s, rules.shadow_s, "in shadow"), compared
         case Phase.CANARY if rollout.canary:
             return (
                 _accepted(rollout, rules, facts, now),
-                _time(elapsed_s, rules.canary_s, "of the canary"),
+                elapsed(elapsed_s, rules.canary_s, "of the canary"),
                 _ended(rollout, rules, facts),
             )
         case Phase.WATCH:
-            return (_time(elapsed_s, rules.watch_s, "in all regions"),)
+            return (elapsed(elapsed_s, rules.watch_s, "in all regions"),)
         case Phase.SHADOW_HELD | Phase.CANARY_HELD:
             return (Condition("an operator resumes, promotes or rolls back", False),)
     return ()
 
 
-def _time(elapsed_s: float, needed_s: float, what: str) -> Condition:
+def elapsed(elapsed_s: float, needed_s: float, what: str) -> Condition:
+    """Returns the condition that a phase has lasted `needed_s` (s)."""
     remaining_s = max(0.0, needed_s - elapsed_s)
     text = f"{min(elapsed_s, needed_s):.0f} of {needed_s:g} s {what}"
     return Condition(text, elapsed_s >= needed_s, remaining_s)

@@ -190,6 +190,10 @@ class Registrations:
         lease = self._leases.get(name)
         return None if lease is None else max(0.0, lease.expires_at - self._clock())
 
+    def statuses(self) -> list[dict[str, Any]]:
+        """Return the fields of every endpoint, registered or not."""
+        return [endpoint_status(each, self.lease_left_s(each.name)) for each in self._endpoints.every()]
+
     def _is_authorized(self, authorization: bytes | None) -> bool:
         """Whether the token is valid; tokens are compared in constant time."""
         scheme, _, given = (authorization or b"").partition(b" ")
@@ -198,10 +202,7 @@ class Registrations:
         return any(matches) and scheme.lower() == b"bearer"
 
     def _list(self) -> Reply:
-        endpoints = [
-            endpoint_status(endpoint, self.lease_left_s(endpoint.name)) for endpoint in self._endpoints.every()
-        ]
-        return Reply(200, msgspec.json.encode({"endpoints": endpoints}))
+        return Reply(200, msgspec.json.encode({"endpoints": self.statuses()}))
 
     def _put(self, name: str, body: bytes) -> Reply:
         new = name not in self._leases

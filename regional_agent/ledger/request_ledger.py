@@ -31,6 +31,7 @@ _SERVED: Final = int(RecordKind.SERVED)
 _LOST_ATTEMPT: Final = int(RecordKind.LOST_ATTEMPT)
 _NOT_COUNTED: Final[Judgement] = ("", False)
 _CAPACITY: Final = int(RecordKind.CAPACITY)
+_COPY: Final = int(RecordKind.COPY)
 _START: Final = int(RecordKind.START)
 
 log = structlog.get_logger()
@@ -246,6 +247,27 @@ class RequestLedger:
         start = self._common(context, _LOST_ATTEMPT)
         rest = (self._region, attempt.endpoint.spec.accelerator, "", 0, 0, 0, 0, gpu_s, 0.0)
         self.spool.append(self._encode((*start, *rest, gpu_s * self._gpu_s_price, 0, False, True, self._digest)))
+
+    def copied(self, context: RequestContext, attempt: LocalAttempt, account: Account | None, now: float) -> None:
+        """Record the GPU time of a copy of a request, which no tenant has.
+
+        Args:
+            account: of the copy; None if the attempt does not serve it.
+            now: by the clock, in seconds.
+        """
+        if not self._is_on:
+            return
+        gpu_s = _gpu_s(context, attempt, now)
+        kind, at_ms, request_id, _, _, *common = self._common(context, _COPY)
+        outcome, status, tokens, is_estimated = "", 0, (0, 0, 0), False
+        if account is not None:
+            outcome, status, usage = account.outcome._value_, account.status, account.usage
+            is_estimated = account.is_estimated
+            if usage is not None:
+                tokens = usage.prompt_tokens, usage.cached_tokens, usage.answer_tokens
+        served = (self._region, attempt.endpoint.spec.accelerator, outcome, status, *tokens, gpu_s, 0.0)
+        rest = (gpu_s * self._gpu_s_price, 0, is_estimated, True, self._digest)
+        self.spool.append(self._encode((kind, at_ms, request_id, "", "", *common, *served, *rest)))
 
     def capacity(self, times: Iterable[GpuTime]) -> None:
         """Record the GPU time that the region's endpoints had."""

@@ -24,6 +24,7 @@ from regional_agent.telemetry.label_values import RequestKind
 from regional_agent.telemetry.objective_tally import Judgement
 from regional_agent.telemetry.request_tally import RequestTally
 from regional_agent.telemetry.tracing.tracer import Tracer
+from regional_agent.versions.version_tally import VersionTally
 
 _OK: Final = Outcome.OK
 _HOME: Final = RequestKind.HOME
@@ -57,6 +58,8 @@ class OutcomeRecorder:
         self._access_log = access_log
         self.tracer = tracer
         self.ledger = ledger
+        self.versions = VersionTally()
+        """The results of versions in a rollout."""
 
     def record(self, context: RequestContext, attempt: Attempt | None, account: Account) -> None:
         """Record a finished request. A failure is logged and not raised: the request itself has succeeded or failed.
@@ -77,6 +80,8 @@ class OutcomeRecorder:
             if context.route_context is None:
                 streaming = context.estimate.streaming
                 judgement = self._tally.ended(context.model, outcome, ttft_s, total_s, streaming=streaming)
+                if self.versions.rollouts:
+                    self.versions.ended(context, account, total_s)
             if self.ledger is not None:
                 self.ledger.ended(context, attempt, account, judgement)
             self._ended.count(context.model, server, kind, outcome, ttft_s, total_s)

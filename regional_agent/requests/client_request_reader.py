@@ -6,11 +6,26 @@ import time
 from random import Random
 from typing import Final
 
+from msgspec import UNSET
+
 from penstock.cost.cost_estimate import CostEstimator
+from penstock.planning.plan import RegionPlan
 from penstock.policy.adapter_patterns import base_model_of
+from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.models import ModelVersions
 from penstock.policy.kinds.tenants import Tenant
-from penstock.policy.model_versions import WHOLE_PERCENT, model_of_tier, session_position, version_at, versions_of
+from penstock.policy.model_versions import (
+    WHOLE_PERCENT,
+    model_of_tier,
+    old_version,
+    receives_new,
+    rollout_of,
+    session_position,
+    sticky_key,
+    version_at,
+    versions_of,
+    with_share,
+)
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask
 from penstock.routes.object_locations import ObjectLocation
@@ -69,6 +84,8 @@ class ClientRequestReader:
         self.authorization = authorization
         self.objects = objects
         """The locations of objects."""
+        self.plan: RegionPlan | None = None
+        """The plan in force if it has shares of versions."""
         self._expectations = expectations
         self._demand = demand
         self._rng = rng
@@ -79,6 +96,10 @@ class ClientRequestReader:
         """Return a reader whose requests are no demand: an engine may not have to serve them."""
         uncounted = DemandMeter(time.monotonic)
         return ClientRequestReader(self.authorization, self._expectations, self.objects, uncounted, self._rng)
+
+    def use_shares(self, plan: RegionPlan) -> None:
+        """Use the shares of versions in a plan that has come into force; without one, requests need no plan."""
+        self.plan = plan if plan.version_shares else None
 
     def read(
         self,
@@ -144,7 +165,7 @@ class ClientRequestReader:
         if versions is not None:
             if not permits_name(principal.models, asked_for):
                 return model_not_found(asked_for)
-            fields = self._version(versions, tenant, request, fields, earlier)
+            fields = self._version(policy, versions, tenant, request, fields, earlier)
             if not isinstance(fields, RequestFields):
                 return fields
         if earlier is not None and _has_fallen_back(policy, fields.model, earlier):
@@ -241,6 +262,7 @@ class ClientRequestReader:
 
     def _version(
         self,
+        policy: Policy,
         versions: ModelVersions,
         tenant: Tenant,
         request: Request,
@@ -262,18 +284,37 @@ class ClientRequestReader:
         if version is None and earlier is not None and any(each.model == earlier.model for each in versions.versions):
             version = earlier.model
         if version is None:
-            session = session_of(request, fields)
-            if session:
-                place = session_position(tenant.name, fields.model, session)
-            else:
-                place = self._rng.random() * WHOLE_PERCENT
-            version = version_at(versions, place)
+            version = self._drawn_version(policy, versions, tenant.name, request, fields)
         if version == fields.model:
             return fields
         return replace_model(request, version) or Refusal(
             Reason.BAD_REQUEST,
             "the body's model name is repeated or contains escapes; send it once, without escapes",
         )
+
+    def _drawn_version(
+        self, policy: Policy, versions: ModelVersions, tenant: str, request: Request, fields: RequestFields
+    ) -> str:
+        """The version that the shares, or the choice of the tenant or client, give to a request."""
+        name, session = fields.model, session_of(request, fields)
+        key: bytes | None = session or None
+        share = None if self.plan is None else self.plan.version_share(policy, name)
+        if share is not None:
+            rollout = rollout_of(policy, name)
+            assert rollout is not None
+            is_new = receives_new(rollout, tenant, choice_of(request, rollout))
+            if is_new is not None:
+                return rollout.to if is_new else old_version(versions, rollout)
+            key = sticky_key(rollout, session)
+            versions = with_share(versions, share.to, share.percent)
+        if key is None:
+            return version_at(versions, self._rng.random() * WHOLE_PERCENT)
+        return version_at(versions, session_position(tenant, name, key))
+
+
+def choice_of(request: Request, rollout: ModelRollout) -> bytes | None:
+    """The value of the header by which a request chooses a version; None without one."""
+    return None if rollout.header is UNSET else request.header(rollout.header.encode())
 
 
 def _has_fallen_back(policy: Policy, model: str, earlier: ObjectLocation) -> bool:

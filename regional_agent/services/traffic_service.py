@@ -28,6 +28,7 @@ from regional_agent.result_cache.result_cache import AgentResultCache
 from regional_agent.services.model_list import ANTHROPIC_HEADER, anthropic_route, is_model_page, model_page
 from regional_agent.services.service import JSON, LEDGER_FULL, READS, RoutedService, answer_health
 from regional_agent.services.shared_run_service import SharedRunService
+from regional_agent.versions.shadow_requests import RequestCopies
 
 
 class TrafficService(RoutedService):
@@ -58,6 +59,8 @@ class TrafficService(RoutedService):
         self._readiness = readiness
         self._endpoints = endpoints
         self._jobs = jobs
+        self.copies: RequestCopies | None = None
+        """Copies requests for a version in a rollout; None copies none."""
         self._shared_runs = SharedRuns(reader.authorization, self._connect, self._serve, proxy.metrics.coalescing)
 
     def handle(self, request: Request, connection: ClientConnection) -> Handler | None:
@@ -127,7 +130,10 @@ class TrafficService(RoutedService):
         if refusal is None:
             context = self.read(request, connection.peer_ip)
             if isinstance(context, RequestContext):
-                return self._proxy_request(connection, context)
+                exchange = self._proxy_request(connection, context)
+                if self.copies is not None and self._reader.plan is not None:
+                    self.copies.consider(self._reader.plan, context, connection.peer_ip)
+                return exchange
             refusal = context
         path = request.path
         if request.route is not None:

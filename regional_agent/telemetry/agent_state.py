@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from penstock.fleet.report import LedgerReport
+from penstock.fleet.version_counts import VersionReport
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.peers.peer_prober import PeerProber
@@ -34,3 +35,5 @@ class AgentState(msgspec.Struct, frozen=True):
     """Returns what the agent's part of the ledger holds; None while it is off."""
     budgets: TenantBudgets | None = None
     """The use of tenants' budgets."""
+    versions: Callable[[], tuple[VersionReport, ...]] = tuple
+    """Returns the results of versions in a rollout."""

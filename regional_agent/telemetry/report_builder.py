@@ -91,6 +91,7 @@ class ReportBuilder:
             certificate_expires_at=self._certificate_expires_at(),
             rejected_files=self._rejected_files(),
             ledger=self._state.ledger(),
+            versions=self._state.versions(),
             budget_refusals=() if self._state.budgets is None else self._state.budgets.refusals.newest(time.time()),
         )
 

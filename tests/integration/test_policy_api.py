@@ -16,7 +16,7 @@ import pytest
 
 from adapters.store import keys
 from adapters.store.memory_store import MemoryStore
-from control_plane.api.routes import rollouts_routes
+from control_plane.api.routes.rollouts import rollouts_routes
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane

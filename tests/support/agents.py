@@ -71,6 +71,8 @@ from regional_agent.tenants.tenant_index import TenantIndex
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.upstream.upstream_pool import UpstreamPool, UpstreamPools
+from regional_agent.versions.shadow_requests import RequestCopies
+from regional_agent.versions.version_tally import VersionTally
 from tests.support.budgets import equal_budgets
 from tests.support.identities import region_sessions, session_between
 from tests.support.planet import MODEL, policy
@@ -143,6 +145,7 @@ class Agent:
         )
         self.demand = DemandMeter(time.monotonic)
         self.tally = RequestTally()
+        self.versions = VersionTally()
         self.exchange: SharedLoadExchange | None = None
         self.shared_objects: SharedObjects | None = None
         self.objects = KnownObjects()
@@ -301,6 +304,7 @@ async def running_agent(
         via=b"1.1 agent-1.%b.test" % region.encode(),
         rng=Random(1),
     )
+    agent.proxy.recorder.versions = agent.versions
     agent.proxy.start()
     readiness = Readiness(agent.config, endpoints, others.serve_any)
     instance = AgentInstance(region, name, 1)
@@ -309,6 +313,7 @@ async def running_agent(
     service = agent.service = TrafficService(
         agent.router.requests, agent.proxy, agent.config, readiness, endpoints, jobs.routes
     )
+    service.copies = RequestCopies(agent.proxy, agent.config, Random(1))
     forwarded = ForwardedRequestReader(
         region,
         agent.config,
@@ -332,6 +337,7 @@ async def running_agent(
             listener.stop_accepting()
             await listener.drain(0.0)
         await jobs.stop()
+        await service.copies.stop()
         agent.proxy.stop()
         if ledger is not None:
             ledger.close()

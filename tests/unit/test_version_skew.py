@@ -26,6 +26,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKeySet
 from penstock.result_cache.cache_purges import CachePurges
+from penstock.rollout.model_rollout import ModelRolloutState
 from penstock.rollout.state_machine import Rollout
 from penstock.tenancy.tenant_record import TenantShard
 from penstock.tenancy.tokens.issuer_keys import IssuerKeySet
@@ -41,7 +42,7 @@ BETWEEN_AGENTS = (ProbeRequest, ProbeResponse, RouteContext, PublishedLoad, Publ
 STORED = (
     *(Member, AgentMember, RegionPlan, EpochBase, OverrideSet, RevokedKeySet, RevokedSessions, TenantShard),
     *(IssuerKeySet, SavedForecast, SavedTotals, Rollout, Revision, Drill, AuditEntry, RemovedEntries, JournalEntry),
-    CachePurges,
+    *(CachePurges, ModelRolloutState),
 )
 
 

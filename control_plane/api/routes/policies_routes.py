@@ -17,7 +17,7 @@ from control_plane.api.openapi import returns
 from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.preconditions import IfMatch, IfNoneMatch, etag, is_known
 from control_plane.api.responses import Problem, json_response, large_response
-from control_plane.api.routes.rollouts_routes import ActionBody, ActionRequest, action_problem, current_rollout
+from control_plane.api.routes.rollouts.rollouts_routes import ActionBody, ActionRequest, action_problem, current_rollout
 from control_plane.api.serving.client_location import require_policy
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from control_plane.cli.output import table_of
 from control_plane.policy.source.revision import Revision
+from control_plane.rollout.model_rollout_resource import ModelRolloutStatus, ModelRolloutSummary
 from control_plane.rollout.rollout_resource import AgentPolicyState, RolloutStatus, RolloutSummary
 from penstock.policy.provenance import Provenance
 from penstock.rollout.region_evidence import RegionEvidence, RequestResults
@@ -33,7 +34,37 @@ def rollout_view(status: RolloutStatus) -> RenderableType:
             for move in status.moves
         ]
         parts.append(_listing("What its plan would move", moves))
+    parts += [_model_rollout(each) for each in status.models]
     return Group(*parts, _agents(status.agents))
+
+
+def model_rollout_line(rollout: ModelRolloutSummary) -> Text:
+    """Return the state of the rollout of a version in one line."""
+    text = Text()
+    text.append(f"{rollout.name} to {rollout.to}: {rollout.phase.value.replace('_', ' ')}", "bold")
+    by = f", by {rollout.by}" if rollout.by else ""
+    text.append(f", {rollout.percent:g} % since {_at(rollout.since)}{by}: {rollout.why}")
+    return text
+
+
+def _model_rollout(status: ModelRolloutStatus) -> RenderableType:
+    table = table_of("version", "when", "requests", "failed", "first byte", "per token", "tokens")
+    for version, when, results in (
+        (status.rollout.to, "in this phase", status.new),
+        (status.rollout.old, "in this phase", status.old),
+        (status.rollout.old, "in the phase before", status.before),
+    ):
+        table.add_row(
+            version,
+            when,
+            str(results.requests),
+            f"{results.failed_share:.1%}" if results.requests else "-",
+            "-" if results.first_byte_s is None else f"{results.first_byte_s:.3f} s",
+            "-" if results.token_s is None else f"{results.token_s * 1000.0:.1f} ms",
+            "-" if results.answer_tokens is None else f"{results.answer_tokens:.0f}",
+        )
+    met = [Text(f"  {'met' if each.is_met else 'waits'}: {each.text}") for each in status.conditions]
+    return Group(model_rollout_line(status.rollout), *met, table)
 
 
 def rollouts_view(rollouts: Iterable[RolloutSummary]) -> RenderableType:

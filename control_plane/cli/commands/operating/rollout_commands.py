@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
@@ -10,12 +11,18 @@ from control_plane.cli.api_client import ApiClient
 from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
-from control_plane.cli.views.rollout_view import rollout_view, rollouts_view
+from control_plane.cli.views.rollout_view import model_rollout_line, rollout_view, rollouts_view
+from control_plane.rollout.model_rollout_resource import ModelRolloutSummary
 from control_plane.rollout.rollout_resource import RolloutPage, RolloutStatus, RolloutSummary
 
 app = typer.Typer(no_args_is_help=True, help="Show and control the rollout of a policy.")
 
 CURRENT = "/v1/rollouts/current"
+MODELS = "/v1/rollouts/models"
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="Act on the rollout of a version: the name that clients request.", metavar="NAME"),
+]
 LIMIT = 500
 """Maximum number of rollouts requested; the control plane keeps fewer."""
 
@@ -41,9 +48,14 @@ def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
 def _action_command(action: str, help_text: str) -> Callable[..., None]:
     """Make the command that requests one action on the current rollout."""
 
-    def run(fleet: ChangeOptions, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
+    def run(
+        fleet: ChangeOptions, reason: ReasonOption, model: ModelOption = None, output: OutputOption = Output.TABLE
+    ) -> None:
         with exit_on_error(f"rollout {action}"), fleet.connect() as api:
-            request_action(api, f"{CURRENT}/{action}", reason, output)
+            if model is None:
+                request_action(api, f"{CURRENT}/{action}", reason, output)
+            else:
+                _request_model_action(api, action, model, reason, output)
 
     run.__doc__ = help_text
     return with_fleet_options(run)
@@ -58,6 +70,18 @@ _ACTIONS = {
 
 for _action, _help in _ACTIONS.items():
     app.command(_action)(_action_command(_action, _help))
+
+
+def _request_model_action(api: ApiClient, action: str, model: str, reason: str, output: Output) -> None:
+    """POST an action on the rollout of a version, with its revision, and print the resulting state."""
+    status: RolloutStatus = api.request("GET", CURRENT, changes=True).decoded(RolloutStatus)
+    seen = {each.rollout.name: each.revision for each in status.models}
+    # Without a revision, the control plane answers that there is no such rollout.
+    headers = {"if-match": f'"{seen[model]}"'} if model in seen else {}
+    body = {"name": model, "reason": reason}
+    response = api.request("POST", f"{MODELS}/{action}", body=body, headers=headers, changes=True)
+    after: ModelRolloutSummary = response.decoded(ModelRolloutSummary)
+    print_as(output, after, lambda: model_rollout_line(after))
 
 
 def request_action(api: ApiClient, path: str, reason: str, output: Output, **options: bool) -> None:

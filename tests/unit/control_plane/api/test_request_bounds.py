@@ -23,7 +23,7 @@ from control_plane.api.json_bodies import INLINE_BYTES, MAX_BODY, MAX_BODY_BYTES
 from control_plane.api.openapi import REQUIRED_ROLE
 from control_plane.api.request_limits import MAX_QUERY_BYTES
 from control_plane.api.responses import MAX_ERRORS
-from control_plane.api.routes.rollouts_routes import ActionRequest
+from control_plane.api.routes.rollouts.rollouts_routes import ActionRequest
 from control_plane.api.serving.client_connections import MAX_HEAD_BYTES
 from control_plane.auth.authentication import Access
 from control_plane.auth.required_roles import Viewer

@@ -23,6 +23,7 @@ from control_plane.overrides.override_store import OverrideStore
 from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.planning.plan_publisher import PlanPublisher
 from control_plane.planning.planning_loop import MAX_STEP_S, TICK_S, PlanningLoop
+from control_plane.rollout.model_rollouts import ModelRollouts
 from control_plane.rollout.rollout_runner import RolloutRunner
 from penstock.fleet.report import AgentReport, PeerReport
 from penstock.fleet.snapshot import SETTLE_S, ReportVerdict
@@ -58,7 +59,8 @@ class Office:
         self.overrides = OverrideStore(
             self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now
         )
-        self.rollouts = RolloutRunner(self.store, self.policies, PlanPublisher(self.store))
+        models = ModelRollouts(self.store, AuditLog(self.store), "cp-1")
+        self.rollouts = RolloutRunner(self.store, self.policies, PlanPublisher(self.store), models)
         self.planning = PlanningLoop(
             self.elector,
             self.fleet,

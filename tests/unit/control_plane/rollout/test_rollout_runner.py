@@ -26,6 +26,7 @@ from control_plane.planning.plan_publisher import PlanPublisher
 from control_plane.planning.planning_loop import TICK_S, PlanningLoop
 from control_plane.policy.source.policy_source import stored_policy
 from control_plane.policy.source.revision_store import RevisionStore
+from control_plane.rollout.model_rollouts import ModelRollouts
 from control_plane.rollout.rollout_actions import ActionRefused, RolloutActions
 from control_plane.rollout.rollout_records import RolloutRecords
 from control_plane.rollout.rollout_runner import RolloutRunner
@@ -83,7 +84,8 @@ class World:
         self.elector = LeaderElector(
             self.store, Candidate(Member("a", "http://a")), rng=Random(1), clock=lambda: self.now
         )
-        self.rollouts = RolloutRunner(self.store, self.source, PlanPublisher(self.store))
+        models = ModelRollouts(self.store, AuditLog(self.store), "cp-1")
+        self.rollouts = RolloutRunner(self.store, self.source, PlanPublisher(self.store), models)
         overrides = OverrideStore(
             self.store, AuditLog(self.store, lambda: self.now), "a", rng=Random(1), clock=lambda: self.now
         )

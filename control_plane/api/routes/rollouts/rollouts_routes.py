@@ -17,6 +17,7 @@ from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.api.text_fields import Reason
 from control_plane.audit.audit_log import ChangeRefused
 from control_plane.auth.required_roles import Admin, Operator, Viewer, must_reach
+from control_plane.rollout.model_rollout_resource import model_rollout_statuses
 from control_plane.rollout.rollout_actions import ActionRefused, PolicyNotStored, RolloutActions
 from control_plane.rollout.rollout_records import StoredRollout
 from control_plane.rollout.rollout_resource import (
@@ -82,6 +83,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
         compared = shadow if shadow is not None and shadow.number == rollout.number and not rollout.is_over else None
         changes, limits = await _changes(actions, rollout), await _limits(actions, rollout)
         snapshot, outlook, now = view.snapshot, rollouts.outlook, view.now()
+        of_models = await rollouts.models.stored()
 
         def found() -> RolloutStatus:
             return RolloutStatus(
@@ -92,6 +94,7 @@ def routes(actions: RolloutActions, rollouts: RolloutRunner, view: FleetView) ->
                 limits,
                 by_region(rollout, observations(snapshot, now)),
                 outlook,
+                model_rollout_statuses(of_models, view.policy, snapshot, now),
             )
 
         response = await large_response(found)

@@ -1,0 +1,1 @@
+"""Routes of rollouts: of policies, and of versions of models."""

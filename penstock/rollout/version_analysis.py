@@ -1,0 +1,206 @@
+"""Judges the new version of a model by the old one at the same time, with the judgement of canary policies.
+
+Results of both versions are compared from the beginning of a step. Where the old version has too few requests in it,
+as after a blue-green change, its results in the phase before are the baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.fleet.snapshot import FadedPool, Snapshot, freshness
+from penstock.fleet.version_counts import VersionCounts
+from penstock.policy.kinds.model_rollouts import ModelRollout
+from penstock.policy.model_versions import WHOLE_PERCENT
+from penstock.rollout.canary_analysis import regression
+from penstock.rollout.model_rollout import (
+    MAX_MARKS,
+    ModelEvent,
+    ModelPhase,
+    ModelRolloutState,
+    VersionMark,
+    next_step,
+    transition,
+)
+from penstock.rollout.rollout_progress import Condition, elapsed
+
+SAME_TIME = "of the old version at the same time"
+BEFORE = "of the old version before"
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """The results by which a new version is judged."""
+
+    new: VersionCounts = VersionCounts()
+    old: VersionCounts = VersionCounts()
+    """Of the old version since the step began."""
+    before: VersionCounts = VersionCounts()
+    """Of the old version in the phase before."""
+
+
+class VersionEvidence(msgspec.Struct, frozen=True):
+    """The part of the reports that a rollout uses."""
+
+    agents: Mapping[str, VersionMark]
+    """Counters of both versions by `region/agent`; only agents with a recent report."""
+    ready: int = 0
+    """Ready endpoints of the new version."""
+    slots: int = 0
+    """Their slots."""
+    in_flight: int = 0
+    """Requests that run or wait for both versions."""
+
+
+def evidence_of(
+    state: ModelRolloutState, snapshot: Snapshot, seen: Mapping[tuple[str, str], FadedPool], now: float
+) -> VersionEvidence:
+    """Returns the evidence for a rollout in the reports of agents; `seen` are the pools of the snapshot."""
+    agents, none = {}, VersionCounts()
+    for (region, agent), held in sorted(snapshot.agents.items()):
+        if freshness(now - held.received_at) > 0.0:
+            counts = {each.model: each.counts for each in held.report.versions if each.name == state.name}
+            old, new = counts.get(state.old, none), counts.get(state.to, none)
+            agents[f"{region}/{agent}"] = VersionMark(held.report.epoch, old, new)
+    found = [pool.report for (_, model), pool in seen.items() if model in (state.old, state.to)]
+    of_new = [report for report in found if report.model == state.to]
+    return VersionEvidence(
+        agents,
+        sum(report.ready for report in of_new),
+        sum(report.slots for report in of_new),
+        sum(report.in_flight for report in found),
+    )
+
+
+def compared(state: ModelRolloutState, evidence: VersionEvidence) -> Comparison:
+    """Returns the results since the phase or step began. Agents without a mark are ignored."""
+    old = new = VersionCounts()
+    for name, counts in evidence.agents.items():
+        mark = (state.marks or {}).get(name)
+        if mark is not None:
+            same_process = mark.epoch == counts.epoch
+            old += counts.old.since(mark.old) if same_process else counts.old
+            new += counts.new.since(mark.new) if same_process else counts.new
+    return Comparison(new, old, state.before)
+
+
+def worse(rollout: ModelRollout, results: Comparison, *, needed: int | None = None) -> str | None:
+    """Returns why the new version is worse than the limits permit; None if it is not.
+
+    More failures than `needed` requests may have are judged before there are as many requests.
+
+    Args:
+        needed: minimum number of requests of the new version; None: `min_requests`.
+    """
+    enough = max(1, rollout.min_requests if needed is None else needed)
+    if results.old.requests.ended >= enough:
+        usual, baseline = results.old, SAME_TIME
+    else:
+        usual, baseline = results.before, BEFORE
+    new, known = results.new, usual.requests if usual.requests.ended >= enough else None
+    if new.requests.ended < enough:
+        new = VersionCounts(msgspec.structs.replace(new.requests, ended=enough))
+    if known is not None and min(new.requests.begun, known.begun) < enough:
+        known = msgspec.structs.replace(known, begun=0, first_byte_s=0.0)
+    reason = regression(new.requests, known, baseline, rollout.max_failure_increase, rollout.max_first_byte_factor)
+    if reason is not None:
+        return reason
+    if min(new.timed, usual.timed) >= enough:
+        times_s = new.mean_token_s, usual.mean_token_s
+        if times_s[0] > times_s[1] * rollout.max_token_time_factor:
+            return f"mean time per output token is {times_s[0]:.4f} s, {times_s[1]:.4f} s {baseline}"
+    if min(new.answers, usual.answers) >= enough:
+        lengths = new.mean_length, usual.mean_length
+        if max(lengths) > min(lengths) * rollout.max_length_factor:
+            return f"mean length of an answer is {lengths[0]:.0f} tokens, {lengths[1]:.0f} {baseline}"
+    return None
+
+
+def conditions(
+    state: ModelRolloutState, rollout: ModelRollout, evidence: VersionEvidence, now: float
+) -> tuple[Condition, ...]:
+    """Returns the conditions that end the phase of a rollout, apart from regressions; none once it is over."""
+    elapsed_s, results = now - state.since, compared(state, evidence)
+    match state.phase:
+        case ModelPhase.PREPARING:
+            copies = rollout.shadow
+            found = [elapsed(elapsed_s, rollout.prepare_s, "of preparation")]
+            if next_step(rollout, state.percent) == WHOLE_PERCENT:
+                # Blue-green: afterwards, no request measures the old version.
+                found.append(_ended("the old version", results.old, rollout.min_requests))
+            if copies is not UNSET and copies.min_requests:
+                found.append(_ended("copies", results.new, copies.min_requests))
+            return (*found, *_room(state, rollout, evidence))
+        case ModelPhase.STEP:
+            time = elapsed(elapsed_s, rollout.step_s, f"at {state.percent:g} %")
+            ended = _ended("the new version", results.new, rollout.min_requests)
+            return time, ended, *_room(state, rollout, evidence)
+        case ModelPhase.WATCH:
+            return (elapsed(elapsed_s, rollout.watch_s, f"at {state.percent:g} %"),)
+        case ModelPhase.HELD:
+            return (Condition("an operator resumes, promotes or rolls back", False),)
+    return ()
+
+
+def _ended(what: str, counts: VersionCounts, needed: int) -> Condition:
+    ended = counts.requests.ended
+    return Condition(f"{ended} of {needed} requests of {what} ended", ended >= needed)
+
+
+def _room(state: ModelRolloutState, rollout: ModelRollout, evidence: VersionEvidence) -> tuple[Condition, ...]:
+    """The new version has a ready endpoint, and slots for the share of the next step."""
+    step = next_step(rollout, state.percent)
+    if step is None:
+        return ()
+    expected = evidence.in_flight * step / WHOLE_PERCENT
+    text = f"the new version has {evidence.slots} ready slots for {expected:.0f} requests at {step:g} %"
+    return (Condition(text, evidence.ready > 0 and evidence.slots >= expected),)
+
+
+def observe(
+    state: ModelRolloutState, rollout: ModelRollout, evidence: VersionEvidence, now: float
+) -> ModelRolloutState:
+    """Returns the state after the transition that the evidence justifies; the same state if there is none."""
+    if state.is_over or not evidence.agents:
+        return state
+    state = _marked(state, evidence)
+    results = compared(state, evidence)
+    verdict = _verdict(state, rollout, results, conditions(state, rollout, evidence, now))
+    if verdict is None:
+        return state
+    event, why = verdict
+    after = transition(state, event, rollout, now, why=why)
+    if results.old.requests.ended >= rollout.min_requests:
+        after = msgspec.structs.replace(after, before=results.old)
+    return after
+
+
+def _verdict(
+    state: ModelRolloutState, rollout: ModelRollout, results: Comparison, unmet: tuple[Condition, ...]
+) -> tuple[ModelEvent, str] | None:
+    copies = rollout.shadow if state.phase is ModelPhase.PREPARING else UNSET
+    # Without a share and without copies, the new version has no results.
+    reason = worse(rollout, results, needed=copies.min_requests if copies else None)
+    if reason is not None:
+        return ModelEvent.REGRESSED, reason
+    if not all(condition.is_met for condition in unmet):
+        return None
+    ended = results.new.requests.ended
+    if state.phase is ModelPhase.WATCH:
+        return ModelEvent.SETTLED, f"no regression in {ended} requests at {state.percent:g} %"
+    step = next_step(rollout, state.percent)
+    if step is None or step == rollout.steps[-1]:
+        return ModelEvent.LAST, f"no regression in {ended} requests of the new version"
+    return ModelEvent.PROVEN, f"no regression in {ended} requests of the new version"
+
+
+def _marked(state: ModelRolloutState, evidence: VersionEvidence) -> ModelRolloutState:
+    """Returns the state with the counters of agents that are new since the phase began, up to MAX_MARKS."""
+    marks = dict(state.marks or {})
+    new = [item for item in evidence.agents.items() if item[0] not in marks]
+    marks.update(new[: MAX_MARKS - len(marks)])
+    if state.marks is not None and len(marks) == len(state.marks):
+        return state
+    return msgspec.structs.replace(state, marks=marks)

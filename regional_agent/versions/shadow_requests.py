@@ -1,0 +1,123 @@
+"""Copies of a sample of requests for a version that has no share yet; the responses are dropped.
+
+A copy starts only while the new version has spare slots in this region, and few run at one time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+
+import structlog
+from msgspec import UNSET
+
+from penstock.planning.plan import RegionPlan
+from penstock.policy.kinds.model_rollouts import ShadowRequests
+from penstock.policy.model_versions import WHOLE_PERCENT, receives_new, rollout_of
+from penstock.policy.policy import Policy
+from regional_agent.background_tasks import cancel
+from regional_agent.config.active_config import ActiveConfig
+from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests
+from regional_agent.proxy.proxy import Proxy
+from regional_agent.requests.authorization import Sender
+from regional_agent.requests.client_request_reader import choice_of
+from regional_agent.requests.model_name import can_replace_model
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.versions.copied_request_path import CopyReader, CopyRecorder, CopyRouter, CopyService
+
+MAX_BODY_BYTES: Final = 256 * 1024
+"""Maximum size (bytes) of the body of a request that is copied."""
+
+MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
+"""Size (bytes) of a response after which its copy ends."""
+
+log = structlog.get_logger()
+
+
+class RequestCopies:
+    """The copies of one agent."""
+
+    def __init__(self, proxy: Proxy, config: ActiveConfig, rng: Random) -> None:
+        """Create copies of the requests of `proxy`; `rng` draws the sample."""
+        self._reader = CopyReader(proxy.router.requests)
+        self._config = config
+        self._rng = rng
+        self._local = proxy.router.local
+        recorder = CopyRecorder(proxy.recorder)
+        self._proxy = Proxy(
+            CopyRouter(proxy.router, self._reader), proxy.pools, recorder, proxy.limits, via=proxy.via, rng=rng
+        )
+        self._running: dict[str, set[asyncio.Task[None]]] = {}
+        """By the new version."""
+        self._is_started = False
+
+    def consider(self, plan: RegionPlan, context: RequestContext, peer_ip: str) -> None:
+        """Copy a client's request if it is in the sample and there is room. The request is not delayed.
+
+        Args:
+            plan: the plan in force.
+            peer_ip: the address of the TCP peer.
+        """
+        policy, name = context.policy, context.asked_for
+        share = plan.version_share(policy, name)
+        if share is None or self._rng.random() * WHOLE_PERCENT >= share.shadow_percent or context.model == share.to:
+            return
+        rollout = rollout_of(policy, name)
+        if rollout is None or rollout.shadow is UNSET or not self._is_copied(policy, context):
+            return
+        running = self._running.setdefault(share.to, set())
+        if len(running) >= rollout.shadow.max_concurrent or not self._has_room(share.to, rollout.shadow):
+            return
+        request, authorization = context.request, self._reader.authorization
+        known = authorization.sender_of(policy, request, peer_ip)
+        if not isinstance(known, Sender):
+            return
+        if not self._is_started:
+            self._is_started = True
+            self._proxy.start()
+        sender = Sender(known.principal, known.facts, known.masks)
+        service = CopyService(
+            self._reader, self._proxy, self._config, sender, name, rollout.shadow.max_use_percent / WHOLE_PERCENT
+        )
+        requests = InternalRequests(service, self._proxy.limits, authorization.location_header, MAX_RESPONSE_BYTES)
+        head = b"%b %b HTTP/1.1\r\nhost: penstock\r\ncontent-type: application/json\r\n" % (
+            request.method,
+            request.target,
+        )
+        task = asyncio.create_task(_run(requests, head, bytes(request.body)), name="copy of a request")
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    async def stop(self) -> None:
+        """Cancel the copies that run."""
+        await cancel([task for running in self._running.values() for task in running])
+        if self._is_started:
+            self._proxy.stop()
+
+    def _is_copied(self, policy: Policy, context: RequestContext) -> bool:
+        """Whether a request can be copied: a complete body that refers to no object, for a version by its share."""
+        request, route = context.request, context.request.route
+        if route is None or not route.occupies_slot or len(request.body) > MAX_BODY_BYTES:
+            return False
+        if route.object_id or route.previous_object or route.client_object or not can_replace_model(request):
+            return False
+        if self._local.region not in context.residency.permitted.regions:
+            return False
+        rollout = rollout_of(policy, context.asked_for)
+        assert rollout is not None
+        return receives_new(rollout, context.facts.tenant, choice_of(request, rollout)) is None
+
+    def _has_room(self, model: str, copies: ShadowRequests) -> bool:
+        pool = self._local.endpoints.pool(model)
+        is_spare = pool.in_flight * WHOLE_PERCENT < copies.max_use_percent * pool.slots
+        return pool.ready > 0 and is_spare and not self._local.queue.is_awaited(model)
+
+
+async def _run(requests: InternalRequests, head: bytes, body: bytes) -> None:
+    try:
+        await requests.send(head, body)
+    except ConnectionLost:
+        return
+    except Exception:
+        log.exception("a copy of a request failed")

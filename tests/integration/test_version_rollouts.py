@@ -1,0 +1,202 @@
+"""The rollout of a version through a real agent: its requests, the leader's judgement, and the shares that follow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from adapters.store import keys
+from adapters.store.codec import encode
+from adapters.store.config_store import Put
+from adapters.store.memory_store import MemoryStore
+from control_plane.audit.audit_log import AuditLog
+from control_plane.rollout.model_rollouts import ModelRollouts
+from penstock.fleet.report import PoolReport
+from penstock.fleet.snapshot import Snapshot, add_report
+from penstock.fleet.version_counts import VersionCounts
+from penstock.ledger.ledger_record import RecordKind
+from penstock.planning.plan import RegionPlan
+from penstock.policy.kinds.model_rollouts import ModelRollout, ShadowRequests
+from penstock.policy.kinds.models import Model, ModelVersions, Version
+from penstock.policy.kinds.residency_rules import ResidencyRule
+from tests.integration.test_ledger_records import ledger_in, records_in
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import ask
+from tests.support.planet import EU_ONLY
+from tests.support.reports import report
+from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
+from tests.support.wait import until
+
+VERSIONS = {"chat": ModelVersions("chat", (Version("v1", 100.0), Version("v2", 0.0)))}
+ROLLOUT = ModelRollout("chat", "v2", (40.0, 100.0), prepare_s=1, step_s=0, watch_s=5, min_requests=10)
+
+
+class Fleet:
+    """An agent with engines of both versions, and the leader that plans for it."""
+
+    def __init__(self, agent: Agent, rollout: ModelRollout = ROLLOUT) -> None:
+        self.agent, self.store = agent, MemoryStore()
+        self.rollouts = ModelRollouts(self.store, AuditLog(self.store), "cp-1")
+        self.now, self.snapshot = 0.0, Snapshot()
+        self.use(rollout)
+
+    def use(self, rollout: ModelRollout, *rules: ResidencyRule) -> None:
+        """Put a policy with the rollout in force."""
+        self.policy = self.agent.config.policy = msgspec.structs.replace(
+            self.agent.config.policy,
+            residency=rules or (EU_ONLY,),
+            models={name: Model(name) for name in ("v1", "v2")},
+            versions=VERSIONS,
+            model_rollouts={"chat": rollout},
+        )
+        self.agent.versions.use(self.policy)
+
+    def counts(self, model: str) -> VersionCounts:
+        return next(each.counts for each in self.agent.versions.report() if each.model == model)
+
+    async def tick(self, seconds: float = 1.0) -> float | None:
+        """Report, advance the rollout, and put its share in force; returns the share."""
+        self.now += seconds
+        pools = tuple(PoolReport(model, 1, 1, 8, 0, 1.0) for model in ("v1", "v2"))
+        sent = report("eu-de", seq=round(self.now * 10))
+        sent = msgspec.structs.replace(sent, versions=self.agent.versions.report(), pools=pools)
+        self.snapshot, _ = add_report(self.snapshot, sent, self.now, self.policy)
+        epoch = (await self.store.get(keys.LEADER)) or None
+        if epoch is None:
+            await self.store.commit([], [Put(keys.LEADER, encode("cp-1"))])
+            epoch = await self.store.get(keys.LEADER)
+        assert epoch is not None
+        await self.rollouts.step(epoch.create_revision, self.now, self.snapshot, self.policy, may_forget=True)
+        shares = self.rollouts.shares(self.policy)
+        self.agent.router.requests.plan = RegionPlan("eu-de", 1, 1, "", 0.0, (), version_shares=shares)
+        return shares[0].percent if shares else None
+
+    async def ask(self, number: int, *headers: str) -> str:
+        body = json.dumps({"model": "chat", "messages": [str(number)]}).encode()
+        answer = await ask(self.agent, f"x-session-id: session-{number}", *headers, body=body)
+        return answer.headers["x-penstock-model"] if answer.status == 200 else str(answer.status)
+
+    async def ask_many(self, count: int) -> Counter[str]:
+        return Counter(await asyncio.gather(*(self.ask(number) for number in range(count))))
+
+
+async def serves(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    body = json.loads(received.body)
+    assert body["model"] in ("v1", "v2")
+    answer = json.dumps({"usage": {"prompt_tokens": 1, "completion_tokens": 20}}).encode()
+    writer.write(
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer
+    )
+
+
+async def fails_v2(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    if json.loads(received.body)["model"] == "v2":
+        writer.write(b"HTTP/1.1 500 Oh\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+    else:
+        await serves(e, received, writer)
+
+
+async def test_requests_prove_a_version_and_sessions_keep_theirs(tmp_path: Path) -> None:
+    async with engine(serves) as gpu, running_agent(tmp_path, [gpu.address], models=["v1", "v2"], slots=64) as agent:
+        fleet = Fleet(agent)
+        assert await fleet.tick() == 0.0
+        assert await fleet.ask_many(20) == {"v1": 20}
+        assert await fleet.tick() == 40.0
+        await fleet.tick()
+        served = {number: await fleet.ask(number) for number in range(40)}
+        assert 5 < Counter(served.values())["v2"] < 30
+        assert served == {number: await fleet.ask(number) for number in range(40)}
+        assert await fleet.ask(1, "x-preview: new") == served[1], "the rollout has no header"
+        assert await fleet.tick() == 100.0
+        assert await fleet.ask_many(20) == {"v2": 20}
+        # Without a control plane, the last share remains.
+        await fleet.tick(5.0)
+        (state,) = (await fleet.rollouts.stored()).values()
+        assert state.state is not None
+        assert state.state.phase == "done"
+
+
+async def test_failures_roll_a_version_back_and_chosen_requests_are_no_evidence(tmp_path: Path) -> None:
+    async with engine(fails_v2) as gpu, running_agent(tmp_path, [gpu.address], models=["v1", "v2"], slots=64) as agent:
+        fleet = Fleet(agent, msgspec.structs.replace(ROLLOUT, header="x-preview", excluded_tenants=("personal",)))
+        await fleet.tick()
+        await fleet.ask_many(20)
+        assert await fleet.tick() == 40.0
+        await fleet.tick()
+        assert [await fleet.ask(number, "x-preview: old") for number in range(15)] == ["v1"] * 15
+        assert [await fleet.ask(number, "x-preview: new") for number in range(4)] == ["500"] * 4
+        assert await fleet.tick() == 40.0, "clients chose the version"
+        assert (await fleet.ask_many(40))["500"] > 5
+        assert await fleet.tick() is None
+        assert await fleet.ask_many(20) == {"v1": 20}
+        assert await fleet.ask(1, "x-preview: new") == "v1", "a version that was rolled back cannot be chosen"
+
+
+SHADOW = msgspec.structs.replace(ROLLOUT, prepare_s=99, shadow=ShadowRequests(percent=100.0, max_concurrent=1))
+
+
+async def test_copies_are_evidence_and_overhead_and_nothing_of_the_tenant(tmp_path: Path) -> None:
+    async with (
+        engine(serves) as gpu,
+        running_agent(tmp_path, [gpu.address], models=["v1", "v2"], slots=64, ledger=ledger_in(tmp_path)) as agent,
+    ):
+        fleet = Fleet(agent, SHADOW)
+        assert await fleet.tick() == 0.0
+        before = agent.budgets.running("open")
+        for number in range(5):
+            assert await fleet.ask(number) == "v1"
+            await until(lambda number=number: fleet.counts("v2").requests.ended == number + 1)
+        assert fleet.counts("v1").requests.ended == 5
+        assert (fleet.counts("v2").requests.failed, fleet.counts("v2").mean_length) == (0, 20.0)
+        assert Counter(json.loads(request.body)["model"] for request in gpu.requests) == {"v1": 5, "v2": 5}
+        assert {kind[0] for kind in agent.demand._rates} == {"v1"}, "copies are no demand"
+        assert agent.budgets.running("open") == before
+    found = records_in(tmp_path)
+    assert [each.model for each in found if each.kind == RecordKind.REQUEST] == ["v1"] * 5
+    copies = [each for each in found if each.kind == RecordKind.COPY]
+    assert len(copies) == 5
+    for copy in copies:
+        assert (copy.tenant, copy.key, copy.model, copy.region) == ("", "", "v2", "eu-de")
+        assert (copy.outcome, copy.price, copy.is_overhead, copy.output_tokens) == ("ok", 0.0, True, 20)
+        assert copy.gpu_s > 0.0
+    assert not [each for each in found if each.kind not in (RecordKind.REQUEST, RecordKind.COPY, RecordKind.START)]
+
+
+async def test_copies_take_spare_slots_only_and_stay_where_residency_permits(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def holds_v2(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if json.loads(received.body)["model"] == "v2":
+            await release.wait()
+        await serves(e, received, writer)
+
+    async with engine(holds_v2) as gpu, running_agent(tmp_path, [gpu.address], models=["v1", "v2"], slots=4) as agent:
+
+        def sent(model: str) -> int:
+            return sum(json.loads(request.body)["model"] == model for request in gpu.requests)
+
+        fleet = Fleet(agent, SHADOW)
+        await fleet.tick()
+        await fleet.ask(0)
+        await until(lambda: sent("v2") == 1)
+        assert [await fleet.ask(number) for number in range(5)] == ["v1"] * 5
+        assert sent("v2") == 1, "one copy at a time"
+        copies = ShadowRequests(percent=100.0, max_concurrent=9, max_use_percent=60.0)
+        fleet.use(msgspec.structs.replace(SHADOW, shadow=copies))
+        await fleet.ask(1)
+        await until(lambda: sent("v2") == 2)
+        assert [await fleet.ask(number) for number in range(5)] == ["v1"] * 5
+        assert sent("v2") == 2, "two of the four slots, and that of the request itself, are in use"
+        release.set()
+        await until(lambda: agent.held() == 0)
+        elsewhere = ResidencyRule("elsewhere", allow=frozenset({"us-east"}))
+        fleet.use(SHADOW, elsewhere)
+        before = sent("v2")
+        assert await fleet.ask(2) != "v1"
+        fleet.use(SHADOW)
+        assert await fleet.ask(2) == "v1"
+        await until(lambda: sent("v2") == before + 1)

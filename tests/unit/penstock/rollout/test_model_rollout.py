@@ -1,0 +1,159 @@
+"""The rollout of a version: its steps, its judgement by both versions at the same time, and its table."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.fleet.request_counts import RequestCounts
+from penstock.fleet.version_counts import VersionCounts
+from penstock.policy.kinds.model_rollouts import ModelRollout, ShadowRequests
+from penstock.rollout.model_rollout import (
+    FINAL_PHASES,
+    TRANSITIONS,
+    ModelEvent,
+    ModelPhase,
+    ModelRolloutState,
+    VersionMark,
+    begin,
+    transition,
+)
+from penstock.rollout.version_analysis import VersionEvidence, conditions, observe
+
+ROLLOUT = ModelRollout("chat", "v2", (10.0, 100.0), prepare_s=10, step_s=20, watch_s=30, min_requests=100)
+NONE = VersionCounts()
+
+
+def counts(
+    ended: int, failed: int = 0, first_byte_s: float = 0.2, token_s: float = 0.02, length: int = 100
+) -> VersionCounts:
+    good = ended - failed
+    return VersionCounts(
+        RequestCounts(ended, failed, good, good * first_byte_s), good, good * token_s, good, good * length
+    )
+
+
+def evidence(old: VersionCounts, new: VersionCounts, slots: int = 100, in_flight: int = 20) -> VersionEvidence:
+    return VersionEvidence({"eu-de/one": VersionMark(1, old, new)}, 2 if slots else 0, slots, in_flight)
+
+
+def begun(rollout: ModelRollout = ROLLOUT) -> ModelRolloutState:
+    """A rollout whose agents are marked at 0 s."""
+    return observe(begin(rollout, "v1", 0.0, 0.0), rollout, evidence(NONE, NONE), 0.0)
+
+
+def at_first_step() -> ModelRolloutState:
+    state = observe(begun(), ROLLOUT, evidence(counts(500), NONE), 10.0)
+    return observe(state, ROLLOUT, evidence(counts(500), NONE), 10.0)
+
+
+def test_a_good_version_goes_through_its_steps() -> None:
+    state = begun()
+    assert (state.phase, state.percent) == (ModelPhase.PREPARING, 0.0)
+    assert observe(state, ROLLOUT, evidence(counts(500), NONE), 9.0) == state
+    state = observe(state, ROLLOUT, evidence(counts(500), NONE), 10.0)
+    assert (state.phase, state.percent) == (ModelPhase.STEP, 10.0)
+    state = observe(state, ROLLOUT, evidence(counts(500), NONE), 11.0)
+    assert observe(state, ROLLOUT, evidence(counts(1500), counts(99)), 40.0) == state, "too few requests"
+    assert observe(state, ROLLOUT, evidence(counts(1500), counts(100)), 29.0) == state, "too early"
+    assert observe(state, ROLLOUT, evidence(counts(1500), counts(100), slots=19), 40.0) == state, "too few slots"
+    assert observe(state, ROLLOUT, evidence(counts(1500), counts(100), slots=0, in_flight=0), 40.0) == state
+    state = observe(state, ROLLOUT, evidence(counts(1500), counts(100)), 40.0)
+    assert (state.phase, state.percent) == (ModelPhase.WATCH, 100.0)
+    state = observe(state, ROLLOUT, evidence(counts(1500), counts(100)), 41.0)
+    state = observe(state, ROLLOUT, evidence(counts(1500), counts(1100)), 70.0)
+    assert (state.phase, state.percent) == (ModelPhase.DONE, 100.0)
+    share = state.share(ROLLOUT)
+    assert share is not None
+    assert share.percent == 100.0
+
+
+@pytest.mark.parametrize(
+    ("new", "reason"),
+    [
+        (counts(100, failed=13), "13.0% of requests fail, 10.0% of the old version at the same time"),
+        (counts(100, first_byte_s=0.31), "mean time to first byte is 0.310 s, 0.200 s"),
+        (counts(111, failed=11, token_s=0.031), "mean time per output token is 0.0310 s, 0.0200 s"),
+        (counts(111, failed=11, length=49), "mean length of an answer is 49 tokens, 100"),
+        (counts(111, failed=11, length=201), "mean length of an answer is 201 tokens, 100"),
+        (counts(30, failed=30), "30.0% of requests fail"),
+    ],
+)
+def test_a_worse_version_is_rolled_back_with_its_evidence(new: VersionCounts, reason: str) -> None:
+    after = observe(at_first_step(), ROLLOUT, evidence(counts(1500, failed=100), new), 12.0)
+    assert (after.phase, after.percent) == (ModelPhase.ROLLED_BACK, 0.0)
+    assert reason in after.why
+    assert after.share(ROLLOUT) is None
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        counts(100, failed=11),
+        counts(100, failed=0, first_byte_s=0.29, token_s=0.029, length=51),
+        counts(99, first_byte_s=9.0, token_s=9.0, length=1),
+        counts(11, failed=11),
+    ],
+)
+def test_what_chance_or_the_limits_permit_is_no_regression(new: VersionCounts) -> None:
+    state = at_first_step()
+    assert observe(state, ROLLOUT, evidence(counts(1500, failed=100), new), 12.0) == state
+
+
+def test_a_blue_green_change_is_judged_by_the_requests_before_it() -> None:
+    rollout = replace(ROLLOUT, steps=(100.0,))
+    state = observe(begun(rollout), rollout, evidence(counts(99), NONE), 20.0)
+    assert state.phase is ModelPhase.PREPARING, "without a baseline, there is no judgement"
+    state = observe(state, rollout, evidence(counts(400), NONE), 20.0)
+    assert (state.phase, state.percent) == (ModelPhase.WATCH, 100.0)
+    state = observe(state, rollout, evidence(counts(400), NONE), 21.0)
+    slow = observe(state, rollout, evidence(counts(401), counts(200, first_byte_s=0.4)), 22.0)
+    assert slow.phase is ModelPhase.ROLLED_BACK
+    assert slow.why == "mean time to first byte is 0.400 s, 0.200 s of the old version before"
+    done = observe(state, rollout, evidence(counts(401), counts(200)), 60.0)
+    assert done.phase is ModelPhase.DONE
+    assert transition(done, ModelEvent.ROLL_BACK, rollout, 99.0, why="wrong", by="me").percent == 0.0
+
+
+def test_copies_judge_a_version_before_its_first_step() -> None:
+    rollout = replace(ROLLOUT, shadow=ShadowRequests(percent=5.0, min_requests=20))
+    state = begun(rollout)
+    share = state.share(rollout)
+    assert share is not None
+    assert (share.percent, share.shadow_percent) == (0.0, 5.0)
+    assert observe(state, rollout, evidence(counts(500), counts(19)), 20.0) == state
+    bad = observe(state, rollout, evidence(counts(500), counts(20, failed=2)), 5.0)
+    assert bad.phase is ModelPhase.ROLLED_BACK
+    good = observe(state, rollout, evidence(counts(500), counts(20)), 20.0)
+    share = good.share(rollout)
+    assert share is not None
+    assert (share.percent, share.shadow_percent) == (10.0, 0.0)
+
+
+def test_a_held_rollout_keeps_its_share_and_is_still_judged() -> None:
+    held = transition(at_first_step(), ModelEvent.HALT, ROLLOUT, 12.0, why="wait", by="me")
+    held = observe(held, ROLLOUT, evidence(counts(500), NONE), 13.0)
+    assert observe(held, ROLLOUT, evidence(counts(9500), counts(900)), 9999.0) == held
+    assert held.percent == 10.0
+    assert observe(held, ROLLOUT, evidence(counts(9500), counts(900, failed=400)), 20.0).percent == 0.0
+    resumed = transition(held, ModelEvent.RESUME, ROLLOUT, 30.0, why="go on", by="me")
+    assert (resumed.phase, resumed.percent) == (ModelPhase.PREPARING, 10.0)
+
+
+def test_counters_of_a_restarted_agent_count_from_zero() -> None:
+    state = at_first_step()
+    state = observe(state, ROLLOUT, evidence(counts(500), counts(90)), 12.0)
+    restarted = VersionEvidence({"eu-de/one": VersionMark(2, counts(300), counts(100))}, 2, 100, 20)
+    assert conditions(state, ROLLOUT, restarted, 99.0)[1].text == "100 of 100 requests of the new version ended"
+
+
+def test_without_reports_nothing_changes() -> None:
+    state = at_first_step()
+    assert observe(state, ROLLOUT, VersionEvidence({}, 0, 0, 0), 1e6) == state
+
+
+def test_each_phase_can_be_rolled_back_and_only_operators_leave_the_last_ones() -> None:
+    for phase in ModelPhase:
+        assert phase is ModelPhase.ROLLED_BACK or (phase, ModelEvent.ROLL_BACK) in TRANSITIONS
+    leaving = {event for (phase, event) in TRANSITIONS if phase in FINAL_PHASES}
+    assert leaving == {ModelEvent.ROLL_BACK, ModelEvent.RESUME}
