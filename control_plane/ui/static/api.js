@@ -47,7 +47,7 @@ const SILENCE_MS = 4000;
 
 /**
  * Follows the fleet until `signal` is aborted; resumes after a lost connection. `on` has handlers: `event` of each event,
- * `status` of each update of the status (see live.js), `lost` with the error of each failed attempt.
+ * `status` of each update of the status (see live.js), `lost` with the error of each failed attempt, which returns whether to try again.
  * EventSource cannot send headers, so the stream is read by fetch (format: WHATWG HTML, server-sent events).
  */
 export async function follow(on, signal) {
@@ -81,8 +81,7 @@ export async function follow(on, signal) {
     } catch (error) {
       if (signal.aborted) return;
       failures += 1;
-      on.lost(error);
-      if (error.status === 401 || error.status === 403) return;
+      if (!on.lost(error)) return;
     } finally {
       clearTimeout(timer);
     }

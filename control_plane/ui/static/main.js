@@ -18,6 +18,8 @@ const PERIOD_MS = 5000;
 /** Least time (ms) between two reads that events cause. */
 const APART_MS = 400;
 const MAX_EVENTS = 500;
+/** Time (ms) for which a control plane that starts may refuse sessions: it has not read yet which ones are revoked. */
+const START_MS = 15_000;
 
 const main = document.querySelector("#main");
 const lost = document.querySelector("#lost");
@@ -79,6 +81,7 @@ class Page {
   arrived(update, isFirst) {
     this.live.apply(update, isFirst);
     lost.hidden = true;
+    this.refusedAt = undefined;
     describe(this.live.status);
     this.draw();
   }
@@ -90,14 +93,26 @@ class Page {
     this.wake();
   }
 
+  /** Whether a refused session has ended; while the control plane was away, only if it stays refused. */
+  hasEnded() {
+    if (lost.hidden) return true;
+    this.refusedAt ??= performance.now();
+    return performance.now() - this.refusedAt > START_MS;
+  }
+
+  /** Returns whether to try again. */
   lost(error) {
-    if (error.status === 401) return this.end("The session has ended.");
+    if (error.status === 401) {
+      if (!this.hasEnded()) return true;
+      this.end("The session has ended.");
+      return false;
+    }
     const silentS = this.live.receivedAt === undefined ? null : (performance.now() - this.live.receivedAt) / 1000;
     lost.hidden = false;
     lost.textContent = error instanceof ApiError
       ? `The control plane reports: ${error.message}`
       : `The control plane has not answered${silentS === null ? "" : ` for ${duration(silentS)}`}. What is shown is as old; regions serve without it. Trying again.`;
-    return undefined;
+    return error.status !== 403;
   }
 
   /** Reads what is not streamed: at intervals, and soon after an event. */
@@ -107,7 +122,7 @@ class Page {
       try {
         await this.view.refresh?.();
       } catch (error) {
-        if (error instanceof ApiError && error.status === 401) return this.end("The session has ended.");
+        if (error instanceof ApiError && error.status === 401 && this.hasEnded()) return this.end("The session has ended.");
         // That the control plane does not answer shows at the stream.
         if (!(error instanceof ApiError) && !(error instanceof TypeError)) console.error(error);
       }

@@ -67,7 +67,7 @@ export class FleetMap {
     show(arcLayer, arcs.map((arc) => arcPath(arc, arcs[0].perS, arcs.length > MANY ? MAX_OF_MANY_PX : MAX_ARC_PX)));
     show(placeLayer, places.map((place) => this.#place(place, model)));
     this.note.textContent = (total > MAX_ARCS ? `The ${MAX_ARCS} largest of ${count(total)} arcs, ${percent(share)} of what they carry. ` : "") +
-      (pointed ? `Arcs of ${pointed.lines[0]} alone.` : total > MAX_ARCS ? "Point at a region to see its arcs alone." : "");
+      (pointed ? `Arcs of ${pointed.lines[0]} alone.` : total > MAX_ARCS ? "Point at a region, or choose it, to see its arcs alone." : "");
   }
 
   /** The scale and middle of the map; returns the position (px) of a longitude and latitude. */

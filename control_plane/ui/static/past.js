@@ -86,7 +86,7 @@ export class PastView {
     const plan = summary && (await get(`/v1/plans/${summary.generation}`));
     if (this.moments[Number(this.slider.value)] !== now) return;
     const states = statesAt(this.events, now.at);
-    const flows = plan ? sharesOf(plan, emptiedRegions(overridesIn(summary.circumstances), [...states].filter(([, state]) => state === "failed").map(([name]) => name))) : [];
+    const flows = plan ? sharesOf(plan, emptiedRegions([...overridesIn(summary.circumstances), ...overridesAt(this.events, now.at)], [...states].filter(([, state]) => state === "failed").map(([name]) => name))) : [];
     // Load and demand of then are not kept.
     this.map.update(this.status.regions.map((region) =>
       ({ ...region, pools: [], demand: [], unready_count: 0, state: states.get(region.name) ?? "unknown" })), flows);
@@ -117,6 +117,17 @@ function statesAt(events, at) {
 /** Overrides that were in force when a plan was made, as its circumstances state them: "fail_over of eu-de by ada: reason". */
 const overridesIn = (circumstances) => circumstances.map((each) => /^([a-z_]+) of (\S+) by /.exec(each)).filter(Boolean)
   .map(([, kind, region]) => ({ kind, region }));
+
+/** Overrides of operators that were in force at a moment, as far as kept events tell. */
+function overridesAt(events, at) {
+  const found = new Map();
+  for (const { kind, at: when, data } of [...events].reverse()) {
+    if (kind !== "audit" || when > at) continue;
+    if (data.action === "override.lift") found.delete(data.target);
+    else if (data.action.startsWith("override.") && data.after?.region) found.set(data.target, data.after);
+  }
+  return [...found.values()].filter(({ expires_at: end }) => end == null || end > at);
+}
 
 /** Mean share by origin, server and reason; `perS` is that share here. */
 function sharesOf(plan, emptied) {
