@@ -377,7 +377,10 @@ async def test_a_revoked_key_ends_the_requests_of_its_batches(tmp_path: Path) ->
         assert {each["response"]["body"]["error"]["code"] for each in errors} == {"invalid_api_key"}
 
 
-async def test_large_results_of_many_requests_arrive_a_few_at_a_time(tmp_path: Path) -> None:
+async def test_large_results_of_many_requests_arrive_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_run, "FLUSH_S", 0.05)
     body = b'"%b"' % (b"x" * 400_000)
     permits = []
 
