@@ -9,12 +9,15 @@ from typing import Any
 
 import yaml
 
-from adapters.servers.free_ports import LOOPBACK
+from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
+from adapters.servers.starting import PORT_TRIES, start_server
 from lab.bench.cores import pinned_to
 from lab.bench.peers.envoy import Envoy
 from regional_agent.upstream.address import Address
+
+READY_S = 30.0
 
 SHIPPED = Path(__file__).parents[1] / "deploy" / "gateways" / "envoy-picker.yaml"
 
@@ -79,6 +82,24 @@ def envoy_process(directory: Path, config: dict[str, Any], core: int | None = No
         ready=http_ok(f"http://{admin['address']}:{admin['port_value']}/ready"),
         ports=(port, admin["port_value"]),
     )
+
+
+def start_envoy_with_picker(
+    directory: Path, core: int | None, picker: int, endpoints: Sequence[int]
+) -> tuple[ServerProcess, int]:
+    """Start Envoy in front of a picker on loopback; returns its process and its port for clients.
+
+    Raises:
+        ServerError: Envoy is not installed, or does not become ready.
+    """
+    ports: list[int] = []
+
+    def make() -> ServerProcess:
+        ports[:] = free_ports(2)
+        listen, at = Address(LOOPBACK, ports[0]), Address(LOOPBACK, picker)
+        return envoy_process(directory, picker_configuration(listen, ports[1], at, endpoints), core)
+
+    return start_server(make, tries=PORT_TRIES, timeout_s=READY_S), ports[0]
 
 
 def _address(address: Address) -> dict[str, Any]:

@@ -21,7 +21,6 @@ import msgspec
 
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
-from adapters.servers.starting import PORT_TRIES, start_server
 from lab.bench.compiled import COMPILED, Build
 from lab.bench.cores import Cores, divide_cores, keep_to
 from lab.bench.large_bodies import large_bodies
@@ -33,11 +32,10 @@ from lab.bench.router.contestant import BACKENDS, SLOTS, start_backends
 from lab.bench.router.load import Load
 from lab.bench.router.rounds import clients
 from lab.bench.site import agents_of, make_site, traffic_ports
-from lab.envoy_picker import envoy_process, picker_configuration
+from lab.envoy_picker import start_envoy_with_picker
 from lab.open_files import allow_many_open_files
 from lab.planet.topology import Engine
 from lab.quantile import quantile
-from regional_agent.upstream.address import Address
 
 CONNECTIONS = 64
 RATE_PER_S = 500.0
@@ -75,18 +73,6 @@ class Measured(msgspec.Struct):
     """Cores in use with bodies of LARGE_BODY_BYTES at LARGE_RATE_PER_S."""
     large_p50_ms: float
     errors: int
-
-
-def start_envoy(directory: Path, core: int, picker: int, backends: Sequence[int]) -> tuple[ServerProcess, int]:
-    """Start Envoy in front of the picker; returns its process and its port for clients."""
-    ports: list[int] = []
-
-    def make() -> ServerProcess:
-        ports[:] = free_ports(2)
-        listen, at = Address(LOOPBACK, ports[0]), Address(LOOPBACK, picker)
-        return envoy_process(directory, picker_configuration(listen, ports[1], at, backends), core)
-
-    return start_server(make, tries=PORT_TRIES, timeout_s=30.0), ports[0]
 
 
 def measure(row: Row, seconds: float, warm_up_s: float) -> Measured:
@@ -148,7 +134,7 @@ def start_rows(directory: Path, cores: Cores, build: Build, running: ExitStack) 
     build = msgspec.structs.replace(build, settings={"PENSTOCK_AGENT_PICKER_LISTEN": f"{LOOPBACK}:{picker}"})
     site = running.enter_context(make_site(engines, listen, 1, directory / "site", build, cores.router))
     agent = agents_of(site)[0]
-    envoy, port = start_envoy(directory, cores.router, picker, ports)
+    envoy, port = start_envoy_with_picker(directory / "envoy-picker", cores.router, picker, ports)
     running.callback(envoy.kill)
     alone = start_peer(Envoy(), directory / "alone", ports, cores.router)
     running.callback(alone.kill)

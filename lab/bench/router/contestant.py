@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -26,10 +26,14 @@ from lab.bench.peers.peer import Peer
 from lab.bench.peers.running import start_peer
 from lab.bench.router.chat import MODEL
 from lab.bench.site import SETTINGS, agents_of, make_site, traffic_ports
+from lab.envoy_picker import start_envoy_with_picker
 from lab.planet.bundle import bench_router_bundle, write_bundle
 from lab.planet.topology import Engine
 
 PENSTOCK = "penstock"
+WITH_PICKER = "envoy + picker"
+"""Name of Envoy with the agent as its endpoint picker."""
+
 BASELINE = "baseline"
 """Name of the other build of Penstock in the results."""
 
@@ -50,6 +54,13 @@ class Contestant(msgspec.Struct, frozen=True):
     settings: tuple[str, ...]
     process: ServerProcess
     port: int
+    beside: tuple[ServerProcess, ...] = ()
+    """Further processes whose cost counts: the agent whose picker an Envoy asks."""
+
+    @property
+    def processes(self) -> tuple[ServerProcess, ...]:
+        """All processes whose cost counts."""
+        return self.process, *self.beside
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -99,8 +110,24 @@ def start_field(
             settings = (*SETTINGS, policy, build.form(), f"build: {build.compiled}")
             version = importlib.metadata.version(PENSTOCK)
             agents.append(Contestant(name, version, settings, agents_of(site)[0], traffic_ports(site)[0]))
+        if any(peer.name == Envoy.name for peer in peers):
+            with suppress(ServerError):  # Envoy is missing, as the peer of this name reports
+                agents.append(_start_with_picker(directory / "picker", engines, listen, cores.router, running))
         others, missing = start_peers(peers, directory, backends, cores.router, running)
         yield Field(backends, (*agents, *others), missing)
+
+
+def _start_with_picker(
+    directory: Path, engines: Sequence[Engine], listen: dict[str, int], core: int, running: ExitStack
+) -> Contestant:
+    """Start an agent, and an Envoy that asks it for the endpoint of each request."""
+    picker = free_ports(1)[0]
+    build = Build(settings={"PENSTOCK_AGENT_PICKER_LISTEN": f"{LOOPBACK}:{picker}"})
+    agent = agents_of(running.enter_context(make_site(engines, listen, 1, directory / "site", build, core)))[0]
+    envoy, port = start_envoy_with_picker(directory, core, picker, list(listen.values()))
+    running.callback(envoy.kill)
+    settings = (*SETTINGS, "deploy/gateways/envoy-picker.yaml; both processes on the core of the router", build.form())
+    return Contestant(WITH_PICKER, Envoy().version(), settings, envoy, port, (agent,))
 
 
 def start_peers(

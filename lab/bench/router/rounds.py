@@ -144,9 +144,10 @@ def open_streams(field: Field, setup: Setup, progress: Progress) -> dict[str, Op
     found = {}
     for contestant in field.contestants:
         progress(f"{setup.slow_streams} slow streams: {contestant.name}")
-        contestant.process.restart(OPEN_TIMEOUT_S)
+        for process in contestant.processes:
+            process.restart(OPEN_TIMEOUT_S)
         _warm_up(contestant)
-        before_bytes = resident_bytes(contestant.process.pid)
+        before_bytes = _resident_bytes(contestant)
         measured, begun, after_bytes = _streamed(contestant, setup.slow_streams, setup.seconds)
         found[contestant.name] = OpenStreams(
             **msgspec.structs.asdict(measured),
@@ -159,15 +160,14 @@ def open_streams(field: Field, setup: Setup, progress: Progress) -> dict[str, Op
 
 def _streamed(contestant: Contestant, streams: int, seconds: float) -> tuple[StreamRound, int, int]:
     """Return the result of streams, the number of streams that started, and the resident memory (bytes) with them."""
-    pid = contestant.process.pid
     held = Streams(contestant.port, requests_of(clients(), stream=True))
     try:
         begun = held.open(streams, OPEN_TIMEOUT_S)
         held.run(SETTLE_S)
-        before_s = cpu_s(pid)
+        before_s = _cpu_s(contestant)
         run = held.run(seconds)
-        used_s = cpu_s(pid) - before_s
-        memory_bytes = resident_bytes(pid)
+        used_s = _cpu_s(contestant) - before_s
+        memory_bytes = _resident_bytes(contestant)
     finally:
         held.close()
     cpu_us = used_s / max(1, run.chunks) * 1e6
@@ -197,7 +197,11 @@ def _turns(contestants: Sequence[Turn], rounds: int) -> Iterator[tuple[int, Turn
 
 
 def _cpu_s(contestant: Contestant | None) -> float:
-    return cpu_s(contestant.process.pid) if contestant is not None else 0.0
+    return sum(cpu_s(process.pid) for process in contestant.processes) if contestant is not None else 0.0
+
+
+def _resident_bytes(contestant: Contestant) -> int:
+    return sum(resident_bytes(process.pid) for process in contestant.processes)
 
 
 def set_pace(field: Field, pace: Pace) -> None:
