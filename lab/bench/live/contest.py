@@ -105,7 +105,7 @@ def contest(
     """
     running = start_engines(engines, time_scale, directory)
     try:
-        with _balancers(setup, running, directory) as ports:
+        with running_balancers(setup, running, directory) as ports:
             outcomes, use = uvloop.run(_replay(workload, ports, running, warm_up_s))
     finally:
         running.process.kill()
@@ -114,7 +114,7 @@ def contest(
 
 
 @contextmanager
-def _balancers(setup: Setup, running: Engines, directory: Path) -> Iterator[list[int]]:
+def running_balancers(setup: Setup, running: Engines, directory: Path) -> Iterator[list[int]]:
     """Run the instances of the balancer during the context, and yield their ports."""
     if setup.balancer is None:
         bundle = directory / "policy"

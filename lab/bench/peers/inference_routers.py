@@ -1,4 +1,4 @@
-"""The routers of vLLM and SGLang, both written in Rust: from their wheels, with one of their routing policies."""
+"""The routers of vLLM and SGLang, and SMG, written in Rust: from their wheels, with one of their routing policies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from lab.bench.peers.peer import ROOM_FOR_STREAMS, Launch
 
 LOG_LEVEL = "error"
 
-VLLM, SGLANG = "vllm-router", "sglang-router"
-"""Distributions; their console scripts have the same names."""
+VLLM, SGLANG, SMG = "vllm-router", "sglang-router", "smg"
+"""Distributions; their console scripts have the same names. SMG is the successor of SGLang's router."""
 
 
 class RoutingPolicy(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ CONSISTENT_HASH = RoutingPolicy(
 
 
 class InferenceRouter:
-    """The router of vLLM or SGLang, which share code and options."""
+    """The router of vLLM or SGLang, or SMG, which share code and options."""
 
     def __init__(self, distribution: str, policy: RoutingPolicy, name: str = "") -> None:
         """Args: `name` is the name in the results; empty for the name of the distribution."""
@@ -70,7 +70,7 @@ class InferenceRouter:
     def launch(self, directory: Path, port: int, backends: Sequence[int]) -> Launch:
         """Return how to start an instance, with all settings on the command line."""
         argv = [find_script(self._distribution, self._distribution)]
-        if self._distribution == SGLANG:
+        if self._distribution in (SGLANG, SMG):
             argv.append("launch")
         argv += ["--host", "127.0.0.1", "--port", str(port), "--policy", self._policy.name, *self._policy.options]
         argv += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_ports(1)[0])]
@@ -87,6 +87,7 @@ SGLANG_ROUTER = InferenceRouter(SGLANG, ROUND_ROBIN)
 AT_THEIR_BEST = (
     InferenceRouter(SGLANG, CACHE_AWARE, "sglang-cache-aware"),
     InferenceRouter(SGLANG, POWER_OF_TWO, "sglang-power-of-two"),
+    InferenceRouter(SMG, CACHE_AWARE, "smg-cache-aware"),
     InferenceRouter(VLLM, CACHE_AWARE, "vllm-cache-aware"),
     InferenceRouter(VLLM, CONSISTENT_HASH, "vllm-consistent-hash"),
 )

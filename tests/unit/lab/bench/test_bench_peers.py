@@ -76,11 +76,12 @@ def test_inference_routers_start_with_the_policy_that_they_are_named_for(
     for router in AT_THEIR_BEST:
         argv = router.launch(tmp_path, 9000, BACKENDS).argv
         policies[router.name] = argv[argv.index("--policy") + 1]
-        assert ("launch" in argv) == router.name.startswith("sglang")
+        assert ("launch" in argv) == router.name.startswith(("sglang", "smg"))
         assert argv[-2:] == ("http://127.0.0.1:11001", "http://127.0.0.1:11002")
     assert policies == {
         "sglang-cache-aware": "cache_aware",
         "sglang-power-of-two": "power_of_two",
+        "smg-cache-aware": "cache_aware",
         "vllm-cache-aware": "cache_aware",
         "vllm-consistent-hash": "consistent_hash",
     }
