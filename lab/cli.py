@@ -14,6 +14,7 @@ COMMANDS = {
     "bench-router": "lab.commands.bench_router_command:bench_router",
     "demo": "lab.commands.demo_command:demo",
     "engines": "lab.commands.engine_command:engines",
+    "forecast-errors": "lab.commands.forecast_errors_command:forecast_errors_command",
     "gameday": "lab.commands.gameday_command:gameday",
     "soak": "lab.commands.soak_command:soak",
     "replay": "lab.commands.replay_command:replay",

@@ -18,7 +18,7 @@ from penstock.planning.forecast import SEASONS, Forecaster
 from penstock.planning.forecast_state import SavedSeries, by_rate, restore, saved
 from penstock.planning.share_moves import Key
 
-SHARDS = 16
+SHARDS = 32
 """Number of shards; a full one has about 400 KiB."""
 
 SAVE_EVERY_S = 120.0

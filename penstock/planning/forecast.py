@@ -1,4 +1,4 @@
-"""Forecast of demand: level, damped trend and daily season of every series, updated with every measured rate.
+"""Forecast of demand: level, damped trend, daily and weekly season of every series, updated with every measured rate.
 
 Additive Holt-Winters (Winters, Management Science 6, 1960) with exponential weights by elapsed time, since measurements
 come at irregular times (Wright, Management Science 32, 1986), and a damped trend (Gardner and McKenzie,
@@ -8,6 +8,7 @@ Management Science 31, 1985), since an undamped trend would overshoot after a st
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,9 @@ LEVEL_S = 10.0
 TREND_S = 90.0
 """Time constant (s) of the trend."""
 
-DAMPING_S = 600.0
-"""Time constant (s) with which a trend fades."""
+DAMPING_S = 240.0
+"""Time constant (s) with which a trend fades. A longer one overshoots an hour ahead (`penstock-lab
+forecast-errors`); a shorter one foresees less of a surge (`penstock-lab simulate-scaling`)."""
 
 SEASONS = 96
 """Parts of a day, of 15 minutes each."""
@@ -30,6 +32,13 @@ DAY_S = 86_400.0
 
 SEASON_WEIGHT = 0.3
 """Weight (0-1) of the newest day in the mean of a part of the day."""
+
+WEEK_HOURS = 168
+"""Hours of a week, counted from Thursday 00:00 UTC as Unix time is."""
+
+WEEK_WEIGHT = 0.1
+"""Weight (0-1) of each part of a day in the mean deviation of its hour of the week from the day. The means begin at 0:
+what happened once counts less than what happened in several weeks."""
 
 MAX_GROWTH = 2.0
 """Maximum ratio of a forecast to the newest rate."""
@@ -44,6 +53,8 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 _PART_S = DAY_S / SEASONS
+_HOUR_S = 3600.0
+_PARTS_AN_HOUR = int(_HOUR_S / _PART_S)
 SERIES = np.dtype(
     [
         ("at", "f8"),  # time of the last measurement (Unix time, s); NaN before the first
@@ -59,6 +70,17 @@ SERIES = np.dtype(
 )
 
 
+class SeriesState(NamedTuple):
+    """The state of one series."""
+
+    series: NDArray[np.void]
+    """One record of SERIES."""
+    profile: NDArray[np.float32]
+    """Mean rate by part of a day; NaN without a measurement."""
+    week: NDArray[np.float32]
+    """Mean deviation from the profile by hour of the week."""
+
+
 class Forecaster:
     """Keeps the state of all series; two forecasters with the same measurements return the same forecasts."""
 
@@ -67,6 +89,8 @@ class Forecaster:
         self._series = np.zeros(0, SERIES)
         self._profile = np.zeros((0, SEASONS), np.float32)
         """Mean rate by series and part of a day; NaN without a measurement."""
+        self._week = np.zeros((0, WEEK_HOURS), np.float32)
+        """Mean deviation from the profile by series and hour of the week."""
         self._pruned_in = 0
 
     def observe(self, rates: Mapping[Key, float], now: float) -> None:
@@ -102,16 +126,18 @@ class Forecaster:
         newest = self._series["newest"].tolist()
         return {key: newest[row] for key, row in self._row.items()}
 
-    def state_of(self, key: Key) -> tuple[np.void, NDArray[np.float32]] | None:
-        """The state of one series, and its mean rate by part of a day; None for a key without a measurement."""
+    def state_of(self, key: Key) -> SeriesState | None:
+        """The state of one series; None for a key without a measurement."""
         row = self._row.get(key)
-        return None if row is None else (self._series[row], self._profile[row])
+        return None if row is None else SeriesState(self._series[row : row + 1], self._profile[row], self._week[row])
 
-    def restore(self, rows: Mapping[Key, tuple[NDArray[np.void], NDArray[np.float32]]]) -> None:
-        """Replace all series by these, each one record and its mean rate by part of a day."""
+    def restore(self, rows: Mapping[Key, SeriesState]) -> None:
+        """Replace all series by these."""
         self._row = {key: at for at, key in enumerate(rows)}
-        self._series = np.concatenate([np.zeros(0, SERIES), *(series for series, _ in rows.values())])
-        self._profile = np.array([profile for _, profile in rows.values()], np.float32).reshape(len(rows), SEASONS)
+        states = rows.values()
+        self._series = np.concatenate([np.zeros(0, SERIES), *(state.series for state in states)])
+        self._profile = np.array([state.profile for state in states], np.float32).reshape(len(rows), SEASONS)
+        self._week = np.array([state.week for state in states], np.float32).reshape(len(rows), WEEK_HOURS)
 
     def _begin(self, rows: Rows, seen: Floats, now: float) -> None:
         series = self._series
@@ -139,9 +165,12 @@ class Forecaster:
         if len(over):
             at = series["part"][over] % SEASONS
             mean = series["sum"][over] / series["count"][over]
-            known = self._profile[over, at]
+            known, hour = self._profile[over, at], series["part"][over] // _PARTS_AN_HOUR % WEEK_HOURS
+            weekly = self._week[over, hour]
             unexplained = series["level"][over] + self._season(over, now)
-            self._profile[over, at] = np.where(np.isnan(known), mean, known + SEASON_WEIGHT * (mean - known))
+            self._week[over, hour] = weekly + np.where(np.isnan(known), 0.0, WEEK_WEIGHT * (mean - known - weekly))
+            daily = mean - weekly
+            self._profile[over, at] = np.where(np.isnan(known), mean, known + SEASON_WEIGHT * (daily - known))
             series["seasonal"][over] = ~np.isnan(self._profile[over]).any(axis=1)
             # The level excludes the season, so a change of the season changes the level by the opposite amount.
             series["level"][over] = unexplained - self._season(over, now)
@@ -151,10 +180,8 @@ class Forecaster:
         series["count"][rows] += 1.0
 
     def _season(self, rows: Rows, when: float) -> Floats:
-        """The seasonal part of demand, interpolated between the middles of the parts of a day."""
-        left, along = divmod(when / _PART_S - 0.5, 1.0)
-        first, second = int(left) % SEASONS, (int(left) + 1) % SEASONS
-        drawn = (1.0 - along) * self._profile[rows, first] + along * self._profile[rows, second]
+        """The seasonal part of demand, interpolated between the middles of the parts of a day, and of its hours."""
+        drawn = _between(self._profile, rows, when / _PART_S) + _between(self._week, rows, when / _HOUR_S)
         return np.where(self._series["seasonal"][rows], drawn, 0.0)
 
     def _add(self, keys: list[Key]) -> None:
@@ -166,6 +193,7 @@ class Forecaster:
         fresh["at"] = np.nan
         self._series = np.concatenate([self._series, fresh])
         self._profile = np.concatenate([self._profile, np.full((len(keys), SEASONS), np.nan, np.float32)])
+        self._week = np.concatenate([self._week, np.zeros((len(keys), WEEK_HOURS), np.float32)])
 
     def _prune(self, now: float) -> None:
         """Remove series without recent measurements, once in every part of a day."""
@@ -176,7 +204,15 @@ class Forecaster:
         kept = np.flatnonzero(now - self._series["at"] <= FORGET_S)
         names = list(self._row)
         self._row = {names[row]: at for at, row in enumerate(kept.tolist())}
-        self._series, self._profile = self._series[kept], self._profile[kept]
+        self._series, self._profile, self._week = self._series[kept], self._profile[kept], self._week[kept]
+
+
+def _between(means: NDArray[np.float32], rows: Rows, at: float) -> Floats:
+    """Interpolate cyclic means at a time in intervals; each mean stands for the middle of its interval."""
+    left, along = divmod(at - 0.5, 1.0)
+    first, second = int(left) % means.shape[1], (int(left) + 1) % means.shape[1]
+    drawn: Floats = (1.0 - along) * means[rows, first] + along * means[rows, second]
+    return drawn
 
 
 def _effective_s(elapsed_s: Floats) -> Floats:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
-from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from penstock.planning.forecast import SEASONS, SERIES, Forecaster
+from penstock.planning.forecast import SEASONS, SERIES, WEEK_HOURS, Forecaster, SeriesState
 from penstock.planning.share_moves import Key
 
 MAX_SERIES = 8_000
@@ -28,6 +28,7 @@ FIELDS = tuple(name for name in SERIES.names or () if name not in ("part", "seas
 """The fields of a series that are numbers, in the order in which they are stored."""
 
 PROFILE_BYTES = 4 * SEASONS
+WEEK_BYTES = 4 * WEEK_HOURS
 
 
 class SavedSeries(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -42,6 +43,9 @@ class SavedSeries(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Values of FIELDS."""
     profile: bytes
     """Mean rate by part of a day, as little-endian 32-bit floats; NaN without a measurement. Empty for none at all."""
+    week: bytes = b""
+    """Mean deviation from the profile by hour of the week, as little-endian 32-bit floats. Empty if all are 0, and in
+    forecasts of earlier releases."""
 
     @property
     def key(self) -> Key:
@@ -59,6 +63,7 @@ class SavedSeries(msgspec.Struct, frozen=True, array_like=True, gc=False):
             and all(abs(values[name]) <= MAX_RATE for name in ("season", "level", "trend"))
             and 0 <= self.part <= values["at"]
             and len(self.profile) in (0, PROFILE_BYTES)
+            and len(self.week) in (0, WEEK_BYTES)
             and all(len(name) <= MAX_TEXT for name in self.key)
         )
 
@@ -70,11 +75,11 @@ def saved(forecaster: Forecaster, keys: Iterable[Key]) -> tuple[SavedSeries, ...
         state = forecaster.state_of(key)
         if state is None:
             continue
-        series, profile = state
+        series = state.series[0]
         numbers = tuple(float(series[name]) for name in FIELDS)
-        known = not np.isnan(profile).all()
-        packed = profile.astype("<f4").tobytes() if known else b""
-        found.append(SavedSeries(*key, int(series["part"]), numbers, packed))
+        profile = b"" if np.isnan(state.profile).all() else state.profile.astype("<f4").tobytes()
+        week = state.week.astype("<f4").tobytes() if state.week.any() else b""
+        found.append(SavedSeries(*key, int(series["part"]), numbers, profile, week))
     return tuple(found)
 
 
@@ -85,7 +90,7 @@ def restore(forecaster: Forecaster, series: Iterable[SavedSeries], now: float) -
         now: Unix time, in seconds.
     """
     left_out = 0
-    rows: dict[Key, tuple[Any, Any]] = {}
+    rows: dict[Key, SeriesState] = {}
     for each in series:
         if not each.is_possible(now) or len(rows) >= MAX_SERIES:
             left_out += 1
@@ -93,16 +98,22 @@ def restore(forecaster: Forecaster, series: Iterable[SavedSeries], now: float) -
         row = np.zeros(1, SERIES)
         for name, value in zip(FIELDS, each.numbers, strict=True):
             row[name] = value
-        profile = np.full(SEASONS, np.nan, np.float32)
-        if each.profile:
-            profile = np.frombuffer(each.profile, "<f4").astype(np.float32)
-            profile[~(np.abs(profile) <= MAX_RATE)] = np.nan
+        profile = _means(each.profile, SEASONS, np.nan)
         row["part"], row["seasonal"] = each.part, not np.isnan(profile).any()
         # A leader with a slower clock would otherwise ignore measurements until its clock has caught up.
         row["at"] = min(float(row["at"][0]), now)
-        rows[each.key] = row, profile
+        rows[each.key] = SeriesState(row, profile, _means(each.week, WEEK_HOURS, 0.0))
     forecaster.restore(rows)
     return left_out
+
+
+def _means(packed: bytes, count: int, without: float) -> NDArray[np.float32]:
+    """Unpack stored means; `without` takes the place of those that are missing or impossible."""
+    if not packed:
+        return np.full(count, without, np.float32)
+    means = np.frombuffer(packed, "<f4").astype(np.float32)
+    means[~(np.abs(means) <= MAX_RATE)] = without
+    return means
 
 
 def by_rate(forecaster: Forecaster) -> list[Key]:

@@ -17,6 +17,8 @@ from penstock.planning.forecast import (
     SEASONS,
     SILENT_S,
     TREND_S,
+    WEEK_HOURS,
+    WEEK_WEIGHT,
     Forecaster,
 )
 from penstock.planning.share_moves import Key
@@ -92,6 +94,19 @@ def test_a_day_that_was_seen_is_expected_again() -> None:
     assert worst_seasonal < 0.5 * worst_naive
 
 
+def test_a_weekend_that_was_seen_is_expected_again() -> None:
+    def weekly(now: float) -> float:
+        return daily(now) + 200.0 if now // DAY_S % 7 in (2, 3) else daily(now) + 400.0
+
+    forecaster = Forecaster()
+    for step in range(int(5 * 7 * DAY_S / 900.0)):
+        forecaster.observe({KEY: weekly(900.0 * step)}, 900.0 * step)
+    friday = (5 * 7 + 2) * DAY_S - 1800.0
+    forecaster.observe({KEY: weekly(friday)}, friday)
+    falls = forecaster.ahead(friday, 5400.0)[KEY] - weekly(friday)
+    assert falls < 0.6 * (weekly(friday + 5400.0) - weekly(friday)) < 0.0
+
+
 def test_a_season_does_not_jump_when_it_is_first_known() -> None:
     forecaster = Forecaster()
     for step in range(int(1.5 * DAY_S / 300.0)):
@@ -124,15 +139,18 @@ class Written:
         self.at: float | None = None
         self.level = self.trend = self.newest = self.newest_season = 0.0
         self.means = [nan] * SEASONS
+        self.week = [0.0] * WEEK_HOURS
         self.part, self.rates = 0, list[float]()
 
     def season(self, when: float) -> float:
         if any(map(isnan, self.means)):
             return 0.0
-        middle = when / (DAY_S / SEASONS) - 0.5
-        left = int(middle // 1)
-        along = middle - left
-        return (1.0 - along) * self.means[left % SEASONS] + along * self.means[(left + 1) % SEASONS]
+        found = 0.0
+        for means, middle in ((self.means, when / (DAY_S / SEASONS) - 0.5), (self.week, when / 3600.0 - 0.5)):
+            left = int(middle // 1)
+            along = middle - left
+            found += (1.0 - along) * means[left % len(means)] + along * means[(left + 1) % len(means)]
+        return found
 
     def observe(self, rate: float, now: float) -> None:
         part = int(now // (DAY_S / SEASONS))
@@ -141,7 +159,11 @@ class Written:
             return
         if part != self.part and self.rates:
             old, mean, before = self.means[self.part % SEASONS], sum(self.rates) / len(self.rates), self.season(now)
-            self.means[self.part % SEASONS] = mean if isnan(old) else old + SEASON_WEIGHT * (mean - old)
+            hour = self.part // 4 % WEEK_HOURS
+            weekly = self.week[hour]
+            if not isnan(old):
+                self.week[hour] += WEEK_WEIGHT * (mean - old - weekly)
+            self.means[self.part % SEASONS] = mean if isnan(old) else old + SEASON_WEIGHT * (mean - weekly - old)
             self.level += before - self.season(now)
             self.rates = []
         self.part = part

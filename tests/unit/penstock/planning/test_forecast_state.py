@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.planning import forecast_state
 from penstock.planning.forecast import DAY_S, Forecaster
-from penstock.planning.forecast_state import FIELDS, PROFILE_BYTES, SavedSeries, by_rate, restore, saved
+from penstock.planning.forecast_state import FIELDS, PROFILE_BYTES, WEEK_BYTES, SavedSeries, by_rate, restore, saved
 from penstock.planning.share_moves import Key
 
 KEY = Key("eu-de", "m", "eu-de+eu-es")
@@ -77,6 +77,7 @@ def series(**fields: float) -> SavedSeries:
         series(count=1e12),
         msgspec.structs.replace(series(), numbers=(1.0,)),
         msgspec.structs.replace(series(), profile=b"x"),
+        msgspec.structs.replace(series(), week=b"x"),
         msgspec.structs.replace(series(), part=-1),
         msgspec.structs.replace(series(), model="m" * 5000),
     ],
@@ -90,13 +91,14 @@ def test_impossible_series_are_left_out(impossible: SavedSeries) -> None:
 @given(
     numbers=st.lists(st.floats(), min_size=len(FIELDS), max_size=len(FIELDS)),
     profile=st.binary(min_size=PROFILE_BYTES, max_size=PROFILE_BYTES) | st.just(b""),
+    week=st.binary(min_size=WEEK_BYTES, max_size=WEEK_BYTES) | st.just(b""),
     part=st.integers(-5, 10**12),
 )
 def test_whatever_is_stored_forecasts_are_finite_and_not_negative(
-    numbers: list[float], profile: bytes, part: int
+    numbers: list[float], profile: bytes, week: bytes, part: int
 ) -> None:
     forecaster = Forecaster()
-    restore(forecaster, [SavedSeries(*KEY, part, tuple(numbers), profile)], START)
+    restore(forecaster, [SavedSeries(*KEY, part, tuple(numbers), profile, week)], START)
     for _ in range(2):
         forecaster.observe({KEY: 2.0}, START + 10.0)
         for ahead_s in (1.0, 3600.0, DAY_S):
