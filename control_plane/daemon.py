@@ -79,6 +79,7 @@ from control_plane.planning.plan_history import PlanHistory
 from control_plane.planning.plan_publisher import PlanPublisher
 from control_plane.planning.planning_loop import TICK_S, PlanningLoop
 from control_plane.planning.report_intake import ReportIntake, ReportReceipt
+from control_plane.planning.signal_poller import TICK_S as SIGNAL_TICK_S
 from control_plane.policy.source.policy_source import MIN_POLL_INTERVAL_S, RETRY_INTERVAL_S, PolicySource
 from control_plane.policy.source.policy_webhook import PolicyWebhook
 from control_plane.policy.source.readers import BundleReader
@@ -243,6 +244,7 @@ class ControlPlane:
         self._recent = StatusHistory()
         self._sample_rounds = PeriodicJob(self._sample_status, status_history.INTERVAL_S)
         self._issuer_rounds = PeriodicJob(self._issuer_keys.tick, ISSUER_TICK_S)
+        self._signal_rounds = PeriodicJob(planning.signals.tick, SIGNAL_TICK_S)
         self._scheduler = AsyncIOScheduler(
             timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         )
@@ -269,6 +271,7 @@ class ControlPlane:
             await rounds.stop()
         await stop_scheduler(self._scheduler)
         await self._issuer_keys.close()
+        await self._planning.signals.close()
         await self.elector.stop()
         self._budgets.close()
         await self._registration.stop()
@@ -365,7 +368,7 @@ class ControlPlane:
             self._audit_rounds,
             self._sample_rounds,
         )
-        return (*of_leader, self._issuer_rounds, self._polling, self._event_rounds)
+        return (*of_leader, self._issuer_rounds, self._signal_rounds, self._polling, self._event_rounds)
 
     def _leadership_changed(self) -> None:
         self._planning_rounds.wake()

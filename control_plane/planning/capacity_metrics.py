@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -49,6 +49,19 @@ class CapacityMetrics:
             ("stage",),
             registry=registry,
         )
+
+        self._signal_age = Gauge(
+            "penstock_demand_signal_age_seconds",
+            "Time since the last valid response of a demand signal; infinite before the first one.",
+            ("signal",),
+            registry=registry,
+        )
+
+    def show_signals(self, ages_s: Mapping[str, float]) -> None:
+        """Set the age (s) of the demand signals, by name; signals that are absent are removed."""
+        self._signal_age.clear()
+        for name, age_s in ages_s.items():
+            self._signal_age.labels(name).set(age_s)
 
     def show(self, recommendations: Iterable[Recommendation]) -> None:
         """Replace all recommendations."""

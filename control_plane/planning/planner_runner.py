@@ -6,7 +6,7 @@ Planning for a large fleet takes long enough to delay reports and requests, so t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -14,6 +14,7 @@ import structlog
 
 from penstock.fleet.snapshot import demand
 from penstock.planning.announced_events import with_events
+from penstock.planning.demand_signals import Points, with_signals
 from penstock.planning.forecast import Forecaster
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.planner import PlanResult
@@ -36,10 +37,14 @@ class PlannerRunner:
 
     Args:
         solver_limit_s: time limit of the solver for one plan, in seconds.
+        signals: returns the points of the policy's demand signals, by name.
     """
 
-    def __init__(self, solver_limit_s: float = SOLVER_LIMIT_S) -> None:
+    def __init__(
+        self, solver_limit_s: float = SOLVER_LIMIT_S, signals: Callable[[], Mapping[str, Points]] = dict
+    ) -> None:
         self._limit_s = solver_limit_s
+        self._signals = signals
         self._planner = FlowPlanner(solver_limit_s)
         self._waterfall = WaterfallPlanner()
         """The planner that is used if the linear program fails."""
@@ -83,9 +88,12 @@ class PlannerRunner:
         return self._forecaster
 
     def forecast(self, policy: Policy, now: float, horizon_s: float) -> dict[Key, float]:
-        """Return expected requests per second by key, `horizon_s` seconds after `now`, from demand of earlier ticks and
-        the events that the policy announces."""
-        return with_events(self._forecaster.ahead(now, horizon_s), policy.events or (), now, horizon_s)
+        """Return expected requests per second by key, `horizon_s` seconds after `now`, from demand of earlier ticks,
+        and the events and signals of the policy."""
+        expected = with_events(self._forecaster.ahead(now, horizon_s), policy.events or (), now, horizon_s)
+        if not policy.demand_signals:
+            return expected
+        return with_signals(expected, policy.demand_signals, self._signals(), now, horizon_s)
 
     def _log_fallbacks(self, fallbacks: Mapping[str, str]) -> None:
         """Log once when models are planned by the waterfall, and once when that ends."""

@@ -19,6 +19,7 @@ from control_plane.planning.fleet_snapshot import FleetSnapshot
 from control_plane.planning.forecast_checkpoint import ForecastCheckpoint
 from control_plane.planning.plan_publisher import Fenced
 from control_plane.planning.planner_runner import PlannerRunner
+from control_plane.planning.signal_poller import SignalPoller
 from control_plane.rollout.rollout_runner import ActivePolicies, PolicyVersion, RolloutRunner
 from penstock.fleet.capacity import Shortfall
 from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
@@ -81,8 +82,11 @@ class PlanningLoop:
         self._clock = clock
         self._epoch: int | None = None
         self._inherited = False
-        self._runner = PlannerRunner()
-        self._candidate_runner = PlannerRunner()
+        self.signals = SignalPoller(
+            lambda: rollouts.newest_policy, lambda: elector.epoch is not None, clock, metrics.capacity.show_signals
+        )
+        self._runner = PlannerRunner(signals=self.signals.points)
+        self._candidate_runner = PlannerRunner(signals=self.signals.points)
         """Plans by the candidate policy of a rollout."""
         self.shortfalls: tuple[Shortfall, ...] = ()
         """Capacity shortfalls of the last plan; empty while another control plane leads."""
@@ -265,7 +269,8 @@ class PlanningLoop:
             return
         self._epoch = epoch
         self._rollouts.reset()
-        self._runner, self._candidate_runner, self.shortfalls = PlannerRunner(), PlannerRunner(), ()
+        self._runner = PlannerRunner(signals=self.signals.points)
+        self._candidate_runner, self.shortfalls = PlannerRunner(signals=self.signals.points), ()
         self._recommender, self.recommendations, self._recommended_at = Recommender(), (), float("-inf")
         self._metrics.set_leadership(epoch)
         if epoch is not None:

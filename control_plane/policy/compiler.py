@@ -29,6 +29,7 @@ from control_plane.policy.route_compiler import compile_routes
 from control_plane.policy.time_zones import moment_of, time_zone
 from penstock.policy.fields import PLACE
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.capacity import DemandSignal
 from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
@@ -257,6 +258,7 @@ def _policy(
         maintenance=_sorted(windows),
         drills=_sorted(drills),
         events=_sorted(events) or UNSET,
+        demand_signals=_sorted(signal for _, signal in catalogue.of(DemandSignal)) or UNSET,
         time_zones=_time_zones((*windows, *drills)),
         cors_origins=catalogue.single(BrowserAccess).cors_origins,
         routes=routes,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from penstock.policy.fields import PolicyStruct
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.capacity import DemandSignal
 from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
@@ -73,5 +74,6 @@ KINDS = {
     "GuardRails": Kind(GuardRails, 0, 1),
     "MaintenanceWindow": Kind(MaintenanceWindow, 0, 1_000),
     "Event": Kind(Event, 0, 1_000),
+    "DemandSignal": Kind(DemandSignal, 0, 20),
     "Drill": Kind(DrillSchedule, 0, 100),
 }

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.policy.geography import estimated_rtt_ms, great_circle_km, lifted_ms
 from penstock.policy.kinds.billing import Prices, UsageStore
+from penstock.policy.kinds.capacity import DemandSignal
 from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
 from penstock.policy.kinds.issuers import Issuer
@@ -96,6 +97,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     """Announced events, by name."""
     model_rollouts: dict[str, ModelRollout] | UnsetType = UNSET
     """Rollouts of versions, by the requested name; absent without such documents."""
+    demand_signals: tuple[DemandSignal, ...] | UnsetType = UNSET
+    """External signals of demand, by name; absent without documents of it."""
 
     @cached_property
     def reuses_results(self) -> bool:

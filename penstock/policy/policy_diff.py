@@ -29,6 +29,7 @@ _KIND_OF = {
     "maintenance": "MaintenanceWindow",
     "drills": "Drill",
     "events": "Event",
+    "demand_signals": "DemandSignal",
     "rtt_ms": "GeoRouting",
     "entry_maps": "EntryMap",
     "dns_zones": "DnsZone",
