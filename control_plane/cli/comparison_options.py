@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +33,39 @@ LostOption = Annotated[
 AlreadyLostOption = Annotated[
     list[str] | None, typer.Option("--already-lost", help="Region that has failed on both sides; may be repeated.")
 ]
+
+
+GrownDemandOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--demand",
+        help="File of demand by kind of request (CSV or JSON lines), or a growth of the demand on the new side:"
+        " xFACTOR[,model=MODEL][,origin=REGION], such as x1.5; may be repeated.",
+    ),
+]
+_GROWTH = re.compile(r"x(?P<factor>[0-9]{1,6}(\.[0-9]{1,6})?)(?P<match>(,(model|origin)=[^,]{1,512}){0,2})")
+
+
+def divided_demand(given: list[str] | None) -> tuple[Path | None, list[dict[str, Any]]]:
+    """Divide the values of `--demand` into a file and rows of growth.
+
+    Raises:
+        UsageFault: there are several files, or a growth is invalid.
+    """
+    files: list[str] = []
+    growth: list[dict[str, Any]] = []
+    for text in given or ():
+        found = _GROWTH.fullmatch(text)
+        if found is not None:
+            matched = dict(part.split("=", 1) for part in found["match"].split(",") if part)
+            growth.append({"factor": float(found["factor"]), **matched})
+        elif re.match(r"x[0-9]", text) and not Path(text).exists():
+            raise UsageFault(f"--demand {text}: write xFACTOR[,model=MODEL][,origin=REGION], such as x1.5,model=llama")
+        else:
+            files.append(text)
+    if len(files) > 1:
+        raise UsageFault("--demand: give one file")
+    return (Path(files[0]) if files else None), growth
 
 
 def given_demand(demand: Path | None, trace: list[Path] | None) -> list[DemandGroup] | None:

@@ -21,6 +21,7 @@ from penstock.policy.removals import unaccepted_removals
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups, sustainable_rate
 from penstock.what_if.comparison import Side, compare
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup
+from penstock.what_if.growth import Growth, grown
 
 MAX_NAMES_OF_BUNDLE = 2 * MAX_FILES
 """Maximum number of names of a JSON object with a bundle: above MAX_FILES, whose error is clearer."""
@@ -154,7 +155,8 @@ def _evaluate(job: WhatIfJob) -> WhatIfResponse:
         fleet.reported_per_s or min(sustainable_rate(policy, reported), MAX_REQUESTS_PER_S) or DEFAULT_REQUESTS_PER_S
     )
     asked = given if given is not None else _generate_demand(policy, rate_per_s)
-    found = compare(before, after, asked, reported or generated_fleet((policy, proposed), asked), fleet.now)
+    growth = _growth(request, asked)
+    found = compare(before, after, asked, reported or generated_fleet((policy, proposed), asked), fleet.now, growth)
     source = "as given" if request.fleet is not None else "as reported"
     return WhatIfResponse(
         before=found.before,
@@ -182,6 +184,17 @@ def _check_names(request: WhatIfRequest, policy: Policy, proposed: Policy) -> No
     for index, pool in enumerate(request.fleet or ()):
         if pool.region not in policy.regions:
             _require_region(proposed, pool.region, f"fleet[{index}].region")
+
+
+def _growth(request: WhatIfRequest, demand: list[DemandGroup]) -> list[Growth]:
+    """Return the growth of the request, which must match some of the demand."""
+    found = [row.growth() for row in request.growth]
+    for index, each in enumerate(found):
+        if grown(demand, [each]) == demand and each.factor != 1.0 and any(group.requests_per_s for group in demand):
+            models = sorted({group.model for group in demand})
+            remedy = suggest(each.model, models, "name a model and an origin of the demand")
+            raise JobRefused(Refused(f"growth[{index}]: matches no demand; {remedy}"))
+    return found
 
 
 def _proposed(request: WhatIfRequest, job: WhatIfJob) -> tuple[list[OverrideRejection], list[Override]]:

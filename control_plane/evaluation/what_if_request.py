@@ -11,6 +11,7 @@ from control_plane.overrides.override_fields import OverrideFields
 from control_plane.policy.bundle_limits import MAX_FILES
 from penstock.overrides.overrides import MAX_OVERRIDES
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup
+from penstock.what_if.growth import Growth
 
 MAX_REQUESTS_PER_S = 1e6
 
@@ -18,6 +19,9 @@ MAX_ROWS = 5_000
 """Maximum number of rows of a given demand or fleet."""
 
 MAX_SLOTS = 1_000_000_000
+
+MAX_GROWTH = 1_000.0
+"""Largest factor of a growth."""
 
 MAX_PROPOSED = 20
 """Maximum number of overrides that a request proposes."""
@@ -40,6 +44,20 @@ class DemandRow(BaseModel):
     def group(self) -> DemandGroup:
         """Return the demand group of the row."""
         return DemandGroup(self.origin, self.tenant, self.country, self.model, self.requests_per_s, self.subdivision)
+
+
+class GrowthRow(BaseModel):
+    """A factor of the demand on the side after."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    factor: float = Field(strict=True, ge=0.0, le=MAX_GROWTH, allow_inf_nan=False)
+    model: str = Field("", max_length=512, description="Requested model. Default: all.")
+    origin: str = Field("", max_length=253, description="Region that receives the requests. Default: all.")
+
+    def growth(self) -> Growth:
+        """Return the growth of the row."""
+        return Growth(self.factor, self.model, self.origin)
 
 
 class CapacityRow(BaseModel):
@@ -94,6 +112,10 @@ class WhatIfRequest(BaseModel):
         None,
         description="Default: every tenant requests every model, at the total rate that regions report; if they report "
         "none, at the rate that uses half of their capacity.",
+    )
+    growth: Annotated[list[GrowthRow], Field(max_length=MAX_PROPOSED, fail_fast=True)] = Field(
+        default_factory=list,
+        description="Factors of the demand on the side after. Each group is multiplied by all that match it.",
     )
     fleet: Annotated[list[CapacityRow], Field(max_length=MAX_ROWS, fail_fast=True)] | None = Field(
         None, description="Capacity of each pool. Default: as regions report it."

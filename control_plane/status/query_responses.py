@@ -31,7 +31,7 @@ class ExplainResponse(msgspec.Struct, frozen=True):
 
 
 class WhatIfResponse(msgspec.Struct, frozen=True):
-    """The same demand under the current and the proposed conditions."""
+    """The same demand, but for growth, under the current and the proposed conditions."""
 
     before: Totals
     """Under the policy of the side before, with the fleet as it is."""

@@ -15,6 +15,7 @@ from penstock.overrides.overrides import Override
 from penstock.policy.policy import Policy
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup, Evaluation, Totals
 from penstock.what_if.evaluation import evaluate_demand
+from penstock.what_if.growth import Growth, grown
 from penstock.what_if.moved_demand import Move, moves
 
 
@@ -42,7 +43,12 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compare(
-    before: Side, after: Side, demand: Sequence[DemandGroup], fleet: Sequence[Capacity], now: float | None = None
+    before: Side,
+    after: Side,
+    demand: Sequence[DemandGroup],
+    fleet: Sequence[Capacity],
+    now: float | None = None,
+    growth: Sequence[Growth] = (),
 ) -> Comparison:
     """Evaluate a demand under both sides.
 
@@ -50,9 +56,11 @@ def compare(
         demand: the groups to evaluate, with rates in requests per second.
         fleet: capacity by region and model, of both sides.
         now: Unix time (s) at which maintenance windows and overrides are evaluated; None evaluates none.
+        growth: factors of the demand on the side after; moves are those of the demand after.
     """
-    old, new = (_evaluation(side, demand, fleet, now) for side in (before, after))
-    return Comparison(old.totals, new.totals, tuple(moves(demand, old, new)))
+    demand_after = grown(demand, growth)
+    old, new = _evaluation(before, demand, fleet, now), _evaluation(after, demand_after, fleet, now)
+    return Comparison(old.totals, new.totals, tuple(moves(demand_after, old, new)))
 
 
 def _evaluation(side: Side, demand: Sequence[DemandGroup], fleet: Sequence[Capacity], now: float | None) -> Evaluation:

@@ -75,6 +75,9 @@ class Totals(msgspec.Struct, frozen=True):
     egress_cost_per_hour: float
     load: dict[str, float]
     """By region, the share (0-1) of busy slots over all models."""
+    needed_endpoints: dict[str, dict[str, int]] = {}
+    """By region and model, the endpoints that serve the admitted demand at the target utilisation, with the reserve for
+    the loss of a region, within `min_endpoints` and `max_endpoints`."""
 
 
 class Evaluation(msgspec.Struct, frozen=True):

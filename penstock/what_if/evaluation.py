@@ -8,7 +8,7 @@ without the bounded steps towards it. Demand beyond a tenant's budgets or beyond
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from penstock.policy.model_versions import WHOLE_PERCENT, model_of_tier, version
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal
+from penstock.scaling.replicas import Expected, PoolSize, needs
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup, DemandOutcome, Evaluation
 from penstock.what_if.entry_regions import Entered, EntryResolver
 from penstock.what_if.shared_slots import served_shares
@@ -76,8 +77,38 @@ def evaluate_demand(
     versions = [_shares_of(policy, group) for group in whole]
     return Evaluation(
         tuple(_merged(list(islice(parts, len(shares_of))), shares_of) for shares_of in versions),
-        totals(policy, demand, demand_outcomes, pools, loads),
+        msgspec.structs.replace(
+            totals(policy, demand, demand_outcomes, pools, loads),
+            needed_endpoints=_needed_endpoints(policy, held, verdicts, pools.values()),
+        ),
     )
+
+
+def _needed_endpoints(
+    policy: Policy,
+    demand: Sequence[DemandGroup],
+    verdicts: Sequence[Entered | Refusal],
+    pools: Iterable[Capacity],
+) -> dict[str, dict[str, int]]:
+    """The endpoints that each region needs for each model, as the leader recommends them."""
+    expected: dict[Key, Expected] = {}
+    for group, verdict in zip(demand, verdicts, strict=True):
+        if not isinstance(verdict, Refusal):
+            entry, permitted = verdict
+            key = Key(entry, group.model, permitted.name)
+            before = expected[key].requests_per_s if key in expected else 0.0
+            expected[key] = Expected(before + group.requests_per_s, permitted.regions)
+    sizes = {
+        (pool.region, pool.model): PoolSize(
+            pool.slots_per_endpoint or policy.models[pool.model].scaling.slots_per_endpoint, pool.service_s
+        )
+        for pool in pools
+        if pool.model in policy.models
+    }
+    found: dict[str, dict[str, int]] = {}
+    for (region, model), need in sorted(needs(policy, sizes, expected).items()):
+        found.setdefault(region, {})[model] = need.endpoints
+    return found
 
 
 def _shares_of(policy: Policy, group: DemandGroup) -> dict[str, float]:

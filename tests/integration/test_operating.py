@@ -185,6 +185,10 @@ async def test_status_and_lists_of_a_fleet(penstock: Shell, tmp_path: Path) -> N
     proposed = await penstock("what-if", "--policy", str(tmp_path / "policies"), "-o", "json")
     assert msgspec.json.decode(proposed.out, type=WhatIfResponse).moves == ()
     assert (await penstock("what-if")).code == 2
+    grown = await penstock("what-if", "--demand", f"x1.5,model={MODEL}", "-o", "json")
+    growth = msgspec.json.decode(grown.out, type=WhatIfResponse)
+    assert growth.after.requests_per_s > growth.before.requests_per_s
+    assert "write xFACTOR[,model=MODEL][,origin=REGION]" in (await penstock("what-if", "--demand", "x2,nodel=m")).err
 
     mistyped = await penstock("explain", "--origin", "us-est", "--model", MODEL, "--tenant", "personal")
     assert mistyped.code == 2

@@ -11,11 +11,12 @@ from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.comparison_options import (
     TIMEOUT_S,
     AlreadyLostOption,
-    DemandOption,
     FleetFileOption,
+    GrownDemandOption,
     LostOption,
     TraceOption,
     ask_control_plane,
+    divided_demand,
     given_demand,
     given_fleet,
 )
@@ -37,16 +38,16 @@ def what_if(
     drain: Annotated[list[str] | None, typer.Option(help="Region that is drained; may be repeated.")] = None,
     fail_over: Annotated[list[str] | None, typer.Option(help="Region that is failed over; may be repeated.")] = None,
     lift: Annotated[list[str] | None, typer.Option(help="Id of an override that is lifted; may be repeated.")] = None,
-    demand: DemandOption = None,
+    demand: GrownDemandOption = None,
     trace: TraceOption = None,
     fleet_file: FleetFileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare the fleet as it is with a change: moves, round trips, cost, refusals.
 
-    The change is another policy, overrides that are set or lifted, the loss of regions, or several of these. Overrides,
-    drains and maintenance windows in force are in effect on both sides. Exit with 1 where guard rails would refuse an
-    override.
+    The change is another policy, overrides that are set or lifted, the loss of regions, growth of demand, or several of
+    these. Overrides, drains and maintenance windows in force are in effect on both sides. Exit with 1 where guard
+    rails would refuse an override.
     """
     # Imported late, because it imports the planner.
     from control_plane.status.query_responses import WhatIfResponse
@@ -54,15 +55,24 @@ def what_if(
     with exit_on_error("what-if"):
         overrides: list[dict[str, Any]] = [{"kind": "drain", "region": region} for region in drain or ()]
         overrides += [{"kind": "fail_over", "region": region} for region in fail_over or ()]
-        if policy is None and not lost and not overrides and not lift:
-            raise UsageFault("give a change: --policy, --lost, --drain, --fail-over or --lift")
+        file, growth = divided_demand(demand)
+        if policy is None and not lost and not overrides and not lift and not growth:
+            raise UsageFault("give a change: --policy, --lost, --drain, --fail-over, --lift or --demand x1.5")
         try:
             files = read_bundle(policy) if policy is not None else None
         except PolicyRefused as refused:
             fail("what-if", str(refused), EXIT_USAGE, errors=refused.errors)
-        asked, capacity = given_demand(demand, trace), given_fleet(fleet_file)
+        asked, capacity = given_demand(file, trace), given_fleet(fleet_file)
         with fleet.connect(timeout_s=TIMEOUT_S) as api:
-            change = {"files": files, "lost": lost or [], "lost_before": already_lost or [], "lift": lift or []}
+            change: dict[str, Any] = {
+                "files": files,
+                "lost": lost or [],
+                "lost_before": already_lost or [],
+                "lift": lift or [],
+            }
+            if growth:
+                # Omitted without growth, since control planes of earlier releases refuse the field.
+                change["growth"] = growth
             answer = ask_control_plane(api, asked, capacity, overrides=overrides, **change)
             found: WhatIfResponse = answer.decoded(WhatIfResponse)
     if output is Output.JSON:

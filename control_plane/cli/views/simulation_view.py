@@ -58,7 +58,7 @@ def live_view(found: WhatIfResponse) -> RenderableType:
 
 def _totals(before: Totals, after: Totals) -> Table:
     numbers = ("before", "after", "change")
-    table = table_of("", *numbers, title="The same demand under both", right=numbers)
+    table = table_of("", *numbers, title="Demand under both", right=numbers)
     for name, old, new, form in [
         ("requests /s", before.requests_per_s, after.requests_per_s, ".1f"),
         ("served /s", before.served_per_s, after.served_per_s, ".1f"),
@@ -81,10 +81,25 @@ def _totals(before: Totals, after: Totals) -> Table:
             (f"load of {name}", before.load.get(name, 0.0), after.load.get(name, 0.0), ".0%")
             for name in sorted(before.load.keys() | after.load.keys())
         ),
+        *_endpoints(before, after),
     ]:
         same = format(old, form) == format(new, form)
         table.add_row(name, format(old, form), format(new, form), "" if same else format(new - old, "+" + form))
     return table
+
+
+def _endpoints(before: Totals, after: Totals) -> list[tuple[str, float, float, str]]:
+    """Return the numbers of needed endpoints that change, the largest changes first."""
+    old, new = (
+        {(region, model): count for region, counts in side.needed_endpoints.items() for model, count in counts.items()}
+        for side in (before, after)
+    )
+    changed: list[tuple[str, float, float, str]] = [
+        (f"endpoints needed: {model} in {region}", old.get((region, model), 0), new.get((region, model), 0), "d")
+        for region, model in sorted(old.keys() | new.keys())
+        if old.get((region, model), 0) != new.get((region, model), 0)
+    ]
+    return sorted(changed, key=lambda row: -abs(row[2] - row[1]))[:MAX_MOVES]
 
 
 def _moves(moved: Sequence[Move]) -> Table:

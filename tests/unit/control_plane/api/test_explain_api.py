@@ -210,6 +210,8 @@ async def test_what_if_a_region_is_lost(control_plane: ControlPlane, http: httpx
     assert reported.moved_per_s == pytest.approx(30.0)
     assert {(move.source, move.target) for move in reported.moves} == {("eu-de", "eu-es")}
     assert reported.policy_before == reported.policy_after
+    grown = await what_if(http, growth=[{"factor": 2.0, "model": MODEL, "origin": "eu-de"}], demand=[row])
+    assert (grown.before.requests_per_s, grown.after.requests_per_s) == (30.0, 60.0)
 
 
 EMPTY = {"kind": "fail_over", "expires_in_s": "none"}
@@ -299,6 +301,8 @@ async def test_what_if_refuses_invalid_input(http: httpx.AsyncClient) -> None:
         ({"files": {"one.yaml": "kind: Nonsense"}}, "the bundle is invalid"),
         ({"demand": [{"tenant": "open", "model": MODEL, "requests_per_s": -1}]}, "body.demand[0].requests_per_s"),
         ({"policy": "other"}, "body.policy"),
+        ({"growth": [{"factor": -1.0}]}, "body.growth[0].factor"),
+        ({"growth": [{"factor": 2.0, "model": MODEL[:-1]}]}, f"growth[0]: matches no demand; did you mean {MODEL}?"),
         ({"lost_before": ["eu-d"]}, "lost_before: there is no region"),
         ({"overrides": [{"kind": "drain", "region": "mars"}]}, "overrides[0].region: the policy has no region mars"),
         ({"overrides": [{"kind": "drain", "region": "eu-de", "expires_in_s": -1}]}, "overrides[0].expires_in_s"),

@@ -12,6 +12,7 @@ from penstock.policy.kinds.operations import MaintenanceWindow, Recurrence
 from penstock.routing.reasons import Reason
 from penstock.what_if.comparison import Comparison, Side, compare
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup
+from penstock.what_if.growth import Growth, grown
 from tests.support.override_builders import drain, fail_over, weight
 from tests.support.paths import PLANET as PLANET_FOLDER
 
@@ -74,3 +75,19 @@ def test_a_maintenance_window_is_in_force_under_the_policy_that_has_it() -> None
 def test_a_region_is_lost_on_one_side_alone() -> None:
     assert targets(compared(Side(PLANET), Side(PLANET, frozenset({"eu-de"})))) == {("eu-de", "eu-es")}
     assert targets(compared(Side(PLANET, frozenset({"eu-de"})), Side(PLANET))) == {("eu-es", "eu-de")}
+
+
+def test_growth_changes_the_demand_after_and_the_endpoints_that_it_needs() -> None:
+    found = compare(Side(PLANET), Side(PLANET), AT_HOME, ROOMY, NOW, [Growth(15.0)])
+    assert (found.before.requests_per_s, found.after.requests_per_s) == (10.0, 150.0)
+    assert {(move.source, move.target) for move in found.moves} == {("eu-de", "eu-es")}, "100 slots hold 100 of 150"
+    before, after = (side.needed_endpoints["eu-de"][SMALL] for side in (found.before, found.after))
+    assert before < after == pytest.approx(15 * before, abs=15)
+    assert compared(Side(PLANET), Side(PLANET)).before == found.before
+
+
+def test_growth_multiplies_the_groups_that_match() -> None:
+    demand = [*AT_HOME, DemandGroup("eu-es", "eu-personal", "ES", "other", 3.0)]
+    rates = [group.requests_per_s for group in grown(demand, [Growth(2.0), Growth(1.5, model=SMALL), Growth(0.0, "x")])]
+    assert rates == [30.0, 6.0]
+    assert [group.requests_per_s for group in grown(demand, [Growth(4.0, origin="eu-es")])] == [10.0, 12.0]
