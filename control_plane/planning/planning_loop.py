@@ -318,7 +318,7 @@ def _show_fleet(
             rates[row.origin, row.model] = rates.get((row.origin, row.model), 0.0) + row.requests_per_s
     metrics.show_demand(rates)
     egress = egress_hourly_cost(policy, demands, in_force)
-    metrics.cost.show(gpu_hourly_cost(policy, seen_pools), egress)
+    metrics.cost.show(gpu_hourly_cost(policy, seen_pools, now), egress)
 
 
 def _whole_step_s(policy: Policy) -> float:

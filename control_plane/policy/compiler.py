@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET
@@ -60,6 +61,9 @@ from penstock.policy.policy import Policy
 from penstock.policy.time_zone import TimeZone
 from penstock.routes.route import Route
 from penstock.routes.route_query import unreached_models
+
+_PRICES_SINCE = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+"""Unix time (s) from which prices by time of day need the rules of their time zone."""
 
 _KIND = re.compile(r"^[ \t]*kind:[ \t]*[\"']?(\w+)", re.MULTILINE)
 """Pattern that finds the kinds of documents in a text that cannot be parsed as YAML."""
@@ -259,7 +263,7 @@ def _policy(
         drills=_sorted(drills),
         events=_sorted(events) or UNSET,
         demand_signals=_sorted(signal for _, signal in catalogue.of(DemandSignal)) or UNSET,
-        time_zones=_time_zones((*windows, *drills)),
+        time_zones=_time_zones((*windows, *drills), regions),
         cors_origins=catalogue.single(BrowserAccess).cors_origins,
         routes=routes,
     )
@@ -296,9 +300,11 @@ def _tenant(tenant: Tenant, tiers: Mapping[str, Tier]) -> Tenant:
     return replace(tenant, key_digests=tuple(sorted(tenant.key_digests)), quota=quota)
 
 
-def _time_zones(scheduled: Iterable[MaintenanceWindow | DrillSchedule]) -> dict[str, TimeZone]:
-    """Return the rules of every time zone that a recurring window or drill uses, from its first start on."""
-    needed: dict[str, float] = {}
+def _time_zones(
+    scheduled: Iterable[MaintenanceWindow | DrillSchedule], regions: Iterable[Region]
+) -> dict[str, TimeZone]:
+    """Return the rules of every time zone that prices or a recurring window or drill use, from its first start on."""
+    needed: dict[str, float] = {region.price_time_zone: _PRICES_SINCE for region in regions if region.price_time_zone}
     for each in scheduled:
         if each.time_zone and each.recurrence is not Recurrence.NEVER:
             needed[each.time_zone] = min(each.starts_at, needed.get(each.time_zone, each.starts_at))

@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from control_plane.policy.catalogue import Catalogue
 from control_plane.policy.references import References
-from control_plane.policy.time_zones import clock_errors
+from control_plane.policy.time_zones import clock_errors, zone_errors
 from penstock.policy.adapter_patterns import matches, overlap
 from penstock.policy.kinds.billing import Prices, UsageStore
 from penstock.policy.kinds.issuers import Issuer
@@ -28,6 +28,7 @@ def check_relations(catalogue: Catalogue, references: References) -> None:
         if region.name in region.spillover_order:
             at = region.spillover_order.index(region.name)
             references.errors.append(document.error(("spillover_order", at), "is the region itself", "remove it"))
+        references.errors += zone_errors(document, "price_time_zone", region.price_time_zone or None)
     _check_keys(catalogue, references)
     _check_models(catalogue, references)
     _check_rollouts(catalogue, references)

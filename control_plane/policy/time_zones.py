@@ -57,9 +57,8 @@ def clock_errors(document: Document, shown_s: float, zone: str | None) -> Iterab
         remedy = "write it in local time, without the Z, or remove time_zone"
         yield document.error(("starts_at",), "is in UTC, but time_zone is set", remedy)
         return
-    if zone not in _names():
-        remedy = suggest(zone, _names(), "use a name of the IANA time zone database, such as Europe/Berlin")
-        yield document.error(("time_zone",), f"there is no time zone {zone}", remedy)
+    if unknown := list(zone_errors(document, "time_zone", zone)):
+        yield from unknown
         return
     rules = TimeZone(_changes(zone))
     found_s = local_s(rules, moment(rules, shown_s))
@@ -67,6 +66,13 @@ def clock_errors(document: Document, shown_s: float, zone: str | None) -> Iterab
         after = datetime.fromtimestamp(found_s, UTC).strftime("%H:%M")
         problem = f"this local time does not exist in {zone}: clocks are put forward then"
         yield document.error(("starts_at",), problem, f"write a time that exists, such as {after}")
+
+
+def zone_errors(document: Document, field: str, zone: str | None) -> Iterable[PolicyError]:
+    """Return the error of a field with the name of a time zone that does not exist."""
+    if zone is not None and zone not in _names():
+        remedy = suggest(zone, _names(), "use a name of the IANA time zone database, such as Europe/Berlin")
+        yield document.error((field,), f"there is no time zone {zone}", remedy)
 
 
 @cache

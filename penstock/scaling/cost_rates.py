@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping
 from penstock.fleet.snapshot import Demand, FadedPool
 from penstock.planning.egress_cost import egress_cost
 from penstock.planning.plan import RegionPlan
+from penstock.policy.gpu_price import gpu_price
 from penstock.policy.policy import SECONDS_PER_HOUR, Policy
 
 
-def gpu_hourly_cost(policy: Policy, pools: Mapping[tuple[str, str], FadedPool]) -> dict[tuple[str, str], float]:
-    """The price of the GPUs of each (region, model), in the currency of the bundle per hour.
+def gpu_hourly_cost(
+    policy: Policy, pools: Mapping[tuple[str, str], FadedPool], now: float
+) -> dict[tuple[str, str], float]:
+    """The price of the GPUs of each (region, model) at `now` (Unix time, s), in the currency of the bundle per hour.
 
     The price of an endpoint does not depend on its load or readiness. The price of an endpoint that several models
     share is divided equally among them.
@@ -24,7 +27,7 @@ def gpu_hourly_cost(policy: Policy, pools: Mapping[tuple[str, str], FadedPool]) 
             group.endpoints * (1.0 - 1.0 / len(group.models)) for group in pool.groups
         )
         gpus = max(0.0, endpoints) * policy.models[model].scaling.gpus_per_endpoint
-        found[region, model] = gpus * policy.regions[region].cost_per_gpu_hour
+        found[region, model] = gpus * gpu_price(policy, region, now)
     return found
 
 

@@ -66,4 +66,4 @@ def compare(
 def _evaluation(side: Side, demand: Sequence[DemandGroup], fleet: Sequence[Capacity], now: float | None) -> Evaluation:
     # The final state is evaluated, so an override that has ended has no failback ramp.
     interventions = NO_INTERVENTIONS if now is None else Interventions(side.in_force(now), 0.0, now)
-    return evaluate_demand(side.policy, demand, fleet, side.lost, interventions)
+    return evaluate_demand(side.policy, demand, fleet, side.lost, interventions, now)

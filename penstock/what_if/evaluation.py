@@ -13,6 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.fleet.report import AgentReport, DemandReport, GroupReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
@@ -39,6 +40,7 @@ class _Fleet(NamedTuple):
     capacities: Sequence[Capacity]
     lost: frozenset[str]
     interventions: Interventions
+    now: float
 
 
 def evaluate_demand(
@@ -47,6 +49,7 @@ def evaluate_demand(
     fleet: Sequence[Capacity],
     lost: frozenset[str] = frozenset(),
     interventions: Interventions = NO_INTERVENTIONS,
+    now: float | None = None,
 ) -> Evaluation:
     """Evaluate each group of a demand, and the demand as a whole.
 
@@ -56,7 +59,10 @@ def evaluate_demand(
         fleet: capacity by region and model; entries for regions or models that the policy lacks are ignored.
         lost: regions that have failed.
         interventions: the overrides and maintenance windows in force.
+        now: Unix time (s), of the prices; None uses `cost_per_gpu_hour` of each region.
     """
+    if now is None:
+        now, policy = 0.0, _without_price_hours(policy)
     resolver = EntryResolver(policy, fleet, lost, frozenset(interventions.drained))
     whole, demand = demand, [part for group in demand for part in _as_served(policy, group, resolver)]
     verdicts = [resolver.enter(group) for group in demand]
@@ -65,7 +71,7 @@ def evaluate_demand(
         msgspec.structs.replace(group, requests_per_s=part * group.requests_per_s)
         for group, part in zip(demand, parts_in, strict=True)
     ]
-    shares = _planned(policy, held, verdicts, _Fleet(fleet, lost, interventions))
+    shares = _planned(policy, held, verdicts, _Fleet(fleet, lost, interventions, now))
     pools = {(pool.region, pool.model): pool for pool in fleet if pool.region not in lost}
     loads = _loads(held, verdicts, shares)
     served = served_shares(pools, loads)
@@ -78,10 +84,17 @@ def evaluate_demand(
     return Evaluation(
         tuple(_merged(list(islice(parts, len(shares_of))), shares_of) for shares_of in versions),
         msgspec.structs.replace(
-            totals(policy, demand, demand_outcomes, pools, loads),
+            totals(policy, demand, demand_outcomes, pools, loads, now),
             needed_endpoints=_needed_endpoints(policy, held, verdicts, pools.values()),
         ),
     )
+
+
+def _without_price_hours(policy: Policy) -> Policy:
+    if not any(region.price_hours for region in policy.regions.values()):
+        return policy
+    regions = {name: msgspec.structs.replace(region, price_hours=UNSET) for name, region in policy.regions.items()}
+    return msgspec.structs.replace(policy, regions=regions)
 
 
 def _needed_endpoints(
@@ -202,7 +215,7 @@ def _planned(
             entry, permitted = verdict
             rates[entry][group.model, permitted] += group.requests_per_s
     agents = {
-        (region, ""): HeldReport(_report(region, fleet.capacities, rates[region]), 0.0)
+        (region, ""): HeldReport(_report(region, fleet, rates[region]), fleet.now)
         for region in policy.regions
         if region not in fleet.lost
     }
@@ -213,7 +226,7 @@ def _planned(
         policy=policy,
         snapshot=Snapshot(agents, health),
         previous={},
-        now=0.0,
+        now=fleet.now,
         epoch=1,
         generation=1,
         elapsed_s=1.0,
@@ -227,11 +240,11 @@ def _planned(
     }
 
 
-def _report(region: str, fleet: Sequence[Capacity], rates: Mapping[tuple[str, ResidencyClass], float]) -> AgentReport:
+def _report(region: str, fleet: _Fleet, rates: Mapping[tuple[str, ResidencyClass], float]) -> AgentReport:
     """The report that a single agent of the region would send."""
     pools = tuple(
         PoolReport(pool.model, 1, 1, pool.slots, 0, pool.service_s)
-        for pool in fleet
+        for pool in fleet.capacities
         if pool.region == region and pool.slots > 0
     )
     demand = tuple(
@@ -240,11 +253,11 @@ def _report(region: str, fleet: Sequence[Capacity], rates: Mapping[tuple[str, Re
     )
     shared = {
         group.models: GroupReport(group.models, 1, 1, int(group.slots), 0)
-        for pool in fleet
+        for pool in fleet.capacities
         if pool.region == region
         for group in pool.shared
     }
-    return AgentReport(region, "", 1, 1, 0.0, pools, demand, groups=tuple(shared.values()))
+    return AgentReport(region, "", 1, 1, fleet.now, pools, demand, groups=tuple(shared.values()))
 
 
 def _loads(

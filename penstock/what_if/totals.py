@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.planning.egress_cost import egress_cost
 from penstock.planning.linear_program.waiting_cost import waiting
+from penstock.policy.gpu_price import gpu_price
 from penstock.policy.policy import MS_PER_S, SECONDS_PER_HOUR, Policy
 from penstock.routing.reasons import Reason
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup, DemandOutcome, Totals
@@ -24,6 +25,7 @@ def totals(
     demand_outcomes: Sequence[DemandOutcome],
     pools: Mapping[tuple[str, str], Capacity],
     loads: Mapping[tuple[str, str], float],
+    now: float,
 ) -> Totals:
     """Compute the totals of a demand.
 
@@ -33,6 +35,7 @@ def totals(
         demand_outcomes: the outcome of each group of the demand.
         pools: capacity by (region, model).
         loads: offered load in requests per second, by (region, model).
+        now: Unix time (s), of the prices.
     """
     refused: dict[Reason, float] = defaultdict(float)
     trips: list[tuple[float, float]] = []
@@ -49,7 +52,7 @@ def totals(
             to_entry_ms = policy.round_trip_ms(group.origin, demand_outcome.entry) if away else 0.0
             trips.append((to_entry_ms + policy.round_trip_ms(demand_outcome.entry, server), rate))
             waited += rate * wait_s[server, group.model]
-            gpu += rate * _gpu_s(policy, pools[server, group.model]) * policy.regions[server].cost_per_gpu_hour
+            gpu += rate * _gpu_s(policy, pools[server, group.model]) * gpu_price(policy, server, now)
             egress += rate * _egress(policy, demand_outcome.entry, server, group.model) * SECONDS_PER_HOUR
     served = sum(rate for _, rate in trips)
     slots: dict[str, float] = defaultdict(float)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from penstock.fleet.report import LedgerReport
 from penstock.ledger.capacity_meter import GpuTime
 from penstock.ledger.ledger_record import LedgerRecord, RecordKind
 from penstock.ledger.prices import PriceList, cost_units
+from penstock.policy.gpu_price import STEP_S, gpu_price
 from penstock.policy.policy import SECONDS_PER_HOUR, Policy
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.ledger.spool import Spool
@@ -71,6 +73,8 @@ class RequestLedger:
         self._prices: PriceList | None = None
         self._digest = ""
         self._gpu_s_price = 0.0
+        self._gpu_price_until = inf
+        """Unix time (s) until which `_gpu_s_price` is in force."""
         self.open_requests: Callable[[], Iterable[RequestContext]] = _none
         """Returns the requests in progress."""
 
@@ -90,16 +94,22 @@ class RequestLedger:
         A spool that cannot be created is tried again by `tick`. Requests that are in progress at the end of the ledger
         have no record, unless it begins again before they end.
         """
-        region = policy.regions.get(self._region)
         self._policy = policy
         self._digest = policy.digest()[:DIGEST_CHARACTERS]
-        self._gpu_s_price = 0.0 if region is None else region.cost_per_gpu_hour / SECONDS_PER_HOUR
+        self._follow_gpu_price(self._wall_clock())
         self._prices = PriceList(policy, self._wall_clock())
         self._is_on = bool(policy.usage_stores)
         if not self._is_on:
             self.spool.close(seals_always=True)
         else:
             self._open()
+
+    def _follow_gpu_price(self, unix_s: float) -> None:
+        policy = self._policy
+        has_region = policy is not None and self._region in policy.regions
+        per_hour = gpu_price(policy, self._region, unix_s) if policy is not None and has_region else 0.0
+        self._gpu_s_price = per_hour / SECONDS_PER_HOUR
+        self._gpu_price_until = (unix_s // STEP_S + 1.0) * STEP_S
 
     def _open(self) -> None:
         try:
@@ -145,6 +155,8 @@ class RequestLedger:
         self._now_ms = int(unix_s * 1000.0)
         if self._policy is not None and self._prices is not None and unix_s >= self._prices.valid_until:
             self._prices = PriceList(self._policy, unix_s)
+        if unix_s >= self._gpu_price_until:
+            self._follow_gpu_price(unix_s)
         if self._is_on and not self.spool.is_open:
             self._open()
         self.spool.tick(now)

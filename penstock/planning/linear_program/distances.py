@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from penstock.planning.linear_program.arrays import Floats
@@ -27,6 +29,15 @@ class Distances:
         order = np.argsort(self.apart_ms, axis=1, kind="stable")
         self._order = [[self.names[at] for at in row] for row in order.tolist()]
         self._subsets: dict[tuple[str, frozenset[str]], tuple[str, ...]] = {}
+
+    def deviations_ms(self, policy: Policy, measured_ms: Mapping[tuple[str, str], float]) -> Floats:
+        """Deviations (ms) of measured round trips from those of the policy by (origin, server); 0 where none is
+        measured."""
+        found = np.zeros_like(self.apart_ms)
+        for (origin, server), ms in measured_ms.items():
+            if origin in self.index and server in self.index:
+                found[self.index[origin], self.index[server]] = ms - policy.round_trip_ms(origin, server)
+        return found
 
     def nearest_first(self, origin: str, regions: frozenset[str]) -> tuple[str, ...]:
         """`regions` by distance from `origin`, then by name."""

@@ -12,6 +12,7 @@ from penstock.planning.linear_program.arc_details import ArcDetails
 from penstock.planning.linear_program.flows import Flows
 from penstock.planning.linear_program.problem import Problem
 from penstock.planning.linear_program.solver import ModelSolver, OutOfTime, Unsolved
+from penstock.planning.measured_round_trips import measured_round_trips
 from penstock.planning.plan_builder import PlanBuilder
 from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key, NearestFirst
@@ -38,7 +39,10 @@ class FlowPlanner:
     def plan(self, tick: TickInput) -> PlanResult:
         """As `Planner.plan`."""
         builder, work = self._builder.problems(tick.policy), workload(tick)
-        problems = builder.problems(work.open_demands, work.open_supply, work.open_in_force, work.limits)
+        measured_ms = measured_round_trips(tick.snapshot, tick.now)
+        problems = builder.problems(
+            work.open_demands, work.open_supply, work.open_in_force, work.limits, tick.now, measured_ms
+        )
         nearest_first = builder.distances.nearest_first
         answers, fallbacks = self._solve(problems)
         shares = {key: table for flows in answers for key, table in flows.shares().items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from penstock.planning.linear_program.problem import Group, Held, Pool, Problem,
 from penstock.planning.linear_program.waiting_cost import pieces
 from penstock.planning.plan import ClassPlan
 from penstock.planning.share_moves import Key
+from penstock.policy.gpu_price import gpu_price
 from penstock.policy.policy import MS_PER_S, SECONDS_PER_HOUR, Policy
 
 MIN_DEMAND_PER_S = 1e-3
@@ -42,6 +44,10 @@ class ProblemBuilder:
         self.digest = policy.digest()
         self.distances = Distances(policy)
         self._shapes: dict[tuple[str, ...], Shape] = {}
+        self._per_hour: dict[str, float] = {}
+        """Price of a GPU hour by region, at the time of the problems."""
+        self._lag_ms = self.distances.deviations_ms(policy, {})
+        """Deviation (ms) of the measured round trips from those of the policy, by (origin, server)."""
 
     def problems(
         self,
@@ -49,6 +55,8 @@ class ProblemBuilder:
         supply: Mapping[tuple[str, str], Supply],
         before: Mapping[Key, ClassPlan],
         interventions: Interventions = NO_INTERVENTIONS,
+        now: float = 0.0,
+        measured_ms: Mapping[tuple[str, str], float] = MappingProxyType({}),
     ) -> list[Problem]:
         """The problems of all models that have both demand and a region that can serve them, in the order of names.
 
@@ -59,7 +67,11 @@ class ProblemBuilder:
             supply: capacity by (region, model).
             before: the plan's entries in force, by key.
             interventions: limits on the share that may leave its origin; `demands` and `supply` respect them already.
+            now: Unix time (s), of the prices.
+            measured_ms: measured round trips by (origin, server), in place of those of the policy.
         """
+        self._lag_ms = self.distances.deviations_ms(self.policy, measured_ms)
+        self._per_hour = {region: gpu_price(self.policy, region, now) for region in self.policy.regions}
         demands_of: dict[str, dict[Key, Demand]] = {}
         for key, demand in demands.items():
             demands_of.setdefault(key.model, {})[key] = demand
@@ -111,7 +123,7 @@ class ProblemBuilder:
         reach_s, egress_s = self._reach(shape, work)
         widths, costs = pieces(slots, service_s, target, objective.queueing_weight)
         s_per_cost = objective.latency_ms_per_cost / MS_PER_S
-        per_hour = np.array([self.policy.regions[group.region].cost_per_gpu_hour for group in shape.groups])
+        per_hour = np.array([self._per_hour[group.region] for group in shape.groups])
         return Problem(
             shape=shape,
             demand=np.where(home >= 0, demand, 0.0),
@@ -202,7 +214,8 @@ class ProblemBuilder:
             cost[:, of_model] = egress_cost(model, per_gb[:, None], there[None, :])
         cost[shape.pool_at, np.arange(len(shape.pools))] = 0.0
         egress_s = cost * self.policy.objective.latency_ms_per_cost / MS_PER_S / work
-        rtt_s = self.distances.apart_ms[:, shape.pool_at] / MS_PER_S / work
+        rtt_ms = np.maximum(0.0, self.distances.apart_ms + self._lag_ms)
+        rtt_s = rtt_ms[:, shape.pool_at] / MS_PER_S / work
         return rtt_s + egress_s + TIE_S * shape.region_of, egress_s
 
     def _origin(self, shape: Shape) -> Ints:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from penstock.policy.fields import (
     DERIVED,
@@ -44,6 +44,32 @@ STANDBY_MS: Final = 10_000.0
 """Distance (ms) that is added to a standby region, for every origin and client: more than any real distance."""
 
 
+class Weekday(StrEnum):
+    """A day of the week."""
+
+    MONDAY = "monday"
+    TUESDAY = "tuesday"
+    WEDNESDAY = "wednesday"
+    THURSDAY = "thursday"
+    FRIDAY = "friday"
+    SATURDAY = "saturday"
+    SUNDAY = "sunday"
+
+
+class PriceHours(PolicyStruct, frozen=True):
+    """The price of a GPU hour at some hours."""
+
+    cost_per_gpu_hour: Annotated[float, bounds(ge=0, le=1e6)]
+    """Price of a GPU hour at these hours."""
+    from_hour: Annotated[int, bounds(ge=0, le=23)] = 0
+    """First hour of the day (0-23)."""
+    to_hour: Annotated[int, bounds(ge=1, le=24)] = 24
+    """Hour (1-24) before which the price ends; if it is not after `from_hour`, the price covers the end and the
+    beginning of each day."""
+    days: Annotated[tuple[Weekday, ...], Meta(extra_json_schema={"maxItems": 7})] = ()
+    """Days of the week. Default: all."""
+
+
 class Region(PolicyStruct, frozen=True):
     """One site that serves. It is in the jurisdiction of its country and of every bloc that contains the country."""
 
@@ -75,10 +101,22 @@ class Region(PolicyStruct, frozen=True):
     role: RegionRole | UnsetType = UNSET
     """What the region is for while no other region is lost. Absent: active."""
 
+    price_hours: Annotated[tuple[PriceHours, ...], Meta(extra_json_schema={"maxItems": 32})] | UnsetType = UNSET
+    """Prices of a GPU hour by time of day and day of the week; the first that covers the time applies, and
+    `cost_per_gpu_hour` at all other times. Planning, the ledger and what-if use the price of the time; limits of
+    spillover compare `cost_per_gpu_hour`."""
+    price_time_zone: Annotated[str, length(1, 64)] | UnsetType = UNSET
+    """Time zone of `price_hours`, by IANA name, such as `Europe/Berlin`. Default: UTC."""
+
     @property
     def is_standby(self) -> bool:
         """Whether the region is passive or a pilot light."""
         return self.role is RegionRole.PASSIVE or self.role is RegionRole.PILOT_LIGHT
+
+    def conflict(self) -> Conflict | None:
+        if self.price_time_zone is UNSET or self.price_hours:
+            return None
+        return Conflict("price_time_zone without price_hours", "add price_hours, or remove price_time_zone")
 
 
 class Bloc(PolicyStruct, frozen=True):

@@ -8,6 +8,7 @@ from math import inf
 import msgspec
 import pytest
 
+from penstock.fleet.report import PeerReport
 from penstock.fleet.snapshot import FADED_S, Snapshot
 from penstock.health.region_health import RegionState
 from penstock.planning.linear_program import arc_details
@@ -18,7 +19,7 @@ from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import FORECAST_WEIGHT
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.operations import Objective
-from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.regions import PriceHours, Region
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from tests.support import three_regions
@@ -175,6 +176,28 @@ def test_a_home_that_costs_much_more_is_left_for_a_cheap_neighbour() -> None:
     )
     assert arcs(planned) == {"es": (1.0, ArcReason.SPILLOVER)}
     assert details(planned) == {"es": arc_details.COSTS_LESS}
+
+
+def test_a_home_that_costs_more_at_these_hours_alone_is_left_at_these_hours() -> None:
+    dear = (PriceHours(30.0, from_hour=18, to_hour=20),)
+    hours = {**POLICY.regions, "de": msgspec.structs.replace(POLICY.regions["de"], price_hours=dear)}
+    policy = msgspec.structs.replace(POLICY, regions=hours)
+    for hour, server in ((17, "de"), (18, "es"), (19, "es"), (20, "de")):
+        now = hour * 3600.0
+        reports = fleet(region("de", offered(40.0)), region("es"), region("us"))
+        agents = {key: msgspec.structs.replace(held, received_at=now) for key, held in reports.agents.items()}
+        planned = decided(msgspec.structs.replace(reports, agents=agents), policy=policy, now=now)
+        assert list(arcs(planned)) == [server], hour
+
+
+def test_a_measured_round_trip_counts_in_place_of_the_policys() -> None:
+    def planned(de_ms: float) -> list[str]:
+        full, peers = region("us", offered(40.0), slots=1), (PeerReport("de", RegionState.HEALTHY, de_ms),)
+        seen = msgspec.structs.replace(full, report=msgspec.structs.replace(full.report, peers=peers))
+        return [server for server in arcs(decided(fleet(seen, region("de"), region("es"))), "us") if server != "us"]
+
+    assert planned(POLICY.round_trip_ms("us", "de")) != planned(1.0) == ["de"]
+    assert planned(900.0) == ["es"]
 
 
 def test_egress_that_costs_much_more_keeps_bulky_answers_at_home() -> None:
