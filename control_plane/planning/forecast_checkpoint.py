@@ -14,8 +14,8 @@ import structlog
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
-from penstock.planning.forecast import SEASONS, Forecaster
-from penstock.planning.forecast_state import SavedSeries, by_rate, restore, saved
+from penstock.planning.forecasting.forecast import SEASONS, Forecaster
+from penstock.planning.forecasting.forecast_state import SavedSeries, by_rate, restore, saved
 from penstock.planning.share_moves import Key
 
 SHARDS = 32

@@ -13,9 +13,9 @@ import msgspec
 import structlog
 
 from penstock.fleet.snapshot import demand
-from penstock.planning.announced_events import with_events
-from penstock.planning.demand_signals import Points, with_signals
-from penstock.planning.forecast import Forecaster
+from penstock.planning.forecasting.announced_events import with_events
+from penstock.planning.forecasting.demand_signals import Points, with_signals
+from penstock.planning.forecasting.forecast import Forecaster
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key

@@ -10,8 +10,8 @@ import msgspec
 import structlog
 
 from control_plane.auth.bounded_fetch import fetch
-from penstock.planning.demand_signals import Points, read_points
-from penstock.policy.kinds.capacity import DemandSignal
+from penstock.planning.forecasting.demand_signals import Points, read_points
+from penstock.policy.kinds.external_sources import DemandSignal
 from penstock.policy.policy import Policy
 
 TICK_S = 1.0

@@ -30,9 +30,9 @@ from control_plane.policy.route_compiler import compile_routes
 from control_plane.policy.time_zones import moment_of, time_zone
 from penstock.policy.fields import PLACE
 from penstock.policy.kinds.billing import Prices, UsageStore
-from penstock.policy.kinds.capacity import DemandSignal
 from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
+from penstock.policy.kinds.external_sources import DemandSignal
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.model_rollouts import ModelRollout

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from penstock.policy.fields import PolicyStruct
 from penstock.policy.kinds.billing import Prices, UsageStore
-from penstock.policy.kinds.capacity import DemandSignal
 from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
+from penstock.policy.kinds.external_sources import DemandSignal
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.model_rollouts import ModelRollout

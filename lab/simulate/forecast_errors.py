@@ -12,7 +12,7 @@ from statistics import fmean
 
 import msgspec
 
-from penstock.planning.forecast import DAY_S, Forecaster
+from penstock.planning.forecasting.forecast import DAY_S, Forecaster
 from penstock.planning.share_moves import Key
 
 WEEK_S = 7 * DAY_S

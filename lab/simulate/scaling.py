@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
-from penstock.planning.forecast import DAY_S, Forecaster
+from penstock.planning.forecasting.forecast import DAY_S, Forecaster
 from penstock.planning.share_moves import Key
 from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.operations import Objective

@@ -11,9 +11,9 @@ from msgspec import UNSET, UnsetType
 
 from penstock.policy.geography import estimated_rtt_ms, great_circle_km, lifted_ms
 from penstock.policy.kinds.billing import Prices, UsageStore
-from penstock.policy.kinds.capacity import DemandSignal
 from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.dns_names import DnsName, DnsZone
+from penstock.policy.kinds.external_sources import DemandSignal
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
 from penstock.policy.kinds.model_rollouts import ModelRollout

@@ -6,9 +6,9 @@ forecast with them is finite and not lowered.
 
 from __future__ import annotations
 
-from penstock.planning.demand_signals import read_points, with_signals
+from penstock.planning.forecasting.demand_signals import read_points, with_signals
 from penstock.planning.share_moves import Key
-from penstock.policy.kinds.capacity import DemandSignal
+from penstock.policy.kinds.external_sources import DemandSignal
 
 WORDS = (b'{"points":[', b'{"at":', b',"factor":', b"1e308", b"-0.0", b"]}", b"\xff")
 

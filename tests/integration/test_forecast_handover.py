@@ -11,7 +11,7 @@ from adapters.store.signed_store import SignedStore
 from control_plane.planning import forecast_checkpoint
 from control_plane.planning.forecast_checkpoint import SHARDS, SavedForecast
 from control_plane.planning.planning_loop import TICK_S
-from penstock.planning.forecast import DAY_S
+from penstock.planning.forecasting.forecast import DAY_S
 from penstock.planning.share_moves import Key
 from tests.support import planet
 from tests.support.running import running

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.planning.forecast import Forecaster
+from penstock.planning.forecasting.forecast import Forecaster
 from penstock.planning.linear_program.flow_planner import FlowPlanner
 from penstock.planning.plan import RegionPlan
 from penstock.planning.share_change_limit import DEADBAND

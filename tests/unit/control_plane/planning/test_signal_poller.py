@@ -13,7 +13,7 @@ from control_plane.planning.signal_poller import SignalPoller
 from control_plane.policy.bundle_errors import PolicyRefused
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
-from penstock.planning.demand_signals import SignalPoint
+from penstock.planning.forecasting.demand_signals import SignalPoint
 from tests.support.paths import POLICIES
 
 FILES = read_folder(POLICIES / "examples" / "spillover")

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.planning import forecast_state
-from penstock.planning.forecast import DAY_S, Forecaster
-from penstock.planning.forecast_state import FIELDS, PROFILE_BYTES, WEEK_BYTES, SavedSeries, by_rate, restore, saved
+from penstock.planning.forecasting import forecast_state
+from penstock.planning.forecasting.forecast import DAY_S, Forecaster
+from penstock.planning.forecasting.forecast_state import (
+    FIELDS,
+    PROFILE_BYTES,
+    WEEK_BYTES,
+    SavedSeries,
+    by_rate,
+    restore,
+    saved,
+)
 from penstock.planning.share_moves import Key
 
 KEY = Key("eu-de", "m", "eu-de+eu-es")

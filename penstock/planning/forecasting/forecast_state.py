@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.planning.forecast import SEASONS, SERIES, WEEK_HOURS, Forecaster, SeriesState
+from penstock.planning.forecasting.forecast import SEASONS, SERIES, WEEK_HOURS, Forecaster, SeriesState
 from penstock.planning.share_moves import Key
 
 MAX_SERIES = 8_000

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.planning.announced_events import factor, with_events
+from penstock.planning.forecasting.announced_events import factor, with_events
 from penstock.planning.share_moves import Key
 from penstock.policy.kinds.operations import Event
 

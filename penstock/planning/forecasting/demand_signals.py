@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from penstock.planning.share_moves import Key
-from penstock.policy.kinds.capacity import DemandSignal
+from penstock.policy.kinds.external_sources import DemandSignal
 
 MAX_POINTS = 1_000
 """Maximum number of points of a signal."""

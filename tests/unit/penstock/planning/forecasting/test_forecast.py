@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.planning.forecast import (
+from penstock.planning.forecasting.forecast import (
     DAMPING_S,
     DAY_S,
     FORGET_S,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.planning.demand_signals import MAX_POINTS, SignalPoint, factor_at, read_points, with_signals
+from penstock.planning.forecasting.demand_signals import MAX_POINTS, SignalPoint, factor_at, read_points, with_signals
 from penstock.planning.share_moves import Key
-from penstock.policy.kinds.capacity import DemandSignal
+from penstock.policy.kinds.external_sources import DemandSignal
 
 KEY, OTHER = Key("eu-de", "llama", "all"), Key("eu-es", "mistral", "all")
 MATCH = DemandSignal("match", "https://signal.example/", max_factor=4.0, models=("llama",))

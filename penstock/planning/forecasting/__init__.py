@@ -1,0 +1,1 @@
+"""Expected demand: from measurements, announced events and external signals."""
