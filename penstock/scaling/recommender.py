@@ -1,7 +1,7 @@
 """Recommends the number of endpoints for each region and model, from the snapshot and a forecast.
 
 Penstock starts no endpoint: an autoscaler (KEDA, an HPA, or a person) applies the recommendations. A higher number is
-recommended at once, a lower number after STABLE_S without a need for more.
+recommended at once, a lower number after STABLE_S without a need for more, and with a margin of LOWER_MARGIN.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.endpoint_view import endpoints
 from penstock.fleet.report import PoolReport
 from penstock.fleet.snapshot import Demand, FadedPool, Snapshot, demand, pools, reporting_regions
+from penstock.fleet.traffic_view import spillover
 from penstock.planning.share_moves import Key
+from penstock.policy.kinds.models import Scaling
 from penstock.policy.policy import Policy
 from penstock.scaling.drain_choice import endpoints_to_drain
-from penstock.scaling.replicas import Cause, Expected, Need, PoolSize, needs
+from penstock.scaling.replicas import ROUNDING, Cause, Expected, Need, PoolSize, needs
 from penstock.scaling.standby import StandbyWatch
+from penstock.scaling.utilisation_limits import UtilisationLimits, missed_objectives
 
 REACTION_S: Final = 60.0
 """Time (s) from a recommendation until the autoscaler orders an endpoint."""
@@ -31,6 +34,13 @@ STABLE_S: Final = 600.0
 """Time (s) for which a lower number must have been sufficient before it is recommended; also the time after the start
 of a leader, and after a gap in the reports about a pool, during which no number below the existing endpoints is
 recommended."""
+
+LOWER_MARGIN: Final = 0.05
+"""Additional demand (0-1) that a lower number must serve, so that demand about a whole number of endpoints changes
+nothing back and forth."""
+
+QUEUE_S: Final = 30.0
+"""Time (s) for which requests must wait without a break before they count."""
 
 MAX_STEP_S: Final = 300.0
 """Maximum time (s) between two moments at which demand is forecast."""
@@ -79,6 +89,10 @@ class Recommender:
         """Time since when each endpoint, by region and name, is reported as down."""
         self._recent: dict[tuple[str, str], deque[tuple[float, Need]]] = {}
         """Needs of the last STABLE_S by (region, model), in order of time; only needs above all later needs."""
+        self._desired: dict[tuple[str, str], int] = {}
+        """The last recommended number by (region, model)."""
+        self._limits = UtilisationLimits()
+        self._backlogs: dict[tuple[str, str], _Backlog] = {}
 
     def recommend(
         self, policy: Policy, snapshot: Snapshot, forecast: Forecast, now: float
@@ -95,11 +109,21 @@ class Recommender:
         seen = {key: pool for key, pool in pools(snapshot, now).items() if pool.report.endpoints > 0}
         for key in _from_zero(policy, snapshot, now) - seen.keys():
             seen[key] = FadedPool(PoolReport(key[1], 0, 0, 0, 0, 0.0), 0.0)
+        models = {name: model.scaling.cold_start_s for name, model in policy.models.items()}
+        target = policy.spillover.target_utilisation
+        limits = self._limits.update(missed_objectives(snapshot, now), seen, models, target, now)
+        sizes = _sizes(policy, seen, limits)
         displaced = self.standby.step(policy, snapshot, seen, _expected(policy, measured, forecast), now)
-        wanted = needs(policy, _sizes(policy, seen), displaced.expected, displaced.lost)
+        wanted = needs(policy, sizes, displaced.expected, displaced.lost)
         self.standby.observe(wanted, {key: pool.report.ready for key, pool in seen.items()}, now)
+        waiting = self._waiting(snapshot, now)
+        wanted = {
+            key: _with_queue(need, waiting.get(key, 0), seen[key], sizes[key], policy.models[key[1]].scaling)
+            for key, need in wanted.items()
+        }
         self._reported_since = {key: self._reported_since.get(key, now) for key in wanted}
         self._recent = {key: recent for key, recent in self._recent.items() if now - recent[-1][0] <= STABLE_S}
+        self._desired = {key: desired for key, desired in self._desired.items() if key in self._recent}
         rows = _by_region(snapshot, now)
         measured_per_s: dict[tuple[str, str], float] = {}
         for row in measured:
@@ -148,6 +172,17 @@ class Recommender:
         """Whether a pool has been reported without a gap for long enough to recommend fewer endpoints than exist."""
         return now - self._reported_since[key] >= STABLE_S
 
+    def _waiting(self, snapshot: Snapshot, now: float) -> dict[tuple[str, str], int]:
+        """The requests that waited in every report of a period of QUEUE_S, by (region, model)."""
+        regions = {region for region, _ in snapshot.agents}
+        seen = {(at, row.model): row.waiting for at in regions for row in spillover(snapshot, at, now)}
+        self._backlogs = {
+            key: self._backlogs.get(key, _Backlog(now, count)).after(now, count)
+            for key, count in seen.items()
+            if count > 0
+        }
+        return {key: backlog.waiting for key, backlog in self._backlogs.items()}
+
     def _stable(self, key: tuple[str, str], need: Need, exist: int, now: float) -> Need:
         """The highest need of the last STABLE_S; at least `exist` in the first STABLE_S of its reports."""
         recent = self._recent.setdefault(key, deque())
@@ -157,6 +192,11 @@ class Recommender:
         while now - recent[0][0] > STABLE_S:
             recent.popleft()
         highest = recent[0][1]
+        before = self._desired.get(key, 0)
+        if highest.endpoints < before:
+            held = min(before, ceil(highest.exact * (1.0 + LOWER_MARGIN) - ROUNDING))
+            highest = msgspec.structs.replace(highest, endpoints=max(highest.endpoints, held))
+        self._desired[key] = highest.endpoints
         if not self._is_stable(key, now) and highest.endpoints < exist:
             return msgspec.structs.replace(highest, endpoints=exist)
         return highest
@@ -171,6 +211,32 @@ def _from_zero(policy: Policy, snapshot: Snapshot, now: float) -> set[tuple[str,
     return {key for key in wanted if key[0] in reporting}
 
 
+class _Backlog(msgspec.Struct, frozen=True):
+    """Waiting requests of one model in one region."""
+
+    since: float
+    """Time since when the current period of QUEUE_S lasts."""
+    least: int
+    """Smallest number in the current period."""
+    waiting: int = 0
+    """Smallest number of the last complete period; 0 before one is complete."""
+
+    def after(self, now: float, count: int) -> _Backlog:
+        """The backlog after a report of `count` waiting requests."""
+        least = min(self.least, count)
+        return _Backlog(now, count, least) if now - self.since >= QUEUE_S else _Backlog(self.since, least, self.waiting)
+
+
+def _with_queue(need: Need, waiting: int, seen: FadedPool, size: PoolSize, scaling: Scaling) -> Need:
+    """The need, raised to endpoints that run the waiting requests too: at most as many again as are ready."""
+    ready = seen.report.ready
+    more = min(ceil(waiting / size.slots_per_endpoint), ready)
+    wanted = min(ready + more, scaling.max_endpoints)
+    if more == 0 or wanted <= need.endpoints:
+        return need
+    return Need(wanted, need.requests_per_s, Cause.QUEUE, exact=float(wanted))
+
+
 def _horizon_s(policy: Policy, model: str) -> float:
     return policy.models[model].scaling.cold_start_s + REACTION_S
 
@@ -182,14 +248,18 @@ def _by_region(snapshot: Snapshot, now: float) -> dict[str, list[EndpointReport]
     return found
 
 
-def _sizes(policy: Policy, seen: Mapping[tuple[str, str], FadedPool]) -> dict[tuple[str, str], PoolSize]:
+def _sizes(
+    policy: Policy, seen: Mapping[tuple[str, str], FadedPool], limits: Mapping[tuple[str, str], float]
+) -> dict[tuple[str, str], PoolSize]:
     """The capacity of one endpoint by (region, model): as measured, else from the policy."""
     sizes = {}
     for (region, model), pool in seen.items():
         if model in policy.models:
             shape, report = policy.models[model], pool.report
             slots = report.slots / report.ready if report.ready and report.slots else shape.scaling.slots_per_endpoint
-            sizes[region, model] = PoolSize(slots, report.service_s or shape.expected_service_s)
+            sizes[region, model] = PoolSize(
+                slots, report.service_s or shape.expected_service_s, limits.get((region, model))
+            )
     return sizes
 
 

@@ -25,7 +25,11 @@ class Cause(StrEnum):
     """What determines the number of endpoints."""
 
     DEMAND = "demand"
-    """Expected demand, at the target utilisation."""
+    """Expected demand, at the target utilisation of the policy."""
+    OBJECTIVE = "objective"
+    """Expected demand, at the lower utilisation that the service objective of the model was found to need."""
+    QUEUE = "queue"
+    """Requests that wait although all ready endpoints are in use."""
     REGION_LOSS = "region_loss"
     """Demand that would arrive after the loss of one region."""
     MINIMUM = "minimum"
@@ -41,6 +45,8 @@ class PoolSize(msgspec.Struct, frozen=True):
     """Concurrent requests of one endpoint."""
     service_s: float
     """Mean time (s) for which a request holds a slot."""
+    max_utilisation: float | None = None
+    """Share (0-1) of the slots that demand may fill, if it is below the target utilisation of the policy."""
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -60,6 +66,8 @@ class Need(msgspec.Struct, frozen=True):
     cause: Cause
     lost: str | None = None
     """The region whose loss determines the number; None for other causes."""
+    exact: float = 0.0
+    """The number before it is rounded up and limited."""
 
 
 class _Load:
@@ -122,7 +130,8 @@ def _place(
             loads[home].per_s += demand.requests_per_s
             placed.append((home, demand.requests_per_s, _reserves(policy, servers - {home})))
     for load in loads.values():
-        load.slots = load.per_s * load.pool.service_s / policy.spillover.target_utilisation
+        target = load.pool.max_utilisation or policy.spillover.target_utilisation
+        load.slots = load.per_s * load.pool.service_s / target
     if not policy.objective.survive_one_loss:
         return
     # Demand with the fewest alternatives and the largest losses come first, since later losses can reuse their slots.
@@ -184,9 +193,13 @@ def _levelled(loads: Mapping[str, _Load], regions: frozenset[str], per_s: float)
 def _limited(policy: Policy, model: str, load: _Load) -> Need:
     """The endpoints for a load, within the limits of the model."""
     scaling = policy.models[model].scaling
-    wanted = ceil(load.slots / load.pool.slots_per_endpoint - ROUNDING)
+    exact = load.slots / load.pool.slots_per_endpoint
+    wanted = ceil(exact - ROUNDING)
     if wanted > scaling.max_endpoints:
-        return Need(scaling.max_endpoints, load.per_s, Cause.MAXIMUM)
+        return Need(scaling.max_endpoints, load.per_s, Cause.MAXIMUM, exact=exact)
     if wanted < scaling.min_endpoints:
-        return Need(scaling.min_endpoints, load.per_s, Cause.MINIMUM)
-    return Need(wanted, load.per_s, Cause.REGION_LOSS if load.lost is not None else Cause.DEMAND, load.lost)
+        return Need(scaling.min_endpoints, load.per_s, Cause.MINIMUM, exact=exact)
+    if load.lost is not None:
+        return Need(wanted, load.per_s, Cause.REGION_LOSS, load.lost, exact)
+    cause = Cause.DEMAND if load.pool.max_utilisation is None else Cause.OBJECTIVE
+    return Need(wanted, load.per_s, cause, exact=exact)

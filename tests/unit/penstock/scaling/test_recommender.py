@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
+from random import Random
 
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
+from penstock.fleet.traffic_report import SpilloverReport
 from penstock.planning.share_moves import Key
 from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.regions import Region
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
-from penstock.scaling.recommender import DEAD_S, REACTION_S, STABLE_S, Recommendation, Recommender
+from penstock.policy.service_objective import ObjectiveReport
+from penstock.scaling.recommender import DEAD_S, QUEUE_S, REACTION_S, STABLE_S, Recommendation, Recommender
 from penstock.scaling.replicas import Cause
 
 HERE = residency_class(frozenset({"a"}))
@@ -142,3 +149,68 @@ def test_a_silent_region_is_forgotten() -> None:
     recommend(by, snapshot(0.0, 40.0), 0.0)
     by.recommend(POLICY, Snapshot(), lambda horizon_s: {}, STABLE_S + 1)
     assert not by._recent
+
+
+def changed(at: Snapshot, **fields: object) -> Snapshot:
+    ((key, held),) = at.agents.items()
+    return Snapshot(
+        {key: msgspec.structs.replace(held, report=msgspec.structs.replace(held.report, **fields))}, at.health
+    )
+
+
+def queued(now: float, waiting: int, ready: int = 4) -> Snapshot:
+    return changed(snapshot(now, 25.0, ready), spillover=(SpilloverReport("m", waiting, 0, 0, 0),))
+
+
+def test_requests_that_keep_waiting_are_the_binding_signal() -> None:
+    by = Recommender()
+    for now in (0.0, 15.0, QUEUE_S - 1.0):
+        assert recommend(by, queued(now, 20), now).cause is Cause.DEMAND
+    row = recommend(by, queued(QUEUE_S, 12), QUEUE_S)
+    assert (row.desired_endpoints, row.cause) == (6, Cause.QUEUE), "12 requests fill two endpoints of 8 slots"
+    other = Recommender()
+    for now in range(0, 100, 10):
+        row = recommend(other, queued(now, 20 if now % 20 else 0), now)
+    assert row.cause is Cause.DEMAND, "a queue that empties is no backlog"
+    for now in range(100, 200, 10):
+        row = recommend(other, queued(now, 5_000), now)
+    assert row.desired_endpoints == 8, "at most as many again as are ready"
+
+
+def missing(now: float, within: int, in_flight: int = 24) -> Snapshot:
+    at = snapshot(now, 25.0)
+    ((_, held),) = at.agents.items()
+    (pool,) = held.report.pools
+    return changed(
+        at,
+        pools=(msgspec.structs.replace(pool, in_flight=in_flight),),
+        objectives=(ObjectiveReport("m", 1.0, 0.99, 1000, within),),
+    )
+
+
+def test_a_missed_objective_lowers_the_utilisation_that_endpoints_are_counted_for() -> None:
+    by = Recommender()
+    assert recommend(by, missing(0.0, 990), 0.0).desired_endpoints == 4
+    row = recommend(by, missing(5.0, 900), 5.0)
+    assert (row.desired_endpoints, row.cause) == (5, Cause.OBJECTIVE), "25 slots at 0.9 * 75 %"
+    for now in range(10, 600, 5):
+        row = recommend(by, missing(now, 900), now)
+    assert row.desired_endpoints == 5, "new endpoints have time to start before the next step"
+    for now in range(600, 6000, 100):
+        row = recommend(by, missing(now, 1000, in_flight=8), now)
+    assert (row.desired_endpoints, row.cause) == (5, Cause.OBJECTIVE), "met again, it stays"
+    idle = Recommender()
+    assert recommend(idle, missing(0.0, 500, in_flight=2), 0.0).cause is Cause.DEMAND, "slots were free"
+
+
+@given(st.lists(st.floats(0.0, 200.0), min_size=2, max_size=4), st.integers(0, 10_000))
+@settings(max_examples=25)
+def test_noise_about_a_level_of_demand_reverses_a_recommendation_at_most_once(levels: list[float], seed: int) -> None:
+    by, rng, found = Recommender(), Random(seed), list[int]()
+    for step, level in enumerate(levels):
+        for at in range(0, 1800, 30):
+            now = 1800.0 * step + at
+            found.append(recommend(by, snapshot(now, level * rng.uniform(0.98, 1.0)), now).desired_endpoints)
+    changes = [after - before for before, after in pairwise(found) if after != before]
+    reversals = sum((one > 0) != (two > 0) for one, two in pairwise(changes))
+    assert reversals <= len(levels)
