@@ -51,8 +51,8 @@ class CapacityMetrics:
         )
 
         self._signal_age = Gauge(
-            "penstock_demand_signal_age_seconds",
-            "Time since the last valid response of a demand signal; infinite before the first one.",
+            "penstock_external_signal_age_seconds",
+            "Seconds since the last valid response of a demand signal; infinite before the first one.",
             ("signal",),
             registry=registry,
         )

@@ -11,6 +11,21 @@ from penstock.fleet.snapshot import Snapshot
 from penstock.health.engine_facts import ServedModel
 
 
+class GpuStatus(msgspec.Struct, frozen=True):
+    """The GPUs of one endpoint."""
+
+    gpus: int
+    """Number of GPUs."""
+    utilisation: float | None
+    """Mean share (0-1) of the time in which a kernel ran; null if it is not reported, as all that follows."""
+    memory_used: float | None
+    """Share (0-1) of the memory in use, of the GPU with the largest."""
+    temperature_c: float | None
+    """Highest temperature (degrees Celsius)."""
+    is_throttled: bool | None
+    """Whether heat, power brakes or hardware slow a GPU down."""
+
+
 class EndpointStatus(msgspec.Struct, frozen=True):
     """One endpoint."""
 
@@ -40,6 +55,8 @@ class EndpointStatus(msgspec.Struct, frozen=True):
     """For each model name, revision and context length (tokens; 0: unknown), as far as the engine reports them."""
     skew: str = ""
     """How the endpoint differs from policy or from its siblings, and what is invalid in the engine's reports."""
+    gpu: GpuStatus | None = None
+    """State of its GPUs; null unless the endpoint's entry names their metrics."""
 
 
 class EndpointPage(msgspec.Struct, frozen=True):
@@ -87,4 +104,5 @@ def _status(endpoint: ReportedEndpoint) -> EndpointStatus:
         engine_version=report.engine_version,
         served=report.served,
         skew=report.skew,
+        gpu=None if report.gpu is None else GpuStatus(*msgspec.structs.astuple(report.gpu)),
     )

@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from penstock.health.engine_facts import MAX_CONTEXT_TOKENS, ServedModel
+from penstock.health.gpu_metrics import GpuState
 
 MAX_ENDPOINTS = 1_000
 """Maximum number of endpoints in one report."""
@@ -61,6 +62,8 @@ class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Revision and context length of each model, as far as the engine reports them."""
     skew: str = ""
     """How the endpoint differs from policy or from its siblings; empty if it does not."""
+    gpu: GpuState | None = None
+    """State of its GPUs; None if they are not read."""
 
     def is_possible(self, max_count: int) -> bool:
         """Whether all counts and lengths are within their limits."""
@@ -73,5 +76,6 @@ class EndpointReport(msgspec.Struct, frozen=True, gc=False, array_like=True):
             and len(self.served) <= MAX_MODELS
             and all(0 <= served.context_tokens <= MAX_CONTEXT_TOKENS for served in self.served)
             and all(len(text) <= MAX_TEXT for text in texts)
+            and (self.gpu is None or self.gpu.is_possible)
             and all(0 <= count <= max_count for count in (self.slots, self.in_flight))
         )

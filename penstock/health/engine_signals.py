@@ -88,7 +88,8 @@ def read_metrics(page: bytes, kind: EngineKind) -> tuple[EngineKind, dict[Signal
             signal.
     """
     kinds = [known for known in ENGINES if known is kind or kind is EngineKind.AUTO]
-    found = _samples(page, [ENGINES[candidate] for candidate in kinds])
+    gauges = (gauge for known in kinds for of_signal in _metrics(ENGINES[known]).values() for gauge in of_signal)
+    found = read_samples(page, [gauge.name for gauge in gauges])
     for candidate in kinds:
         signals = _signals(ENGINES[candidate], found)
         if signals:
@@ -165,12 +166,18 @@ MAX_LINE_BYTES = 4096
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
-def _samples(page: bytes, engines: Iterable[Engine]) -> Samples:
-    """The samples of known gauges. The thousands of other lines of a page are not split."""
-    names = {gauge.name for engine in engines for gauges in _metrics(engine).values() for gauge in gauges}
+def read_samples(page: bytes, names: Iterable[str]) -> Samples:
+    """Return the labels and values of the gauges with these names. The thousands of other lines are not split.
+
+    Args:
+        page: a page in Prometheus' text format; the caller bounds its size.
+
+    Raises:
+        InvalidSignals: a gauge has too many series or bytes, or a value that is no number.
+    """
     lines = b"\n" + page
     found: Samples = {}
-    for name in sorted(names):
+    for name in sorted(set(names)):
         start = b"\n" + name.encode()
         at, read_bytes = lines.find(start), 0
         while at >= 0:

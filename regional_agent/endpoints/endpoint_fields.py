@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from penstock.health.engine_kinds import EngineKind
+from penstock.health.gpu_metrics import MAX_GPUS
 from penstock.health.health_check import HealthCheckOptions
 from regional_agent.endpoints import endpoint_options
 from regional_agent.endpoints.endpoint_health_fields import health_check_options
@@ -28,6 +29,9 @@ _SLOTS_REMEDY = "write the number of requests that the engine runs at once, such
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:@/-]{0,127}")
+
+
+_GPU = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{8,80}")
 
 
 class EndpointSpec(msgspec.Struct, frozen=True):
@@ -73,8 +77,17 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     client_key_file: str = ""
     server_name: str = ""
     """Name in the engine's certificate; empty for the host of its address."""
+    gpu_metrics_port: int | None = None
+    """Port of the metrics of its GPUs on its host: of a DCGM exporter, or of Triton; None if they are not read."""
+    gpus: tuple[str, ...] = ()
+    """Indexes or UUIDs of its GPUs on that page; empty for all."""
     adapters: tuple[str, ...] = ()
     """Patterns of the adapters that the engine serves although it does not list them."""
+
+    @property
+    def ports(self) -> tuple[int | None, int | None]:
+        """The ports of which an agent reads what the engine does not need."""
+        return self.kv_events_port, self.gpu_metrics_port
 
     @property
     def has_files(self) -> bool:
@@ -163,6 +176,15 @@ def _port(value: Any) -> int:
     return value
 
 
+def _gpus(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_GPUS:
+        raise InvalidField(f"not a list of 1-{MAX_GPUS} GPUs; write [0, 1] or their UUIDs")
+    gpus = tuple(str(each) if isinstance(each, int) and not isinstance(each, bool) else text(each) for each in value)
+    if not all(_GPU.fullmatch(gpu) for gpu in gpus):
+        raise InvalidField("a GPU is neither an index nor a UUID; write [0, 1] or their UUIDs")
+    return gpus
+
+
 CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "name": ("name", _name),
     "url": ("address", _url),
@@ -178,6 +200,8 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "metrics_port": ("metrics_port", _port),
     "kv_events_port": ("kv_events_port", _port),
     "grpc_port": ("grpc_port", _port),
+    "gpu_metrics_port": ("gpu_metrics_port", _port),
+    "gpus": ("gpus", _gpus),
     **endpoint_options.CHECKS,
 }
 """By field name in files and registrations: the attribute of EndpointSpec, and a parser that raises InvalidField."""

@@ -35,7 +35,7 @@ from regional_agent.endpoints.endpoint_pool import EndpointPool
 from regional_agent.endpoints.endpoint_progress import ProgressMonitor
 from regional_agent.endpoints.endpoint_sources import EndpointSettings, EndpointSources
 from regional_agent.endpoints.endpoint_versions import EndpointVersions
-from regional_agent.endpoints.probing import endpoint_probes, endpoint_signals
+from regional_agent.endpoints.probing import endpoint_probes, endpoint_signals, gpu_readings
 from regional_agent.endpoints.probing.endpoint_models import UNAUTHORIZED
 from regional_agent.endpoints.probing.warm_ups import WarmUps
 from regional_agent.http.headers.header_rules import Header
@@ -284,7 +284,7 @@ class EndpointSet:
             known = before.get(spec.name)
             if known is not None and known.address == spec.address:
                 reads_signals, read_signals = (each.engine is not EngineKind.HTTP for each in (spec, known.spec))
-                if reads_signals is not read_signals or spec.kv_events_port != known.spec.kv_events_port:
+                if reads_signals is not read_signals or spec.ports != known.spec.ports:
                     self._stop_probing(known)
                 known.resize(spec)
                 endpoint = before.pop(spec.name)
@@ -386,13 +386,15 @@ class EndpointSet:
         tasks = [keep_running(f"probe {endpoint.name}", partial(endpoint_probes.keep_probing, *args))]
         if endpoint.spec.engine is not EngineKind.HTTP:
             tasks.append(keep_running(f"signals {endpoint.name}", partial(endpoint_signals.keep_reading, *args)))
+        if endpoint.spec.gpu_metrics_port is not None:
+            tasks.append(keep_running(f"GPUs {endpoint.name}", partial(gpu_readings.keep_reading, *args)))
         self._probes[endpoint] = tasks
         self._follow_kv_events(endpoint)
 
     def _stop_probing(self, endpoint: Endpoint) -> None:
         for task in self._probes.pop(endpoint, ()):
             task.cancel()
-        endpoint.kv_events = None
+        endpoint.kv_events = endpoint.reported.gpus = None
 
     def _follow_kv_events(self, endpoint: Endpoint) -> None:
         port, held = endpoint.spec.kv_events_port, self._held_prefixes

@@ -55,6 +55,8 @@ def endpoint_status(endpoint: Endpoint, lease_left_s: float | None) -> dict[str,
             for signal, reading in endpoint.readings.items()
         },
         "signals_problem": endpoint.signals_problem or None,
+        "gpus": None if endpoint.reported.gpus is None else asdict(endpoint.reported.gpus),
+        "gpu_problem": endpoint.reported.gpu_problem or None,
         "base_path": spec.base_path or None,
         "headers": [name for name, _ in spec.headers],
         "engine_names": dict(spec.engine_names),

@@ -10,6 +10,7 @@ import structlog
 from msgspec import UNSET
 
 from penstock.health.engine_facts import EngineFacts, combined
+from penstock.health.gpu_metrics import GpuState
 from penstock.health.version_skew import Skew
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import WakeMethod
@@ -40,6 +41,8 @@ class ReportedModels:
         "adapters",
         "facts",
         "falls_asleep",
+        "gpu_problem",
+        "gpus",
         "listed_at",
         "loaded",
         "refused",
@@ -62,6 +65,10 @@ class ReportedModels:
         """How the endpoint differs from policy or siblings, by model; only models for which it does."""
         self.refused: frozenset[str] = frozenset()
         """Models that policy does not let the endpoint serve, because it serves another revision."""
+        self.gpus: GpuState | None = None
+        """The state of its GPUs; None if no exporter is configured, or the last read failed."""
+        self.gpu_problem = ""
+        """Why the last read of the GPUs failed; empty if it succeeded."""
         self.listed_at = -inf
         """Time (s) of the last list of models; -inf queries it with the next probe."""
         self.wake_methods: Mapping[str, WakeMethod] = NO_METHODS

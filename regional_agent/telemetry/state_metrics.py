@@ -83,6 +83,8 @@ class StateMetrics:
                 )
         siblings = slowdowns((each, (each.models, each.spec.accelerator)) for each in every.values())
         self._metrics.endpoints.set_slowdowns({name: siblings[name] for name in endpoints if name in siblings})
+        gpus = {name: endpoint.reported.gpus for name, endpoint in endpoints.items()}
+        self._metrics.endpoints.set_gpus({name: state for name, state in gpus.items() if state is not None})
         reported = {name: endpoint.reported.skews for name, endpoint in endpoints.items()}
         skews = {name: {skew.against for skew in found.values()} for name, found in reported.items() if found}
         self._metrics.endpoints.set_skews(skews)

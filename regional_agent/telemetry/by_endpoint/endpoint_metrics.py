@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from penstock.cost.work import Speed
 from penstock.health.engine_signals import LOAD_SIGNALS, Signal
+from penstock.health.gpu_metrics import GpuState
 from penstock.health.outlier_ejection import FAILURES, AttemptOutcome
 from penstock.health.progress import StallReason
 from penstock.health.version_skew import SkewAgainst
@@ -15,6 +16,20 @@ from penstock.pools.slowdown import decode_time
 from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES, EndpointPlaces
 from regional_agent.telemetry.by_endpoint.endpoint_traffic_metrics import register_traffic
 from regional_agent.telemetry.metric_primitives import CounterFamily
+
+_GPU_GAUGES = {
+    "utilisation": ("endpoint_gpu_utilisation_ratio", "Mean share (0-1) of the time in which the GPUs ran a kernel."),
+    "memory_used": (
+        "endpoint_gpu_memory_used_ratio",
+        "Share (0-1) of GPU memory in use, of the endpoint's GPU with the largest.",
+    ),
+    "temperature_c": ("endpoint_gpu_temperature_celsius", "Highest temperature of the endpoint's GPUs."),
+    "is_throttled": (
+        "endpoint_gpu_throttled",
+        "1 while heat, power brakes or hardware slow down one of the endpoint's GPUs.",
+    ),
+}
+"""By field of GpuState: name and help text of the gauge."""
 
 
 class EndpointMetrics:
@@ -88,6 +103,9 @@ class EndpointMetrics:
             " 1.25 is 25 % slower.",
             ("endpoint",),
         )
+        self._gpus = {
+            field: _gauge(registry, name, help_text, ("endpoint",)) for field, (name, help_text) in _GPU_GAUGES.items()
+        }
         self._skew = _gauge(
             registry,
             "endpoint_version_skew",
@@ -146,6 +164,16 @@ class EndpointMetrics:
         self._slowdown.clear()
         for endpoint, ratio in ratios.items():
             self._slowdown.labels(endpoint).set(ratio)
+
+    def set_gpus(self, states: Mapping[str, GpuState]) -> None:
+        """Set the state of the endpoints' GPUs; other endpoints, and values that are not reported, have no series."""
+        for gauge in self._gpus.values():
+            gauge.clear()
+        for endpoint, state in states.items():
+            for field, gauge in self._gpus.items():
+                value = getattr(state, field)
+                if value is not None:
+                    gauge.labels(endpoint).set(value)
 
     def set_skews(self, skews: Mapping[str, Iterable[SkewAgainst]]) -> None:
         """Set what every endpoint differs from; endpoints not in `skews` have no series."""

@@ -73,6 +73,7 @@ def endpoint_report(endpoint: Endpoint) -> EndpointReport:
         engine_version=endpoint.reported.facts.version,
         served=endpoint.reported.facts.served[:MAX_MODELS],
         skew="; ".join(filter(None, (endpoint.reported.skew, *endpoint.reported.facts.problems)))[:MAX_TEXT],
+        gpu=endpoint.reported.gpus,
     )
 
 

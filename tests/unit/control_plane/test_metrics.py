@@ -28,6 +28,7 @@ from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Speed, Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
+from penstock.health.gpu_metrics import GpuState
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.region_health import RegionState
 from penstock.health.version_skew import SkewAgainst
@@ -93,6 +94,10 @@ AGENT_CONTRACT = {
     "endpoint_slots": ("gauge", {"endpoint"}),
     "endpoint_work_time_ratio": ("gauge", {"endpoint", "work"}),
     "endpoint_slowdown_ratio": ("gauge", {"endpoint"}),
+    "endpoint_gpu_utilisation_ratio": ("gauge", {"endpoint"}),
+    "endpoint_gpu_memory_used_ratio": ("gauge", {"endpoint"}),
+    "endpoint_gpu_temperature_celsius": ("gauge", {"endpoint"}),
+    "endpoint_gpu_throttled": ("gauge", {"endpoint"}),
     "endpoint_requests": ("counter", {"endpoint", "outcome"}),
     "endpoint_outages": ("counter", {"endpoint", "cause"}),
     "endpoint_ttft_seconds": ("histogram", {"endpoint"}),
@@ -171,6 +176,7 @@ CONTROL_PLANE_CONTRACT = {
     "demand_requests_per_second": ("gauge", {"origin", "model"}),
     "capacity_shortfall_slots": ("gauge", {"region", "model", "scenario"}),
     "issuer_keys_age_seconds": ("gauge", {"issuer"}),
+    "external_signal_age_seconds": ("gauge", {"signal"}),
     "arc_share": ("gauge", {"origin", "server", "model", "residency"}),
     "policy_info": ("gauge", {"digest"}),
     "forecast_requests_per_second": ("gauge", {"region", "model"}),
@@ -239,6 +245,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.endpoints.set_ejection("gpu-1", 0.5, ejected=False, suspect=False)
     agent.endpoints.set_speed("gpu-1", 4, Speed(0.0, 1.0, 1.0, 0.02))
     agent.endpoints.set_slowdowns({"gpu-1": 1.1})
+    agent.endpoints.set_gpus({"gpu-1": GpuState(1, 0.9, 0.5, 60.0, False)})
     agent.endpoints.set_skews({"gpu-1": [SkewAgainst.POLICY]})
     agent.endpoints.places.named["gpu-1"] = EndpointTraffic()
     agent.on_demand.models = cast(
@@ -291,6 +298,7 @@ def leading() -> ControlPlaneMetrics:
     metrics.show_overrides([("drain", "eu-de")])
     metrics.capacity.show_takeover(Takeover(("eu-de",), 0.0, ready_after_s=90.0))
     metrics.show_issuers({"corp": 1.0})
+    metrics.capacity.show_signals({"matches": 4.0})
     metrics.show_rollout(Phase.CANARY)
     arcs = (Arc("eu-de", 0.75, ArcReason.HOME), Arc("eu-es", 0.25, ArcReason.SPILLOVER))
     metrics.show_plan([RegionPlan("eu-de", 41, 7, "d", 0.0, (ClassPlan("llama", "eu-de+eu-es", arcs, ()),))])

@@ -56,9 +56,24 @@ def _remarks(endpoint: EndpointStatus) -> Text:
     return text
 
 
+def _gpu(endpoint: EndpointStatus) -> Text:
+    """Utilisation, memory and temperature of the GPUs, as far as they are reported."""
+    gpu = endpoint.gpu
+    if gpu is None:
+        return Text("-")
+    parts = (
+        "" if gpu.utilisation is None else f"{gpu.utilisation:.0%}",
+        "" if gpu.memory_used is None else f"{gpu.memory_used:.0%} mem",
+        "" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
+        "throttled" if gpu.is_throttled else "",
+    )
+    return Text(" ".join(filter(None, parts)), "bold red" if gpu.is_throttled else "")
+
+
 def _view(found: Sequence[EndpointStatus]) -> RenderableType:
     places = ("region", "endpoint", "address", "models", "zone", "accelerator", "engine")
-    words, numbers = (*places, "state"), ("load", "age")
+    shows_gpus = any(endpoint.gpu is not None for endpoint in found)
+    words, numbers = (*places, "state"), ("load", *(("GPU",) if shows_gpus else ()), "age")
     table = table_of(*words, *numbers, "reason", title="Endpoints", right=numbers)
     for endpoint in found:
         cells = (
@@ -72,5 +87,6 @@ def _view(found: Sequence[EndpointStatus]) -> RenderableType:
         )
         state = Text(endpoint.state.value, _COLOURS[endpoint.state])
         load = f"{endpoint.in_flight}/{endpoint.slots}"
-        table.add_row(*cells, state, load, f"{endpoint.age_s:.0f} s", _remarks(endpoint))
+        gpu = (_gpu(endpoint),) if shows_gpus else ()
+        table.add_row(*cells, state, load, *gpu, f"{endpoint.age_s:.0f} s", _remarks(endpoint))
     return table

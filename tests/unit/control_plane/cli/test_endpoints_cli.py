@@ -10,6 +10,7 @@ import pytest
 
 from control_plane.cli.commands.viewing import endpoints_commands as command
 from penstock.fleet.endpoint_report import EndpointCondition
+from penstock.health.gpu_metrics import GpuState
 from tests.support.reports import MODEL, endpoint, packed, report
 from tests.unit.control_plane.cli.test_overrides_cli import penstock, printed, url
 
@@ -19,7 +20,7 @@ __all__ = ["penstock", "url"]
 def test_every_endpoint_page_by_page(penstock: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "LIMIT", 2)
     rows = (
-        endpoint("gpu-0", in_flight=7),
+        msgspec.structs.replace(endpoint("gpu-0", in_flight=7), gpu=GpuState(2, 0.9, 0.5, 91.0, True)),
         msgspec.structs.replace(endpoint("gpu-1", EndpointCondition.EJECTED), reason="requests failed"),
         endpoint("gpu-2", EndpointCondition.WARMING),
         msgspec.structs.replace(endpoint("gpu-3"), address="[fe80::1]:8000", zone="", models=("other",)),
@@ -40,11 +41,13 @@ def test_every_endpoint_page_by_page(penstock: Any, url: str, monkeypatch: pytes
         "ejected",
         "7/25",
         "requests failed",
+        "throttled",
     ):
         assert word in table.stdout, word
     assert "2 more endpoints are omitted" in table.stderr
     listed = printed(penstock("endpoints", "--region", "eu-de", "-o", "json"))
     assert [item["name"] for item in listed] == ["gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4"]
+    assert listed[0]["gpu"]["temperature_c"] == 91.0
     assert [item["name"] for item in printed(penstock("endpoints", "--state", "warming", "-o", "json"))] == ["gpu-2"]
     assert [item["name"] for item in printed(penstock("endpoints", "--model", "other", "-o", "json"))] == ["gpu-3"]
     assert printed(penstock("endpoints", "--region", "eu-es", "-o", "json")) == []

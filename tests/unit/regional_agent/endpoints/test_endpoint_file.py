@@ -49,6 +49,9 @@ def test_reads_every_field_and_its_default() -> None:
 
 def test_reads_optional_fields_and_dns_entries() -> None:
     text = GOOD.replace("queue: 4", "queue: 4\n  engine: triton\n  version: 25.1\n  health: /ok\n  metrics_port: 8002")
+    text = text.replace(
+        "metrics_port: 8002", "metrics_port: 8002\n  gpu_metrics_port: 9400\n  gpus: [0, GPU-0a1b2c3d-44]"
+    )
     text = text.replace("version: 25.1", "version: '25.1'") + DNS
     first, _, gpus = parse(text)
     assert isinstance(first, EndpointSpec)
@@ -58,6 +61,7 @@ def test_reads_optional_fields_and_dns_entries() -> None:
         "/ok",
         8002,
     )
+    assert (first.gpu_metrics_port, first.gpus) == (9400, ("0", "GPU-0a1b2c3d-44"))
     assert isinstance(gpus, DnsEntry)
     assert (gpus.host, gpus.template.address) == ("engines.test", Address("engines.test", 8000))
 
@@ -91,6 +95,8 @@ def test_reads_optional_fields_and_dns_entries() -> None:
         (("queue: 4", "engine: vlm"), ":7: engine: 'vlm' is not a kind of engine; use one of auto, vllm"),
         (("queue: 4", "health: ok"), ":7: health: 'ok' is not a path"),
         (("queue: 4", "version: a b"), ":7: version: 'a b' is not a version"),
+        (("queue: 4", "gpus: [a]"), ":7: gpus: a GPU is neither an index nor a UUID"),
+        (("queue: 4", "gpus: 0"), ":7: gpus: not a list of 1-64 GPUs"),
         (("queue: 4", "metrics_port: 0"), ":7: metrics_port: not a port; write a whole number from 1"),
         (("queue: 4", "dns: 'engines:80'"), ":1: dns: the endpoint also has a url"),
         (("url: http://127.0.0.1:8001", "dns: engines"), ":2: dns: not a name with a port"),
