@@ -105,8 +105,8 @@ def make_statement(tenant: str, answers: Sequence[UsageAnswer]) -> Statement:
         _grouped(by_key.rows, Dimension.KEY),
         _grouped(by_day.rows, Dimension.DAY),
         sum_of(by_outcome.rows),
-        _answered(by_outcome.rows),
-        _attained(by_objective.rows),
+        answered(by_outcome.rows),
+        attained(by_objective.rows),
         tuple(dict.fromkeys(line for answer in answers for line in answer.missing)),
     )
 
@@ -203,7 +203,8 @@ def _grouped(rows: Iterable[UsageRow], dimension: Dimension) -> tuple[tuple[str,
     return tuple((name, sum_of(of_name)) for name, of_name in sorted(found.items()))
 
 
-def _attained(rows: Iterable[UsageRow]) -> tuple[AttainedObjective, ...]:
+def attained(rows: Iterable[UsageRow]) -> tuple[AttainedObjective, ...]:
+    """Return the objectives of rows by model and objective that count requests."""
     found = []
     for row in rows:
         name = row.group[Dimension.OBJECTIVE.value]
@@ -215,7 +216,8 @@ def _attained(rows: Iterable[UsageRow]) -> tuple[AttainedObjective, ...]:
     return tuple(found)
 
 
-def _answered(rows: Iterable[UsageRow]) -> float | None:
+def answered(rows: Iterable[UsageRow]) -> float | None:
+    """Return the share (0-1) of requests that were answered, of rows by outcome; None if none counts in objectives."""
     counts, known = dict.fromkeys(Counts, 0), {outcome.value: outcome for outcome in Outcome}
     for row in rows:
         outcome = known.get(row.group[Dimension.OUTCOME.value])

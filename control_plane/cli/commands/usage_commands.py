@@ -16,6 +16,8 @@ from adapters.standard_output import results
 from control_plane.cli.command_options import ChangeOptions, FleetOptions, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, print_json, print_view, table_of
+from control_plane.usage.sla_report import QUESTIONS as SLA_QUESTIONS
+from control_plane.usage.sla_report import SlaReport, make_report
 from control_plane.usage.statement import QUESTIONS, make_statement, month_of, plain_cell, statement_csv, statement_html
 from control_plane.usage.store_upkeep import UpkeepReport
 from control_plane.usage.usage_request import Dimension, UsageAnswer, UsageOrder, UsageRow
@@ -105,6 +107,54 @@ def statement(
         print_json(found)
     else:
         print(statement_csv(found) if output is StatementOutput.CSV else statement_html(found), end="", file=results())
+
+
+@app.command()
+@with_fleet_options
+def sla(
+    fleet: FleetOptions,
+    month: Annotated[str, typer.Option(help="Month, such as 2026-11.")],
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the service objectives of all tenants in a month, kept or missed. Exit with 1 if one is missed."""
+    try:
+        first, last = month_of(month)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--month") from None
+    with exit_on_error("usage"), fleet.connect(timeout_s=USAGE_TIMEOUT_S) as api:
+        days = {"from": first.isoformat(), "to": last.isoformat(), "tenant": tenant}
+        answers = [
+            api.request("GET", "/v1/usage", params={**days, "by": ",".join(by)}).decoded(UsageAnswer)
+            for by in SLA_QUESTIONS
+        ]
+    report = make_report(month, answers)
+    print_as(output, report, lambda: _sla_view(report))
+    if not all(row.is_kept for row in report.objectives):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _sla_view(report: SlaReport) -> RenderableType:
+    numbers = ("requests", "within", "target", "error budget used", "answered")
+    table = table_of(
+        "tenant", "model", "objective", *numbers, "", title=f"Service objectives in {report.month}", right=numbers
+    )
+    for row in report.objectives:
+        table.add_row(
+            row.tenant,
+            row.model,
+            row.objective,
+            f"{row.requests:,}",
+            f"{row.share:.3%}",
+            f"{row.target_share:.3%}",
+            f"{row.used_budget:.0%}",
+            "-" if row.answered_share is None else f"{row.answered_share:.3%}",
+            Text("kept", "green") if row.is_kept else Text("missed", "bold red"),
+        )
+    notes = [Text(f"missing: {line}", "yellow") for line in report.missing]
+    if not report.objectives:
+        notes.insert(0, Text("no service objective counts requests of this month"))
+    return Group(table, *notes)
 
 
 @app.command()

@@ -18,7 +18,7 @@ READS = """
     doctor, drill list, drill show, endpoints, explain, overrides list, plan diff, plan list, plan show, policy diff,
     policy lint, policy presets, policy revisions, policy schema, policy simulate, policy verify, profile,
     residency report, rollout list, rollout show, status, steer, tenant budgets, tenant key list, tenant list,
-    tenant revoked-keys, tenant show, top, usage, usage statement, what-if
+    tenant revoked-keys, tenant show, top, usage, usage sla, usage statement, what-if
 """
 LOCAL = """
     anycast, backup, certs init, certs issue agent, certs issue control-plane, certs issue monitor, certs issue server,

@@ -1,0 +1,42 @@
+"""The objectives of all tenants in a month: missed ones first, with the part of the error budget that they used."""
+
+from __future__ import annotations
+
+from control_plane.usage.sla_report import make_report
+from tests.unit.control_plane.usage.test_statement import answer, judged, row
+
+
+def of(tenant: str, each: object) -> object:
+    each.group["tenant"] = tenant  # type: ignore[attr-defined]
+    return each
+
+
+def test_missed_objectives_come_first_with_their_error_budget() -> None:
+    report = make_report(
+        "2026-11",
+        [
+            answer(
+                of("acme", judged("llama", "first_byte 1.5 0.99", 1000, 995)),
+                of("acme", judged("sdxl", "total 60 0.9", 100, 80)),
+                of("beta", judged("llama", "first_byte 1.5 0.99", 1000, 970)),
+                of("beta", judged("llama", "", 0, 0)),
+                missing=("one",),
+            ),
+            answer(
+                of("acme", row({"outcome": "ok"}, 90, 0.0)),
+                of("acme", row({"outcome": "engine_cut"}, 10, 0.0)),
+                of("beta", row({"outcome": "client_left"}, 5, 0.0)),
+                missing=("one", "two"),
+            ),
+        ],
+    )
+    found = [
+        (each.tenant, each.model, each.is_kept, round(each.used_budget, 6), each.answered_share)
+        for each in report.objectives
+    ]
+    assert found == [
+        ("acme", "sdxl", False, 2.0, 0.9),
+        ("beta", "llama", False, 3.0, None),
+        ("acme", "llama", True, 0.5, 0.9),
+    ]
+    assert report.missing == ("one", "two")
