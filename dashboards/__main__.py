@@ -17,6 +17,7 @@ from dashboards.boards.region_board import REGION
 from dashboards.boards.residency_board import RESIDENCY
 from dashboards.boards.spillover_board import SPILLOVER
 from dashboards.boards.tenants_board import TENANTS
+from dashboards.notifications import alertmanager_file
 from dashboards.recording_rules import RECORDINGS
 from dashboards.rules import rules_file
 
@@ -30,6 +31,7 @@ def generate() -> dict[str, str]:
     return {
         **{f"{board.name}.json": board.as_json() for board in BOARDS},
         "rules.yaml": rules_file({"penstock-recordings": RECORDINGS, "penstock-alerts": ALERTS}),
+        "alertmanager.yaml": alertmanager_file(),
     }
 
 

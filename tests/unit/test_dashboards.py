@@ -38,7 +38,7 @@ SCRAPE_LABELS = {
 """What the scrape configuration adds, as dashboards/README.md says."""
 
 PROMETHEUS_OWN = {
-    "ALERTS": frozenset({"alertname", "alertstate", "severity"}),
+    "ALERTS": frozenset({"alertname", "alertstate", "severity", "place"}),
     "up": SCRAPE_LABELS["agent"] | SCRAPE_LABELS["control_plane"],
 }
 
