@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dashboards.alerts import ALERTS
 from dashboards.boards.agents_board import AGENTS
+from dashboards.boards.capacity_board import CAPACITY
 from dashboards.boards.control_plane_board import CONTROL_PLANE
 from dashboards.boards.fleet_board import FLEET
 from dashboards.boards.pools_board import POOLS
@@ -21,7 +22,7 @@ from dashboards.notifications import alertmanager_file
 from dashboards.recording_rules import RECORDINGS
 from dashboards.rules import rules_file
 
-BOARDS = (FLEET, REGION, POOLS, RESIDENCY, SPILLOVER, TENANTS, CONTROL_PLANE, AGENTS)
+BOARDS = (FLEET, REGION, POOLS, CAPACITY, RESIDENCY, SPILLOVER, TENANTS, CONTROL_PLANE, AGENTS)
 
 GENERATED = Path(__file__).parent / "generated"
 

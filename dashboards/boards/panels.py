@@ -14,6 +14,7 @@ from grafana_foundation_sdk.builders import (
     prometheus,
     stat,
     statetimeline,
+    statushistory,
     table,
     timeseries,
 )
@@ -154,6 +155,27 @@ def states(prose: Prose, query: Query, words: Mapping[int, tuple[str, str]], *, 
         .line_width(0)
         .fill_opacity(80)
         .show_value(looks.VisibilityMode.AUTO)
+        .legend(common.VizLegendOptions().show_legend(False).display_mode(looks.LegendDisplayMode.LIST))
+        .with_target(_target(query.expr, "A").legend_format(query.legend))
+    )
+
+
+def heat(prose: Prose, query: Query, thresholds: Thresholds) -> statushistory.Panel:
+    """A row of cells a thing over time, coloured by a share, full at 1."""
+    return (
+        statushistory.Panel()
+        .title(prose.title)
+        .description(prose.description())
+        .datasource(DATASOURCE)
+        .span(12)
+        .height(10)
+        .unit("percentunit")
+        .max_data_points(60)
+        .thresholds(_thresholds(thresholds))
+        .color_scheme(builders.FieldColor().mode(models.FieldColorModeId.THRESHOLDS))
+        .row_height(0.9)
+        .fill_opacity(90)
+        .show_value(looks.VisibilityMode.NEVER)
         .legend(common.VizLegendOptions().show_legend(False).display_mode(looks.LegendDisplayMode.LIST))
         .with_target(_target(query.expr, "A").legend_format(query.legend))
     )

@@ -13,6 +13,7 @@ from tests.dashboard_check.panel_queries import Query, QueryKind
 EMPTY_ON_A_HEALTHY_FLEET: Mapping[str, str] = {
     r"penstock_agent_directory_age_seconds": "the engines of the demo are named by address, not by a directory",
     r"penstock_agent_endpoint_version_skew": "the engines of the demo report no versions and revisions",
+    r"penstock_agent_endpoint_gpu_": "the engines of the demo have no GPUs",
     r"penstock_agent_endpoint_slowdown_ratio": "no two endpoints of a region have the same models and accelerator",
     r"penstock_agent_budget_used_ratio": "no tenant of the demo has used half of a budget for long",
     r"penstock_agent_dns_live_regions": "no agent of the demo answers DNS names",

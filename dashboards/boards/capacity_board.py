@@ -1,0 +1,112 @@
+"""Capacity: how busy each endpoint and its GPUs are, what is missing or too much, and what it costs."""
+
+from __future__ import annotations
+
+from dashboards.boards.board import Board
+from dashboards.boards.panels import BLUE, GREEN, GREY, ORANGE, RED, Prose, Query, Row, heat, lines
+
+_SITE = '{site=~"$region"}'
+_POOL = '{region=~"$region",model=~"$model"}'
+_GPU = "penstock_agent_endpoint_gpu"
+_USE = [(None, GREY), (0.05, BLUE), (0.3, GREEN), (0.8, ORANGE), (0.95, RED)]
+
+CAPACITY = Board(
+    "capacity",
+    "capacity",
+    "How busy each endpoint and its GPUs are, how many endpoints are missing or too many, and what they cost.",
+    (
+        Row(
+            "Heat map of endpoints",
+            (
+                heat(
+                    Prose(
+                        "How busy is each endpoint?",
+                        "Requests on each endpoint, as a share of those that it runs at once.",
+                        "One red row among green ones: slow, or work is bound to it. All red: capacity is missing.",
+                    ),
+                    Query(
+                        f"max by (site, endpoint) (penstock_agent_endpoint_in_flight{_SITE})"
+                        f" / max by (site, endpoint) (penstock_agent_endpoint_slots{_SITE})",
+                        "{{site}} {{endpoint}}",
+                    ),
+                    _USE,
+                ),
+                heat(
+                    Prose(
+                        "How busy are the GPUs of each endpoint?",
+                        "Share of the time in which the GPUs ran a kernel, where `gpu_metrics_port` is set.",
+                        "Busy slots and idle GPUs: the engine waits for something else, or its slots are too few.",
+                    ),
+                    Query(
+                        f"max by (site, endpoint) (penstock_agent_endpoint_gpu_utilisation_ratio{_SITE})",
+                        "{{site}} {{endpoint}}",
+                    ),
+                    _USE,
+                ),
+                lines(
+                    Prose(
+                        "Which GPUs are hot?",
+                        "The ten endpoints with the hottest GPU (degrees Celsius); dashed 1 where a GPU is throttled.",
+                        "Throttled: runbook of PenstockEndpointSlow. Hotter than its siblings: its fans, its rack.",
+                    ),
+                    [
+                        Query(
+                            f"topk(10, max by (site, endpoint) ({_GPU}_temperature_celsius{_SITE}))",
+                            "{{site}} {{endpoint}}",
+                        ),
+                        Query(
+                            f"max by (site, endpoint) (penstock_agent_endpoint_gpu_throttled{_SITE}) == 1",
+                            "{{site}} {{endpoint}} throttled",
+                            dashed=True,
+                        ),
+                    ],
+                    "short",
+                ),
+                lines(
+                    Prose(
+                        "Whose GPU memory is full?",
+                        "The ten endpoints with the largest share of GPU memory in use.",
+                        "Near 1 at once after the start: what the engine reserves. Growing for hours: a leak.",
+                    ),
+                    [
+                        Query(
+                            f"topk(10, max by (site, endpoint) (penstock_agent_endpoint_gpu_memory_used_ratio{_SITE}))",
+                            "{{site}} {{endpoint}}",
+                        )
+                    ],
+                    "percentunit",
+                ),
+            ),
+        ),
+        Row(
+            "Order and return",
+            (
+                lines(
+                    Prose(
+                        "How many endpoints are missing or too many?",
+                        "Recommended endpoints less existing ones; dead endpoints do not exist.",
+                        "Above 0 for longer than the cold start: the autoscaler does not follow. Below 0: `penstock"
+                        " capacity` names which to drain.",
+                    ),
+                    [
+                        Query(
+                            f"max by (region, model) (penstock_desired_endpoints{_POOL})"
+                            f" - max by (region, model) (penstock_endpoints{_POOL})",
+                            "{{region}} {{model}}",
+                        )
+                    ],
+                    "short",
+                ),
+                lines(
+                    Prose(
+                        "What do the endpoints cost?",
+                        "Price of the GPUs of all endpoints, busy or not, per hour at the price of now.",
+                        "Steps at whole hours are `price_hours`. `penstock usage --cost` has what served nothing.",
+                    ),
+                    [Query(f"sum by (region, model) (penstock_gpu_hourly_cost{_POOL})", "{{region}} {{model}}")],
+                    "short",
+                ),
+            ),
+        ),
+    ),
+)
