@@ -74,6 +74,7 @@ bench-live: $(VENV)/.bench $(VENV)/.wheel  ## latency and GPU time of Penstock a
 
 sim: $(VENV)/.demo  ## what the decisions must reach, against baselines on a virtual clock (ARGS='--full', --help)
 	@$(BIN)/penstock-lab sim $(ARGS)
+	@$(BIN)/penstock-lab simulate-week
 
 calibrate: $(VENV)/.test  ## simulate what the last bench-live measured, and compare p50 and p99 (ARGS=--help)
 	@$(BIN)/python -m tests.calibration $(ARGS)

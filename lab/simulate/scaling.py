@@ -8,7 +8,7 @@ fewer replicas after 300 s) on the offered load of the region, which a real HPA 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil, cos, pi
 from random import Random
 
@@ -120,21 +120,24 @@ class Hpa:
         return wanted
 
 
+def recommending_policy(longitudes: Mapping[str, float], cold_start_s: float, *, reserve: bool) -> Policy:
+    """Return a policy of regions at longitudes (degrees) with one model; `reserve` is for the loss of a region."""
+    return Policy(
+        {name: Region(name, "DE", 40.0, longitude) for name, longitude in longitudes.items()},
+        {"m": Model("m", SERVICE_S, scaling=Scaling(cold_start_s, min_endpoints=1))},
+        {},
+        (),
+        spillover=Spillover(target_utilisation=TARGET),
+        objective=Objective(survive_one_loss=reserve),
+    )
+
+
 class Recommended:
     """Applies Penstock's recommendations immediately."""
 
     def __init__(self, cold_start_s: float, *, reserve: bool) -> None:
         """Args: `reserve` enables the capacity reserve for the loss of a region."""
-        regions = {name: Region(name, "DE", 40.0, LONGITUDES[name]) for name in NAMES}
-        models = {"m": Model("m", SERVICE_S, scaling=Scaling(cold_start_s, min_endpoints=1))}
-        self._policy = Policy(
-            regions,
-            models,
-            {},
-            (),
-            spillover=Spillover(target_utilisation=TARGET),
-            objective=Objective(survive_one_loss=reserve),
-        )
+        self._policy = recommending_policy(LONGITUDES, cold_start_s, reserve=reserve)
         self._forecaster = Forecaster()
         self._recommender = Recommender()
 
