@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from statistics import median
 
 import httpx
-from playwright.async_api import Browser, CDPSession, Page, Route, expect
+from playwright.async_api import Browser, CDPSession, Page, expect
 
 from tests.ui.accessibility import findings
 from tests.ui.checks import OUT, PATIENCE_MS, checked, cpu_share
@@ -187,16 +187,13 @@ async def _focus(page: Page) -> None:
 
 
 async def _skeleton(page: Page, url: str) -> None:
-    held: list[Route] = []
-    await page.route("**/v1/events*", held.append)
+    await page.route("**/v1/events*", lambda route: route.abort())
     await page.goto("about:blank")
     await page.goto(f"{url}/ui/#/now")
     await expect(page.get_by_role("heading", name="Loading")).to_be_visible(timeout=PATIENCE_MS)
     await expect(page.locator("main svg")).to_have_count(0)
     await page.screenshot(path=OUT / "skeleton.png")
     await page.unroute("**/v1/events*")
-    for route in held:
-        await route.abort()
     await expect(page.locator(".map .region").first).to_be_visible(timeout=PATIENCE_MS)
     await expect(page.get_by_role("heading", name="Loading")).to_have_count(0)
 
