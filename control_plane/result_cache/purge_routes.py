@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,19 +13,12 @@ from control_plane.api.pagination import DEFAULT_LIMIT, Cursor, Limit, paginate
 from control_plane.api.responses import Problem, json_response
 from control_plane.api.text_fields import Reason
 from control_plane.auth.required_roles import Operator, Viewer, must_reach
+from control_plane.result_cache.purge_page import CachePurgePage
 from control_plane.result_cache.purge_store import PurgeStore
 from control_plane.status.fleet_view import FleetView
 from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.policy import Policy
 from penstock.result_cache.cache_purges import EVERY_MODEL, CachePurge
-
-
-class CachePurgePage(msgspec.Struct, frozen=True):
-    """A page of purges."""
-
-    items: tuple[CachePurge, ...]
-    next_cursor: str | None
-    """Value of `cursor` that returns the next page; null on the last page."""
 
 
 class PurgeRequest(BaseModel):

@@ -94,7 +94,7 @@ class ProbeResponder:
             if model in policy.models
         }
         accepts = not self.shutting_down and self.accepts_clients()
-        sketch = self._sketch_for(request.origin) if policy.spillover.shares_prefixes else b""
+        sketch = self._sketch_for(request.origin) if policy.spillover.shares_prefixes is True else b""
         digest = digest_of(sketch)
         news = sketch if digest != request.prefix_digest else b""
         answer = ProbeResponse(self._region, self._agent, models, policy.spillover.credit_ttl_s, accepts, digest, news)

@@ -198,7 +198,7 @@ class LocalTargets:
         endpoint, spared_s = chosen
         if endpoint.kv_events is not None and self._prompt_tokens is not None:
             self._prompt_tokens.sent(endpoint, context.request, context.estimate)
-        if len(estimate.prefix) >= SHORTEST and context.policy.spillover.shares_prefixes:
+        if len(estimate.prefix) >= SHORTEST and context.policy.spillover.shares_prefixes is True:
             permitted = context.residency.permitted.regions
             if len(permitted) > 1:
                 self.hot_prefixes.sent(estimate.prefix, permitted, now)

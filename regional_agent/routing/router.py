@@ -269,7 +269,7 @@ class Router:
     def _spared_elsewhere(self, context: RequestContext, views: Mapping[str, RegionView]) -> Mapping[str, float]:
         """Return the prefill (s) that the caches of other permitted regions spare a request."""
         policy, estimate = context.policy, context.estimate
-        if not policy.spillover.shares_prefixes:
+        if policy.spillover.shares_prefixes is not True:
             return NOTHING_SPARED
         others = context.residency.permitted.regions - {self.region}
         held = {region: self._peers.held(region, estimate.prefix) for region in others}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import UNSET, UnsetType
+
 from penstock.policy.fields import DERIVED, Conflict, Label, ModelRef, NonEmpty, PolicyStruct, RegionRef, bounds
 
 
@@ -19,10 +21,10 @@ class Spillover(PolicyStruct, frozen=True):
     """Lifetime (s) of a spill credit."""
     step_per_s: Annotated[float, bounds(ge=0.001, le=1)] = 0.25
     """Maximum share (0-1) of an origin's demand for a model that plans may move per second; failures are exempt."""
-    shares_prefixes: bool = False
+    shares_prefixes: bool | UnsetType = UNSET
     """Whether regions publish checksums of the prompt beginnings that their caches hold, to regions that may process
     these prompts. Overflow then prefers a region that need not compute its prompt again. Worth it for prompts of 10,000
-    tokens and more."""
+    tokens and more. Absent: no."""
 
 
 class SpilloverLimit(PolicyStruct, frozen=True):

@@ -132,6 +132,7 @@ AGENT_CONTRACT = {
     "batches_ended": ("counter", {"state"}),
     "batches_running": ("gauge", set()),
     "batch_claims_lost": ("counter", set()),
+    "webhooks": ("counter", {"outcome"}),
     "coalesced_requests": ("counter", set()),
     "result_cache_requests": ("counter", {"result"}),
     "result_cache_saved_gpu_seconds": ("counter", set()),

@@ -12,7 +12,7 @@ from control_plane.cli.command_options import ChangeOptions, FleetOptions, Reaso
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.cli.views.tenant_view import moment
-from control_plane.result_cache.purge_routes import CachePurgePage
+from control_plane.result_cache.purge_page import CachePurgePage
 from penstock.result_cache.cache_purges import EVERY_MODEL, CachePurge
 
 PATH = "/v1/result-cache/purges"
