@@ -102,7 +102,10 @@ class ModelRollouts:
             after = begin(rollout, old, percent, now) if before is None else replace(before, start_percent=percent)
             after = observe(after, rollout, evidence_of(after, snapshot, seen, now), now)
             if after != before and not await self._write(before, after, found.revision, epoch):
-                # An operator has changed the rollout, or another control plane leads.
+                # An operator has changed the rollout, or another control plane leads. The share of before remains
+                # until the next step reads the change.
+                if before is not None:
+                    states[name] = before
                 continue
             states[name] = after
         for name in stored.keys() - configured.keys():

@@ -16,6 +16,9 @@ QUESTIONS: Final = (
 )
 """The dimensions of the questions from whose answers a report is made, in this order."""
 
+_LEAST_PART: Final = 1e-10
+"""Smallest part (0-1) of the requests that an objective permits to miss it."""
+
 
 class TenantObjective(msgspec.Struct, frozen=True):
     """One objective of one tenant's requests for a model."""
@@ -60,7 +63,8 @@ def make_report(month: str, answers: Sequence[UsageAnswer]) -> SlaReport:
 
 
 def _row(tenant: str, each: AttainedObjective, answered_share: float | None) -> TenantObjective:
-    may_miss = (1.0 - each.target_share) * each.requests
+    # A share above 0.9999999999 is 1 in the records.
+    may_miss = max(_LEAST_PART, 1.0 - each.target_share) * each.requests
     used = (each.requests - each.within) / may_miss
     counts = each.requests, each.within, each.target_share, each.share
     return TenantObjective(tenant, each.model, each.text, *counts, used, each.is_kept, answered_share)

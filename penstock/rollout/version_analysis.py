@@ -80,9 +80,13 @@ def compared(state: ModelRolloutState, evidence: VersionEvidence) -> Comparison:
     for name, counts in evidence.agents.items():
         mark = (state.marks or {}).get(name)
         if mark is not None:
-            same_process = mark.epoch == counts.epoch
-            old += counts.old.since(mark.old) if same_process else counts.old
-            new += counts.new.since(mark.new) if same_process else counts.new
+            # An agent that has restarted, or had a policy without the rollout in between, counts from zero.
+            continues = mark.epoch == counts.epoch and (
+                counts.old.requests.ended >= mark.old.requests.ended
+                and counts.new.requests.ended >= mark.new.requests.ended
+            )
+            old += counts.old.since(mark.old) if continues else counts.old
+            new += counts.new.since(mark.new) if continues else counts.new
     return Comparison(new, old, state.before)
 
 

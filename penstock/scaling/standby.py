@@ -124,7 +124,7 @@ class StandbyWatch:
 
 
 def _at_least(row: Expected, now: Expected | None) -> Expected:
-    return row if now is None or now.requests_per_s <= row.requests_per_s else now
+    return row if now is None else Expected(max(row.requests_per_s, now.requests_per_s), now.regions)
 
 
 def _total(rows: Iterable[Expected]) -> float:

@@ -13,7 +13,7 @@ from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_chain import AuditEntry
 from control_plane.audit.audit_log import AuditLog, ChangeRefused
 from control_plane.rollout.model_rollout_resource import model_rollout_statuses
-from control_plane.rollout.model_rollouts import ModelRollouts, NoSuchRollout, NotPossible
+from control_plane.rollout.model_rollouts import ModelRollouts, NoSuchRollout, NotPossible, StoredModelRollout
 from penstock.fleet.report import PoolReport
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Snapshot, add_report
@@ -129,6 +129,27 @@ async def test_a_new_leader_continues_and_the_former_one_changes_nothing(world: 
     world.failing.add("v2")
     await world.pass_s(3)
     assert world.share() is None
+
+
+async def test_a_concurrent_change_by_an_operator_does_not_move_the_share(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.pass_s(5)
+    assert world.share() == (10.0, 0.0)
+    seen = await world.rollouts.stored()
+    assert await world.act(ModelEvent.HALT) is ModelPhase.HELD
+
+    async def earlier() -> dict[str, StoredModelRollout]:
+        return seen
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.rollouts, "stored", earlier)
+        world.failing.add("v2")
+        await world.pass_s(2)
+    assert world.share() == (10.0, 0.0), "until the next step reads the operator's change"
+    await world.step()
+    assert world.rollouts.states is not None
+    assert world.rollouts.states["chat"].phase is ModelPhase.HELD
 
 
 async def test_operators_halt_promote_and_roll_back(world: World) -> None:

@@ -40,3 +40,12 @@ def test_missed_objectives_come_first_with_their_error_budget() -> None:
         ("acme", "llama", True, 0.5, 0.9),
     ]
     assert report.missing == ("one", "two")
+
+
+def test_an_objective_that_permits_no_miss_is_shown() -> None:
+    # A share of 0.99999999999 has this identity.
+    rows = [of("acme", judged("llama", "first_byte 1.5 1", 100, within)) for within in (100, 99)]
+    found = make_report("2026-11", [answer(*rows), answer()]).objectives
+    assert [(each.within, each.is_kept) for each in found] == [(99, False), (100, True)]
+    assert found[1].used_budget == 0.0
+    assert found[0].used_budget > 1.0

@@ -18,7 +18,7 @@ from penstock.rollout.model_rollout import (
     begin,
     transition,
 )
-from penstock.rollout.version_analysis import VersionEvidence, conditions, observe
+from penstock.rollout.version_analysis import VersionEvidence, compared, conditions, observe
 
 ROLLOUT = ModelRollout("chat", "v2", (10.0, 100.0), prepare_s=10, step_s=20, watch_s=30, min_requests=100)
 NONE = VersionCounts()
@@ -145,6 +145,12 @@ def test_counters_of_a_restarted_agent_count_from_zero() -> None:
     state = observe(state, ROLLOUT, evidence(counts(500), counts(90)), 12.0)
     restarted = VersionEvidence({"eu-de/one": VersionMark(2, counts(300), counts(100))}, 2, 100, 20)
     assert conditions(state, ROLLOUT, restarted, 99.0)[1].text == "100 of 100 requests of the new version ended"
+
+
+def test_counters_that_an_agent_began_again_count_from_zero() -> None:
+    marked = observe(begin(ROLLOUT, "v1", 0.0, 0.0), ROLLOUT, evidence(counts(9000), counts(9000)), 0.0)
+    # The agent had a policy without the rollout in between.
+    assert compared(marked, evidence(counts(150), counts(120, 60))).new.requests.ended == 120
 
 
 def test_without_reports_nothing_changes() -> None:

@@ -8,12 +8,14 @@ from penstock.fleet.report import AgentReport, PoolReport
 from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.planning.linear_program.flow_planner import FlowPlanner
+from penstock.planning.share_moves import Key
 from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.operations import Objective
 from penstock.policy.kinds.regions import RegionRole
 from penstock.policy.policy import Policy
 from penstock.scaling.recommender import STABLE_S, Recommendation, Recommender
-from penstock.scaling.replicas import Cause
+from penstock.scaling.replicas import Cause, Expected
+from penstock.scaling.standby import StandbyWatch
 from tests.support.planner_calls import plans_of
 from tests.support.three_regions import POLICY, REGIONS, fleet, offered, region
 
@@ -95,3 +97,12 @@ def test_a_drained_region_counts_as_lost_while_its_clients_still_enter_there() -
     desired(by, policy, at(0.0, 70.0, 60.0, 1), 0.0)
     rows = desired(by, policy, at(5.0, 75.0, 60.0, 1, RegionState.DRAINING), 5.0)
     assert (rows["es"].desired_endpoints, rows["es"].lost) == (4, "de")
+
+
+def test_the_demand_of_a_lost_region_has_the_residency_of_now() -> None:
+    by, policy, key = StandbyWatch(), planned(RegionRole.PILOT_LIGHT), Key("de", "m", "eu")
+    pools = [("de", "m"), ("us", "m"), ("es", "m")]
+    by.step(policy, at(0.0, 70.0, 60.0, 1), pools, {key: Expected(70.0, frozenset({"de", "us"}))}, 0.0)
+    failed = at(5.0, None, 60.0, 1, RegionState.FAILED)
+    displaced = by.step(policy, failed, pools, {key: Expected(1.0, frozenset({"de", "es"}))}, 5.0)
+    assert displaced.expected[key] == Expected(70.0, frozenset({"de", "es"}))
