@@ -13,11 +13,16 @@ from typing import Final
 
 MAX_NAME_BYTES: Final = 512
 
+MAX_FIELDS: Final = 4096
+"""Maximum number of fields of a message: each costs time, and may have as little as two bytes."""
+
 _PREFIX_BYTES: Final = 5
 _NAME, _VERSION = 1, 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT_BYTES: Final = 10
+_MAX_KEY: Final = 2**32 - 1
+"""Some decoders, such as that of C++, drop the further bits of a larger key, and so read another field."""
 
 
 class InferMessages:
@@ -36,6 +41,8 @@ class InferMessages:
         self._left = 0
         """Number of bytes of the current message that have not been read."""
         self._messages = 0
+        self._fields = 0
+        """Number of fields of the current message that have been read."""
         self._values: dict[int, str] = {}
         """Name and version of the current message."""
         self._problem = ""
@@ -69,6 +76,8 @@ class InferMessages:
         key, key_bytes = _varint(kept)
         if key_bytes == 0:
             return self._needs(_MAX_VARINT_BYTES)
+        if key > _MAX_KEY:
+            return self._fail("the gRPC message is malformed")
         field, kind = key >> 3, key & 7
         if kind in _FIXED_BYTES:
             return self._pass(key_bytes, _FIXED_BYTES[kind])
@@ -106,6 +115,7 @@ class InferMessages:
             return self._fail("compressed gRPC messages are not supported, because they hide the model")
         self._left = int.from_bytes(kept[1:_PREFIX_BYTES], "big")
         self._messages += 1
+        self._fields = 0
         self._values = {}
         del kept[:_PREFIX_BYTES]
         if self._left == 0:
@@ -116,6 +126,9 @@ class InferMessages:
         """Drop a field; `skipped` of its bytes may arrive later."""
         if read + skipped > self._left:
             return self._fail("the gRPC message is malformed")
+        self._fields += 1
+        if self._fields > MAX_FIELDS:
+            return self._fail(f"the gRPC message has more than {MAX_FIELDS} fields")
         self._take(read, is_field=False)
         self._skip = skipped
         if self._left == 0:
