@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from math import isnan, nan
 
@@ -102,16 +102,23 @@ class StatusHistory:
         self._at.clear()
         self._series.clear()
 
-    def read(self, region: str | None) -> RecentHistory:
-        """Return the series of a region; for None, those of the fleet, and of regions all except pools."""
-        return RecentHistory(
-            tuple(self._at),
-            tuple(
-                Series(name, measure, model, tuple(None if isnan(value) else round(value, 3) for value in values))
-                for (name, measure, model), values in sorted(self._series.items())
-                if name == region or (region is None and (not name or not model or measure in _ATTAINED.values()))
-            ),
-        )
+    def prepared(self, region: str | None) -> Callable[[], RecentHistory]:
+        """Return a function, to be called in any thread, that returns the series of now.
+
+        Args:
+            region: its series; None for those of the fleet, and of regions all except pools.
+        """
+        at = tuple(self._at)
+        found = [
+            (key, values[:])
+            for key, values in self._series.items()
+            if key[0] == region or (region is None and (not key[0] or not key[2] or key[1] in _ATTAINED.values()))
+        ]
+        return lambda: RecentHistory(at, tuple(_series(key, values) for key, values in sorted(found)))
+
+
+def _series(key: Key, values: array[float]) -> Series:
+    return Series(*key, tuple(None if isnan(value) else round(value, 3) for value in values))
 
 
 def _values(regions: tuple[RegionStatus, ...]) -> Iterator[tuple[Key, float]]:

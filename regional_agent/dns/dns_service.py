@@ -112,6 +112,8 @@ class DnsService:
 
     def _basis(self) -> Hashable:
         """Return what decides which regions are live, without what changes in small steps, such as weights."""
+        # PowerDNS would cache answers of an older view again after its cache was emptied.
+        self._cached = None
         states = self._entries.read().items()
         live = frozenset((name, is_absent(each.state), each.ready, each.accepts_clients) for name, each in states)
         return self._config.policy_digest, live

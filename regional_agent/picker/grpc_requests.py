@@ -40,6 +40,7 @@ _GRPC_OF_HTTP: Final = {
 }
 _GRPC_OF_HTTP_5XX: Final = {500: 13, 502: 14, 503: 14, 504: 4}
 _UNKNOWN: Final = 2
+_MAX_STATUS_DIGITS: Final = 2
 
 _HTTP_OF_GRPC: Final = {
     3: 400,
@@ -80,7 +81,8 @@ def http_status(headers: Sequence[Header]) -> int | None:
     """Return the HTTP status that corresponds to the status of gRPC in headers or trailers; None if they have none."""
     for name, value in headers:
         if name == STATUS:
-            return 200 if value == OK else _HTTP_OF_GRPC.get(int(value) if value.isdigit() else _UNKNOWN, 500)
+            is_number = value.isdigit() and len(value) <= _MAX_STATUS_DIGITS
+            return 200 if value == OK else _HTTP_OF_GRPC.get(int(value) if is_number else _UNKNOWN, 500)
     return None
 
 

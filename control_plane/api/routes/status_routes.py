@@ -56,7 +56,7 @@ def routes(fleet: FleetStatus, history: StatusHistory) -> APIRouter:
         Without a region: of the fleet by model, and of each region. A new leader begins with an empty history; for
         longer ones use Prometheus.
         """
-        return json_response(history.read(region))
+        return await large_response(history.prepared(region))
 
     @router.get("/whoami", responses=returns(Identity, "The caller."))
     async def who_am_i(caller: Viewer) -> Response:

@@ -41,7 +41,7 @@ def values(
 def test_a_region_has_its_pools_and_the_fleet_its_models() -> None:
     history = StatusHistory()
     history.add(10.0, (region("a", in_flight=1), region("b", in_flight=3)))
-    fleet, one = history.read(None), history.read("a")
+    fleet, one = history.prepared(None)(), history.prepared("a")()
     assert fleet.at == (10.0,)
     assert values(fleet, "", HistoryMeasure.DEMAND) == (6.0,)
     assert values(fleet, "", HistoryMeasure.LOAD) == (0.5,), "slots that two models share count once"
@@ -58,12 +58,14 @@ def test_values_have_gaps_and_old_series_end() -> None:
     history.add(0.0, (region("a"),))
     history.add(10.0, (region("b", attained=0.5),))
     history.add(20.0, (region("a"), region("b")))
-    found = history.read(None)
-    assert values(found, "a", HistoryMeasure.LOAD) == (0.5, None, 0.5)
+    prepared = history.prepared(None)
+    history.add(30.0, (region("a"),))
+    found = prepared()
+    assert values(found, "a", HistoryMeasure.LOAD) == (0.5, None, 0.5), "a later sample changes nothing"
     assert values(found, "b", HistoryMeasure.ATTAINED_FIRST_BYTE, "m") == (None, 0.5, None)
     for sample in range(SAMPLES):
         history.add(30.0 + sample, (region("a"),))
-    found = history.read(None)
+    found = history.prepared(None)()
     assert len(found.at) == SAMPLES
     assert {len(each.values) for each in found.series} == {SAMPLES}
     assert values(found, "b", HistoryMeasure.LOAD) is None
@@ -74,6 +76,6 @@ def test_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     history = StatusHistory()
     history.add(0.0, [region(str(number)) for number in range(9)])
     history.add(1.0, [region(str(number)) for number in range(9)])
-    assert len(history.read("0").series) == 4
+    assert len(history.prepared("0")().series) == 4
     history.clear()
-    assert history.read("0") == RecentHistory((), ())
+    assert history.prepared("0")() == RecentHistory((), ())

@@ -6,8 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from adapters.store.memory_store import MemoryStore
+from penstock.dns.name_answer import EntryState
+from penstock.health.region_health import RegionState
 from regional_agent.dns.answer_cache import AnswerCache
+from regional_agent.dns.dns_service import DnsService
 from tests.support.wait import until
 
 
@@ -55,3 +61,15 @@ async def test_a_server_that_is_absent_is_asked_again(tmp_path: Path) -> None:
     async with control_socket(tmp_path / "control", commands):
         await until(lambda: commands == [b"PURGE\n"])
         await cache.stop()
+
+
+def test_the_basis_of_answers_is_no_newer_than_the_answers(tmp_path: Path) -> None:
+    """Otherwise PowerDNS caches an answer of the old basis again after its cache was emptied."""
+    states = {"eu-de": EntryState(RegionState.HEALTHY)}
+    settings: Any = SimpleNamespace(dns_socket=None, dns_control_socket=None, state_dir=tmp_path)
+    others: Any = SimpleNamespace(read=lambda: states, policy_digest="", dns=SimpleNamespace(answered=None))
+    service = DnsService(settings, others, MemoryStore(), others, others, others)
+    assert service._view(others).states["eu-de"].state is RegionState.HEALTHY
+    states = {"eu-de": EntryState(RegionState.FAILED)}
+    service._basis()
+    assert service._view(others).states["eu-de"].state is RegionState.FAILED
