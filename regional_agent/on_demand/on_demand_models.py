@@ -127,7 +127,12 @@ class OnDemandModels:
         if change > 0:
             for endpoint in self._due(Action.WAKE, self._asleep(model), name)[:change]:
                 self.attempts.wake(endpoint, name, on_demand, model.scaling.cold_start_s)
-        elif change < 0 and self._others.sees_all_load():
+        elif (
+            change < 0
+            and self._others.sees_all_load()
+            # Until Redis has answered its claim, an endpoint that is to sleep still counts as awake.
+            and not any(self.attempts.is_busy(each, name) for each in awake)
+        ):
             idle = self._due(Action.SLEEP, [each for each in awake if _sleeps_alone(each, on_demand)], name)
             if idle:
                 self.attempts.let_sleep(min(idle, key=_load), name, on_demand)

@@ -16,6 +16,7 @@ from penstock.policy.kinds.on_demand import OnDemand
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.on_demand.wake_claims import EVERY_ENDPOINT
 from regional_agent.on_demand.wake_hooks import Action, HookFailed, WakeHooks
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
 
@@ -154,8 +155,10 @@ class WakeAttempts:
         return True
 
     async def _let_sleep(self, endpoint: Endpoint, model: str, on_demand: OnDemand) -> bool:
-        """Returns whether the model sleeps; False if requests need it, or another agent lets it sleep."""
-        if not await self._hooks.claims.claim(endpoint.name, model, on_demand.timeout_s):
+        """Returns whether the model sleeps; False if requests need it, or another agent lets an endpoint sleep."""
+        within_s = DRAIN_S + on_demand.timeout_s + SETTLE_S
+        # Two agents that choose different endpoints would put the last two to sleep.
+        if not await self._hooks.claims.claim(EVERY_ENDPOINT, model, within_s, without_redis=False):
             return False
         self._endpoints.fall_asleep(endpoint, endpoint.reported.falls_asleep | {model})
         try:

@@ -1,4 +1,5 @@
-"""Claims in Redis, by which one agent of a region wakes an endpoint and the others wait for it."""
+"""Claims in Redis, by which one agent of a region wakes an endpoint and the others wait for it, and one agent at a time
+lets endpoints of a model sleep."""
 
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ return 1
 """
 """KEYS: the claim. ARGV: name of the agent, lifetime (ms). Returns 1 if no other agent holds the claim."""
 
+EVERY_ENDPOINT: Final = "*"
+"""Stands for all endpoints of a model; no endpoint has this name."""
+
 log = structlog.get_logger()
 
 
@@ -34,10 +38,13 @@ class WakeClaims:
         self._script = None if redis is None else RedisScript(redis.address, CLAIM, TIMEOUT_S)
         self._lock = asyncio.Lock()
 
-    async def claim(self, endpoint: str, model: str, for_s: float) -> bool:
-        """Whether this agent may wake an endpoint, or let it sleep; then no other agent may for `for_s` seconds.
+    async def claim(self, endpoint: str, model: str, for_s: float, *, without_redis: bool = True) -> bool:
+        """Whether this agent may wake an endpoint, or let one sleep; then no other agent may for `for_s` seconds.
 
-        Without Redis every agent may: engines accept a repeated request, and a webhook has to.
+        Args:
+            endpoint: its name; EVERY_ENDPOINT for all of the model.
+            without_redis: the result if Redis does not answer. Every agent may wake: engines accept a repeated request,
+                and a webhook has to.
         """
         if self._script is None:
             return True
@@ -46,8 +53,8 @@ class WakeClaims:
             async with self._lock, asyncio.timeout(TIMEOUT_S):
                 return bool(await self._script.run((key,), (self._agent, round(for_s * 1000))))
         except (RedisError, OSError) as error:
-            log.warning("no claim of a wake in Redis; this agent wakes without it", error=str(error))
-            return True
+            log.warning("no claim in Redis", endpoint=endpoint, model=model, proceeds=without_redis, error=str(error))
+            return without_redis
 
     async def close(self) -> None:
         """Disconnect."""

@@ -24,6 +24,7 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.endpoints.probing import warm_ups
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
+from regional_agent.on_demand.wake_attempts import WakeAttempts
 from regional_agent.on_demand.wake_hooks import WakeHooks
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
@@ -208,6 +209,48 @@ async def test_of_the_agents_of_a_region_one_wakes_an_endpoint(tmp_path: Path, r
         engine.may_wake.set()
         assert [(await client.answer()).status for client in clients] == [200, 200]
         assert [path for path, _ in engine.orders] == ["/wake_up"]
+
+
+async def test_one_endpoint_of_a_region_falls_asleep_at_a_time_so_that_the_last_stays_awake(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(SleepingEngine()) for _ in range(2)]
+        for engine in engines:
+            engine.asleep = False
+        url = redis_server.url
+        agent = await stack.enter_async_context(on_demand_agent(tmp_path, engines, redis_url=url, idle_s=0.0))
+        models, first, second = agent.metrics.on_demand.models, *agent.endpoints.every()
+        await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
+
+        def busy(attempts: WakeAttempts) -> int:
+            return sum(attempts.is_busy(each, MODEL) for each in (first, second))
+
+        # A slow Redis: the first attempt has no claim yet, and its endpoint is still in the pool.
+        answers = asyncio.Event()
+
+        async def refused(*_: object, **__: object) -> bool:
+            return not await answers.wait()
+
+        idle = replace(agent.config.policy.models[MODEL], on_demand=OnDemand(WakeMethod.VLLM, idle_s=0.001))
+        with monkeypatch.context() as patch:
+            patch.setattr(models.attempts._hooks.claims, "claim", refused)
+            models.use_policy(replace(agent.config.policy, models={MODEL: idle}))
+            await until(lambda: models.decide(idle) or busy(models.attempts) > 0)
+            models.decide(idle)
+            assert busy(models.attempts) == 1
+            models.use_policy(agent.config.policy)
+            answers.set()
+            await until(lambda: not busy(models.attempts))
+
+        redis = RegionRedis(RedisAddress(url), region_keys("eu-de"), "eu-de")
+        hooks = WakeHooks(AgentInstance("eu-de", "agent-2", 1), agent.endpoints._connections, None, redis)
+        other, on_demand = WakeAttempts(agent.endpoints, agent.queue, hooks, Random(2)), OnDemand(WakeMethod.VLLM)
+        models.attempts.let_sleep(first, MODEL, on_demand)
+        other.let_sleep(second, MODEL, on_demand)
+        await until(lambda: not busy(models.attempts) and not busy(other))
+        assert [engine.asleep for engine in engines].count(True) == 1
+        await other.stop()
 
 
 async def test_a_hook_that_fails_or_hangs_is_bounded_and_seen(tmp_path: Path) -> None:
