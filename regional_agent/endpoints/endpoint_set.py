@@ -266,6 +266,10 @@ class EndpointSet:
         for model, pool in self._pools.items():
             pool.prior_s = self._prior_s.get(model, pool.prior_s)
         self.versions.use_policy(policy)
+        for endpoint in self._by_name.values():
+            if endpoint.health.ready:
+                # A policy that adds a warm-up takes no endpoint away that serves.
+                endpoint.reported.warm |= frozenset(endpoint.models)
         special = (each for each in policy.models.values() if each.on_demand is not UNSET or each.warm_up is not UNSET)
         self._models = {model.name: model for model in special}
         self._fill_pools()

@@ -335,9 +335,19 @@ async def test_a_warm_up_that_fails_ends_and_is_seen(tmp_path: Path, monkeypatch
         assert "0 of 3 requests answered; POST /v1/completions answers 500" in endpoint.reported.warm_problem
 
 
-async def test_an_agent_that_starts_counts_loaded_models_as_warm(tmp_path: Path) -> None:
+async def test_an_agent_that_starts_counts_loaded_models_as_warm_and_so_does_a_new_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = SleepingEngine()
     engine.asleep = False
     async with engine, on_demand_agent(tmp_path, [engine], warm_up=WarmUp()) as agent:
         await until(lambda: agent.endpoints.pool(MODEL).ready == 1)
         assert not engine.warmed
+        monkeypatch.setattr(warm_ups, "START_S", 0.0)
+        policy, (endpoint,) = agent.config.policy, agent.endpoints.every()
+        agent.endpoints.use_policy(
+            replace(policy, models={**policy.models, MODEL: replace(policy.models[MODEL], warm_up=UNSET)})
+        )
+        endpoint.reported.warm = frozenset()
+        agent.endpoints.use_policy(policy)
+        assert agent.endpoints.pool(MODEL).ready == 1, "a policy that adds a warm-up takes no endpoint away"

@@ -14,7 +14,8 @@ MODEL_PLACE = "{model}"
 
 class WarmUp(PolicyStruct, frozen=True):
     """Synthetic requests that every agent of a region sends to an endpoint that has loaded the model, before those of
-    clients: they compile graphs and fill caches. Endpoints that run when an agent starts count as warm."""
+    clients: they compile graphs and fill caches. Endpoints that run when an agent starts, or
+    that serve when a policy adds the warm-up, count as warm."""
 
     requests: Annotated[int, bounds(ge=1, le=1_000)] = 8
     """Number of requests that must be answered with 2xx."""
