@@ -5,6 +5,7 @@ Source: server.py and execution.py of ComfyUI, and https://docs.comfy.org/develo
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Any, Final
 
@@ -15,6 +16,11 @@ MAX_IMAGES: Final = 1024
 
 _IMAGE_LISTS: Final = ("images", "gifs", "video", "audio", "files")
 """Members of a node's output that list files."""
+
+_NOT_OF_CLIENTS: Final = frozenset({"prompt_id", "number", "front"})
+
+_PROMPT_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
+"""It is a part of the path of a request."""
 
 
 class ResultForm(StrEnum):
@@ -52,18 +58,20 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 def prompt_with_client(body: bytes, client_id: str) -> bytes:
-    """Return the body of a prompt with the identifier of another client; raises BadWorkflow."""
+    """Return the body of a prompt with the identifier of another client, and without its choices of identifier and
+    place in the queue, which could be those of other clients; raises BadWorkflow."""
     prompt = _object(body, "the request")
     if not isinstance(prompt.get("prompt"), dict):
         raise BadWorkflow("the request has no workflow: `prompt` must be an object of nodes")
-    return msgspec.json.encode(prompt | {"client_id": client_id})
+    kept = {name: value for name, value in prompt.items() if name not in _NOT_OF_CLIENTS}
+    return msgspec.json.encode(kept | {"client_id": client_id})
 
 
 def prompt_id_of(body: bytes) -> str:
     """Return the identifier in the response to a prompt; raises BadWorkflow."""
     found = _object(body, "the response to the prompt").get("prompt_id")
-    if not isinstance(found, str) or not 0 < len(found) <= 256:
-        raise BadWorkflow("the response to the prompt has no prompt_id")
+    if not isinstance(found, str) or _PROMPT_ID.fullmatch(found) is None:
+        raise BadWorkflow("the response to the prompt has no prompt_id of letters, digits, `-` and `_`")
     return found
 
 

@@ -6,6 +6,7 @@ Property: a response is read or rejected, and what was read is bounded.
 from __future__ import annotations
 
 from contextlib import suppress
+from urllib.parse import quote
 
 from penstock.converters.comfyui import (
     MAX_IMAGES,
@@ -27,7 +28,7 @@ WORDS = (
 def check(data: bytes) -> None:
     """Raises AssertionError if the property does not hold."""
     with suppress(BadWorkflow):
-        assert len(prompt_id_of(data)) <= 256
+        assert quote(identifier := prompt_id_of(data), safe="") == identifier
     with suppress(BadWorkflow):
         assert b'"client_id":"c"' in prompt_with_client(data, "c")
     with suppress(BadWorkflow):

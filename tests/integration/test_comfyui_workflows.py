@@ -75,11 +75,14 @@ async def test_a_workflow_is_one_request_with_its_images(tmp_path: Path) -> None
         assert (view.status, view.body) == (200, PNG)
         only = json.loads((await run(agent, "SaveImage", query="?images=url")).body)
         assert "b64_json" not in only["images"][0]
+        # A client chooses neither the identifier, which could be that of another client, nor the place in the queue.
+        body = json.dumps(workflow("SaveImage") | {"prompt_id": "x HTTP/1.1\r\n", "front": True, "number": -1}).encode()
+        assert "x" not in json.loads((await ask(agent, body=body, path=WAIT)).body)["prompt_id"]
         image = await run(agent, "PreviewImage", query="?images=bytes")
         assert (image.status, image.headers["content-type"], image.body) == (200, "image/png", PNG)
         # Each workflow has a client of its own, since ComfyUI sends messages by client.
-        assert len(set(comfy.clients)) == len(comfy.clients) == 3
-        assert agent.counted() == {"ok": 4.0}
+        assert len(set(comfy.clients)) == len(comfy.clients) == 4
+        assert agent.counted() == {"ok": 5.0}
         assert agent.held() == 0
 
 

@@ -107,7 +107,7 @@ class ComfyUi:
         if unknown or not prompt["prompt"]:
             error = {"type": "prompt_no_outputs", "message": "Prompt has no outputs", "details": "", "extra_info": {}}
             return 400, {"error": error, "node_errors": {}}
-        prompt_id = str(uuid4())
+        prompt_id = str(prompt.get("prompt_id", uuid4()))
         self.clients.append(prompt["client_id"])
         self.pending.append((len(self.clients), prompt_id, prompt["prompt"], prompt["client_id"]))
         self._more.set()
