@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from shutil import rmtree
+from typing import Any
 
+import pytest
+
+from regional_agent.jobs.api import jobs_api
 from tests.integration.test_async_requests import ended, submit
 from tests.integration.test_batches import serving
 from tests.support.jobs import embeds, input_file, job_store
@@ -32,7 +37,15 @@ async def test_what_has_ended_is_deleted_when_the_policy_keeps_it_no_longer(tmp_
         before = objects(tmp_path / "store")
         assert await agent.jobs.expiry.sweep(now + 9.9 * HOUR_S) == 0
         assert objects(tmp_path / "store") == before
+        # A damaged record of another tenant is kept, and does not keep the rest.
+        damaged = [f"expiring/00000001/a/{job['id']}", f"tenants/a/job-data/{job['id']}/end.json"]
+        for path in damaged:
+            (tmp_path / "store" / path).parent.mkdir(parents=True)
+            (tmp_path / "store" / path).write_bytes(b"{")
         assert await agent.jobs.expiry.sweep(now + 12 * HOUR_S) == 3
+        assert objects(tmp_path / "store") == damaged
+        for folder in ("expiring", "tenants"):
+            rmtree(tmp_path / "store" / folder)
         assert objects(tmp_path / "store") == []
         for path in (f"/v1/batches/{batch['id']}", f"/v1/jobs/{job['id']}", f"/v1/files/{batch['output_file_id']}"):
             assert (await client.http.get(path)).status_code == 404
@@ -61,7 +74,9 @@ async def test_a_file_is_kept_while_an_unfinished_batch_reads_it(tmp_path: Path)
         assert (await client.http.get(f"/v1/files/{in_use}")).status_code == 404
 
 
-async def test_a_tenant_deletes_a_request_that_has_ended_and_may_submit_it_again(tmp_path: Path) -> None:
+async def test_a_tenant_deletes_a_request_that_has_ended_and_may_submit_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with engine(embeds) as gpu, serving(tmp_path, gpu) as (agent, client):
         key = {"idempotency-key": "k1"}
         job = (await submit(client, **key)).json()["id"]
@@ -71,6 +86,14 @@ async def test_a_tenant_deletes_a_request_that_has_ended_and_may_submit_it_again
         (mark,) = objects(tmp_path / "store")
         assert (await submit(client, **key)).json()["id"] == job
         await ended(client, job)
+        page_of = jobs_api.page_of
+
+        async def with_a_deleted_one(*args: Any) -> tuple[list[str], bool]:
+            names, more = await page_of(*args)
+            return [*names, "job_" + "0" * 32], more
+
+        monkeypatch.setattr(jobs_api, "page_of", with_a_deleted_one)
+        assert [each["id"] for each in (await client.http.get("/v1/jobs")).json()["data"]] == [job]
         await _ended_an_hour_later(tmp_path / "store", job, mark)
         assert await agent.jobs.expiry.sweep(time.time() + 721.5 * HOUR_S) == 1
         assert (await client.http.get(f"/v1/jobs/{job}/result")).json()["text"] == "some text"

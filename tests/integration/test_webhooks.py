@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import threading
 import time
 from base64 import b64decode
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from ipaddress import ip_network
 from pathlib import Path
@@ -32,7 +35,7 @@ from tests.integration.test_async_requests import submit
 from tests.integration.test_batches import serving, with_tenants
 from tests.support.jobs import JobClient, embeds, input_file, job_store
 from tests.support.sockets import engine
-from tests.support.wait import until
+from tests.support.wait import PATIENCE_S, until
 
 KEYS = WebhookKeys((b"k" * 32, b"l" * 32))
 
@@ -133,6 +136,19 @@ async def test_a_name_that_resolves_to_a_forbidden_address_is_not_connected_to(
     with pytest.raises(WebhookFailed, match=r"10\.0\.0\.1 is not a public address"):
         await client.post(url, {}, b"", ())
     assert connected == []
+
+
+async def test_a_slow_name_server_delays_no_other_work_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **options: release.wait() and [])
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    resolving = asyncio.create_task(webhook_request.resolve("slow.example", 443))
+    await asyncio.sleep(0)
+    try:
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), PATIENCE_S) == 7
+    finally:
+        release.set()
+    assert await resolving == []
 
 
 async def test_redirects_slow_and_endless_responses_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:

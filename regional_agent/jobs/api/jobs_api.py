@@ -124,16 +124,21 @@ class JobsApi:
     async def list(self, page: Page) -> Answer:
         """Return a page of requests."""
         names, more = await page_of(self._jobs.storage, store_paths.jobs(self._sender.tenant), page)
-        return json_response(list_object([await self._object(await self._find(name)) for name in names], more=more))
+        records = [await self._record(name) for name in names]
+        # Without those that were deleted meanwhile.
+        found = [await self._object(record) for record in records if record is not None]
+        return json_response(list_object(found, more=more))
 
     async def _find(self, job: str) -> AsyncRequest:
-        record = None
-        if store_paths.is_id(store_paths.JOB, job):
-            path = JobPaths(self._sender.tenant, job).record
-            record = await self._jobs.storage.find_record(path, AsyncRequest)
+        record = await self._record(job)
         if record is None:
             raise BadInput(404, "no_such_job", f"no job named {job[:64]!r} exists", "job_id")
         return record
+
+    async def _record(self, job: str) -> AsyncRequest | None:
+        if not store_paths.is_id(store_paths.JOB, job):
+            return None
+        return await self._jobs.storage.find_record(JobPaths(self._sender.tenant, job).record, AsyncRequest)
 
     async def _end(self, record: AsyncRequest) -> JobEnd | None:
         return await self._jobs.storage.find_record(JobPaths(self._sender.tenant, record.id).end, JobEnd)

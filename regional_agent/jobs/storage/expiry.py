@@ -13,6 +13,7 @@ from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import store_paths
 from penstock.jobs.store_paths import Expiring
 from regional_agent.jobs.storage.file_store import MAX_UPLOAD_S
+from regional_agent.jobs.storage.job_storage import UnreadableRecord
 from regional_agent.jobs.storage.job_stores_in_use import JobStoresInUse, OpenStore
 
 SWEEP_S: Final = 600.0
@@ -55,22 +56,31 @@ class Expiry:
         marks = await store.files.storage.first(store_paths.EXPIRING, MAX_EXPIRED)
         found = list(store_paths.expired(marks, store.document.retention_s, now))
         read: dict[str, set[str]] = {}
+        unreadable = 0
         for each in found:
-            if not each.id.startswith(store_paths.FILE):
-                await store.batches.delete_expired(each)
-                continue
-            if each.tenant not in read:
-                regions = store.document.covers or frozenset({self._stores.region})
-                read[each.tenant] = await store.batches.input_files(each.tenant, regions)
-            is_kept = each.id in read[each.tenant] or await _may_arrive(store, each, now)
-            if is_kept:
-                await store.files.storage.put(store_paths.expiring(each.tenant, each.id, now).mark, b"")
-                await store.files.storage.delete(each.mark)
-            else:
-                await store.files.delete_expired(each)
+            try:
+                await self._delete(store, each, read, now)
+            except UnreadableRecord as error:
+                log.warning("what has expired was not deleted", file_or_job=each.id, error=str(error))
+                unreadable += 1
         if found:
-            log.info("files and jobs were deleted by age", number=len(found))
-        return len(found)
+            log.info("files and jobs were deleted by age", number=len(found) - unreadable)
+        return len(found) - unreadable
+
+    async def _delete(self, store: OpenStore, expired: Expiring, read: dict[str, set[str]], now: float) -> None:
+        """Delete a file or job; `read` has the files in use of the tenants that were looked at before."""
+        tenant, identifier, _ = expired
+        if not identifier.startswith(store_paths.FILE):
+            await store.batches.delete_expired(expired)
+            return
+        if tenant not in read:
+            regions = store.document.covers or frozenset({self._stores.region})
+            read[tenant] = await store.batches.input_files(tenant, regions)
+        if identifier in read[tenant] or await _may_arrive(store, expired, now):
+            await store.files.storage.put(store_paths.expiring(tenant, identifier, now).mark, b"")
+            await store.files.storage.delete(expired.mark)
+        else:
+            await store.files.delete_expired(expired)
 
 
 async def _may_arrive(store: OpenStore, file: Expiring, now: float) -> bool:

@@ -6,6 +6,8 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from penstock.jobs.webhook import Networks, WebhookUrl, refuse_address
@@ -15,6 +17,9 @@ TIMEOUT_S: Final = 10.0
 
 MAX_LINE_BYTES: Final = 8192
 """Bytes of the response that are read: its first line."""
+
+_threads: Final = ThreadPoolExecutor(32, thread_name_prefix="webhook-dns")
+"""Threads of their own: a slow name server of a tenant must not delay what else the agent resolves."""
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Returns the addresses of a host."""
@@ -26,7 +31,9 @@ class WebhookFailed(Exception):
 
 async def resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(
+        _threads, partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    )
     return list(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
 
 
