@@ -50,6 +50,8 @@ class KeyFields(msgspec.Struct, frozen=True, array_like=True):
     route: str
     target: bytes
     """Path and query."""
+    headers: tuple[tuple[bytes, bytes], ...]
+    """Header fields of the client that the engine receives."""
     body: bytes
     """See `deterministic_requests.canonical_body`."""
     residency_class: str

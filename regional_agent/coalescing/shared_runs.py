@@ -18,15 +18,17 @@ from penstock.accounts.outcome_rules import Outcome
 from penstock.policy.policy import Policy
 from penstock.result_cache.cache_key import keeps_route
 from penstock.routes.deterministic_requests import canonical_body
+from penstock.routes.route import ModelSource
 from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.permissions import permits_name
 from regional_agent.coalescing.coalescing_metrics import CoalescingMetrics
 from regional_agent.http.client_connection import ClientConnection
-from regional_agent.http.headers.header_rules import HOP_BY_HOP
+from regional_agent.http.headers.header_rules import HOP_BY_HOP, Header
 from regional_agent.http.messages import Request
 from regional_agent.http.request_handler import Handler
 from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse, ResponseTooLarge
 from regional_agent.requests.authorization import Authorization, Sender, refuse_route
+from regional_agent.requests.work_estimate import SESSION_HEADER
 from regional_agent.result_cache.result_cache import AgentResultCache, CacheUse
 
 MAX_TRIES: Final = 2
@@ -34,6 +36,9 @@ MAX_TRIES: Final = 2
 
 MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 """Maximum size (bytes) of a shared response. The requests for a larger one run by themselves."""
+
+_TO_ENGINE: Final = (b"anthropic-beta", b"anthropic-version", b"openai-beta")
+"""Header fields of clients that engines read."""
 
 _OWN_FRAMING: Final = HOP_BY_HOP | {b"content-length"}
 
@@ -83,7 +88,8 @@ class SharedRuns:
         sender = self._authorization.sender_of(policy, request, connection.peer_ip) if body is not None else None
         if body is None or not isinstance(sender, Sender) or refuse_route(sender.principal, request) is not None:
             return None
-        use = None if cache is None else cache.use_of(policy, request, sender, body)
+        headers = _headers_of(policy, request)
+        use = None if cache is None else cache.use_of(policy, request, sender, body, headers.to_engine)
         if isinstance(use, Refusal):
             connection.respond(*refuse(use, request))
             return Taken(None)
@@ -91,8 +97,8 @@ class SharedRuns:
             return None
         principal = sender.principal
         facts = (principal.tenant.name, principal.key, principal.models, sender.facts, route.name, request.target, body)
-        key: Key = (*facts, use.key if use is not None else b"")
-        client = Client(request, connection, refuse, use)
+        key: Key = (*facts, headers, use.key if use is not None else b"")
+        client = Client(request, connection, refuse, use, headers)
 
         def run() -> SharedResponse:
             return self._join(key if is_shared else (object(),), sender, client)
@@ -116,11 +122,21 @@ class SharedRuns:
                 request.method,
                 request.target,
             )
+            headers = (*client.headers.to_engine, *client.headers.choosing)
+            head += b"".join([b"%b: %b\r\n" % header for header in headers])
             run = self._runs[key] = SharedRun(self._connect(sender), head, bytes(request.body), self._serve)
             run.start(lambda: self._runs.pop(key, None))
         else:
             self._metrics.shared.inc()
         return run.join(client)
+
+
+class RunHeaders(NamedTuple):
+    """The header fields of a client's request that its run has."""
+
+    to_engine: tuple[Header, ...]
+    choosing: tuple[Header, ...]
+    """Those by which the agent chooses the model or its version."""
 
 
 class Client(NamedTuple):
@@ -131,6 +147,7 @@ class Client(NamedTuple):
     refuse: Refuse
     use: CacheUse | None
     """How the request uses the result cache; None if it does not."""
+    headers: RunHeaders
 
     def respond(self, found: InternalResponse) -> None:
         """Send the response of the run."""
@@ -184,8 +201,6 @@ class SharedRun:
         self._on_end()
         waiting, self._waiting = self._waiting, set()
         use = next((each.client.use for each in waiting), None)
-        if found is not None and use is not None:
-            use.keep(found)
         for each in waiting:
             request, connection = each.client.request, each.client.connection
             if is_too_large:
@@ -194,6 +209,8 @@ class SharedRun:
                 connection.respond(*each.client.refuse(_LOST, request))
             else:
                 each.client.respond(found)
+        if found is not None and use is not None:
+            use.keep(found)
 
     async def _response(self) -> InternalResponse | None:
         """Run the request, and again if the run failed; None if no response is complete. Raises ResponseTooLarge."""
@@ -209,6 +226,22 @@ class SharedRun:
             if found.status < 500:
                 break
         return found
+
+
+def _headers_of(policy: Policy, request: Request) -> RunHeaders:
+    """Return the header fields on which the response depends."""
+    names = (
+        set() if request.reader is None else {name.encode() for name in request.reader.by_source[ModelSource.HEADER]}
+    )
+    if policy.versions:
+        names.add(SESSION_HEADER)
+    if policy.model_rollouts is not UNSET:
+        names |= {each.header.encode() for each in policy.model_rollouts.values() if each.header is not UNSET}
+    headers = sorted(request.headers)
+    return RunHeaders(
+        tuple(header for header in headers if header[0] in _TO_ENGINE),
+        tuple(header for header in headers if header[0] in names and header[0] not in _TO_ENGINE),
+    )
 
 
 class SharedResponse:

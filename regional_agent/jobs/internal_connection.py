@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import httptools
 
+from penstock.result_cache.cache_control import CACHE_CONTROL
 from regional_agent.http.client_connection import Application, ClientConnection
 from regional_agent.http.limits import Limits
 from regional_agent.http.listener import trusts_none
@@ -26,7 +27,7 @@ class InternalResponse(NamedTuple):
 
     status: int
     headers: dict[bytes, bytes]
-    """The last value of each header, names in lower case."""
+    """The last value of each header, names in lower case; of Cache-Control, all values."""
     body: bytes
 
     def header(self, name: bytes) -> str:
@@ -148,7 +149,10 @@ class _Connection(asyncio.Transport):
     # callbacks of httptools
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        name = name.lower()
+        if name == CACHE_CONTROL and name in self._headers:
+            value = b"%b, %b" % (self._headers[name], value)
+        self._headers[name] = value
 
     def on_body(self, part: bytes) -> None:
         self._body.append(part)

@@ -28,6 +28,7 @@ from penstock.result_cache.cache_purges import CachePurges
 from penstock.result_cache.cached_result import CachedResult
 from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
+from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import NOT_MODIFIED, Request
 from regional_agent.jobs.internal_connection import InternalResponse
 from regional_agent.proxy.proxy import Proxy
@@ -72,11 +73,14 @@ class AgentResultCache:
         self.region = proxy.router.region
         self.metrics = proxy.metrics.result_cache
 
-    def use_of(self, policy: Policy, request: Request, sender: Sender, body: bytes) -> CacheUse | Refusal | None:
+    def use_of(
+        self, policy: Policy, request: Request, sender: Sender, body: bytes, headers: tuple[Header, ...]
+    ) -> CacheUse | Refusal | None:
         """Return how a request uses the cache; None if it does not, or its refusal.
 
         Args:
             body: see `deterministic_requests.canonical_body`.
+            headers: those of the client that the engine receives.
         """
         route = request.route
         purges = self._purges()
@@ -85,7 +89,7 @@ class AgentResultCache:
         cache = cache_for(policy, route.name, sender.tenant.name)
         if cache is None:
             return None
-        wishes = wishes_of(request.header(CACHE_CONTROL), request.header(PRAGMA))
+        wishes = wishes_of(b",".join(request.every(CACHE_CONTROL)) or None, request.header(PRAGMA))
         ledger = self._proxy.recorder.ledger
         if not wishes.may_store or (ledger is not None and ledger.refuses):
             self.metrics.requests.labels(BYPASSED).inc()
@@ -101,7 +105,7 @@ class AgentResultCache:
             return None
         adapter = context.estimate.adapter
         newest = purges.newest(context.model, adapter, context.asked_for)
-        fields = KeyFields(context.model, adapter, route.name, request.target, body, permitted.name, newest)
+        fields = KeyFields(context.model, adapter, route.name, request.target, headers, body, permitted.name, newest)
         use.key = result_key(policy, cache, sender.tenant.name, fields)
         return use
 

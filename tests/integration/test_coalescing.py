@@ -30,7 +30,7 @@ BODY = json.dumps({"model": MODEL, "input": "same"}).encode()
 @asynccontextmanager
 async def sharing(tmp_path: Path, script: Script, *routes: str) -> AsyncIterator[tuple[Agent, ScriptedEngine]]:
     """An agent whose policy shares runs of some routes, and its engine."""
-    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], queue=0, slots=4) as agent:
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], queue=0, slots=5) as agent:
         agent.config.policy = replace(agent.config.policy, coalescing=Coalescing(routes or ("openai-*",)))
         yield agent, gpu
 
@@ -117,10 +117,12 @@ async def test_other_tenants_texts_and_routes_run_by_themselves(tmp_path: Path) 
         other = await sent(agent, BODY.replace(b"same", b"other"))
         await until(lambda: len(gpu.requests) == 3)
         chats = [await sent(agent, BODY, path="/v1/completions")]
-        await until(lambda: len(gpu.requests) == 4)
+        beta = await sent(agent, BODY, "OpenAI-Beta: x")
+        await until(lambda: len(gpu.requests) == 5)
+        assert gpu.requests[-1].header("openai-beta") == "x"
         assert shared(agent) == 0
         release.set()
-        for client in (*of_tenants, other, *chats):
+        for client in (*of_tenants, other, beta, *chats):
             assert (await client.answer()).status == 200
             client.close()
 

@@ -162,6 +162,10 @@ async def test_a_client_chooses_with_cache_control_and_entity_tags(tmp_path: Pat
             assert not {"content-type", "content-length"} & found.headers.keys()
         assert (await kept.ask('If-None-Match: "other"')).status == 200
         assert kept.runs == 8
+        await kept.ask("Cache-Control: no-store", "Cache-Control: max-age=60")
+        assert kept.runs == 9
+        await kept.ask("OpenAI-Beta: x")
+        assert (kept.runs, kept.gpu.requests[-1].header("openai-beta")) == (10, "x")
         # An engine has run, and its response is the one that the client has.
         assert (await kept.ask(f"If-None-Match: {tag}", "Cache-Control: no-cache")).status == 304
 
@@ -173,6 +177,7 @@ async def test_what_is_no_complete_successful_small_response_is_not_kept(tmp_pat
         responds(b'{"object": "list"'),
         responds(b'{"object": "list"}', "Cache-Control: no-store"),
         responds(b'{"object": "list"}', "Cache-Control: max-age=9, Private"),
+        responds(b'{"object": "list"}', "Cache-Control: no-store", "Cache-Control: max-age=9"),
         responds(b'{"object": "list"}', "Set-Cookie: a=b"),
         responds(b'{"object": "list"}', "Vary: x-user"),
         responds(b'{"object": "list"}', status=201),

@@ -13,12 +13,13 @@ from penstock.result_cache.cache_purges import EVERY_MODEL, FORGET_AFTER_S, MAX_
 from tests.support.planet import MODEL, policy
 
 CACHE = ResultCache("c", ("openai-*",), ("a*",))
-FIELDS = KeyFields(MODEL, "", "openai-embeddings", b"/v1/embeddings", b"{}", "eu-de", "")
+FIELDS = KeyFields(MODEL, "", "openai-embeddings", b"/v1/embeddings", (), b"{}", "eu-de", "")
 CHANGED = {
     "model": "v2",
     "adapter": "lora",
     "route": "openai-completions",
     "target": b"/v1/embeddings?a",
+    "headers": ((b"openai-beta", b"x"),),
     "body": b'{"a":1}',
     "residency_class": "eu-de+eu-es",
     "purge": "1",
