@@ -50,7 +50,7 @@ class ResponseProgress:
     def _read(self, line: bytes) -> None:
         try:
             progress = _events.decode(line).progress
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            if isinstance(progress, int | float) and not isinstance(progress, bool):
+                self.reported = float(progress)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
             return
-        if isinstance(progress, int | float) and not isinstance(progress, bool):
-            self.reported = float(progress)

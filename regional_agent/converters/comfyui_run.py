@@ -140,7 +140,10 @@ class ComfyUiRun:
                 return end
 
     async def _place_of(self, prompt_id: str) -> str:
-        return place_in_queue((await self._engine.get("/queue")).body, prompt_id)
+        queue = await self._engine.get("/queue")
+        if queue.status != 200:
+            raise UpstreamError(f"the ComfyUI answered {queue.status} to a request for its queue")
+        return place_in_queue(queue.body, prompt_id)
 
     async def _result(self, prompt_id: str, end: Finished) -> ConvertedResponse:
         images: list[dict[str, Any]] = []

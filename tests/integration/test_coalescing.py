@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.policy.kinds.coalescing import Coalescing
+from penstock.policy.kinds.models import ModelVersions, Version
 from penstock.routes.deterministic_requests import canonical_body
 from penstock.routes.presets.openai import OPENAI_ROUTES
 from regional_agent.services import traffic_service
@@ -30,7 +31,7 @@ BODY = json.dumps({"model": MODEL, "input": "same"}).encode()
 @asynccontextmanager
 async def sharing(tmp_path: Path, script: Script, *routes: str) -> AsyncIterator[tuple[Agent, ScriptedEngine]]:
     """An agent whose policy shares runs of some routes, and its engine."""
-    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], queue=0, slots=5) as agent:
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], queue=0, slots=7) as agent:
         agent.config.policy = replace(agent.config.policy, coalescing=Coalescing(routes or ("openai-*",)))
         yield agent, gpu
 
@@ -120,9 +121,14 @@ async def test_other_tenants_texts_and_routes_run_by_themselves(tmp_path: Path) 
         beta = await sent(agent, BODY, "OpenAI-Beta: x")
         await until(lambda: len(gpu.requests) == 5)
         assert gpu.requests[-1].header("openai-beta") == "x"
+        versions = {"embed": ModelVersions("embed", (Version(MODEL, 100.0),))}
+        agent.config.policy = replace(agent.config.policy, versions=versions)
+        body = BODY.replace(MODEL.encode(), b"embed")
+        sessions = [await sent(agent, body, f"X-Session-Id: {session}") for session in "ab"]
+        await until(lambda: len(gpu.requests) == 7)
         assert shared(agent) == 0
         release.set()
-        for client in (*of_tenants, other, beta, *chats):
+        for client in (*of_tenants, other, beta, *chats, *sessions):
             assert (await client.answer()).status == 200
             client.close()
 

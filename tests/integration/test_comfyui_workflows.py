@@ -88,9 +88,10 @@ async def test_a_workflow_is_one_request_with_its_images(tmp_path: Path) -> None
 
 async def test_a_workflow_occupies_its_slot_until_it_ends(tmp_path: Path) -> None:
     comfy = ComfyUi()
+    comfy.failing_queues = 1
     async with serving(tmp_path, comfy, slots=1) as agent:
         client = await send(agent, "Wait", "SaveImage")
-        await until(lambda: comfy.running is not None)
+        await until(lambda: comfy.running is not None and comfy.failing_queues == 0)
         assert agent.held() == 1
         second = await send(agent, "SaveImage")
         await until(lambda: agent.waiting() == 1)

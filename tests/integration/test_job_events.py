@@ -106,6 +106,7 @@ def test_progress_is_read_in_events_of_bounded_size() -> None:
     for part in (b'data: {"progr', rest):
         progress.add(headers, part)
     assert (progress.reported, progress.received_bytes) == (0.5, 91)
+    progress.add(headers, b'{"progress": 1%b}\n' % (b"0" * 400))
     progress.add(headers, b"x" * (MAX_EVENT_BYTES + 1))
     progress.add(headers, b'\ndata: {"progress": 0.9}\n')
     assert progress.reported == 0.5

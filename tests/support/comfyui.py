@@ -24,6 +24,8 @@ class ComfyUi:
     def __init__(self, *, targets_interrupts: bool = True) -> None:
         self.targets_interrupts = targets_interrupts
         """Whether `/interrupt` applies to the prompt that it names, as since 2025, or to whatever runs."""
+        self.failing_queues = 0
+        """Number of requests for the queue that fail."""
         self.pending: list[tuple[int, str, dict[str, Any], str]] = []
         self.running: tuple[int, str, dict[str, Any], str] | None = None
         self.history: dict[str, Any] = {}
@@ -79,6 +81,9 @@ class ComfyUi:
             case "POST", ["prompt"]:
                 status, answer = self._submit(json.loads(received.body))
                 body = json.dumps(answer).encode()
+            case "GET", ["queue"] if self.failing_queues > 0:
+                self.failing_queues -= 1
+                body, status = b"{}", 503
             case "GET", ["queue"]:
                 running = [] if self.running is None else [list(self.running)]
                 entries = {"queue_running": running, "queue_pending": [list(each) for each in self.pending]}
