@@ -81,6 +81,18 @@ def receives_new(rollout: ModelRollout, tenant: str, choice: bytes | None) -> bo
     return True if tenant in rollout.opt_in_tenants else None
 
 
+def is_drawn(policy: Policy, rollout: ModelRollout, tenant: Tenant, choice: bytes | None) -> bool:
+    """Whether the share of a rollout decides the version of a request: neither its tenant, tier nor client does.
+
+    Args:
+        policy: has the versions of the rollout.
+        choice: value of the rollout's header; None without one.
+    """
+    versions = policy.versions.get(rollout.name)
+    in_tier = versions is not None and model_of_tier(versions, tenant) is not None
+    return not in_tier and receives_new(rollout, tenant.name, choice) is None
+
+
 def sticky_key(rollout: ModelRollout, session: bytes) -> bytes | None:
     """What keeps the version of a request, beside its tenant; None if it is drawn."""
     if rollout.sticky_by is StickyBy.TENANT:

@@ -79,7 +79,10 @@ class WakeAttempts:
         return prior_s if known is None else known.expected_s(prior_s)
 
     def forget_others(self, models: frozenset[str]) -> None:
-        """Forget what earlier attempts came to, except for these models."""
+        """Stop the attempts of all models except these, and forget what earlier ones came to."""
+        for (_, model), task in self._tasks.items():
+            if model not in models:
+                task.cancel()
         self._tried = {key: tried for key, tried in self._tried.items() if key[2] in models}
         self._cold_starts = {model: known for model, known in self._cold_starts.items() if model in models}
 
@@ -108,9 +111,11 @@ class WakeAttempts:
     ) -> None:
         task = asyncio.create_task(self._attempt(action, key, endpoint, work), name=f"{action} {key}")
         self._tasks[key] = task
-        task.add_done_callback(lambda _: self._ended(key))
+        task.add_done_callback(lambda _: self._ended(key, work))
 
-    def _ended(self, key: tuple[str, str]) -> None:
+    def _ended(self, key: tuple[str, str], work: Coroutine[Any, Any, bool]) -> None:
+        # A task that is cancelled before its first step has not begun to await it.
+        work.close()
         del self._tasks[key]
         self._waking_since.pop(key, None)
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.model_rollouts import ShadowRequests
-from penstock.policy.model_versions import WHOLE_PERCENT, receives_new, rollout_of
+from penstock.policy.model_versions import WHOLE_PERCENT, is_drawn, rollout_of
 from penstock.policy.policy import Policy
 from regional_agent.background_tasks import cancel
 from regional_agent.config.active_config import ActiveConfig
@@ -106,7 +106,7 @@ class RequestCopies:
             return False
         rollout = rollout_of(policy, context.asked_for)
         assert rollout is not None
-        return receives_new(rollout, context.facts.tenant, choice_of(request, rollout)) is None
+        return is_drawn(policy, rollout, context.principal.tenant, choice_of(request, rollout))
 
     def _has_room(self, model: str, copies: ShadowRequests) -> bool:
         pool = self._local.endpoints.pool(model)

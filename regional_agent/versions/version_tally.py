@@ -13,7 +13,7 @@ from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from penstock.fleet.version_counts import VersionCounts, VersionReport
 from penstock.policy.kinds.model_rollouts import ModelRollout
-from penstock.policy.model_versions import receives_new
+from penstock.policy.model_versions import is_drawn
 from penstock.policy.policy import Policy
 from regional_agent.requests.client_request_reader import choice_of
 from regional_agent.requests.request_context import RequestContext
@@ -55,7 +55,7 @@ class VersionTally:
         counters = self._counters.get((context.asked_for, context.model))
         if rollout is None or counters is None:
             return
-        if receives_new(rollout, context.facts.tenant, choice_of(context.request, rollout)) is not None:
+        if not is_drawn(context.policy, rollout, context.principal.tenant, choice_of(context.request, rollout)):
             return
         first_byte_at, usage, is_streamed = account.first_byte_at, account.measured_usage, context.estimate.streaming
         first_byte_s = None if first_byte_at is None else first_byte_at - context.received_at

@@ -239,8 +239,8 @@ async def test_one_endpoint_of_a_region_falls_asleep_at_a_time_so_that_the_last_
             await until(lambda: models.decide(idle) or busy(models.attempts) > 0)
             models.decide(idle)
             assert busy(models.attempts) == 1
-            models.use_policy(agent.config.policy)
-            answers.set()
+            # Without `on_demand`, nothing would wake the endpoint again.
+            models.use_policy(replace(agent.config.policy, models={}))
             await until(lambda: not busy(models.attempts))
 
         redis = RegionRedis(RedisAddress(url), region_keys("eu-de"), "eu-de")

@@ -155,8 +155,19 @@ async def test_copies_are_evidence_and_overhead_and_nothing_of_the_tenant(tmp_pa
         assert Counter(json.loads(request.body)["model"] for request in gpu.requests) == {"v1": 5, "v2": 5}
         assert {kind[0] for kind in agent.demand._rates} == {"v1"}, "copies are no demand"
         assert agent.budgets.running("open") == before
+        # The version of a tier is no choice of the share.
+        policy = agent.config.policy
+        agent.config.policy = msgspec.structs.replace(
+            policy,
+            tenants={name: msgspec.structs.replace(each, tier="gold") for name, each in policy.tenants.items()},
+            versions={"chat": msgspec.structs.replace(VERSIONS["chat"], for_tiers={"gold": "v1"})},
+        )
+        assert [await fleet.ask(number) for number in range(3)] == ["v1"] * 3
+        await until(lambda: agent.held() == 0)
+        assert len(gpu.requests) == 13
+        assert fleet.counts("v1").requests.ended == 5
     found = records_in(tmp_path)
-    assert [each.model for each in found if each.kind == RecordKind.REQUEST] == ["v1"] * 5
+    assert [each.model for each in found if each.kind == RecordKind.REQUEST] == ["v1"] * 8
     copies = [each for each in found if each.kind == RecordKind.COPY]
     assert len(copies) == 5
     for copy in copies:
