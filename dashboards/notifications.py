@@ -62,14 +62,10 @@ INHIBITIONS: Final = (
             "PenstockReportsOld",
         ),
     ),
-    Inhibition("PenstockAgentDown", ("PenstockConfigOld", "PenstockReportsOld", "PenstockSharedLoadDown")),
-    Inhibition(
-        "PenstockEndpointDown",
-        ("PenstockEndpointEjections", "PenstockEndpointSuspect", "PenstockEndpointSlow"),
-        (PLACE, "endpoint"),
-    ),
+    Inhibition("PenstockAgentDown", ("PenstockConfigOld", "PenstockSharedLoadDown"), (PLACE, "agent")),
+    Inhibition("PenstockEndpointDown", ("PenstockEndpointSuspect", "PenstockEndpointSlow"), (PLACE, "endpoint")),
     Inhibition("PenstockAvailabilityLow", ("PenstockAvailabilityEroding",)),
-    Inhibition("PenstockObjectiveMissed", ("PenstockObjectiveMissedSlowly",), (PLACE, "model")),
+    Inhibition("PenstockObjectiveMissed", ("PenstockObjectiveMissedSlowly",), (PLACE, "model", "measure")),
     Inhibition("PenstockSaturated", ("PenstockCapacityBelowRecommended",), (PLACE, "model")),
     Inhibition(
         "PenstockNoLeader",

@@ -7,6 +7,7 @@ named by AMTOOL and ALERTMANAGER.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -44,6 +45,19 @@ def test_inhibitions_name_alerts_and_no_alert_mutes_itself() -> None:
         if target in pages and inhibition.source not in pages
     }
     assert not muted_by_tickets, "a ticket must not mute a page"
+
+
+def test_an_alert_mutes_only_what_it_is_about() -> None:
+    def about(name: str) -> set[str]:
+        """The labels in an alert's summary, besides those of its place."""
+        (summary,) = (alert.summary for alert in ALERTS if alert.name == name)
+        return set(re.findall(r"\$labels\.(\w+)", summary)) - {"region", "site"}
+
+    for inhibition in INHIBITIONS:
+        equal = {*inhibition.equal} - {"place"}
+        assert about(inhibition.source) == equal, inhibition.source
+        for target in inhibition.targets:
+            assert equal <= about(target), f"{target} lacks a label, and is never muted by {inhibition.source}"
 
 
 @needs_amtool
