@@ -16,11 +16,12 @@ log = structlog.get_logger()
 
 
 class PurgeFollower:
-    """The purges in force. Unknown until the store has been read once, so that no purged response is found before."""
+    """The purges in force. Unknown until the store has been read once, and while its value cannot be read, so that no
+    purged response is found."""
 
     def __init__(self, store: ConfigStore, rng: Random) -> None:
         """Create a follower that `start` runs; `rng` adds jitter to reconnects."""
-        self._known = CachePurges()
+        self._known: CachePurges | None = CachePurges()
         self._informer = Informer(store, keys.CACHE_PURGES, self._on_change, rng=rng)
 
     @property
@@ -42,6 +43,7 @@ class PurgeFollower:
         try:
             self._known = decode(change.now.value, CachePurges)
         except CodecError as error:
-            log.error("purges of the result cache not read; the known ones stay in force", reason=str(error))
+            log.error("purges of the result cache not read; no responses are kept or sent", reason=str(error))
+            self._known = None
             return
         log.info("purges of the result cache changed", count=len(self._known.purges))
