@@ -32,10 +32,10 @@ class Distances:
 
     def deviations_ms(self, policy: Policy, measured_ms: Mapping[tuple[str, str], float]) -> Floats:
         """Deviations (ms) of measured round trips from those of the policy by (origin, server); 0 where none is
-        measured."""
+        measured, and for an origin whose spillover order decides."""
         found = np.zeros_like(self.apart_ms)
         for (origin, server), ms in measured_ms.items():
-            if origin in self.index and server in self.index:
+            if origin in self.index and server in self.index and origin not in policy.spillover_orders:
                 found[self.index[origin], self.index[server]] = ms - policy.round_trip_ms(origin, server)
         return found
 

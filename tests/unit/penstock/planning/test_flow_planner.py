@@ -190,14 +190,18 @@ def test_a_home_that_costs_more_at_these_hours_alone_is_left_at_these_hours() ->
         assert list(arcs(planned)) == [server], hour
 
 
-def test_a_measured_round_trip_counts_in_place_of_the_policys() -> None:
-    def planned(de_ms: float) -> list[str]:
+def test_a_measured_round_trip_counts_in_place_of_the_policys_but_changes_no_order_of_the_policy() -> None:
+    ordered = {**POLICY.regions, "us": msgspec.structs.replace(POLICY.regions["us"], spillover_order=("de",))}
+
+    def planned(de_ms: float, policy: Policy = POLICY) -> list[str]:
         full, peers = region("us", offered(40.0), slots=1), (PeerReport("de", RegionState.HEALTHY, de_ms),)
         seen = msgspec.structs.replace(full, report=msgspec.structs.replace(full.report, peers=peers))
-        return [server for server in arcs(decided(fleet(seen, region("de"), region("es"))), "us") if server != "us"]
+        found = decided(fleet(seen, region("de"), region("es")), policy=policy)
+        return [server for server in arcs(found, "us") if server != "us"]
 
     assert planned(POLICY.round_trip_ms("us", "de")) != planned(1.0) == ["de"]
     assert planned(900.0) == ["es"]
+    assert planned(9000.0, msgspec.structs.replace(POLICY, regions=ordered)) == ["de"]
 
 
 def test_egress_that_costs_much_more_keeps_bulky_answers_at_home() -> None:
