@@ -11,6 +11,9 @@ from penstock.routes.route import BodyKind, Route, StreamKind
 MAX_BODY_BYTES: Final = 64 * 1024
 """Maximum size (bytes) of a body that is compared."""
 
+_RANDOM_SEED: Final = 0xFFFF_FFFF
+"""llama.cpp draws a seed for this number; it, vLLM and AUTOMATIC1111 do for -1."""
+
 
 def canonical_body(route: Route, body: bytes | bytearray) -> bytes | None:
     """The body of a deterministic request, equal for equal requests; None for another request.
@@ -30,7 +33,9 @@ def canonical_body(route: Route, body: bytes | bytearray) -> bytes | None:
         return None
     temperature = fields.get("temperature")
     is_zero = isinstance(temperature, int | float) and not isinstance(temperature, bool) and temperature == 0
-    if route.cost.generates and not is_zero and not isinstance(fields.get("seed"), int):
+    seed = fields.get("seed")
+    has_seed = type(seed) is int and seed >= 0 and seed != _RANDOM_SEED
+    if route.cost.generates and not is_zero and not has_seed:
         return None
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 

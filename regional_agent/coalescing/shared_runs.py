@@ -79,7 +79,7 @@ class SharedRuns:
         """Take over a request that shares a run or a response; None for a request that runs by itself."""
         coalescing, route, cache = policy.coalescing, request.route, self.cache
         # Special headers ask for more than the response.
-        if route is None or not request.plain or not request.whole:
+        if route is None or request.method != b"POST" or not request.plain or not request.whole:
             return None
         is_shared = coalescing is not UNSET and permits_name((coalescing.routes,), route.name)
         if not is_shared and (cache is None or not keeps_route(policy, route.name)):

@@ -31,7 +31,7 @@ BODY = json.dumps({"model": MODEL, "input": "same"}).encode()
 @asynccontextmanager
 async def sharing(tmp_path: Path, script: Script, *routes: str) -> AsyncIterator[tuple[Agent, ScriptedEngine]]:
     """An agent whose policy shares runs of some routes, and its engine."""
-    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], queue=0, slots=7) as agent:
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address], queue=0, slots=8) as agent:
         agent.config.policy = replace(agent.config.policy, coalescing=Coalescing(routes or ("openai-*",)))
         yield agent, gpu
 
@@ -126,9 +126,14 @@ async def test_other_tenants_texts_and_routes_run_by_themselves(tmp_path: Path) 
         body = BODY.replace(MODEL.encode(), b"embed")
         sessions = [await sent(agent, body, f"X-Session-Id: {session}") for session in "ab"]
         await until(lambda: len(gpu.requests) == 7)
+        routes = tuple(replace(each, methods=frozenset({"GET", "POST"})) for each in agent.config.policy.routes)
+        agent.config.policy = replace(agent.config.policy, routes=routes)
+        got = await RawClient.connect(agent.traffic)
+        got.send(post(BODY.replace(b"same", b"other"), path=EMBEDDINGS).replace(b"POST", b"GET", 1))
+        await until(lambda: len(gpu.requests) == 8)
         assert shared(agent) == 0
         release.set()
-        for client in (*of_tenants, other, beta, *chats, *sessions):
+        for client in (*of_tenants, other, beta, got, *chats, *sessions):
             assert (await client.answer()).status == 200
             client.close()
 
@@ -144,6 +149,9 @@ async def test_other_tenants_texts_and_routes_run_by_themselves(tmp_path: Path) 
         ("openai-chat-completions", {"messages": [], "temperature": 0, "stream": True}, False),
         ("openai-chat-completions", {"messages": [], "temperature": 0, "x": "y" * 70_000}, False),
         ("openai-images-generations", {"prompt": "a", "seed": 1}, True),
+        ("openai-images-generations", {"prompt": "a", "seed": -1}, False),
+        ("openai-images-generations", {"prompt": "a", "seed": 0xFFFFFFFF}, False),
+        ("openai-images-generations", {"prompt": "a", "seed": True}, False),
         ("openai-responses", {"input": "a", "temperature": 0}, False),
         ("openai-audio-transcriptions", {"temperature": 0}, False),
     ],
