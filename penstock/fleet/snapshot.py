@@ -16,6 +16,7 @@ from penstock.fleet.capacity_groups import are_groups_of
 from penstock.fleet.endpoint_report import MAX_ENDPOINTS
 from penstock.fleet.report import AgentReport, GroupReport, PoolReport
 from penstock.fleet.traffic_report import MAX_COUNTRIES
+from penstock.fleet.version_counts import MAX_REPORTED as MAX_VERSIONS
 from penstock.health.region_health import RegionEvent, RegionHealth, RegionState, command, observe
 from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
@@ -398,6 +399,7 @@ def _is_valid(report: AgentReport) -> bool:
         and all(0 <= n <= MAX_COUNT for n in counts)
         and all(isfinite(rate) and 0.0 <= rate <= MAX_COUNT for rate in rates)
         and report.request_counts.are_valid
+        and len(report.versions) <= MAX_VERSIONS
         and all(version.counts.are_valid for version in report.versions)
         and all(objective.is_possible for objective in report.objectives)
         and len(endpoints) <= MAX_ENDPOINTS

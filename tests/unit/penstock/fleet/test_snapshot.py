@@ -27,6 +27,7 @@ from penstock.fleet.snapshot import (
     tick,
 )
 from penstock.fleet.traffic_report import CountryReport, SpilloverReport
+from penstock.fleet.version_counts import VersionCounts, VersionReport
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
@@ -105,6 +106,7 @@ class TestTakingIn:
             {"countries": (CountryReport("DEU", 1.0),)},
             {"countries": (CountryReport("DE", 1.0),) * 301},
             {"spillover": (SpilloverReport("m", 0, -1, 0, 0),)},
+            {"versions": (VersionReport("chat", "v1", VersionCounts()),) * 201},
             {"certificate_expires_at": inf},
             {"rejected_files": ("x" * 513,)},
             {"rejected_files": ("x",) * 11},
