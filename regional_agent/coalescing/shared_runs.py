@@ -37,6 +37,10 @@ MAX_TRIES: Final = 2
 MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 """Maximum size (bytes) of a shared response. The requests for a larger one run by themselves."""
 
+MAX_COPIED_BYTES: Final = 256 * 1024 * 1024
+"""Maximum size (bytes) of the copies of one shared response, which are in memory until slow clients have received
+them. The requests of further clients run by themselves."""
+
 _TO_ENGINE: Final = (b"anthropic-beta", b"anthropic-version", b"openai-beta")
 """Header fields of clients that engines read."""
 
@@ -201,9 +205,11 @@ class SharedRun:
         self._on_end()
         waiting, self._waiting = self._waiting, set()
         use = next((each.client.use for each in waiting), None)
+        left_bytes = MAX_COPIED_BYTES
         for each in waiting:
+            left_bytes -= 0 if found is None else len(found.body)
             request, connection = each.client.request, each.client.connection
-            if is_too_large:
+            if is_too_large or left_bytes < 0:
                 connection.hand_over(request, self._serve(request, connection))
             elif found is None:
                 connection.respond(*each.client.refuse(_LOST, request))

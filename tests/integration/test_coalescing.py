@@ -16,6 +16,7 @@ from penstock.policy.kinds.coalescing import Coalescing
 from penstock.policy.kinds.models import ModelVersions, Version
 from penstock.routes.deterministic_requests import canonical_body
 from penstock.routes.presets.openai import OPENAI_ROUTES
+from regional_agent.coalescing import shared_runs
 from regional_agent.services import traffic_service
 from tests.integration.test_batches import with_tenants
 from tests.support.agents import Agent, running_agent
@@ -163,8 +164,14 @@ def test_which_requests_are_deterministic(route: str, fields: dict[str, Any], is
     assert canonical_body(found, b"[]") is None
 
 
-async def test_requests_for_a_large_response_run_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic_service, "MAX_RESPONSE_BYTES", 20)
+@pytest.mark.parametrize(
+    ("module", "name", "limit_bytes", "runs"),
+    [(traffic_service, "MAX_RESPONSE_BYTES", 20, 3), (shared_runs, "MAX_COPIED_BYTES", 60, 2)],
+)
+async def test_requests_for_a_large_response_run_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, limit_bytes: int, runs: int
+) -> None:
+    monkeypatch.setattr(module, name, limit_bytes)
     release = asyncio.Event()
     async with sharing(tmp_path, released_by(release)) as (agent, gpu):
         clients = [await sent(agent) for _ in range(2)]
@@ -172,7 +179,7 @@ async def test_requests_for_a_large_response_run_by_themselves(tmp_path: Path, m
         release.set()
         answers = [await client.answer() for client in clients]
         assert [(each.status, json.loads(each.body)["text"]) for each in answers] == [(200, "same")] * 2
-        assert len(gpu.requests) == 3
+        assert len(gpu.requests) == runs
         await until(lambda: agent.held() == 0)
         for client in clients:
             client.close()
