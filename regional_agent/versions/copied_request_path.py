@@ -141,6 +141,8 @@ class CopyService(RoutedService):
         if not isinstance(context, RequestContext) or region not in context.residency.permitted.regions:
             return None
         context.keep_in(region, None)
+        # What the copy uses and breaks is not attributed to the tenant.
+        context.estimate.tenant = ""
         context.priority = BATCH_PRIORITY
         context.max_use = min(context.max_use, self._max_use)
         context.may_fall_back = False

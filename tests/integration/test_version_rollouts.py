@@ -23,6 +23,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.model_rollouts import ModelRollout, ShadowRequests
 from penstock.policy.kinds.models import Model, ModelVersions, Version
 from penstock.policy.kinds.residency_rules import ResidencyRule
+from regional_agent.telemetry.usage_meter import OTHER_TENANTS
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask
@@ -147,6 +148,7 @@ async def test_copies_are_evidence_and_overhead_and_nothing_of_the_tenant(tmp_pa
         fleet = Fleet(agent, SHADOW)
         assert await fleet.tick() == 0.0
         before = agent.budgets.running("open")
+        agent.metrics.usage.use_names(["open"], {"v1": 1.0, "v2": 1.0})
         for number in range(5):
             assert await fleet.ask(number) == "v1"
             await until(lambda number=number: fleet.counts("v2").requests.ended == number + 1)
@@ -155,6 +157,10 @@ async def test_copies_are_evidence_and_overhead_and_nothing_of_the_tenant(tmp_pa
         assert Counter(json.loads(request.body)["model"] for request in gpu.requests) == {"v1": 5, "v2": 5}
         assert {kind[0] for kind in agent.demand._rates} == {"v1"}, "copies are no demand"
         assert agent.budgets.running("open") == before
+        assert {(tenant, model) for tenant, model, _ in agent.metrics.usage.series()} == {
+            ("open", "v1"),
+            (OTHER_TENANTS, "v2"),
+        }
         # The version of a tier is no choice of the share.
         policy = agent.config.policy
         agent.config.policy = msgspec.structs.replace(
