@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,11 +22,13 @@ from penstock.jobs.store_paths import JobPaths
 from regional_agent.jobs import job_worker
 from regional_agent.jobs.batches import batch_run
 from regional_agent.jobs.batches.results import Results
+from regional_agent.jobs.request_attempts import RequestRunner
 from regional_agent.jobs.response_memory import ResponseMemory
 from regional_agent.jobs.storage import file_store
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore
 from regional_agent.jobs.storage.job_storage import JobStorages
+from tests.integration.test_batches import serving
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.agents import running_agent
 from tests.support.jobs import JobClient, embeds, input_file, job_store
@@ -89,6 +92,28 @@ async def test_a_failed_write_is_repeated_as_it_was(tmp_path: Path) -> None:
     await again.load()
     assert results.is_written
     assert (results.counts.completed, again.counts.completed, again.done.count) == (2, 2, 2)
+
+
+async def test_a_batch_whose_request_ended_without_a_result_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (job_worker, batch_run):
+        monkeypatch.setattr(module, "LEASE_S", 0.1)
+    monkeypatch.setattr(claims, "CLOCK_SKEW_S", 0.0)
+    monkeypatch.setattr(batch_run, "FLUSH_S", 0.05)
+    monkeypatch.setattr(job_worker, "POLL_S", 0.2)
+    run, calls = RequestRunner.run, []
+
+    async def fails_once(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 1:
+            raise ValueError
+        return await run(*args)
+
+    monkeypatch.setattr(RequestRunner, "run", fails_once)
+    async with engine(embeds) as gpu, serving(tmp_path, gpu) as (_, client):
+        batch = await client.ended(await client.started(input_file(2)))
+        assert (batch["status"], batch["request_counts"]["completed"], len(calls)) == ("completed", 2, 3)
 
 
 async def test_a_stopped_agent_leaves_its_batch_to_another_one(tmp_path: Path) -> None:

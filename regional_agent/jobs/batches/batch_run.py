@@ -87,6 +87,8 @@ class BatchRun:
         self._until = claim.until
         self._results: Results | None = None
         self._running: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        """What ended a request without a result."""
         self._room = asyncio.Event()
         self._began_with = 0
         self._began_at = time.monotonic()
@@ -126,6 +128,9 @@ class BatchRun:
                 task.cancel()
             await asyncio.gather(keeper, reader, *self._running, return_exceptions=True)
         await self._write_rest(results)
+        if self._failure is not None:
+            # The batch runs again: it must not end without the result of a request.
+            raise self._failure
         return await self._end(BatchState.FAILED if problem else self._ends_as or BatchState.COMPLETED, problem)
 
     def free_memory(self) -> None:
@@ -198,6 +203,8 @@ class BatchRun:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        if not task.cancelled():
+            self._failure = self._failure or task.exception()
         self._room.set()
 
     async def _wait_for_running(self) -> None:
