@@ -199,9 +199,7 @@ class LocalTargets:
         if endpoint.kv_events is not None and self._prompt_tokens is not None:
             self._prompt_tokens.sent(endpoint, context.request, context.estimate)
         if len(estimate.prefix) >= SHORTEST and context.policy.spillover.shares_prefixes is True:
-            permitted = context.residency.permitted.regions
-            if len(permitted) > 1:
-                self.hot_prefixes.sent(estimate.prefix, permitted, now)
+            self.hot_prefixes.sent(estimate.prefix, context.residency.permitted.regions, now)
         attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, kind, self._services)
         return self._reserve(context, attempt, spared_s)
 

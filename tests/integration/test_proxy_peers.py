@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.routing.prefix_sketch import Held
 from regional_agent.http.limits import Limits
 from tests.support.agents import running_agent
@@ -233,6 +235,16 @@ async def test_a_session_with_a_cached_prompt_waits_at_home_if_it_can(tmp_path: 
         origin.config.policy = replace(origin.config.policy, models={MODEL: hurried})
         assert (await ask(origin, body=prompt)).headers["x-penstock-region"] == "us-east"
         endpoint.give_back(0, 0)
+        origin.config.policy = replace(origin.config.policy, models={MODEL: costly})
+        origin.peers.credits["us-east"] = 0
+        hot = origin.router.local.hot_prefixes
+        for _ in range(2):
+            assert (await ask(origin, body=prompt)).headers["x-penstock-region"] == "eu-de"
+        assert hot.hottest("us-east", 9, time.monotonic())
+        at_home = ResidencyRule("at-home", allow=frozenset({"eu-de"}))
+        origin.config.policy = replace(origin.config.policy, residency=(at_home,))
+        assert (await ask(origin, body=prompt)).headers["x-penstock-region"] == "eu-de"
+        assert not hot.hottest("us-east", 9, time.monotonic()), "one request with it may not be processed there"
 
 
 async def test_the_peer_listener_rejects_requests_without_a_signature(tmp_path: Path) -> None:
