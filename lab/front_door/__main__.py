@@ -127,6 +127,8 @@ def problems_of(report: Report) -> list[str]:
         found.append(f"the name servers named the dead region for {max(report.new_answers_s.values()):.2f} s")
     if VICTIM in report.served_by["from 5 s after"]:
         found.append("the dead region served")
+    if not report.served_by["from 5 s after"]:
+        found.append("no request was served from 5 s after the kill")
     return found
 
 

@@ -17,7 +17,7 @@ MAX_EXCESS_S = 10.0
 may exceed the rate by far."""
 
 MAX_NETWORKS = 16_384
-"""Number of addresses, and of prefixes, whose rates are kept: about 3 MB. An attacker with more addresses than these is
+"""Number of addresses, and of prefixes, whose rates are kept: about 7 MB in all. An attacker with more addresses is
 limited by prefix, and by the total number of connections."""
 
 

@@ -39,5 +39,10 @@ def test_broken_promises_are_named() -> None:
     assert len(problems_of(report)) == 4
 
 
+def test_a_fleet_that_serves_nothing_keeps_no_promise() -> None:
+    found = [answered(1.0, "eu-de", "eu-de"), answered(16.0, "eu-es", "", "no address")]
+    assert len(problems_of(report_of(found, 10.0, {EU_NAME: 0.4}))) == 1
+
+
 def test_the_regions_have_entries() -> None:
     assert all(address in bundle()["regions.yaml"] for address in ENTRIES.values())
