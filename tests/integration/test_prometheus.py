@@ -40,6 +40,7 @@ from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Speed, Work
 from penstock.fleet.capacity import Shortfall
 from penstock.health.engine_signals import Signal
+from penstock.health.gpu_metrics import GpuState
 from penstock.health.outlier_ejection import AttemptOutcome
 from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
@@ -101,6 +102,11 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
             'penstock_plan_publishes_total{outcome="store_unavailable"}': "0+1x80",
         },
         "5m",
+    ),
+    (
+        "PenstockNameWithoutRegion",
+        {f'penstock_agent_dns_live_regions{{{AGENT},name="api.example.com"}}': "1 1 0x40"},
+        "2m",
     ),
     (
         "PenstockRegionFailed",
@@ -321,6 +327,7 @@ WELL = {
     'penstock_certificate_expiry_timestamp_seconds{instance="c1",certificate="api"}': "8640000+0x80",
     f'penstock_agent_certificate_expiry_timestamp_seconds{{{AGENT},certificate="identity"}}': "8640000+0x80",
     f"penstock_agent_forwarded_residency_refusals_total{{{AGENT}}}": "0x80",
+    f'penstock_agent_dns_live_regions{{{AGENT},name="api.example.com"}}': "1x80",
     'penstock_event_loop_delay_seconds_count{instance="c1"}': "0+50x80",
     'penstock_event_loop_delay_seconds_bucket{instance="c1",le="1.0"}': "0+50x80",
     'penstock_leader{instance="c1"}': "1x80",
@@ -445,6 +452,7 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics.endpoints.set_speed("gpu-1", 4, Speed(0.0, 1.0, 1.0, 0.02))
     metrics.endpoints.set_slowdowns({"gpu-1": 1.1})
     metrics.endpoints.set_skews({"gpu-1": [SkewAgainst.ENGINE]})
+    metrics.endpoints.set_gpus({"gpu-1": GpuState(1, 0.9, 0.5, 60.0, False)})
     metrics.endpoints.places.named["gpu-1"] = EndpointTraffic()
     metrics.connections.pools = {"endpoints": UpstreamPool(lambda: ssl.create_default_context())}
     metrics.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
