@@ -452,7 +452,7 @@ def agent(restless: RegionState = RegionState.SUSPECT) -> AgentMetrics:
     metrics.endpoints.set_speed("gpu-1", 4, Speed(0.0, 1.0, 1.0, 0.02))
     metrics.endpoints.set_slowdowns({"gpu-1": 1.1})
     metrics.endpoints.set_skews({"gpu-1": [SkewAgainst.ENGINE]})
-    metrics.endpoints.set_gpus({"gpu-1": GpuState(1, 0.9, 0.5, 60.0, False)})
+    metrics.endpoints.set_gpus({"gpu-1": GpuState(1, 0.9, 0.5, 60.0, True)})
     metrics.endpoints.places.named["gpu-1"] = EndpointTraffic()
     metrics.connections.pools = {"endpoints": UpstreamPool(lambda: ssl.create_default_context())}
     metrics.connections.listeners = {"traffic": ConnectionCounts(Limits(), lambda address: False)}
