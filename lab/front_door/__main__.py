@@ -15,9 +15,9 @@ from random import Random
 import msgspec
 
 from adapters.servers.errors import NotReady, ServerError
-from lab.front_door.clients import Answered, Client, NameServers
 from lab.front_door.entries import ENTRIES, EU_NAME, NAME_SERVERS, OPEN_NAME, TTL_S
-from lab.front_door.fleet import FrontDoor, front_door
+from lab.front_door.front_door import FrontDoor, front_door
+from lab.front_door.resolving_clients import Answered, Client, NameServers
 from lab.open_files import allow_many_open_files
 
 CLIENTS = 24

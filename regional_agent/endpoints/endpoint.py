@@ -27,7 +27,7 @@ from penstock.health.outlier_ejection import (
     request_sent,
 )
 from penstock.health.progress import ProgressSample, ProgressTracker, Stall
-from penstock.health.warm_up import warm_since, warm_up_weight
+from penstock.health.warm_up_weight import warm_since, warm_up_weight
 from penstock.policy.adapter_patterns import matches
 from penstock.pools.pool_accounting import EndpointAccount
 from penstock.pools.speed_learning import SpeedLearner

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from penstock.health.warm_up import STILL_WARM_S
+from penstock.health.warm_up_weight import STILL_WARM_S
 from penstock.policy.kinds.warm_up import WarmUp
 from regional_agent.background_tasks import cancel
 from regional_agent.endpoints.endpoint import Endpoint

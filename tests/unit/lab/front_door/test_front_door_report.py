@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lab.front_door.__main__ import problems_of, report_of
-from lab.front_door.clients import Answered
 from lab.front_door.entries import ENTRIES, EU_NAME, OPEN_NAME, bundle
+from lab.front_door.resolving_clients import Answered
 
 
 def answered(at: float, entry: str, region: str, problem: str = "", name: str = EU_NAME) -> Answered:

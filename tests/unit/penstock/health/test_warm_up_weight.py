@@ -1,6 +1,6 @@
 from math import inf
 
-from penstock.health.warm_up import STEPS, warm_since, warm_up_weight
+from penstock.health.warm_up_weight import STEPS, warm_since, warm_up_weight
 
 
 def test_weight_rises_from_a_tenth_to_whole_in_steps() -> None:
