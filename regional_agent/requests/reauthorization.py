@@ -95,7 +95,7 @@ class Reauthorization:
         return refusal
 
     def _reauthorize_from_client(self, context: RequestContext, server: str, policy: Policy) -> Refusal | None:
-        principal = self._authorization.principal_of(context.request, started=True)
+        principal = self._principal_of(context, policy)
         if isinstance(principal, Refusal):
             return principal
         tenant, facts = principal.tenant, context.facts
@@ -129,6 +129,13 @@ class Reauthorization:
         context.permit(verdict)
         context.principal = principal
         return None
+
+    def _principal_of(self, context: RequestContext, policy: Policy) -> Principal | Refusal:
+        authorization, before = self._authorization, context.principal
+        if context.has_credential:
+            return authorization.principal_of(context.request, started=True)
+        sender = authorization.stored_sender(policy, context.facts, before.key, before.models)
+        return sender if isinstance(sender, Refusal) else sender.principal
 
     def _reauthorize_forwarded(self, context: RequestContext, route: RouteContext, policy: Policy) -> Refusal | None:
         principal = self._authorization.forwarded_principal(policy, route)

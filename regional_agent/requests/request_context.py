@@ -42,6 +42,7 @@ class RequestContext:
         "extends_text",
         "facts",
         "failed_because",
+        "has_credential",
         "is_in_ledger",
         "max_use",
         "max_wait_s",
@@ -95,6 +96,9 @@ class RequestContext:
         self.facts = facts
         self.principal: Principal = UNIDENTIFIED
         """The tenant and the API key of the request."""
+        self.has_credential = True
+        """Whether the headers of `request` identify the sender. False for requests that the agent itself sends for a
+        sender that was authenticated before."""
         self.residency = residency
         self.only_region = ""
         """The region that alone may serve the request, whatever residency permits; empty for every permitted region."""

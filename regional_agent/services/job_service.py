@@ -114,6 +114,7 @@ class JobService(RoutedService):
         now = proxy.clock()
         context = self._reader.read_from(policy, request, sender, now, inf, proxy.limits.request_timeout_s)
         if isinstance(context, RequestContext):
+            context.has_credential = False
             context.priority = _BATCH
             context.max_use = min(context.max_use, self._max_use)
             context.may_fall_back = False

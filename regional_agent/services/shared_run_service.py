@@ -48,4 +48,7 @@ class SharedRunService(RoutedService):
         if ledger is not None and ledger.refuses:
             return LEDGER_FULL
         now = proxy.clock()
-        return self._reader.read_from(policy, request, self._sender, now, inf, proxy.limits.request_timeout_s)
+        context = self._reader.read_from(policy, request, self._sender, now, inf, proxy.limits.request_timeout_s)
+        if isinstance(context, RequestContext):
+            context.has_credential = False
+        return context

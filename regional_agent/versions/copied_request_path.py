@@ -140,6 +140,7 @@ class CopyService(RoutedService):
         region = proxy.router.region
         if not isinstance(context, RequestContext) or region not in context.residency.permitted.regions:
             return None
+        context.has_credential = False
         context.keep_in(region, None)
         # What the copy uses and breaks is not attributed to the tenant.
         context.estimate.tenant = ""

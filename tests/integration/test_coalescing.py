@@ -111,6 +111,22 @@ async def test_the_failure_of_the_first_run_does_not_fail_all(tmp_path: Path) ->
         assert len(gpu.requests) == 2
 
 
+async def test_a_change_of_policy_ends_runs_of_revoked_keys_alone(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+        keys = with_tenants(agent, "a", "b")
+        kept, revoked = [await sent(agent, BODY, f"Authorization: Bearer {keys[name]}") for name in "ab"]
+        await until(lambda: len(gpu.requests) == 2)
+        policy = agent.config.policy
+        tenants = {name: tenant for name, tenant in policy.tenants.items() if name != "b"}
+        agent.config.policy = replace(policy, tenants=tenants)
+        assert (await revoked.answer()).status == 401
+        release.set()
+        assert (await kept.answer()).status == 200
+        kept.close()
+        revoked.close()
+
+
 async def test_other_tenants_texts_and_routes_run_by_themselves(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with sharing(tmp_path, released_by(release), "openai-embeddings") as (agent, gpu):

@@ -104,8 +104,13 @@ async def test_a_region_leaves_the_answers_when_it_fails_and_plans_outlive_etcd(
 
     await until_async(both)
     assert await look_up(fleet.socket, PRIMARY) == {"us-east"}
-    stored = fleet.agents["eu-de"].log_path.parent / "state/dns-plans"
-    await until_async(lambda: asyncio.to_thread(stored.exists))
+    state = fleet.agents["eu-de"].log_path.parent / "state"
+
+    def is_stored() -> bool:
+        plans, agents = state / "dns-plans", state / "agents"
+        return plans.exists() and agents.exists() and b"us-east" in agents.read_bytes()
+
+    await until_async(lambda: asyncio.to_thread(is_stored))
     await asyncio.to_thread(fleet.etcd.kill)
     assert await look_up(fleet.socket, OPEN, 40) == {"eu-de", "us-east"}
     # An agent that starts without etcd has the plans of its disk.
