@@ -65,7 +65,8 @@ async def uploader_pid(agent: AgentProcess, besides: int = 0) -> int:
 def stored(store: Path) -> Counter[tuple[str, int]]:
     """How often the store has each request, with the kind of its record."""
     rows = [row for path in store.rglob("*.parquet") for row in pq.read_table(path, partitioning=None).to_pylist()]
-    return Counter((row["request_id"], row["kind"]) for row in rows)
+    # Each minute adds a record of the capacity, which is no request.
+    return Counter((row["request_id"], row["kind"]) for row in rows if row["kind"] != RecordKind.CAPACITY)
 
 
 async def stores_all(store: Path, names: list[str]) -> bool:

@@ -180,7 +180,8 @@ async def test_copies_are_evidence_and_overhead_and_nothing_of_the_tenant(tmp_pa
         assert (copy.tenant, copy.key, copy.model, copy.region) == ("", "", "v2", "eu-de")
         assert (copy.outcome, copy.price, copy.is_overhead, copy.output_tokens) == ("ok", 0.0, True, 20)
         assert copy.gpu_s > 0.0
-    assert not [each for each in found if each.kind not in (RecordKind.REQUEST, RecordKind.COPY, RecordKind.START)]
+    kinds = (RecordKind.REQUEST, RecordKind.COPY, RecordKind.START, RecordKind.CAPACITY)
+    assert not [each for each in found if each.kind not in kinds]
 
 
 async def test_copies_take_spare_slots_only_and_stay_where_residency_permits(tmp_path: Path) -> None:
