@@ -191,12 +191,12 @@ def simulate(name: str, desired: Desired, work: Workload, cold_start_s: float) -
         for region, count in desired(now, offered, ordered, up).items():
             if count > ordered[region]:
                 starting[region].append((now + cold_start_s, count - ordered[region]))
-            _cancel(starting[region], ready, region, ordered[region] - count)
+            cancel_endpoints(starting[region], ready, region, ordered[region] - count)
             ordered[region] = count
     return Scaled(name, above / steps, away / total, unserved / total, unserved_in_loss / in_loss, gpu_s / 3600.0)
 
 
-def _cancel(starting: deque[tuple[float, int]], ready: dict[str, int], region: str, fewer: int) -> None:
+def cancel_endpoints(starting: deque[tuple[float, int]], ready: dict[str, int], region: str, fewer: int) -> None:
     """Remove endpoints of a region, starting endpoints before ready endpoints."""
     while fewer > 0 and starting:
         at, count = starting.pop()

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from lab.simulate.forecast_errors import WEEK_S, real_traces
-from lab.simulate.scaling import HPA_STABLE_S, SERVICE_S, SLOTS, TARGET, recommending_policy
+from lab.simulate.scaling import HPA_STABLE_S, SERVICE_S, SLOTS, TARGET, cancel_endpoints, recommending_policy
 from lab.traces.read import read_trace
 from lab.traces.trace import TraceError
 from penstock.fleet.report import AgentReport, DemandReport, PoolReport
@@ -181,7 +181,7 @@ def penstock(*, reserve: bool) -> Autoscaler:
 def simulate_week(name: str, desired: Autoscaler, demand: Mapping[str, Sequence[float]]) -> WeekResult:
     """Run one autoscaler over both weeks, and return the results of the second one."""
     ordered = {region: max(1, ceil(rates[0] * SERVICE_S / SLOTS / TARGET)) for region, rates in demand.items()}
-    starting: dict[str, deque[tuple[int, int]]] = {region: deque() for region in demand}
+    starting: dict[str, deque[tuple[float, int]]] = {region: deque() for region in demand}
     ready, backlog = dict(ordered), dict.fromkeys(demand, 0.0)
     below = changes = 0
     gpu_s = 0.0
@@ -210,20 +210,9 @@ def simulate_week(name: str, desired: Autoscaler, demand: Mapping[str, Sequence[
             changes += step >= STEPS_A_WEEK and count != ordered[region]
             if count > ordered[region]:
                 starting[region].append((step + int(COLD_START_S / STEP_S), count - ordered[region]))
-            _cancel(starting[region], ready, region, ordered[region] - count)
+            cancel_endpoints(starting[region], ready, region, ordered[region] - count)
             ordered[region] = count
     return WeekResult(name, below / STEPS_A_WEEK / len(demand), gpu_s / 3600.0, changes)
-
-
-def _cancel(starting: deque[tuple[int, int]], ready: dict[str, int], region: str, fewer: int) -> None:
-    """Remove endpoints of a region, the newest of those that start before ready ones."""
-    while fewer > 0 and starting:
-        at, count = starting.pop()
-        if count > fewer:
-            starting.append((at, count - fewer))
-        fewer -= min(count, fewer)
-    if fewer > 0:
-        ready[region] -= fewer
 
 
 def week_results(traces: Path) -> Iterator[WeekResult]:

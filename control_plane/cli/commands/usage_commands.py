@@ -92,17 +92,7 @@ def statement(
     output: Annotated[StatementOutput, typer.Option("--output", "-o", help="Output format.")] = StatementOutput.CSV,
 ) -> None:
     """Print the statement of a tenant for a month: CSV, or a page to print."""
-    try:
-        first, last = month_of(month)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--month") from None
-    with exit_on_error("usage"), fleet.connect(timeout_s=USAGE_TIMEOUT_S) as api:
-        days = {"from": first.isoformat(), "to": last.isoformat(), "tenant": tenant}
-        answers = [
-            api.request("GET", "/v1/usage", params={**days, "by": ",".join(by)}).decoded(UsageAnswer)
-            for by in QUESTIONS
-        ]
-    found = make_statement(tenant, answers)
+    found = make_statement(tenant, _usage_of_month(fleet, month, tenant, QUESTIONS))
     if output is StatementOutput.JSON:
         print_json(found)
     else:
@@ -118,20 +108,26 @@ def sla(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the service objectives of all tenants in a month, kept or missed. Exit with 1 if one is missed."""
+    report = make_report(month, _usage_of_month(fleet, month, tenant, SLA_QUESTIONS))
+    print_as(output, report, lambda: _sla_view(report))
+    if not all(row.is_kept for row in report.objectives):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _usage_of_month(
+    fleet: FleetOptions, month: str, tenant: str | None, questions: Sequence[Sequence[str]]
+) -> list[UsageAnswer]:
+    """Return the usage of a month, grouped in the way of each question."""
     try:
         first, last = month_of(month)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--month") from None
     with exit_on_error("usage"), fleet.connect(timeout_s=USAGE_TIMEOUT_S) as api:
         days = {"from": first.isoformat(), "to": last.isoformat(), "tenant": tenant}
-        answers = [
+        return [
             api.request("GET", "/v1/usage", params={**days, "by": ",".join(by)}).decoded(UsageAnswer)
-            for by in SLA_QUESTIONS
+            for by in questions
         ]
-    report = make_report(month, answers)
-    print_as(output, report, lambda: _sla_view(report))
-    if not all(row.is_kept for row in report.objectives):
-        raise typer.Exit(EXIT_FAILED)
 
 
 def _sla_view(report: SlaReport) -> RenderableType:
