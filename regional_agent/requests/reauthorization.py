@@ -101,7 +101,8 @@ class Reauthorization:
         tenant, facts = principal.tenant, context.facts
         if tenant.name != facts.tenant:
             return REVOKED
-        if tenant.data_class != facts.data_class:
+        # A token can have narrowed the class of a stored sender; `stored_sender` has compared it with the tenant's.
+        if context.has_credential and tenant.data_class != facts.data_class:
             facts = context.facts = RequestFacts(facts.tenant, tenant.data_class, facts.location)
         wider = self._authorization.refuse_wider(policy, principal, facts)
         if wider is not None:

@@ -127,6 +127,24 @@ async def test_a_change_of_policy_ends_runs_of_revoked_keys_alone(tmp_path: Path
         revoked.close()
 
 
+async def test_a_change_of_policy_does_not_widen_the_data_class_of_a_run(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    async with sharing(tmp_path, released_by(release)) as (agent, gpu):
+        keys, policy = with_tenants(agent, "a"), agent.config.policy
+        of_class = {name: replace(policy.tenants["a"], data_class=name) for name in ("personal", "open")}
+        agent.config.policy = replace(agent.config.policy, tenants={"a": of_class["personal"]})
+        client = await sent(agent, BODY, f"Authorization: Bearer {keys['a']}")
+        await until(lambda: len(gpu.requests) == 1)
+        # The class of the tenant is not that of the sender, which a token may have narrowed.
+        agent.config.policy = replace(agent.config.policy, tenants={"a": of_class["open"]})
+        (run,) = agent.proxy.active
+        await until(lambda: run.context.policy is agent.config.policy)
+        assert run.context.facts.data_class == "personal"
+        release.set()
+        assert (await client.answer()).status == 200
+        client.close()
+
+
 async def test_other_tenants_texts_and_routes_run_by_themselves(tmp_path: Path) -> None:
     release = asyncio.Event()
     async with sharing(tmp_path, released_by(release), "openai-embeddings") as (agent, gpu):

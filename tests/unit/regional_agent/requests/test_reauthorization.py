@@ -26,7 +26,13 @@ def reauthorization(in_force: Policy, **admission: Any) -> Reauthorization:
 def opened(under: Policy) -> Any:
     """A request from a client that is open under a policy."""
     return SimpleNamespace(
-        policy=under, facts=FACTS, route_context=None, request=None, model=MODEL, principal=Principal(TENANT)
+        policy=under,
+        facts=FACTS,
+        route_context=None,
+        has_credential=True,
+        request=None,
+        model=MODEL,
+        principal=Principal(TENANT),
     )
 
 
