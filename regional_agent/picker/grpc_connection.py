@@ -1,62 +1,48 @@
 """gRPC over one HTTP/2 connection of Envoy, as far as ext_proc needs it: no compression of messages, no deadlines.
 
-The state of HTTP/2 is that of the library h2. The frames of one read are processed together, and answered in one write,
-which costs half of the CPU time of a request with grpcio's server for asyncio.
+The frames of one read are processed together and answered in one write. A complete implementation of HTTP/2, such as
+the library h2, has checks for each kind of header and stream that took a third of the CPU time of a request.
 
-Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+Source: https://www.rfc-editor.org/rfc/rfc9113
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 import structlog
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.errors import ErrorCodes
-from h2.events import ConnectionTerminated, DataReceived, RequestReceived, StreamEnded, StreamReset, WindowUpdated
-from h2.exceptions import ProtocolError
-from h2.settings import SettingCodes, Settings
-from hyperframe.frame import GoAwayFrame
 
-OK: Final = 0
-INVALID_ARGUMENT: Final = 3
-NOT_FOUND: Final = 5
-RESOURCE_EXHAUSTED: Final = 8
-FAILED_PRECONDITION: Final = 9
-UNIMPLEMENTED: Final = 12
-INTERNAL: Final = 13
-UNAVAILABLE: Final = 14
-"""Status codes of gRPC."""
+from regional_agent.picker import http2_frames as http2
+from regional_agent.picker.grpc_stream import OK, GrpcCall, GrpcStream
+from regional_agent.picker.header_blocks import MAX_HEADER_LIST_BYTES, HeaderBlocks
+from regional_agent.picker.http2_frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEAD_BYTES,
+    HEADERS,
+    MAX_FRAME_BYTES,
+    MAX_STREAM,
+    MAX_WINDOW_BYTES,
+    PROTOCOL_ERROR,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Http2Error,
+)
 
 CONNECTION_WINDOW_BYTES: Final = 16 * 1024 * 1024
 """Bytes that Envoy may send on all streams of a connection before the picker has read them; 64 KiB on each stream."""
 
-MAX_HEADER_LIST_BYTES: Final = 16 * 1024
-
-MAX_UNDECIDED_BYTES: Final = 64 * 1024
-
-_PREFIX_BYTES: Final = 5
-_MAX_STREAM: Final = 2**31 - 1
-_HEAD: Final = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+_PING_BYTES: Final = 8
+_PRIORITY_BYTES: Final = 5
+_SHRINK_TABLE: Final = b"\x20"
+"""The change of a dynamic table to size 0, which a client can require before the next header block."""
 
 log = structlog.get_logger()
-
-
-class GrpcCall(Protocol):
-    """One call of a method."""
-
-    def on_message(self, message: bytes) -> None:
-        """Process a message of the client."""
-
-    def on_sent(self) -> None:
-        """All messages have been written to the connection."""
-
-    def on_closed(self) -> None:
-        """The client has ended its side, or the connection has closed. Called exactly once."""
 
 
 class GrpcService(Protocol):
@@ -75,146 +61,46 @@ class GrpcService(Protocol):
         """Return the call of a method, by its path; None if it has ended the stream."""
 
 
-class GrpcStream:
-    """The stream of one call."""
-
-    __slots__ = ("_connection", "_ended", "_has_head", "_out", "_out_bytes", "_received", "_status", "call", "number")
-
-    def __init__(self, connection: GrpcConnection, number: int) -> None:
-        self._connection = connection
-        self.number = number
-        self.call: GrpcCall | None = None
-        self._received = bytearray()
-        self._out: deque[memoryview] = deque()
-        """What flow control has not permitted to send; views, since a part of a message is cut off for each frame."""
-        self._out_bytes = 0
-        self._has_head = False
-        self._status: tuple[int, str] | None = None
-        """The status with which the call ends, after its messages."""
-        self._ended = False
-
-    @property
-    def peer_ip(self) -> str:
-        """The address of the client."""
-        return self._connection.peer_ip
-
-    def send(self, message: bytes) -> None:
-        """Send a message after those before it. Ends the call of a client that does not read its messages."""
-        if self._status is None:
-            if self._out_bytes > self._connection.max_unread_bytes:
-                self._clear()
-                self.end(RESOURCE_EXHAUSTED, "the client does not read the messages of the call")
-                return
-            self._out.append(memoryview(b"\0" + len(message).to_bytes(4, "big") + message))
-            self._out_bytes += _PREFIX_BYTES + len(message)
-            self._connection.write_soon(self)
-
-    def end(self, status: int, detail: str = "") -> None:
-        """End the call with a status of gRPC, after its messages. Only the first call counts."""
-        if self._status is None:
-            self._status = status, detail
-            self._connection.write_soon(self)
-
-    def receive(self, data: bytes, max_bytes: int) -> None:
-        """Process a part of the client's messages."""
-        received = self._received
-        received += data
-        while len(received) >= _PREFIX_BYTES and self._status is None and self.call is not None:
-            size_bytes = int.from_bytes(received[1:_PREFIX_BYTES], "big")
-            if received[0]:
-                self.end(UNIMPLEMENTED, "messages may not be compressed")
-            elif size_bytes > max_bytes:
-                self.end(RESOURCE_EXHAUSTED, f"a message is larger than {max_bytes} bytes")
-            elif len(received) < _PREFIX_BYTES + size_bytes:
-                return
-            else:
-                message = bytes(received[_PREFIX_BYTES : _PREFIX_BYTES + size_bytes])
-                del received[: _PREFIX_BYTES + size_bytes]
-                self.call.on_message(message)
-        if self._status is not None:
-            received.clear()
-
-    def write(self, http: H2Connection) -> bool:
-        """Write what the flow control of HTTP/2 permits; returns whether the call has ended."""
-        if self._ended:
-            return True
-        number, out, status = self.number, self._out, self._status
-        if not self._has_head and out:
-            http.send_headers(number, _HEAD)
-            self._has_head = True
-        while out:
-            data = out[0]
-            room = min(http.local_flow_control_window(number), http.max_outbound_frame_size)
-            if room <= 0:
-                return False
-            http.send_data(number, data[:room])
-            self._out_bytes -= min(room, len(data))
-            if len(data) > room:
-                out[0] = data[room:]
-            else:
-                out.popleft()
-        if status is None:
-            if self.call is not None:
-                self.call.on_sent()
-            return False
-        trailers = [(b"grpc-status", b"%d" % status[0])]
-        if status[1]:
-            trailers.append((b"grpc-message", _percent_encoded(status[1])))
-        http.send_headers(number, trailers if self._has_head else [*_HEAD, *trailers], end_stream=True)
-        self._ended = True
-        return True
-
-    def close(self) -> None:
-        """The stream has ended."""
-        call, self.call = self.call, None
-        self._ended = True
-        self._status = self._status or (OK, "")
-        self._clear()
-        if call is not None:
-            call.on_closed()
-
-    def _clear(self) -> None:
-        self._out.clear()
-        self._out_bytes = 0
-
-
-class GrpcConnection(asyncio.Protocol):
-    """One connection of a client."""
+class GrpcConnection:
+    """One connection of a client: an `asyncio.Protocol`, without that base, so that mypyc can compile it."""
 
     def __init__(self, service: GrpcService) -> None:
         """Start without a transport."""
         self._service = service
-        # Of the headers only the path is read, so that checks of the others would cost time without effect.
-        config = H2Configuration(
-            client_side=False,
-            header_encoding=None,
-            validate_inbound_headers=False,
-            normalize_inbound_headers=False,
-            validate_outbound_headers=False,
-            normalize_outbound_headers=False,
-        )
-        self._http = H2Connection(config)
+        self._max_message_bytes = service.max_message_bytes
+        self._blocks = HeaderBlocks()
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, GrpcStream] = {}
-        self._to_write: set[GrpcStream] = set()
+        self._last_stream = 0
+        self._rest = b""
+        """The part of a frame that has arrived, or of the preface."""
+        self._has_preface = False
+        self._has_settings = False
+        self._block: list[bytes] = []
+        """The parts of a header block whose end has not arrived, for the stream `_block_of`."""
+        self._block_of = 0
+        self._block_ends_stream = False
+        self._send_window = http2.DEFAULT_WINDOW_BYTES
+        self._stream_window = http2.DEFAULT_WINDOW_BYTES
+        """What the client permits to send on a new stream."""
+        self._block_prefix = b""
+        self._receive_window = CONNECTION_WINDOW_BYTES
+        self._frames: list[bytes | memoryview] = []
+        """What is due to be written."""
+        self._to_write: dict[int, GrpcStream] = {}
         self._in_read = False
         self._scheduled = False
         self._paused = False
-        self._undecided_bytes = 0
-        """Bytes received since the last event: a frame that is longer than announced would be kept until its end."""
         self.peer_ip = ""
         self.certificate: bytes | None = None
         """The client's certificate (DER), which TLS has verified; None without one."""
 
     @property
-    def max_unread_bytes(self) -> int:
-        """Size (bytes) of the messages of one call that may wait for the client, before the next one."""
-        return 2 * self._service.max_message_bytes
-
-    @property
     def streams(self) -> int:
         """Number of open streams."""
         return len(self._streams)
+
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -225,29 +111,22 @@ class GrpcConnection(asyncio.Protocol):
         if not self._service.connected(self):
             self.abort()
             return
-        http = self._http
         stated = {
-            SettingCodes.MAX_CONCURRENT_STREAMS: self._service.max_streams,
-            SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_BYTES,
+            http2.MAX_CONCURRENT_STREAMS: self._service.max_streams,
+            http2.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_BYTES,
         }
-        http.local_settings = Settings(client=False, initial_values=stated)
-        http.initiate_connection()
-        http.increment_flow_control_window(CONNECTION_WINDOW_BYTES)
-        self._transport.write(http.data_to_send())
+        window = http2.window_update_frame(0, CONNECTION_WINDOW_BYTES - http2.DEFAULT_WINDOW_BYTES)
+        self._transport.write(http2.settings_frame(stated) + window)
 
     def data_received(self, data: bytes) -> None:
         self._in_read = True
         try:
-            events = self._http.receive_data(data)
-            self._undecided_bytes = 0 if events else self._undecided_bytes + len(data)
-            if self._undecided_bytes > MAX_UNDECIDED_BYTES:
-                raise ProtocolError("a frame is too large")
-            for event in events:
-                self._process(event)
-        except ProtocolError as error:
+            self._read(self._rest + data if self._rest else data)
+        except Http2Error as error:
             log.info(
                 "a connection to the endpoint picker was not HTTP/2", address=self.peer_ip, reason=str(error)[:200]
             )
+            self._frames.append(http2.goaway_frame(self._last_stream, error.code))
             self._write()
             self.abort()
             return
@@ -255,70 +134,9 @@ class GrpcConnection(asyncio.Protocol):
             self._in_read = False
         self._write()
 
-    def _process(self, event: object) -> None:
-        if isinstance(event, DataReceived):
-            stream = self._streams.get(event.stream_id)
-            if event.flow_controlled_length:
-                self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            if stream is not None:
-                stream.receive(event.data, self._service.max_message_bytes)
-        elif isinstance(event, RequestReceived):
-            self._open(event.stream_id, event.headers)
-        elif isinstance(event, (StreamEnded, StreamReset)):
-            stream = self._streams.pop(event.stream_id, None)
-            if stream is not None:
-                self._end_of(stream, was_reset=isinstance(event, StreamReset))
-        elif isinstance(event, WindowUpdated):
-            if event.stream_id:
-                stream = self._streams.get(event.stream_id)
-                if stream is not None:
-                    self._to_write.add(stream)
-            else:
-                self._to_write.update(self._streams.values())
-        elif isinstance(event, ConnectionTerminated):
-            self.abort()
-
-    def _open(self, number: int, headers: Any) -> None:
-        stream = self._streams[number] = GrpcStream(self, number)
-        path = next((value for name, value in headers if name == b":path"), b"")
-        stream.call = self._service.call(path, stream)
-
-    def _end_of(self, stream: GrpcStream, *, was_reset: bool) -> None:
-        """The client has ended its side of a stream, or has reset it."""
-        if not was_reset:
-            # A call without a status ends now, since no further message can arrive.
-            stream.end(OK)
-            with suppress(ProtocolError):
-                if not stream.write(self._http):
-                    # What flow control does not permit now is not sent later: the stream would stay open.
-                    self._http.reset_stream(stream.number, ErrorCodes.CANCEL)
-        self._to_write.discard(stream)
-        stream.close()
-
-    def write_soon(self, stream: GrpcStream) -> None:
-        """Write what a stream has to send: after the current read, or in the next turn of the event loop."""
-        self._to_write.add(stream)
-        if not self._in_read and not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._write)
-
-    def _write(self) -> None:
-        self._scheduled = False
-        transport = self._transport
-        if transport is None or self._paused:
-            return
-        waiting, self._to_write = self._to_write, set()
-        for stream in waiting:
-            try:
-                if stream.write(self._http):
-                    self._streams.pop(stream.number, None)
-                    stream.close()
-            except ProtocolError:
-                # The client has reset the stream; the event follows.
-                continue
-        data = self._http.data_to_send()
-        if data:
-            transport.write(data)
+    def eof_received(self) -> bool | None:
+        """Close the connection, since its client cannot end its streams any more."""
+        return None
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -341,16 +159,220 @@ class GrpcConnection(asyncio.Protocol):
     def go_away(self) -> None:
         """Ask the client to open its next streams on another connection; open ones continue."""
         if self._transport is not None:
-            frame = GoAwayFrame(0, last_stream_id=_MAX_STREAM, error_code=ErrorCodes.NO_ERROR)
-            self._transport.write(frame.serialize())
+            self._transport.write(http2.goaway_frame(MAX_STREAM, http2.NO_ERROR))
 
     def abort(self) -> None:
         """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
+    # frames
 
-def _percent_encoded(text: str) -> bytes:
-    """Encode the message of a status, as gRPC requires."""
-    kept = [char if " " <= char <= "~" and char != "%" else "?" for char in text]
-    return "".join(kept).encode()
+    def _read(self, data: bytes) -> None:
+        """Process all frames in `data`, and keep the rest."""
+        at, end = 0, len(data)
+        if not self._has_preface:
+            if data[: len(http2.PREFACE)] != http2.PREFACE[:end]:
+                raise Http2Error(PROTOCOL_ERROR, "the connection does not begin with the preface of HTTP/2")
+            if end < len(http2.PREFACE):
+                self._rest = data
+                return
+            self._has_preface, at = True, len(http2.PREFACE)
+        while end - at >= HEAD_BYTES:
+            size = (data[at] << 16) | (data[at + 1] << 8) | data[at + 2]
+            if size > MAX_FRAME_BYTES:
+                raise Http2Error(http2.FRAME_SIZE_ERROR, "a frame is too large")
+            begin = at + HEAD_BYTES
+            if end - begin < size:
+                break
+            kind, flags = data[at + 3], data[at + 4]
+            number = (data[at + 5] << 24 | data[at + 6] << 16 | data[at + 7] << 8 | data[at + 8]) & MAX_STREAM
+            at = begin + size
+            self._process(kind, flags, number, data[begin:at])
+        self._rest = data[at:]
+
+    def _process(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if not self._has_settings:
+            if kind != SETTINGS or flags & ACK:
+                raise Http2Error(PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            self._has_settings = True
+        if (kind == CONTINUATION) != bool(self._block) or (self._block and number != self._block_of):
+            raise Http2Error(PROTOCOL_ERROR, "a header block is interrupted, or continued without a beginning")
+        if kind == DATA:
+            self._on_data(flags, self._stream(number, "DATA"), number, payload)
+        elif kind == HEADERS:
+            self._on_headers(flags, number, payload)
+        elif kind == CONTINUATION:
+            self._add_to_block(flags, payload)
+        elif kind == WINDOW_UPDATE:
+            self._on_window_update(number, payload)
+        elif kind == RST_STREAM:
+            stream = self._stream(number, "RST_STREAM")
+            http2.number_of(payload, "RST_STREAM")
+            if stream is not None:
+                self._close(stream)
+        elif kind == SETTINGS:
+            self._on_settings(flags, number, payload)
+        elif kind == http2.PING:
+            if number or len(payload) != _PING_BYTES:
+                raise Http2Error(PROTOCOL_ERROR, "PING has another size, or a stream")
+            if not flags & ACK:
+                self._frames.append(http2.frame(http2.PING, ACK, 0, payload))
+        elif kind == http2.PUSH_PROMISE:
+            raise Http2Error(PROTOCOL_ERROR, "a client may not push")
+        # PRIORITY has no effect, after GOAWAY the client closes the connection, and unknown types are extensions.
+
+    def _stream(self, number: int, frame_name: str) -> GrpcStream | None:
+        """Return an open stream, None if it has ended; raises Http2Error if it was never opened."""
+        stream = self._streams.get(number)
+        if stream is None and (number > self._last_stream or not number & 1):
+            raise Http2Error(PROTOCOL_ERROR, f"{frame_name} for a stream that is not open")
+        return stream
+
+    def _on_data(self, flags: int, stream: GrpcStream | None, number: int, payload: bytes) -> None:
+        size = len(payload)
+        self._receive_window -= size
+        if self._receive_window < 0:
+            raise Http2Error(http2.FLOW_CONTROL_ERROR, "the client sends more than the connection permits")
+        if self._receive_window < CONNECTION_WINDOW_BYTES // 2:
+            self._frames.append(http2.window_update_frame(0, CONNECTION_WINDOW_BYTES - self._receive_window))
+            self._receive_window = CONNECTION_WINDOW_BYTES
+        payload = http2.unpadded(payload, flags)
+        if stream is None:
+            return
+        stream.receive_window -= size
+        if stream.receive_window < 0:
+            raise Http2Error(http2.FLOW_CONTROL_ERROR, "the client sends more than a stream permits")
+        if not flags & END_STREAM and stream.receive_window < http2.DEFAULT_WINDOW_BYTES // 2:
+            grown = http2.DEFAULT_WINDOW_BYTES - stream.receive_window
+            self._frames.append(http2.window_update_frame(number, grown))
+            stream.receive_window = http2.DEFAULT_WINDOW_BYTES
+        stream.receive(payload, self._max_message_bytes)
+        if flags & END_STREAM:
+            self._end_of(stream)
+
+    def _on_headers(self, flags: int, number: int, payload: bytes) -> None:
+        if not number & 1:
+            raise Http2Error(PROTOCOL_ERROR, "HEADERS for a stream that a client cannot open")
+        block = http2.unpadded(payload, flags)
+        if flags & http2.PRIORITIZED:
+            if len(block) < _PRIORITY_BYTES:
+                raise Http2Error(http2.FRAME_SIZE_ERROR, "HEADERS ends within its priority")
+            block = block[_PRIORITY_BYTES:]
+        if flags & END_HEADERS:
+            self._on_block(number, block, ends=bool(flags & END_STREAM))
+        else:
+            self._block, self._block_of, self._block_ends_stream = [block], number, bool(flags & END_STREAM)
+
+    def _add_to_block(self, flags: int, payload: bytes) -> None:
+        self._block.append(payload)
+        # Each part counts with the size of its frame's head, so that parts without bytes are limited too.
+        if sum(len(part) + HEAD_BYTES for part in self._block) > MAX_HEADER_LIST_BYTES:
+            raise Http2Error(http2.ENHANCE_YOUR_CALM, "a header block is too large")
+        if flags & END_HEADERS:
+            block, self._block = b"".join(self._block), []
+            self._on_block(self._block_of, block, ends=self._block_ends_stream)
+
+    def _on_block(self, number: int, block: bytes, *, ends: bool) -> None:
+        """Process a whole header block: it opens a stream, or ends one as trailers."""
+        # Blocks of streams that have ended are decoded too, since they may change the table.
+        path = self._blocks.path_of(block)
+        if number <= self._last_stream:
+            known = self._streams.get(number)
+            if known is not None and ends:
+                self._end_of(known)
+            elif known is not None:
+                raise Http2Error(PROTOCOL_ERROR, "a second head of a stream")
+            return
+        self._last_stream = number
+        if len(self._streams) >= self._service.max_streams:
+            self._frames.append(http2.reset_frame(number, http2.REFUSED_STREAM))
+            return
+        stream = GrpcStream(number, self.peer_ip, self._stream_window, 2 * self._max_message_bytes, self.write_soon)
+        stream.block_prefix = self._block_prefix
+        self._streams[number] = stream
+        stream.call = self._service.call(path, stream)
+        if ends:
+            self._end_of(stream)
+
+    def _on_window_update(self, number: int, payload: bytes) -> None:
+        grown = http2.number_of(payload, "WINDOW_UPDATE")
+        if not grown:
+            raise Http2Error(PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
+        if number:
+            stream = self._stream(number, "WINDOW_UPDATE")
+            if stream is not None:
+                self._grow(stream, grown)
+        else:
+            self._send_window += grown
+            if self._send_window > MAX_WINDOW_BYTES:
+                raise Http2Error(http2.FLOW_CONTROL_ERROR, "the window of the connection is too large")
+            self._to_write.update(self._streams)
+
+    def _grow(self, stream: GrpcStream, grown: int) -> None:
+        stream.send_window += grown
+        if stream.send_window > MAX_WINDOW_BYTES:
+            raise Http2Error(http2.FLOW_CONTROL_ERROR, "the window of a stream is too large")
+        self._to_write[stream.number] = stream
+
+    def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number or (flags & ACK and payload):
+            raise Http2Error(PROTOCOL_ERROR, "SETTINGS has a stream, or acknowledges with a payload")
+        if flags & ACK:
+            return
+        for name, value in http2.settings_of(payload):
+            if name == http2.INITIAL_WINDOW_SIZE:
+                if value > MAX_WINDOW_BYTES:
+                    raise Http2Error(http2.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
+                grown, self._stream_window = value - self._stream_window, value
+                for stream in self._streams.values():
+                    self._grow(stream, grown)
+            elif name == http2.MAX_FRAME_SIZE and not MAX_FRAME_BYTES <= value < 1 << 24:
+                raise Http2Error(PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of bounds")
+            elif name == http2.HEADER_TABLE_SIZE and value < http2.DEFAULT_TABLE_BYTES:
+                # Responses have no entries of the table, but its size 0 has to be stated.
+                self._block_prefix = _SHRINK_TABLE
+                for stream in self._streams.values():
+                    stream.block_prefix = _SHRINK_TABLE
+        self._frames.append(http2.frame(SETTINGS, ACK, 0, b""))
+
+    # streams
+
+    def _end_of(self, stream: GrpcStream) -> None:
+        """The client has ended its side of a stream: its call ends now, since no further message can arrive."""
+        stream.end(OK)
+        self._write_stream(stream)
+        if not stream.ended:
+            # What flow control does not permit now is not sent later: the stream would stay open.
+            self._frames.append(http2.reset_frame(stream.number, http2.CANCEL))
+        self._close(stream)
+
+    def _close(self, stream: GrpcStream) -> None:
+        self._streams.pop(stream.number, None)
+        self._to_write.pop(stream.number, None)
+        stream.close()
+
+    def write_soon(self, stream: GrpcStream) -> None:
+        """Write what a stream has to send: after the current read, or in the next turn of the event loop."""
+        self._to_write[stream.number] = stream
+        if not self._in_read and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        self._scheduled = False
+        transport = self._transport
+        if transport is None or self._paused:
+            return
+        while self._to_write:
+            waiting, self._to_write = self._to_write, {}
+            for stream in waiting.values():
+                self._write_stream(stream)
+                if stream.ended:
+                    self._close(stream)
+        if self._frames:
+            frames, self._frames = self._frames, []
+            transport.write(b"".join(frames))
+
+    def _write_stream(self, stream: GrpcStream) -> None:
+        self._send_window -= stream.write(self._frames, self._send_window)

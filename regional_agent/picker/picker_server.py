@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -20,8 +20,9 @@ from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import open_port
 from regional_agent.http.tls_handshakes import TlsHandshakes
 from regional_agent.picker import ext_proc_messages as messages
-from regional_agent.picker import grpc_connection as grpc
+from regional_agent.picker import grpc_stream as grpc
 from regional_agent.picker.conversation import BadMode, Conversation, PickerParts
+from regional_agent.picker.grpc_connection import GrpcConnection
 from regional_agent.picker.request_stream import RequestStream
 from regional_agent.picker.stream_state import InvalidTransition
 from regional_agent.upstream.address import Address
@@ -87,7 +88,7 @@ class PickerServer:
         self._tls = tls
         self.counts = ConnectionCounts(CONNECTION_LIMITS, lambda address: True)
         """The connections of Envoys."""
-        self._connections: set[grpc.GrpcConnection] = set()
+        self._connections: set[GrpcConnection] = set()
         self._calls: set[ProcessCall] = set()
         self._stopping = False
         self._drained = asyncio.Event()
@@ -122,8 +123,8 @@ class PickerServer:
         host, port = listening.getsockname()[:2]
         return Address(host, port)
 
-    def _connection(self) -> grpc.GrpcConnection:
-        return grpc.GrpcConnection(self)
+    def _connection(self) -> asyncio.BaseProtocol:
+        return cast(asyncio.BaseProtocol, GrpcConnection(self))
 
     async def _sweep(self) -> None:
         while True:
@@ -138,19 +139,19 @@ class PickerServer:
 
     # GrpcService
 
-    def connected(self, connection: grpc.GrpcConnection) -> bool:
+    def connected(self, connection: GrpcConnection) -> bool:
         """Count a connection; returns whether it is within the limits, and its certificate permits it."""
         self._connections.add(connection)
         fits = not self.counts.add_connection(connection.peer_ip, None)
         return self._permits(connection) and fits
 
-    def _permits(self, connection: grpc.GrpcConnection) -> bool:
+    def _permits(self, connection: GrpcConnection) -> bool:
         if self._tls is None or self._tls.permits(connection.certificate):
             return True
         log.warning("a client of the endpoint picker is no agent and no server", address=connection.peer_ip)
         return False
 
-    def disconnected(self, connection: grpc.GrpcConnection) -> None:
+    def disconnected(self, connection: GrpcConnection) -> None:
         """Count a closed connection."""
         self._connections.discard(connection)
         self.counts.remove_connection(connection.peer_ip)

@@ -29,7 +29,7 @@ from regional_agent.picker.ext_proc_messages import (
     HealthCheckRequest,
     HealthCheckResponse,
 )
-from regional_agent.picker.grpc_connection import (
+from regional_agent.picker.grpc_stream import (
     FAILED_PRECONDITION,
     INVALID_ARGUMENT,
     NOT_FOUND,

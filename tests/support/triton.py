@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from regional_agent.picker.grpc_connection import GrpcCall, GrpcConnection, GrpcStream
+from regional_agent.picker.grpc_connection import GrpcConnection
+from regional_agent.picker.grpc_stream import GrpcCall, GrpcStream
 from regional_agent.upstream.address import Address
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"

@@ -1,0 +1,238 @@
+"""The stream of one call of gRPC: messages in both directions, the status at its end, and its flow control.
+
+Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from regional_agent.picker.header_blocks import head_block, trailers_block
+from regional_agent.picker.http2_frames import (
+    DATA,
+    DEFAULT_WINDOW_BYTES,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    MAX_FRAME_BYTES,
+    frame,
+    frame_head,
+)
+
+OK: Final = 0
+INVALID_ARGUMENT: Final = 3
+NOT_FOUND: Final = 5
+RESOURCE_EXHAUSTED: Final = 8
+FAILED_PRECONDITION: Final = 9
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+UNAVAILABLE: Final = 14
+"""Status codes of gRPC."""
+
+_PREFIX_BYTES: Final = 5
+_UNCOMPRESSED: Final = b"\0"
+_HEAD: Final = head_block()
+_OK_TRAILERS: Final = trailers_block(OK, "")
+
+
+class GrpcCall(Protocol):
+    """One call of a method."""
+
+    def on_message(self, message: bytes) -> None:
+        """Process a message of the client."""
+
+    def on_sent(self) -> None:
+        """All messages have been written to the connection."""
+
+    def on_closed(self) -> None:
+        """The client has ended its side, or the connection has closed. Called exactly once."""
+
+
+class GrpcStream:
+    """The stream of one call."""
+
+    __slots__ = (
+        "_ended",
+        "_has_head",
+        "_max_unread_bytes",
+        "_missing_bytes",
+        "_out",
+        "_out_bytes",
+        "_received",
+        "_status",
+        "_write_soon",
+        "block_prefix",
+        "call",
+        "number",
+        "peer_ip",
+        "receive_window",
+        "send_window",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        peer_ip: str,
+        send_window: int,
+        max_unread_bytes: int,
+        write_soon: Callable[[GrpcStream], None],
+    ) -> None:
+        """Start without a call.
+
+        Args:
+            peer_ip: the address of the client.
+            send_window: size (bytes) of what the client permits to send.
+            max_unread_bytes: size (bytes) of the messages that may wait for the client, before the next one.
+            write_soon: receives this stream when it has something to write.
+        """
+        self.number = number
+        self.peer_ip = peer_ip
+        self.send_window = send_window
+        self.receive_window = DEFAULT_WINDOW_BYTES
+        """Bytes that the client may send."""
+        self.block_prefix = b""
+        """What header blocks begin with."""
+        self.call: GrpcCall | None = None
+        self._max_unread_bytes = max_unread_bytes
+        self._write_soon = write_soon
+        self._received: list[bytes] = []
+        """Parts of a message that is not complete."""
+        self._missing_bytes = 0
+        """Minimum size of what completes it, or its prefix."""
+        self._out: deque[bytes | memoryview] = deque()
+        """What has not been sent; views of large messages, of which a part is cut off for each frame."""
+        self._out_bytes = 0
+        self._has_head = False
+        self._status: tuple[int, str] | None = None
+        """The status with which the call ends, after its messages."""
+        self._ended = False
+
+    # messages of the client
+
+    def receive(self, data: bytes, max_bytes: int) -> None:
+        """Process a part of the client's messages, of at most `max_bytes` each."""
+        if self._received:
+            self._received.append(data)
+            if len(data) < self._missing_bytes:
+                self._missing_bytes -= len(data)
+                return
+            data = b"".join(self._received)
+            self._received.clear()
+        at = 0
+        while self._status is None and self.call is not None:
+            left = len(data) - at - _PREFIX_BYTES
+            if left < 0:
+                self._keep(data, at, -left)
+                return
+            begin = at + _PREFIX_BYTES
+            size_bytes = int.from_bytes(data[at + 1 : begin], "big")
+            if data[at]:
+                self.end(UNIMPLEMENTED, "messages may not be compressed")
+            elif size_bytes > max_bytes:
+                self.end(RESOURCE_EXHAUSTED, f"a message is larger than {max_bytes} bytes")
+            elif left < size_bytes:
+                self._keep(data, at, size_bytes - left)
+                return
+            else:
+                at = begin + size_bytes
+                self.call.on_message(data[begin:at])
+
+    def _keep(self, data: bytes, at: int, missing_bytes: int) -> None:
+        if at < len(data):
+            self._received.append(data[at:])
+            self._missing_bytes = missing_bytes
+
+    # messages for the client
+
+    def send(self, message: bytes) -> None:
+        """Send a message after those before it. Ends the call of a client that does not read its messages."""
+        if self._status is not None:
+            return
+        if self._out_bytes > self._max_unread_bytes:
+            self._out.clear()
+            self._out_bytes = 0
+            self.end(RESOURCE_EXHAUSTED, "the client does not read the messages of the call")
+            return
+        size = len(message)
+        prefix = _UNCOMPRESSED + size.to_bytes(4, "big")
+        if size <= MAX_FRAME_BYTES:
+            self._out.append(prefix + message)
+        else:
+            self._out.append(prefix)
+            self._out.append(memoryview(message))
+        self._out_bytes += _PREFIX_BYTES + size
+        self._write_soon(self)
+
+    def end(self, status: int, detail: str = "") -> None:
+        """End the call with a status of gRPC, after its messages. Only the first call counts."""
+        if self._status is None:
+            self._status = status, detail
+            self._write_soon(self)
+
+    def write(self, frames: list[bytes | memoryview], connection_window: int) -> int:
+        """Append the frames that flow control permits, several messages in one if they are ready.
+
+        Args:
+            connection_window: size (bytes) of what the client permits to send on all streams.
+
+        Returns:
+            The size (bytes) of the messages in the frames.
+        """
+        if self._ended:
+            return 0
+        out, sent = self._out, 0
+        if out and not self._has_head:
+            frames.append(frame(HEADERS, END_HEADERS, self.number, self.block_prefix + _HEAD))
+            self._has_head = True
+        while out:
+            room = min(self.send_window, connection_window - sent, MAX_FRAME_BYTES)
+            if room <= 0:
+                return sent
+            at = len(frames)
+            frames.append(b"")
+            size = 0
+            while out and size < room:
+                part = out[0]
+                if len(part) <= room - size:
+                    out.popleft()
+                else:
+                    rest = room - size
+                    out[0] = part[rest:]
+                    part = part[:rest]
+                frames.append(part)
+                size += len(part)
+            frames[at] = frame_head(size, DATA, 0, self.number)
+            self.send_window -= size
+            sent += size
+        self._out_bytes = 0
+        if self._status is not None:
+            self._write_status(frames, self._status)
+        elif self.call is not None:
+            self.call.on_sent()
+        return sent
+
+    def _write_status(self, frames: list[bytes | memoryview], status: tuple[int, str]) -> None:
+        code, detail = status
+        block = _OK_TRAILERS if code == OK and not detail else trailers_block(code, detail)
+        if not self._has_head:
+            block = _HEAD + block
+        frames.append(frame(HEADERS, END_HEADERS | END_STREAM, self.number, self.block_prefix + block))
+        self._ended = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether the status of the call has been written."""
+        return self._ended
+
+    def close(self) -> None:
+        """The stream has ended."""
+        call, self.call = self.call, None
+        self._ended = True
+        self._status = self._status or (OK, "")
+        self._received.clear()
+        self._out.clear()
+        self._out_bytes = 0
+        if call is not None:
+            call.on_closed()
