@@ -1,12 +1,15 @@
 """Changes the tuned constants of the decision core one by one, since mutmut changes functions only.
 
-Each number is doubled, halved, and set to 0 (a 0 becomes 1). A change that no test notices survives.
+A constant is a number that is assigned at the top of a module, or the default of a field of a class besides 0 and 1.
+Each is doubled, halved, and set to 0 (a 0 becomes 1). A change that no fast test notices survives. The defaults of
+policies are left out: the check of the reference pages notices their changes.
 """
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutation.mutants import tests_by_module
+from tests.mutation.mutants import fast_tests_by_module
 from tests.support.paths import ROOT
 
 COPY = ROOT / "out" / "mutation"
@@ -26,7 +29,7 @@ TIME_LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class Constant:
-    """A number that is assigned at the top of a module."""
+    """A number that is assigned at the top of a module or of a class."""
 
     file: Path
     name: str
@@ -50,13 +53,17 @@ def constants(package: str) -> list[Constant]:
     found = []
     for file in sorted((ROOT / "penstock" / package).rglob("*.py")):
         for node in ast.parse(file.read_text()).body:
-            match node:
-                case (
-                    ast.AnnAssign(target=ast.Name(name), value=value)
-                    | ast.Assign(targets=[ast.Name(name)], value=value)
-                ):
-                    if name.strip("_").isupper() and value is not None and _is_number(value):
-                        found.append(Constant(file, name, value.lineno, ast.unparse(value)))
+            in_class = isinstance(node, ast.ClassDef)
+            for member in node.body if isinstance(node, ast.ClassDef) else [node]:
+                match member:
+                    case (
+                        ast.AnnAssign(target=ast.Name(name), value=value)
+                        | ast.Assign(targets=[ast.Name(name)], value=value)
+                    ):
+                        if value is not None and _is_number(value):
+                            constant = Constant(file, name, value.lineno, ast.unparse(value))
+                            if not in_class or (package != "policy" and eval(constant.text) not in (0, 1)):
+                                found.append(constant)
     return found
 
 
@@ -73,13 +80,13 @@ def _is_number(node: ast.expr) -> bool:
 
 def survivors(package: str) -> Iterator[tuple[Constant, str, bool]]:
     """Run every change of a package's constants; yields the constant, the change, and whether it survived."""
-    tests = tests_by_module()
+    tests = fast_tests_by_module()
     _copy_tree()
     for constant in constants(package):
         users = [
             ".".join(file.relative_to(ROOT).with_suffix("").parts)
             for file in (ROOT / "penstock").rglob("*.py")
-            if constant.name in file.read_text()
+            if re.search(rf"\b{constant.name}\b", file.read_text())
         ]
         chosen = sorted(set().union(*(tests.get(module, set()) for module in users)))
         for change in constant.changes():

@@ -20,6 +20,9 @@ SURVIVED = 0
 UNTESTED = 33
 """Exit code that mutmut records for a mutant in a function that no test calls."""
 
+MAX_FAST_S = 0.5
+"""Duration (s) below which a test is fast."""
+
 
 @dataclass
 class Score:
@@ -86,12 +89,13 @@ def difference(mutmut: Path, name: str) -> str:
     return "\n".join(line for line in shown.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---"))
 
 
-def tests_by_module() -> dict[str, set[str]]:
-    """Ids of the tests that call a function of a module, by module."""
+def fast_tests_by_module() -> dict[str, set[str]]:
+    """Ids of the fast tests that call a function of a module, by module."""
     statistics = json.loads((MUTANTS / "mutmut-stats.json").read_text())
+    fast = {test for test, duration_s in statistics["duration_by_test"].items() if duration_s < MAX_FAST_S}
     found: dict[str, set[str]] = defaultdict(set)
     for function, tests in statistics["tests_by_mangled_function_name"].items():
-        found[function.split(".x", 1)[0]].update(tests)
+        found[function.split(".x", 1)[0]].update(fast.intersection(tests))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome
+from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.answers.token_counts import Usage
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
@@ -24,6 +24,8 @@ ESTIMATE = WorkEstimate("t", "m", Cost(CostUnit.TOKEN, 0.001, 0.01), CostInputs(
         (Usage(12, 3, 8), 9, False, Usage(12, 9, 8), True),
         (None, 9, False, Usage(100, 9), True),
         (None, -1, False, Usage(100, 200), True),
+        # A stream of which the client received nothing.
+        (None, 0, False, Usage(100, 0), True),
     ],
 )
 def test_numbers_that_the_engine_does_not_report_are_estimated(
@@ -33,3 +35,17 @@ def test_numbers_that_the_engine_does_not_report_are_estimated(
     account.use_tokens(ESTIMATE, reported, delivered, is_final=is_final)
     assert (account.usage, account.is_estimated) == (usage, is_estimated)
     assert account.measured_usage == (reported if is_final else None)
+
+
+def test_a_model_without_a_cost_of_input_has_no_estimated_prompt_tokens() -> None:
+    account = Account(Outcome.OK, "", 200, 1.0, 2.0)
+    estimate = WorkEstimate("t", "m", Cost(CostUnit.TOKEN, 0.0, 0.01), CostInputs(400), Work(0.1, 2.0), True)
+    account.use_tokens(estimate, None, -1, is_final=False)
+    assert account.usage == Usage(0, 200)
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_an_account_begins_at_zero_and_its_outcome_decides_who_pays(outcome: Outcome) -> None:
+    account = Account(outcome, "", 200, 1.0, 2.0)
+    assert account.charges_tenant is RULES[outcome].charges_tenant
+    assert (account.price_share, account.received_bytes, account.sent_bytes, account.usage) == (1.0, 0, 0, None)

@@ -9,10 +9,12 @@ from penstock.accounts.outcome_rules import (
     RULES,
     Counts,
     Outcome,
+    outcome_of_error,
     outcome_of_failure,
     outcome_of_refusal,
     outcome_of_status,
 )
+from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.routing.reasons import Reason
 
 
@@ -32,6 +34,19 @@ def test_an_outcome_that_charges_the_endpoint_is_no_usage_of_the_tenant(outcome:
     rules = RULES[outcome]
     assert not (rules.charges_endpoint and rules.charges_tenant)
     assert rules.charges_endpoint <= (rules.evidence is Counts.FAILURE)
+
+
+def test_a_tenant_pays_for_what_it_received_and_the_fleet_for_its_own_failures() -> None:
+    unpaid = {each for each, rules in RULES.items() if not rules.charges_tenant}
+    assert unpaid == {
+        Outcome.REFUSED, Outcome.ENGINE_ERROR, Outcome.ENGINE_CUT, Outcome.STALLED, Outcome.SHUTDOWN
+    }  # fmt: skip
+    may_retry = {each for each, rules in RULES.items() if rules.may_retry}
+    assert may_retry == {Outcome.REFUSED, Outcome.ENGINE_ERROR, Outcome.ENGINE_CUT}
+    missed = {each for each, rules in RULES.items() if rules.objectives is Counts.FAILURE}
+    assert missed == unpaid | {Outcome.TIMED_OUT}
+    against = {each for each, rules in RULES.items() if rules.evidence is Counts.FAILURE}
+    assert against == missed - {Outcome.SHUTDOWN}
 
 
 @pytest.mark.parametrize("reason", [Reason.INVALID_API_KEY, Reason.MODEL_NOT_FOUND, Reason.QUOTA_EXCEEDED])
@@ -67,3 +82,9 @@ def test_the_outcome_of_a_complete_response() -> None:
         Outcome.ENGINE_ERROR,
         Outcome.ENGINE_ERROR,
     ]
+
+
+@pytest.mark.parametrize("cause", list(ErrorCause))
+def test_an_error_in_a_response_charges_the_endpoint_unless_the_request_caused_it(cause: ErrorCause) -> None:
+    expected = Outcome.CLIENT_ERROR if cause is ErrorCause.REQUEST else Outcome.ENGINE_ERROR
+    assert outcome_of_error(AnswerError(cause, "")) is expected

@@ -8,7 +8,15 @@ from ipaddress import ip_network
 
 import pytest
 
-from penstock.jobs.webhook import WebhookUrl, parse_url, refuse_address, signature_of, tenant_secret, webhook_of
+from penstock.jobs.webhook import (
+    WebhookUrl,
+    parse_url,
+    refuse_address,
+    secret_text,
+    signature_of,
+    tenant_secret,
+    webhook_of,
+)
 
 
 def test_the_signature_is_that_of_standard_webhooks() -> None:
@@ -17,6 +25,7 @@ def test_the_signature_is_that_of_standard_webhooks() -> None:
     signed = signature_of([secret, b"other"], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert signed.split(" ")[0] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert len(signed.split(" ")) == 2
+    assert secret_text(secret) == "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 def test_each_tenant_has_a_secret_of_its_own() -> None:
@@ -35,7 +44,11 @@ def test_each_tenant_has_a_secret_of_its_own() -> None:
         ("https://a.example/\r\nx: y", None),
         ("https://a.example:99999/", None),
         ("ftp://a.example/", None),
-        ("https://" + "a" * 2050, None),
+        ("https://a.example/" + "a" * 2030, WebhookUrl(True, "a.example", 443, "/" + "a" * 2030)),
+        ("https://a.example/" + "a" * 2031, None),
+        ("https://a.example:0/", None),
+        ("https://a.example:65535/", WebhookUrl(True, "a.example", 65535, "/")),
+        ("https://a.example:65536/", None),
         ("https://a.example\\@169.254.169.254/", None),
     ],
 )
@@ -81,5 +94,13 @@ def test_the_event_of_a_job_is_the_same_each_time() -> None:
     for job, kind in (("job_", "job"), ("batch_", "batch"), ("msgbatch_", "message_batch")):
         event = webhook_of(f"{job}{'0' * 32}", "completed", "https://a.example/", 7.5)
         body = json.loads(event.body)
-        assert (body["type"], body["data"]["id"], body["created_at"]) == (f"{kind}.completed", f"{job}{'0' * 32}", 7)
+        assert body == {
+            "id": event.id,
+            "object": "event",
+            "created_at": 7,
+            "type": f"{kind}.completed",
+            "data": {"id": f"{job}{'0' * 32}"},
+        }
+        assert (event.url, event.created_at, event.due_at) == ("https://a.example/", 7, 7.5)
+        assert event.id.startswith("evt_")
         assert event == webhook_of(f"{job}{'0' * 32}", "completed", "https://a.example/", 7.5)

@@ -58,6 +58,9 @@ def test_a_file_of_an_earlier_boot_is_read_up_to_a_right_checkpoint() -> None:
     # The second page was not written before the loss of power.
     torn = data[:one] + bytes(len(data) - one)
     assert len(read_spool(torn, OTHER_BOOT).records) == 1
+    # It has the content of an older file.
+    stale = data[:one] + with_length(msgspec.msgpack.encode(record(RecordKind.REQUEST, "r9", 5))) + data[two:]
+    assert len(read_spool(stale, OTHER_BOOT).records) == 1
     with pytest.raises(BadSpoolFile, match="no record"):
         read_spool(content(ENDED), OTHER_BOOT)
 
@@ -80,14 +83,15 @@ def test_damage_within_a_boot_is_an_error() -> None:
 def test_starts_without_an_end_are_unknown_ends_of_the_newest_file() -> None:
     start = record(RecordKind.START, "r1")
     forwarded = record(RecordKind.START, "r2", origin="us-east")
-    file = SpoolFile(OPENING, [start, start, forwarded, record(RecordKind.LOST_ATTEMPT, "r1"), ENDED])
+    file = SpoolFile(OPENING, [start, start, forwarded, *[record(RecordKind.LOST_ATTEMPT, "r1")] * 2, ENDED])
     assert [(each.kind, each.request_id) for each in records_of(file, is_last=True)] == [
+        (RecordKind.LOST_ATTEMPT, "r1"),
         (RecordKind.LOST_ATTEMPT, "r1"),
         (RecordKind.REQUEST, "r1"),
         (RecordKind.UNKNOWN_END, "r1"),
         (RecordKind.UNKNOWN_SERVED, "r2"),
     ]
-    assert len(records_of(file, is_last=False)) == 2
+    assert len(records_of(file, is_last=False)) == 3
 
 
 def test_names_of_segments_are_read_back() -> None:

@@ -12,7 +12,7 @@ from penstock.policy.policy import Policy
 from penstock.tenancy.budget_lease import BudgetKey, BudgetUse
 from penstock.tenancy.budget_limits import budget_of, reported_tier, tenant_of_tier
 from penstock.tenancy.fleet_budgets import FleetBudgets
-from penstock.tenancy.tenant_record import TenantRecord
+from penstock.tenancy.tenant_record import RecordBudget, TenantKey, TenantRecord
 from penstock.wire.budget_exchange import ExchangeRequest
 
 SIX, NINE = Budget(BudgetUnit.REQUESTS, 6.0), Budget(BudgetUnit.REQUESTS, 9.0)
@@ -53,6 +53,16 @@ def test_an_issuer_that_names_other_tenants_has_none_of_its_own() -> None:
 def test_a_record_wins_over_the_tier_of_a_token() -> None:
     assert budget_of(key_of("idp:ada"), POLICY, TenantRecord("idp:ada", "gold", 0.0), "silver") == NINE
     assert budget_of(key_of("idp:ada"), POLICY, TenantRecord("idp:ada", "lost", 0.0), "silver") is None
+
+
+def test_a_key_has_the_budgets_of_its_own_record_and_no_others() -> None:
+    limits = {"k1": RecordBudget(BudgetUnit.REQUESTS, 6.0), "k2": RecordBudget(BudgetUnit.REQUESTS, 9.0)}
+    keys = tuple(TenantKey(id, b"", 0.0, budgets=(limit,)) for id, limit in limits.items())
+    record = TenantRecord("ada", "gold", 0.0, keys=keys)
+    found = [budget_of(replace(key_of("ada"), key_id=id), POLICY, record) for id in ("k1", "k2", "k3")]
+    assert found == [limits["k1"], limits["k2"], None]
+    assert budget_of(replace(key_of("acme"), key_id="k1"), POLICY, None) is None
+    assert budget_of(replace(key_of("ada"), region="lost"), POLICY, record) is None
 
 
 def test_only_the_tier_of_an_issuers_own_tenant_is_reported() -> None:

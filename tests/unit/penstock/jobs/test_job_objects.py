@@ -1,0 +1,185 @@
+"""Batches and asynchronous requests as the APIs show them: states, counts and times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.jobs.async_request import AsyncRequest, JobEnd, JobState, job_object
+from penstock.jobs.batch_state import BatchState
+from penstock.jobs.batch_view import batch_object
+from penstock.jobs.job_records import BatchCounts, BatchEnd, BatchRecord, Claim, JobSender
+from penstock.jobs.message_batch import message_batch_object
+from penstock.jobs.request_line import LineProblem
+
+SENDER = JobSender("acme", "open")
+RECORD = BatchRecord("b1", SENDER, "file-1", "/v1/embeddings", "24h", 100, 86_500, 10, {"k": "v"})
+CLAIM = Claim(1, "a", 1, 30.0, 110.7, BatchCounts(4, 3, 1), per_s=0.5)
+NEW = {
+    "id": "b1",
+    "object": "batch",
+    "endpoint": "/v1/embeddings",
+    "errors": None,
+    "input_file_id": "file-1",
+    "completion_window": "24h",
+    "status": "validating",
+    "output_file_id": None,
+    "error_file_id": None,
+    "created_at": 100,
+    "in_progress_at": None,
+    "expires_at": 86_500,
+    "finalizing_at": None,
+    "completed_at": None,
+    "failed_at": None,
+    "expired_at": None,
+    "cancelled_at": None,
+    "cancelling_at": None,
+    "request_counts": {"total": 10, "completed": 0, "failed": 0},
+    "metadata": {"k": "v"},
+    "expected_completion_at": None,
+}
+RUNNING = {
+    "status": "in_progress",
+    "in_progress_at": 110,
+    "request_counts": {"total": 10, "completed": 4, "failed": 3},
+    "expected_completion_at": 206,
+}
+
+
+def ended(state: BatchState, **members: Any) -> BatchEnd:
+    return BatchEnd(state, 900.5, BatchCounts(6, 4, 2), 110.7, 899.9, **members)
+
+
+@pytest.mark.parametrize(
+    ("claim", "end", "is_cancelled", "changed"),
+    [
+        (None, None, False, {}),
+        (None, None, True, {"status": "cancelling"}),
+        (CLAIM, None, False, RUNNING),
+        (CLAIM, None, True, RUNNING | {"status": "cancelling"}),
+        (
+            CLAIM,
+            ended(BatchState.EXPIRED, output_file_id="file-2", error_file_id="file-3"),
+            True,
+            {
+                "status": "expired",
+                "in_progress_at": 110,
+                "finalizing_at": 899,
+                "expired_at": 900,
+                "output_file_id": "file-2",
+                "error_file_id": "file-3",
+                "request_counts": {"total": 10, "completed": 6, "failed": 4},
+            },
+        ),
+        (
+            None,
+            BatchEnd(BatchState.FAILED, 120.0, errors=(LineProblem("invalid_url", "text", 3, "url"),)),
+            False,
+            {
+                "status": "failed",
+                "failed_at": 120,
+                "errors": {
+                    "object": "list",
+                    "data": [{"code": "invalid_url", "message": "text", "line": 3, "param": "url"}],
+                },
+            },
+        ),
+    ],
+)
+def test_a_batch_of_openai(
+    claim: Claim | None, end: BatchEnd | None, is_cancelled: bool, changed: dict[str, Any]
+) -> None:
+    assert batch_object(RECORD, claim, end, is_cancelled=is_cancelled, now=200.0) == NEW | changed
+
+
+@pytest.mark.parametrize(
+    ("claim", "end", "is_cancelled", "status", "counts", "ended_at"),
+    [
+        (None, None, False, "in_progress", (10, 0, 0, 0, 0), None),
+        (CLAIM, None, True, "canceling", (3, 4, 2, 1, 0), None),
+        (CLAIM, ended(BatchState.CANCELLED), True, "ended", (0, 6, 2, 2, 0), "1970-01-01T00:15:00Z"),
+        (CLAIM, ended(BatchState.EXPIRED), False, "ended", (0, 6, 2, 0, 2), "1970-01-01T00:15:00Z"),
+        # What a failed batch did not run is an error.
+        (None, BatchEnd(BatchState.FAILED, 0.0), False, "ended", (0, 0, 10, 0, 0), "1970-01-01T00:00:00Z"),
+    ],
+)
+def test_a_message_batch(
+    claim: Claim | None,
+    end: BatchEnd | None,
+    is_cancelled: bool,
+    status: str,
+    counts: tuple[int, ...],
+    ended_at: str | None,
+) -> None:
+    names = ("processing", "succeeded", "errored", "canceled", "expired")
+    assert message_batch_object(RECORD, claim, end, is_cancelled=is_cancelled) == {
+        "id": "b1",
+        "type": "message_batch",
+        "processing_status": status,
+        "request_counts": dict(zip(names, counts, strict=True)),
+        "created_at": "1970-01-01T00:01:40Z",
+        "expires_at": "1970-01-02T00:01:40Z",
+        "ended_at": ended_at,
+        "archived_at": None,
+        "cancel_initiated_at": None,
+        "results_url": None if ended_at is None else "/v1/messages/batches/b1/results",
+    }
+
+
+JOB = AsyncRequest("job_1", SENDER, "POST", "/v1/images?x=1", (), 7, 100, 86_500)
+QUEUED = {
+    "id": "job_1",
+    "object": "job",
+    "status": "queued",
+    "method": "POST",
+    "path": "/v1/images",
+    "created_at": 100,
+    "expires_at": 86_500,
+    "started_at": None,
+    "ended_at": None,
+    "retained_until": None,
+    "error": None,
+    "progress": None,
+    "result": None,
+}
+STARTED = Claim(1, "a", 1, 30.0, 110.7, received_bytes=50, progress=0.25)
+
+
+@pytest.mark.parametrize(
+    ("claim", "end", "is_cancelled", "changed"),
+    [
+        (None, None, False, {}),
+        (
+            STARTED,
+            None,
+            False,
+            {"status": "in_progress", "started_at": 110, "progress": {"received_bytes": 50, "reported": 0.25}},
+        ),
+        (None, None, True, {"status": "cancelling"}),
+        (
+            STARTED,
+            JobEnd(JobState.COMPLETED, 120.9, 201, (("content-type", "image/png"),), "path", 9),
+            True,
+            {
+                "status": "completed",
+                "started_at": 110,
+                "ended_at": 120,
+                "retained_until": 1120,
+                "result": {
+                    "status_code": 201, "content_type": "image/png", "bytes": 9, "url": "/v1/jobs/job_1/result"
+                },
+            },
+        ),
+        (
+            None,
+            JobEnd(JobState.FAILED, 120.9, error="too large"),
+            False,
+            {"status": "failed", "ended_at": 120, "retained_until": 1120, "error": {"message": "too large"}},
+        ),
+    ],
+)  # fmt: skip
+def test_an_asynchronous_request(
+    claim: Claim | None, end: JobEnd | None, is_cancelled: bool, changed: dict[str, Any]
+) -> None:
+    assert job_object(JOB, claim, end, is_cancelled=is_cancelled, retention_s=1000.0) == QUEUED | changed

@@ -1,0 +1,75 @@
+"""Paths of the job store: identifiers, and what is deleted by its age."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.jobs.store_paths import (
+    BATCH,
+    FILE,
+    JOB,
+    MESSAGE_BATCH,
+    RANDOM_BYTES,
+    JobPaths,
+    all_file_data,
+    created_at,
+    expired,
+    expiring,
+    file_part,
+    file_record,
+    is_batch,
+    is_id,
+    is_job,
+    new_id,
+    webhooks,
+)
+
+NOW = 1_795_780_800.5
+RANDOM = bytes(range(RANDOM_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "of_batch", "of_job"),
+    [(FILE, False, False), (BATCH, True, True), (MESSAGE_BATCH, True, True), (JOB, False, True)],
+)
+def test_identifiers_are_in_the_order_of_their_creation(prefix: str, of_batch: bool, of_job: bool) -> None:
+    identifier = new_id(prefix, NOW, RANDOM)
+    assert identifier == f"{prefix}01a21ce06ff400010203040506070809"
+    assert created_at(identifier) == NOW
+    assert new_id(prefix, NOW + 0.001, bytes(RANDOM_BYTES)) > identifier
+    assert (is_id(prefix, identifier), is_batch(identifier), is_job(identifier)) == (True, of_batch, of_job)
+    others = {FILE, BATCH, MESSAGE_BATCH, JOB} - {prefix}
+    assert not any(is_id(other, identifier) for other in others)
+
+
+@pytest.mark.parametrize("text", ["", "batch_", f"batch_{'0' * 31}", f"batch_{'g' * 32}", f"batch_{'0' * 32}/x"])
+def test_other_texts_are_no_identifiers(text: str) -> None:
+    assert not is_id(BATCH, text)
+    assert not is_job(text)
+
+
+def test_everything_of_a_tenant_is_below_its_folder() -> None:
+    batch, job = JobPaths("acme", f"batch_{'0' * 32}"), JobPaths("acme", f"job_{'0' * 32}")
+    assert batch.record == f"tenants/acme/batches/{batch.id}.json"
+    assert job.record == f"tenants/acme/jobs/{job.id}.json"
+    assert batch.claim(3) == f"tenants/acme/batch-data/{batch.id}/claims/000003.json"
+    assert batch.segment(3, 4, "json") == f"tenants/acme/batch-data/{batch.id}/segments/000003-00000004.json"
+    assert batch.cancellation == f"tenants/acme/batch-data/{batch.id}/cancel"
+    assert batch.end == f"tenants/acme/batch-data/{batch.id}/end.json"
+    assert job.body == f"tenants/acme/job-data/{job.id}/body"
+    assert job.result(3) == f"tenants/acme/job-data/{job.id}/result-000003"
+    assert file_record("acme", "f") == "tenants/acme/files/f.json"
+    assert file_part("acme", "f", 7) == f"{all_file_data('acme')}/f/000007" == "tenants/acme/file-data/f/000007"
+    # Marks and webhooks of a region are listed without its tenants.
+    assert batch.mark("eu") == f"open/eu/acme/{batch.id}"
+    assert batch.webhook("eu", 2) == f"{webhooks('eu')}/acme/{batch.id}/02" == f"webhooks/eu/acme/{batch.id}/02"
+
+
+def test_a_job_is_deleted_once_its_whole_hour_is_older_than_the_retention() -> None:
+    identifier = f"job_{'0' * 32}"
+    found = expiring("acme", identifier, 7200.0 + 3599.0)
+    assert (found.tenant, found.id) == ("acme", identifier)
+    assert found.mark == f"expiring/00000002/acme/{identifier}"
+    marks = [found.mark, "expiring/00000000/acme/notes"]
+    assert list(expired(marks, 1000.0, 3 * 3600.0 + 999.0)) == []
+    assert list(expired(marks, 1000.0, 3 * 3600.0 + 1000.0)) == [found]
