@@ -235,6 +235,9 @@ def test_the_agent_whose_head_has_waited_longest_takes_the_slot() -> None:
     assert queue.first_of_agents(OWN, [younger], 0.0) is None
     assert queue.first_of_agents(OWN, [younger, older], 0.0) == older
     assert queue.first_of_agents(OWN, [older, urgent], 0.0) == urgent
+    # The agent reports a tenant that has received more work.
+    assert queue.first_of_agents(OWN, [older._replace(received_s=1.0, tenant="t")], 0.0) is None
+    assert queue.first_of_agents(OWN, [older._replace(received_s=1.0)], 0.0) is not None
 
 
 def test_a_head_that_does_not_use_its_turn_is_skipped_for_a_while() -> None:

@@ -131,6 +131,15 @@ def test_the_number_of_requests_ahead_is_exact_for_requests_of_equal_work(
     assert abs(started - ahead) <= len(backlogs) - 1, "tenants that received as much are ordered by arrival"
 
 
+def test_a_request_that_left_counts_no_more_in_the_work_of_its_tenant() -> None:
+    queue: ModelQueue[str] = ModelQueue()
+    large = request("other", 10.0)
+    for each in (request("one", 5.0), large, *(request("other", 1.0) for _ in range(3))):
+        queue.join(each, 0.0)
+    queue.leave(large)
+    assert queue.ahead_of(request("one", 5.0, 1.0)) == 4
+
+
 def test_each_order_serves_another_request_first() -> None:
     requests = {"old": (0.0, 20.0, 9.0), "short": (3.0, 23.0, 0.1), "urgent": (4.0, 18.0, 9.0)}
     for queueing, served in (

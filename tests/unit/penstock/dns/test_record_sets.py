@@ -39,6 +39,10 @@ def test_a_cname_stands_alone() -> None:
     there = msgspec.structs.replace(policy.regions["us-east"], entry=RegionEntry(cname="lb.example.net"))
     policy = msgspec.structs.replace(policy, regions=policy.regions | {"us-east": there})
     assert records(policy=policy).record_sets == (RecordSet("CNAME", ("lb.example.net.",), OPEN.ttl_s),)
+    # Of a region with a smaller share, it is left out.
+    mixed = {"us-east": planet.plan("us-east", "eu-de+eu-es+us-east", us_east=0.2, eu_de=0.8)}
+    found = name_records(policy, OPEN, FleetView(all_live(), mixed)).record_sets
+    assert [(each.kind, each.values) for each in found] == [("A", ("192.0.2.10",)), ("AAAA", ("2001:db8::10",))]
 
 
 class TestPublication:
@@ -84,7 +88,10 @@ def test_an_octodns_zone() -> None:
 
 def test_a_dns_endpoint() -> None:
     manifest = dns_endpoint([records(us_east=RegionState.FAILED)], "edge")
-    assert manifest["metadata"]["namespace"] == "edge"
+    assert (manifest["apiVersion"], manifest["kind"]) == ("externaldns.k8s.io/v1alpha1", "DNSEndpoint")
+    assert manifest["metadata"] == {
+        "name": "penstock", "namespace": "edge", "labels": {"app.kubernetes.io/managed-by": "penstock"}
+    }  # fmt: skip
     assert manifest["spec"]["endpoints"] == [
         {"dnsName": "open.api.example.com", "recordTTL": 10, "recordType": "A", "targets": ["192.0.2.10"]},
         {"dnsName": "open.api.example.com", "recordTTL": 10, "recordType": "AAAA", "targets": ["2001:db8::10"]},

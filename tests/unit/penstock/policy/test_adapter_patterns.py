@@ -39,6 +39,13 @@ def test_two_patterns_overlap_where_some_name_matches_both(pattern: str, other: 
         assert longer
 
 
+def test_patterns_whose_ends_differ_do_not_overlap() -> None:
+    assert overlap("llama-*-sql", "llama-*-x-sql")
+    assert not overlap("llama-*-sqla", "llama-*-sqlb")
+    assert not overlap("llama-*-axb", "llama-*-cxb")
+    assert not overlap("ab*", "aa*")
+
+
 @pytest.mark.parametrize(
     ("name", "base"),
     [

@@ -5,9 +5,23 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from penstock.policy.kinds.model_rollouts import ModelRollout, StickyBy
 from penstock.policy.kinds.models import ModelVersions, Version
-from penstock.policy.model_versions import session_position, version_at
+from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.model_versions import (
+    is_drawn,
+    models_for,
+    old_version,
+    receives_new,
+    rollout_of,
+    session_position,
+    sticky_key,
+    version_at,
+    with_share,
+)
+from penstock.policy.policy import Policy
 
 SESSIONS = [f"session-{n}".encode() for n in range(4000)]
 
@@ -48,3 +62,43 @@ def test_every_place_has_a_version_with_a_share(weights: list[float], place: flo
     versions = split(*(100.0 * weight / sum(weights) for weight in weights), 0.0)
     name = version_at(versions, place)
     assert {version.model: version.percent for version in versions.versions}[name] > 0.0
+
+
+ROLLOUT = ModelRollout("m", "v1", (10.0,), opt_in_tenants=("in",), excluded_tenants=("out", "both"))
+
+
+@pytest.mark.parametrize(
+    ("tenant", "choice", "new"),
+    [
+        ("t", None, None),
+        ("t", b"other", None),
+        ("t", b"new", True),
+        ("t", b"old", False),
+        ("in", None, True),
+        ("in", b"old", False),
+        ("out", None, False),
+        ("out", b"new", False),
+    ],
+)
+def test_the_tenant_and_the_client_decide_before_the_share(tenant: str, choice: bytes | None, new: bool | None) -> None:
+    assert receives_new(ROLLOUT, tenant, choice) is new
+    versions = replace(split(90.0, 10.0), for_tiers={"gold": "v1"})
+    policy = Policy({}, {}, {}, (), versions={"m": versions}, model_rollouts={"m": ROLLOUT})
+    assert is_drawn(policy, ROLLOUT, Tenant(tenant, "open"), choice) is (new is None)
+    assert is_drawn(policy, ROLLOUT, Tenant(tenant, "open", tier="silver"), choice) is (new is None)
+    assert not is_drawn(policy, ROLLOUT, Tenant(tenant, "open", tier="gold"), choice)
+
+
+def test_a_version_in_a_rollout_serves_before_it_has_a_share() -> None:
+    versions = split(100.0, 0.0)
+    assert models_for(Policy({}, {}, {}, (), versions={"m": versions}), "m") == ("v0",)
+    policy = Policy({}, {}, {}, (), versions={"m": versions}, model_rollouts={"m": ROLLOUT})
+    assert (models_for(policy, "m"), models_for(policy, "v9")) == (("v0", "v1"), ())
+    assert (rollout_of(policy, "m"), rollout_of(policy, "n")) == (ROLLOUT, None)
+    assert old_version(versions, ROLLOUT) == "v0"
+    assert [each.percent for each in with_share(versions, "v1", 30.0).versions] == [70.0, 30.0]
+
+
+def test_what_keeps_the_version_of_a_request() -> None:
+    assert (sticky_key(ROLLOUT, b"s"), sticky_key(ROLLOUT, b"")) == (b"s", None)
+    assert sticky_key(replace(ROLLOUT, sticky_by=StickyBy.TENANT), b"s") == b""

@@ -10,13 +10,15 @@ from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Demand
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.operations import RolloutRules
-from penstock.rollout.canary_analysis import MAX_MARKS, AgentObservation, Evidence, observe
+from penstock.policy.provenance import Provenance
+from penstock.rollout.canary_analysis import MAX_MARKS, AgentObservation, Evidence, objectives_since, observe
 from penstock.rollout.objective_analysis import ObjectiveCounts
 from penstock.rollout.region_evidence import by_region
 from penstock.rollout.shadow import shadow
 from penstock.rollout.state_machine import (
     FINAL_PHASES,
     TRANSITIONS,
+    Mark,
     OfferedPolicy,
     Phase,
     Rollout,
@@ -412,3 +414,29 @@ def test_a_plans_difference_is_the_demand_that_is_served_elsewhere() -> None:
     assert [(change.server, change.after) for change in reported.changes] == [("a", 0.6), ("b", 0.4)]
     assert shadow(7, plans(a=1.0), plans(a=1.0), demands).changes == ()
     assert shadow(7, {}, {}, []).moved_share == 0.0
+
+
+def test_the_objectives_of_a_restarted_agent_count_in_full() -> None:
+    def counts(answers: int) -> ObjectiveCounts:
+        return ObjectiveCounts("m", 1.0, 0.99, answers, answers)
+
+    marks = {"a/1": Mark(1, RequestCounts(), (counts(100),))}
+    for epoch, answers in ((1, 20), (2, 120)):
+        agent = msgspec.structs.replace(word("a", epoch=epoch), objectives=(counts(120),))
+        assert objectives_since(marks, {"a/1": agent, "a/2": agent}) == [counts(answers)]
+
+
+COMMIT, EARLIER = (Provenance("repo", "main", commit * 20, "ann", 0.0, "subject") for commit in ("ab", "cd"))
+
+
+def test_a_settled_policy_and_its_commit_are_the_stable_ones() -> None:
+    before = msgspec.structs.replace(first_rollout(OLD, EARLIER, 0.0), dismissed=(NEXT, NEW))
+    begun = begin(before, OfferedPolicy(NEW, COMMIT), (), 1.0)
+    assert (begun.stable_provenance, begun.provenance_in_force, begun.dismissed) == (EARLIER, EARLIER, (NEXT,))
+    marked = msgspec.structs.replace(begun, marks={"a/1": Mark(1, RequestCounts())})
+    watched = transition(marked, RolloutEvent.PROMOTE, 2.0, why="urgent", by="ann")
+    assert (watched.provenance_in_force, watched.marks, watched.shadow_marks) == (COMMIT, None, marked.marks)
+    marked = msgspec.structs.replace(watched, marks=marked.marks)
+    done = transition(marked, RolloutEvent.SETTLED, 3.0, why="good")
+    assert (done.stable, done.stable_provenance, done.marks, done.shadow_marks) == (NEW, COMMIT, None, None)
+    assert str(COMMIT) == "abababababab by ann: subject"

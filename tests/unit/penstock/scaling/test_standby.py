@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from penstock.fleet.report import AgentReport, PoolReport
@@ -106,3 +107,21 @@ def test_the_demand_of_a_lost_region_has_the_residency_of_now() -> None:
     failed = at(5.0, None, 60.0, 1, RegionState.FAILED)
     displaced = by.step(policy, failed, pools, {key: Expected(1.0, frozenset({"de", "es"}))}, 5.0)
     assert displaced.expected[key] == Expected(70.0, frozenset({"de", "es"}))
+
+
+def test_only_the_demand_that_the_lost_region_served_is_displaced_and_it_counts_once() -> None:
+    by, policy = StandbyWatch(), planned(RegionRole.PILOT_LIGHT)
+    pools = [("de", "m"), ("us", "m"), ("es", "m")]
+    de, us, abroad = Key("de", "m", "eu"), Key("us", "m", "all"), Key("de", "m", "us")
+    everywhere, not_in_de = frozenset({"de", "us", "es"}), frozenset({"us", "es"})
+    before = {de: Expected(70.0, everywhere), us: Expected(60.0, everywhere), abroad: Expected(50.0, not_in_de)}
+    by.step(policy, at(0.0, 70.0, 60.0, 1), pools, before, 0.0)
+    failed = at(5.0, None, 60.0, 1, RegionState.FAILED)
+    # Of the clients of de, 40 requests/s enter in us by now.
+    after = {us: Expected(100.0, everywhere), abroad: Expected(50.0, not_in_de)}
+    displaced = by.step(policy, failed, pools, after, 5.0).expected
+    assert displaced[de].requests_per_s == 70.0
+    assert displaced[us].requests_per_s + displaced[abroad].requests_per_s == pytest.approx(110.0)
+    after = {us: Expected(60.0, everywhere), abroad: Expected(30.0, not_in_de)}
+    displaced = by.step(policy, failed, pools, after, 6.0).expected
+    assert {key: row.requests_per_s for key, row in displaced.items()} == {de: 70.0, us: 60.0, abroad: 30.0}
