@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.admission.model_queue import PASSED_OVER_S, ModelQueue, NextReason, Pass, QueueHead
+from penstock.admission.priority_turns import TURN_RANK
 from penstock.admission.tenant_order import QueuedRequest
 
 
@@ -87,7 +88,9 @@ def test_displacement_in_vain_changes_nothing() -> None:
     queue: ModelQueue[str] = ModelQueue(max_bytes=300)
     for name, priority in (("low", 0), ("high", 1), ("higher", 1)):
         join(queue, name, priority=priority)
+    heads = [queue.head_of(request) for request in queue.in_order()]
     assert displaced(queue, "huge", tenant="other", priority=1, size_bytes=300) is None
+    assert [queue.head_of(request) for request in queue.in_order()] == heads
     assert order(queue) == ["high", "higher", "low"]
     assert [request.item for request in queue.expire(30.0)] == ["low", "high", "higher"]
 
@@ -238,6 +241,20 @@ def test_the_agent_whose_head_has_waited_longest_takes_the_slot() -> None:
     # The agent reports a tenant that has received more work.
     assert queue.first_of_agents(OWN, [older._replace(received_s=1.0, tenant="t")], 0.0) is None
     assert queue.first_of_agents(OWN, [older._replace(received_s=1.0)], 0.0) is not None
+
+
+def test_a_head_states_priority_work_arrival_and_number() -> None:
+    queue: ModelQueue[str] = ModelQueue(numbers_from=1000)
+    assert queue.head() is None
+    queue.counters.start(3, "t", 1.0, 2.0, 0.0)
+    join(queue, "low", at=1.0)
+    join(queue, "first", priority=3, at=2.0)
+    last = join(queue, "last", priority=3, at=3.0, until=90.0)
+    assert queue.head() == QueueHead(-3, 2.0, 2.0, 1002, "t")
+    assert queue.head_of(last) == QueueHead(-3, 2.0, 3.0, 1003, "t")
+    assert queue.head_of(last, has_turn=True) == QueueHead(-TURN_RANK, 0.0, 3.0, 1003, "t")
+    assert queue.highest() == 3
+    assert [(priority, own.tenant) for priority, own in queue.tenants_in_order()] == [(3, "t"), (0, "t")]
 
 
 def test_a_head_that_does_not_use_its_turn_is_skipped_for_a_while() -> None:

@@ -90,4 +90,5 @@ def test_work_at_another_agent_counts_for_its_tenant_and_the_virtual_time() -> N
     for _ in range(5):
         counters.started_elsewhere("other", 1.0)
     assert counters.join("new", 1.0).received_s == 4.0
+    assert counters.received_s("here") == 0.0, "it waits, and keeps its place"
     assert [each.tenant for each in counters.changed] == [], "agents publish only what they start themselves"

@@ -137,6 +137,7 @@ def test_signals_count_in_full_while_fresh_and_fade_to_nothing() -> None:
     [
         ({}, 0.0),
         ({RUNNING: 1000.0}, 0.0),
+        ({RUNNING: 1000.0, QUEUED: 2.0}, 0.25),
         ({QUEUED: 2.0}, 0.25),
         ({QUEUED: 80.0}, 1.0),
         ({KV_USED: 0.9}, 0.0),

@@ -85,6 +85,13 @@ def test_an_old_view_is_sampled_not_scanned() -> None:
     assert 20 < stale["idle"] < 80, "two of ten at random see the idle one a fifth of the time"
 
 
+def test_an_old_view_of_a_pool_that_is_almost_full_has_the_few_open_ones() -> None:
+    pool = [*(endpoint(f"full-{n}", 8) for n in range(60)), endpoint("a"), endpoint("b"), endpoint("c", 5)]
+    counts = Counter(chosen(pool, seed, view_age_s=9.0, tried={"full-0"}) for seed in range(60))
+    assert set(counts) == {"a", "b"}, "of two open ones, the one with fewer requests"
+    assert {chosen(pool, seed, view_age_s=9.0, tried={"a", "b"}) for seed in range(9)} == {"c"}
+
+
 FAST, SLOW = Speed(0.0, 1.0, 1.0, 0.01), Speed(0.0, 3.0, 4.0, 0.04)
 CHAT = Work(0.05, 2.0)
 
@@ -111,6 +118,14 @@ def test_decodes_that_run_count_by_how_full_their_endpoint_is() -> None:
 def test_prefill_ahead_counts_in_full() -> None:
     pool = [known("reading", prefill_us=900_000), known("talking", in_flight=2, decode_us=2_000_000)]
     assert chosen(pool, work=CHAT) == "talking"
+
+
+def test_a_long_prompt_ahead_counts_twice() -> None:
+    view = known("any", Speed(0.125, 1.0, 1.0, 0.01), in_flight=2, decode_us=8_000_000, prefill_us=999_999)
+    assert view.score_coefficients == pytest.approx((0.125 + 0.999999 + 0.5, 3.0, 1.03))
+    view.prefill_us = 1_000_000
+    view.update_score()
+    assert view.score_coefficients == pytest.approx((0.125 + 2.0 + 0.5, 3.0, 1.03))
 
 
 def test_a_prompt_goes_where_fewer_wait_for_it_to_be_read() -> None:

@@ -76,6 +76,8 @@ def test_a_prompt_whose_prefix_is_cached_is_not_long() -> None:
     request = estimate(4.0)
     request.session = 7
     assert is_long(request)
+    assert is_long(estimate(1.0))
+    assert not is_long(estimate(0.99))
     pool.chooser.affinity.sent("gpu-0", list(range(64)), 7, "m", 0.0)
     request.prefix = list(range(64))
     request.cost = Cost(CostUnit.TOKEN, 4.0, 0.01)

@@ -109,6 +109,7 @@ def test_returning_and_unknown_regions_come_after_healthy_ones() -> None:
 def test_a_degraded_region_keeps_its_clients_for_a_short_while_at_a_time() -> None:
     advice = advise(Client(LISBON, "open"), WELL | {"eu-es": RegionState.DEGRADED})
     assert names(advice)[0] == "eu-es"
+    assert [entry.state for entry in advice.entries] == [RegionState.DEGRADED] + [RegionState.HEALTHY] * 2
     assert advice.ttl_s == CHANGING_TTL_S
 
 

@@ -55,6 +55,13 @@ def test_a_restored_forecast_is_the_same_now_and_after_more_measurements(days: f
             forecaster.observe({KEY: 11.0, OTHER: 4.0, Key("x", "y", "z"): 1.0}, now)
 
 
+def test_a_series_with_one_measurement_is_restored() -> None:
+    forecaster = Forecaster()
+    forecaster.observe({KEY: 3.0}, START)
+    assert [(each.profile, each.week) for each in saved(forecaster, [KEY])] == [(b"", b"")]
+    assert handed_over(forecaster, START).rates() == {KEY: 3.0}
+
+
 def test_the_series_with_the_highest_rates_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecast_state, "MAX_SERIES", 1)
     forecaster, _ = taught(0.1)
