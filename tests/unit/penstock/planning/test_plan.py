@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
+from msgspec.structs import replace
+
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan, VersionShare
+from penstock.policy.kinds.model_rollouts import ModelRollout
+from penstock.policy.policy import Policy
 
 ARC = Arc("eu-de", 1.0, ArcReason.HOME)
 
@@ -31,3 +35,14 @@ def test_a_newer_generation_replaces_an_older_one() -> None:
 def test_a_former_leaders_plan_never_replaces_its_successors() -> None:
     assert not plan(epoch=4, generation=99).supersedes(plan())
     assert plan(epoch=6, generation=1).supersedes(plan())
+
+
+def test_a_share_applies_to_the_rollout_that_it_is_of() -> None:
+    share = VersionShare("m", "v2", 10.0)
+    held = replace(plan(), version_shares=(VersionShare("n", "v9", 50.0), share))
+    policy = Policy({}, {}, {}, ())
+    assert held.version_share(policy, "m") is None
+    for to, found in (("v2", share), ("v3", None)):
+        under = replace(policy, model_rollouts={"m": ModelRollout("m", to, (10.0,))})
+        assert held.version_share(under, "m") is found
+        assert held.version_share(under, "n") is None

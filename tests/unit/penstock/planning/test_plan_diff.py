@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.planning.plan_diff import DEMAND_ENDED, ArcChange, plan_diff
+from penstock.planning.plan_diff import (
+    DEMAND_ENDED,
+    ArcChange,
+    apply_changes,
+    arcs,
+    compose_changes,
+    plan_diff,
+    revert_changes,
+)
 
 HOME, SPILL = ArcReason.HOME, ArcReason.SPILLOVER
 
@@ -40,3 +50,24 @@ def test_the_end_of_demand_is_no_move_and_a_class_without_a_region_is_none() -> 
     gone = {"a": RegionPlan("a", 2, 1, "digest", 0.0, ())}
     assert [change.detail for change in plan_diff(only, gone)] == [DEMAND_ENDED]
     assert [change.detail for change in plan_diff(only, slices())] == [""]
+
+
+def test_changes_lead_from_one_plan_to_the_next_and_back() -> None:
+    plans = [
+        slices(Arc("a", 0.9, HOME), Arc("b", 0.1, SPILL)),
+        slices(Arc("a", 0.7, HOME), Arc("c", 0.3, SPILL, "near")),
+        slices(Arc("a", 0.9, HOME), Arc("c", 0.1, SPILL, "near")),
+    ]
+    steps = [plan_diff(before, after) for before, after in pairwise(plans)]
+    whole = compose_changes(steps)
+    assert whole == plan_diff(plans[0], plans[2])
+    assert [(change.server, change.before, change.after) for change in whole] == [("b", 0.1, 0.0), ("c", 0.0, 0.1)]
+    known = arcs(plans[0])
+    for changes, after in zip(steps, plans[1:], strict=True):
+        known = apply_changes(known, changes)
+        assert known == arcs(after)
+    for changes, before in zip(reversed(steps), reversed(plans[:-1]), strict=True):
+        known = revert_changes(known, changes)
+        assert {key: (arc.share, arc.why) for key, arc in known.items()} == {
+            key: (arc.share, arc.why) for key, arc in arcs(before).items()
+        }

@@ -19,9 +19,10 @@ from penstock.routing.endpoint_selection import (
     EndpointView,
     HeldParts,
     choose_endpoint,
+    consider,
     is_stale,
 )
-from penstock.routing.reasons import Reason
+from penstock.routing.reasons import ConsideredEndpoint, Reason
 
 
 def endpoint(name: str, in_flight: int = 0, **fields: object) -> EndpointView:
@@ -228,3 +229,28 @@ def test_a_trial_comes_before_what_is_held_elsewhere_and_before_the_own_zone() -
     pool[1].trial, pool[1].pressure = False, 0.0
     pool[1].update_score()
     assert choose(pool, work=Work(0.1, 1.0), held={0: 0.1}, held_gap_s=9.0).index == 0
+
+
+def test_what_is_compared_is_shown_the_soonest_first() -> None:
+    pool = [
+        known("busy", in_flight=1, prefill_us=500_000),
+        known("idle"),
+        known("holds", prefill_us=250_000),
+        known("full", in_flight=8),
+        known("draining", draining=True, detail="by an override"),
+        known("tried"),
+    ]
+    work = Work(1.0, 2.0)
+    found = consider(Candidates(pool, frozenset({1})), work, {"tried"}, HeldParts({2: 0.5}))
+    assert [each.name for each in found] == ["holds", "idle", "busy", "draining", "full", "tried"]
+    assert [each.done_s for each in found[:3]] == pytest.approx([0.25 + 3.02 - 2 * 0.5, 3.02, 0.5 + 2.0 + 2 * 1.02])
+    assert found[1:3] == (
+        ConsideredEndpoint("idle", found[1].done_s, 0, near=True),
+        ConsideredEndpoint("busy", found[2].done_s, 1),
+    )
+    assert found[0] == ConsideredEndpoint("holds", found[0].done_s, 0, holds=True)
+    assert found[3:] == (
+        ConsideredEndpoint("draining", None, 0, Reason.ENDPOINT_DRAINING, detail="by an override"),
+        ConsideredEndpoint("full", None, 8, Reason.ENDPOINT_FULL),
+        ConsideredEndpoint("tried", None, 0, Reason.ALREADY_TRIED),
+    )
