@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from regional_agent.http.body_limits import BodyLimits
 from regional_agent.http.headers.header_rules import HeaderFilter
@@ -11,7 +11,13 @@ from regional_agent.http.kept_bodies import KeptBodies
 from regional_agent.http.limits import Limits
 from regional_agent.http.messages import Request, with_common_lines
 from regional_agent.picker import envoy_responses, grpc_requests
-from regional_agent.picker.ext_proc_messages import BUFFERED, FULL_DUPLEX_STREAMED, NONE, STREAMED
+from regional_agent.picker.processing_request import (
+    BUFFERED,
+    FULL_DUPLEX_STREAMED,
+    NONE,
+    STREAMED,
+    ProcessingRequest,
+)
 from regional_agent.picker.stream_state import StreamState, entered
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.services.traffic_service import TrafficService
@@ -48,7 +54,7 @@ class Conversation:
 
     __slots__ = ("is_grpc", "request_mode", "response_mode", "send", "state")
 
-    def __init__(self, send: Callable[[Any], None]) -> None:
+    def __init__(self, send: Callable[[bytes], None]) -> None:
         """Start before the head; `send` queues a `ProcessingResponse` for Envoy."""
         self.state = StreamState.HEAD
         self.send = send
@@ -57,17 +63,16 @@ class Conversation:
         self.request_mode = FULL_DUPLEX_STREAMED
         self.response_mode = FULL_DUPLEX_STREAMED
 
-    def use_modes(self, message: Any) -> None:
-        """Read Envoy's body modes in the first `ProcessingRequest`; raises BadMode for those that hide a body."""
-        if not message.HasField("protocol_config"):
+    def use_modes(self, message: ProcessingRequest) -> None:
+        """Read Envoy's body modes in its first message; raises BadMode for those that hide a body."""
+        if not message.states_modes:
             return
-        config = message.protocol_config
-        has_body = not message.request_headers.end_of_stream
-        if config.request_body_mode not in _REQUEST_MODES and (has_body or config.request_body_mode != NONE):
+        request_mode, response_mode = message.request_body_mode, message.response_body_mode
+        if request_mode not in _REQUEST_MODES and not (message.ends and request_mode == NONE):
             raise BadMode("request_body_mode of Envoy's ext_proc filter must be FULL_DUPLEX_STREAMED or BUFFERED")
-        if config.response_body_mode not in _RESPONSE_MODES:
+        if response_mode not in _RESPONSE_MODES:
             raise BadMode("response_body_mode of Envoy's ext_proc filter must be FULL_DUPLEX_STREAMED or STREAMED")
-        self.request_mode, self.response_mode = config.request_body_mode, config.response_body_mode
+        self.request_mode, self.response_mode = request_mode, response_mode
 
     def enter(self, state: StreamState) -> None:
         """Change the state; raises InvalidTransition for a transition that the table lacks."""

@@ -7,7 +7,7 @@ has served, by which the reservation is corrected.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -21,8 +21,8 @@ from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
 from regional_agent.picker.conversation import Conversation, PickerParts
-from regional_agent.picker.ext_proc_messages import BUFFERED, FULL_DUPLEX_STREAMED, ProcessingResponse
 from regional_agent.picker.observed_response import ObservedResponse
+from regional_agent.picker.processing_request import BUFFERED, FULL_DUPLEX_STREAMED, ProcessingRequest
 from regional_agent.picker.stream_state import StreamState
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.request_end import end_request, refusal_of_context
@@ -54,7 +54,7 @@ class FromEnvoy:
         scheme: bytes,
         subset: frozenset[str] | None,
         trusted: bool,
-        in_message: str,
+        in_message: int,
     ) -> None:
         self.headers = headers
         """As Envoy has them."""
@@ -66,7 +66,7 @@ class FromEnvoy:
         self.trusted = trusted
         """Whether Envoy is a trusted proxy."""
         self.in_message = in_message
-        """The kind of message that states the target: `request_headers` or `request_body`."""
+        """The kind of message that states the target: TO_REQUEST_HEADERS or TO_REQUEST_BODY."""
         self.has_trailers = False
         """Whether the request has trailers."""
 
@@ -191,33 +191,31 @@ class PickedRequest:
     def _send_target(self, attempt: Attempt, now: float) -> None:
         proxy, context, given, talk = self._proxy, self.context, self._given, self._talk
         request = attempt.request_for_target(context.request)
-        response = ProcessingResponse()
-        common = getattr(response, given.in_message).response
-        mutation = common.header_mutation
         lines = agent_lines(request, context, proxy.via, now)
         lines += special_lines(request, context, self._parts.passing, given.scheme, trusted=given.trusted)
         wanted = envoy_responses.headers_of_lines(lines + attempt.target_lines)
-        envoy_responses.change_headers(mutation, given.headers, wanted)
+        changes = envoy_responses.header_changes(given.headers, wanted)
         if request.target != given.target:
-            envoy_responses.set_header(mutation, b":path", [request.target])
-        envoy_responses.name_endpoints(response, mutation, list(self._destinations))
-        common.clear_route_cache = True
-        whole, has_body = context.request.whole, given.in_message == "request_body" or bool(request.body)
-        if talk.request_mode == BUFFERED and given.in_message == "request_body":
-            common.body_mutation.body = bytes(request.body)
-            envoy_responses.set_header(mutation, b"content-length", [b"%d" % len(request.body)])
-            talk.send(response)
+            changes += envoy_responses.set_header(b":path", request.target)
+        in_body = given.in_message == envoy_responses.TO_REQUEST_BODY
+        endpoints = list(self._destinations)
+        if talk.request_mode == BUFFERED and in_body:
+            body = bytes(request.body)
+            changes += envoy_responses.set_header(b"content-length", b"%d" % len(body))
+            talk.send(envoy_responses.target_message(given.in_message, changes, endpoints, body))
             return
-        talk.send(response)
-        if has_body or not whole or context.request.received_bytes:
-            for part in envoy_responses.request_chunks(request.body, ends=whole and not given.has_trailers):
+        talk.send(envoy_responses.target_message(given.in_message, changes, endpoints, None))
+        whole = context.request.whole
+        if in_body or request.body or not whole or context.request.received_bytes:
+            ends = whole and not given.has_trailers
+            for part in envoy_responses.body_chunks(envoy_responses.TO_REQUEST_BODY, request.body, ends=ends):
                 talk.send(part)
         if given.has_trailers:
-            talk.send(envoy_responses.unchanged("request_trailers"))
+            talk.send(envoy_responses.unchanged(envoy_responses.TO_REQUEST_TRAILERS))
 
     # the response
 
-    def on_response_headers(self, message: Any) -> None:
+    def on_response_headers(self, message: ProcessingRequest) -> None:
         """Process the head of the response: of an endpoint, or of Envoy itself if it reached none."""
         proxy, context, talk = self._proxy, self.context, self._talk
         now = proxy.clock()
@@ -225,7 +223,7 @@ class PickedRequest:
         if details:
             self._fail_to_reach(details)
             return
-        head = message_reading.read_response_head(message.response_headers)
+        head = message_reading.read_response_head(message.headers)
         if head is not None and talk.is_grpc:
             # A response without a body has its status in the head.
             head.status = grpc_requests.http_status(head.headers) or head.status
@@ -233,7 +231,7 @@ class PickedRequest:
         if head is None:
             self.end(Refusal(Reason.ENGINE_FAILED, "the engine's response is malformed"))
             return
-        self._correct(message_reading.served_by(message), now)
+        self._correct(message.served or message.upstream_address, now)
         attempt = self._attempt
         if attempt is not None:
             reason = attempt.on_head(head.status, head.by_name, head.headers)
@@ -245,12 +243,9 @@ class PickedRequest:
         if context.trace is not None:
             context.trace.note(SpanEvent.STREAM, now)
         observed = self._response = ObservedResponse(proxy, context, attempt, head, self._usage, now)
-        response = ProcessingResponse()
-        mutation = response.response_headers.response.header_mutation
-        mutation.SetInParent()
-        envoy_responses.change_headers(mutation, head.headers, observed.headers(head))
-        talk.send(response)
-        if message.response_headers.end_of_stream:
+        changes = envoy_responses.header_changes(head.headers, observed.headers(head))
+        talk.send(envoy_responses.response_headers(changes))
+        if message.ends:
             observed.on_end(now)
             self._complete(observed)
 
@@ -261,24 +256,25 @@ class PickedRequest:
         if ends:
             passed += observed.on_end(now)
         if self._talk.response_mode == FULL_DUPLEX_STREAMED:
-            for part in envoy_responses.response_chunks(passed, ends=ends):
-                self._talk.send(part)
+            if passed or ends:
+                for part in envoy_responses.body_chunks(envoy_responses.TO_RESPONSE_BODY, passed, ends=ends):
+                    self._talk.send(part)
         else:
             self._talk.send(envoy_responses.response_part(chunk, passed))
         if ends:
             self._complete(observed)
 
-    def on_response_trailers(self, trailers: Any) -> None:
-        """Process the trailers (`HeaderMap`), which end the response."""
+    def on_response_trailers(self, trailers: list[Header]) -> None:
+        """Process the trailers, which end the response."""
         observed = self._observed()
-        status = grpc_requests.http_status(message_reading.header_list(trailers)) if self._talk.is_grpc else None
+        status = grpc_requests.http_status(trailers) if self._talk.is_grpc else None
         if status is not None:
             observed.use_status(status)
         rest = observed.on_end(self._proxy.clock())
-        if self._talk.response_mode == FULL_DUPLEX_STREAMED:
-            for part in envoy_responses.response_chunks(rest, ends=False):
+        if rest and self._talk.response_mode == FULL_DUPLEX_STREAMED:
+            for part in envoy_responses.body_chunks(envoy_responses.TO_RESPONSE_BODY, rest, ends=False):
                 self._talk.send(part)
-        self._talk.send(envoy_responses.unchanged("response_trailers"))
+        self._talk.send(envoy_responses.unchanged(envoy_responses.TO_RESPONSE_TRAILERS))
         self._complete(observed)
 
     def _observed(self) -> ObservedResponse:

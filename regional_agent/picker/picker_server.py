@@ -8,10 +8,9 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import structlog
-from google.protobuf.message import DecodeError
 
 from penstock.wire.identity import BadIdentity, ProcessRole, TrustBundle
 from regional_agent.background_tasks import keep_running, sleep_until_tick
@@ -19,10 +18,17 @@ from regional_agent.http.connection_counts import ConnectionCounts
 from regional_agent.http.limits import Limits
 from regional_agent.http.listen_port import open_port
 from regional_agent.http.tls_handshakes import TlsHandshakes
-from regional_agent.picker import ext_proc_messages as messages
 from regional_agent.picker import grpc_stream as grpc
 from regional_agent.picker.conversation import BadMode, Conversation, PickerParts
+from regional_agent.picker.envoy_responses import NOT_SERVING, SERVING, health_status
 from regional_agent.picker.grpc_connection import GrpcConnection
+from regional_agent.picker.processing_request import (
+    HEALTH_SERVICE,
+    SERVICE,
+    read_health_check,
+    read_processing_request,
+)
+from regional_agent.picker.protobuf_wire import BadMessage
 from regional_agent.picker.request_stream import RequestStream
 from regional_agent.picker.stream_state import InvalidTransition
 from regional_agent.upstream.address import Address
@@ -43,8 +49,8 @@ BACKLOG: Final = 128
 FRAME_BYTES: Final = 64 * 1024
 """Size (bytes) that a message may have beside the body in it."""
 
-_PROCESS: Final = f"/{messages.SERVICE}/Process".encode()
-_CHECK: Final = f"/{messages.HEALTH_SERVICE}/Check".encode()
+_PROCESS: Final = f"/{SERVICE}/Process".encode()
+_CHECK: Final = f"/{HEALTH_SERVICE}/Check".encode()
 
 log = structlog.get_logger()
 
@@ -183,11 +189,11 @@ class PickerServer:
     def _status_of(self, service: str) -> int | None:
         """The status of a health check: of liveness, of readiness, or of the service; None for an unknown one."""
         if service == "liveness":
-            return messages.SERVING
-        if service not in ("", "readiness", messages.SERVICE):
+            return SERVING
+        if service not in ("", "readiness", SERVICE):
             return None
         is_ready = not self._stopping and self._not_ready_reason() is None
-        return messages.SERVING if is_ready else messages.NOT_SERVING
+        return SERVING if is_ready else NOT_SERVING
 
     # the same as `Listener`
 
@@ -251,16 +257,16 @@ class ProcessCall:
         self._talk = Conversation(self._send)
         self.stream = RequestStream(parts, self._talk, stream.peer_ip)
 
-    def _send(self, message: Any) -> None:
-        self._stream.send(message.SerializeToString())
+    def _send(self, message: bytes) -> None:
+        self._stream.send(message)
         if self._talk.is_done:
             self._stream.end(grpc.OK)
 
     def on_message(self, message: bytes) -> None:
         """Process a `ProcessingRequest`."""
         try:
-            self.stream.receive(messages.ProcessingRequest.FromString(message))
-        except (DecodeError, UnicodeDecodeError, RecursionError):
+            self.stream.receive(read_processing_request(message))
+        except BadMessage:
             self._stream.end(grpc.INVALID_ARGUMENT, "not a ProcessingRequest")
         except InvalidTransition as error:
             self._stream.end(grpc.INVALID_ARGUMENT, f"messages out of order: {error}")
@@ -295,13 +301,13 @@ class HealthCall:
     def on_message(self, message: bytes) -> None:
         """Answer a `HealthCheckRequest`."""
         try:
-            status = self._status_of(messages.HealthCheckRequest.FromString(message).service)
-        except (DecodeError, UnicodeDecodeError, RecursionError):
+            status = self._status_of(read_health_check(message))
+        except BadMessage:
             status = None
         if status is None:
             self._stream.end(grpc.NOT_FOUND, "unknown service")
             return
-        self._stream.send(messages.HealthCheckResponse(status=status).SerializeToString())
+        self._stream.send(health_status(status))
         self._stream.end(grpc.OK)
 
     def on_sent(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -14,8 +14,17 @@ from regional_agent.http.body_limits import DISPLACED, NO_ROOM
 from regional_agent.http.messages import Request
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
 from regional_agent.picker.conversation import Conversation, PickerParts
-from regional_agent.picker.ext_proc_messages import BUFFERED
 from regional_agent.picker.picked_request import FromEnvoy, PickedRequest
+from regional_agent.picker.processing_request import (
+    BUFFERED,
+    REQUEST_BODY,
+    REQUEST_HEADERS,
+    REQUEST_TRAILERS,
+    RESPONSE_BODY,
+    RESPONSE_HEADERS,
+    RESPONSE_TRAILERS,
+    ProcessingRequest,
+)
 from regional_agent.picker.stream_state import InvalidTransition, StreamState
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.route_fields import objects_of
@@ -57,8 +66,8 @@ class RequestStream:
         self._messages: InferMessages | None = None
         """Reads the model of an inference over gRPC; None for other requests."""
 
-    def receive(self, message: Any) -> None:
-        """Process a `ProcessingRequest`.
+    def receive(self, message: ProcessingRequest) -> None:
+        """Process a message of Envoy.
 
         Raises:
             InvalidTransition: the message is out of order.
@@ -66,35 +75,31 @@ class RequestStream:
         """
         if self._talk.is_done:
             return
-        kind = message.WhichOneof("request")
-        picked = self._picked
-        if kind == "request_headers":
+        kind, picked, request = message.kind, self._picked, self._request
+        if kind == REQUEST_HEADERS:
             self._on_head(message)
-        elif kind == "request_body" and self._request is not None:
-            self._on_body(self._request, message.request_body.body, ends=message.request_body.end_of_stream)
-        elif kind == "request_trailers" and self._request is not None:
-            self._on_trailers(self._request)
+        elif kind == REQUEST_BODY and request is not None:
+            self._on_body(request, message.body, ends=message.ends)
+        elif kind == REQUEST_TRAILERS and request is not None:
+            self._on_trailers(request)
         elif picked is None:
-            raise InvalidTransition(f"{kind} in state {self._talk.state.value}")
-        elif kind == "response_headers":
+            raise InvalidTransition(f"field {kind} in state {self._talk.state.value}")
+        elif kind == RESPONSE_HEADERS:
             picked.on_response_headers(message)
-        elif kind == "response_body":
-            picked.on_response_body(message.response_body.body, ends=message.response_body.end_of_stream)
-        elif kind == "response_trailers":
-            picked.on_response_trailers(message.response_trailers.trailers)
+        elif kind == RESPONSE_BODY:
+            picked.on_response_body(message.body, ends=message.ends)
+        elif kind == RESPONSE_TRAILERS:
+            picked.on_response_trailers(message.headers)
 
     # the request
 
-    def _on_head(self, message: Any) -> None:
+    def _on_head(self, message: ProcessingRequest) -> None:
         parts, talk = self._parts, self._talk
         if self._request is not None:
             raise InvalidTransition("a second head")
         talk.use_modes(message)
-        head = message.request_headers
-        received = message_reading.headers_of(head)
-        request = message_reading.read_request_head(
-            received, parts.limits, parts.location_header, ends=head.end_of_stream
-        )
+        received = message.headers
+        request = message_reading.read_request_head(received, parts.limits, parts.location_header, ends=message.ends)
         if isinstance(request, Refusal):
             self._refuse(request, None)
             return
@@ -105,9 +110,9 @@ class RequestStream:
             [header for header in received if not header[0].startswith(b":")],
             request.target,
             message_reading.scheme_of(received),
-            message_reading.subset_of(message),
+            message.subset,
             parts.trusts(self._peer_ip),
-            "request_headers" if in_head else "request_body",
+            envoy_responses.TO_REQUEST_HEADERS if in_head else envoy_responses.TO_REQUEST_BODY,
         )
         if grpc_requests.is_inference(request):
             talk.is_grpc, self._messages = True, InferMessages()
@@ -130,7 +135,7 @@ class RequestStream:
                 return
             talk.enter(_S.RECEIVING)
             if not in_head:
-                talk.send(envoy_responses.unchanged("request_headers"))
+                talk.send(envoy_responses.unchanged(envoy_responses.TO_REQUEST_HEADERS))
 
     def _on_body(self, request: Request, chunk: bytes, *, ends: bool) -> None:
         """Keep a part of the body, or send it on if Envoy has the target."""
@@ -143,7 +148,7 @@ class RequestStream:
             refusal = self._read_model(request, self._messages, chunk)
         if refusal is None and talk.state in _WITH_TARGET:
             if chunk or ends:
-                for part in envoy_responses.request_chunks(chunk, ends=ends):
+                for part in envoy_responses.body_chunks(envoy_responses.TO_REQUEST_BODY, chunk, ends=ends):
                     talk.send(part)
         elif refusal is None and chunk:
             if not bodies.make_room(request, len(chunk)):
@@ -185,7 +190,7 @@ class RequestStream:
         if refusal is not None:
             self._refuse_late(refusal)
         elif self._talk.state in _WITH_TARGET:
-            self._talk.send(envoy_responses.unchanged("request_trailers"))
+            self._talk.send(envoy_responses.unchanged(envoy_responses.TO_REQUEST_TRAILERS))
         elif self._talk.state is _S.RECEIVING:
             self._start(request)
         elif self._from_envoy is not None:

@@ -6,9 +6,10 @@ import asyncio
 import json
 from typing import Any
 
-from regional_agent.picker.ext_proc_messages import SERVICE, ProcessingResponse
+from regional_agent.picker.processing_request import SERVICE
 from tests.attacks.fleet import SMALL, Fleet, key_of, within
 from tests.attacks.suite import attack, expect
+from tests.support.ext_proc_messages import ProcessingResponse
 from tests.support.grpc_client import grpc_client
 from tests.support.picker_streams import body, head
 

@@ -21,14 +21,7 @@ from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.wire.identity import ProcessRole, SpiffeId, TrustBundle
-from regional_agent.picker.ext_proc_messages import (
-    HEALTH_SERVICE,
-    NOT_SERVING,
-    SERVICE,
-    SERVING,
-    HealthCheckRequest,
-    HealthCheckResponse,
-)
+from regional_agent.picker.envoy_responses import NOT_SERVING, SERVING
 from regional_agent.picker.grpc_stream import (
     FAILED_PRECONDITION,
     INVALID_ARGUMENT,
@@ -38,11 +31,13 @@ from regional_agent.picker.grpc_stream import (
     UNIMPLEMENTED,
 )
 from regional_agent.picker.picker_server import PickerServer, PickerTls
+from regional_agent.picker.processing_request import HEALTH_SERVICE, SERVICE
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
 from tests.support.chats import BODY, NOBODY, SSE_HEAD, chunk, code, streams_forever
 from tests.support.envoys import clusters, ext_proc, lb_endpoints, running_envoy, running_picker
+from tests.support.ext_proc_messages import HealthCheckRequest, HealthCheckResponse
 from tests.support.grpc_client import grpc_client
 from tests.support.identities import FLEET, agent_id, authority, trust, write_identity
 from tests.support.picker_streams import CHAT, body, head, parts_of

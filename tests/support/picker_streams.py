@@ -9,17 +9,19 @@ from typing import Any
 from regional_agent.http.body_limits import BodyLimits
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.picker.conversation import Conversation, PickerParts
-from regional_agent.picker.ext_proc_messages import FULL_DUPLEX_STREAMED, ProcessingRequest
-from regional_agent.picker.message_reading import (
+from regional_agent.picker.processing_request import (
     CODE_DETAILS,
     DESTINATION,
+    FULL_DUPLEX_STREAMED,
     LB_NAMESPACE,
     SERVED,
     SUBSET,
     SUBSET_NAMESPACE,
+    read_processing_request,
 )
 from regional_agent.picker.request_stream import RequestStream
 from tests.support.agents import Agent
+from tests.support.ext_proc_messages import ProcessingRequest, ProcessingResponse
 from tests.support.planet import MODEL
 
 CHAT = json.dumps({"model": MODEL, "messages": []}).encode()
@@ -116,13 +118,13 @@ class PickerStream:
 
     def __init__(self, parts: PickerParts, peer_ip: str = "127.0.0.1") -> None:
         self.sent: list[Any] = []
-        self.talk = Conversation(self.sent.append)
+        self.talk = Conversation(lambda message: self.sent.append(ProcessingResponse.FromString(message)))
         self.stream = RequestStream(parts, self.talk, peer_ip)
 
     def receive(self, *messages: Any) -> None:
         """Process messages of Envoy, and write what they cause."""
         for message in messages:
-            self.stream.receive(message)
+            self.stream.receive(read_processing_request(message.SerializeToString()))
             self.stream.on_sent()
 
     def kinds(self) -> list[str]:

@@ -19,7 +19,7 @@ from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota, Tenant
 from regional_agent.http.limits import Limits
 from regional_agent.picker.conversation import BadMode
-from regional_agent.picker.ext_proc_messages import BUFFERED, NONE, STREAMED
+from regional_agent.picker.processing_request import BUFFERED, NONE, STREAMED
 from regional_agent.picker.stream_state import InvalidTransition, StreamState
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent

@@ -1,4 +1,4 @@
-"""The messages of Envoy's External Processing API and of gRPC's health checks, as far as the picker uses them.
+"""Protobuf's classes of the messages that the picker reads and writes by hand.
 
 The classes are built from tables of fields, in a descriptor pool of their own: packages with the whole API register the
 same names, and exclude each other. Fields that a table lacks are skipped when a message is read.
@@ -15,24 +15,6 @@ from google.protobuf import struct_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
-
-SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
-HEALTH_SERVICE: Final = "grpc.health.v1.Health"
-
-SERVING: Final = 1
-NOT_SERVING: Final = 2
-SERVICE_UNKNOWN: Final = 3
-"""`HealthCheckResponse.ServingStatus`."""
-
-NONE: Final = 0
-STREAMED: Final = 1
-BUFFERED: Final = 2
-FULL_DUPLEX_STREAMED: Final = 4
-"""`ProcessingMode.BodySendMode`."""
-
-OVERWRITE: Final = 2
-APPEND: Final = 0
-"""`HeaderValueOption.HeaderAppendAction`: OVERWRITE_IF_EXISTS_OR_ADD, APPEND_IF_EXISTS_OR_ADD."""
 
 _STRUCT: Final = ".google.protobuf.Struct"
 _PACKAGE: Final = "envoy.service.ext_proc.v3"
