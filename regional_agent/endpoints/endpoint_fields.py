@@ -57,7 +57,7 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     kv_events_port: int | None = None
     """Port of the engine's log of KV events; None if KV events are not read."""
     grpc_port: int | None = None
-    """Port for inferences over gRPC, which only the endpoint picker sends; None for that of the address."""
+    """Port for inferences over gRPC, which only the endpoint picker sends; None if the endpoint receives none."""
     base_path: str = ""
     """Prefix of the path of every request, except for a configured health path; without a slash at its end."""
     headers: Pairs = ()

@@ -7,6 +7,32 @@ from penstock.health.outlier_ejection import EjectionRules, panicking
 from penstock.pools.context_lengths import ContextLengths
 from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, PoolAccount, PoolTotals
 from regional_agent.endpoints.endpoint import Endpoint
+from regional_agent.upstream.address import Address
+
+
+class EndpointSubset:
+    """The endpoints of which a proxy in front of the agent can use one for a request."""
+
+    __slots__ = ("_addresses", "over_grpc")
+
+    def __init__(self, addresses: frozenset[str] | None, *, over_grpc: bool) -> None:
+        """Permit the endpoints at `addresses` (`ip:port`; None: all), if `over_grpc` those with a port for gRPC."""
+        self._addresses = addresses
+        self.over_grpc = over_grpc
+
+    def address_of(self, endpoint: Endpoint) -> Address | None:
+        """Return the address of an endpoint for the request; None if the endpoint is not in the subset."""
+        address: Address = endpoint.address
+        if self.over_grpc:
+            port = endpoint.spec.grpc_port
+            if port is None:
+                return None
+            address = address._replace(port=port)
+        # A gateway may list an endpoint by its port for HTTP, too.
+        addresses = self._addresses
+        if addresses is None or str(address) in addresses or str(endpoint.address) in addresses:
+            return address
+        return None
 
 
 class EndpointPool(PoolAccount[Endpoint]):
@@ -66,9 +92,9 @@ class EndpointPool(PoolAccount[Endpoint]):
         """Return the names of the endpoints that have no adapter of this name."""
         return frozenset(endpoint.name for endpoint in self.endpoints if not endpoint.has_adapter(name))
 
-    def outside(self, subset: frozenset[str]) -> frozenset[str]:
-        """Return the names of the endpoints whose address is none of `subset`, which has `ip:port`."""
-        return frozenset(endpoint.name for endpoint in self.endpoints if str(endpoint.address) not in subset)
+    def outside(self, subset: EndpointSubset) -> frozenset[str]:
+        """Return the names of the endpoints that are not in `subset`."""
+        return frozenset(endpoint.name for endpoint in self.endpoints if subset.address_of(endpoint) is None)
 
     def unable_to_extend(self) -> frozenset[str]:
         """Return the names of the endpoints whose kind of engine cannot extend a text, or is unknown."""

@@ -141,9 +141,10 @@ class PickedRequest:
     def _pick(self, attempt: Attempt, now: float) -> None:
         """Name the target to Envoy, and send the part of the body that has arrived."""
         context, talk = self.context, self._talk
-        if attempt.from_peer and not self._parts.forwards:
+        if attempt.from_peer and context.only_region:
+            # Another region has the object of the request, or no policy in force lets this one serve it any more.
             attempt.settle(now)
-            self._refuse(Refusal(Reason.NONE_READY, f"Envoy has no route to {attempt.region}, which has the object"))
+            self._refuse(Refusal(Reason.NONE_READY, f"only {attempt.region} can serve the request, which stays here"))
             return
         self._attempt = attempt
         self._destinations = self._destinations_of(attempt)
@@ -169,11 +170,10 @@ class PickedRequest:
             first = pool.ip_and_port(attempt.address)
             return {first: None} if first else {}
         found: dict[str, Endpoint | None] = {}
+        subset = self.context.subset
         for endpoint in (attempt.endpoint, *local.alternatives(self.context, attempt, MAX_ALTERNATIVES)):
-            address = endpoint.address
-            if self._talk.is_grpc and endpoint.spec.grpc_port is not None:
-                address = address._replace(port=endpoint.spec.grpc_port)
-            destination = pool.ip_and_port(address)
+            address = endpoint.address if subset is None else subset.address_of(endpoint)
+            destination = "" if address is None else pool.ip_and_port(address)
             if not destination and endpoint is attempt.endpoint:
                 return {}
             if destination:

@@ -10,6 +10,7 @@ import structlog
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.routes.kserve_messages import InferMessages
 from penstock.routing.reasons import Reason, Refusal
+from regional_agent.endpoints.endpoint_pool import EndpointSubset
 from regional_agent.http.body_limits import DISPLACED, NO_ROOM
 from regional_agent.http.messages import Request
 from regional_agent.picker import envoy_responses, grpc_requests, message_reading
@@ -240,12 +241,34 @@ class RequestStream:
             self._refuse(context, request)
             return
         given.has_trailers = self._has_trailers
-        if given.subset is not None or not parts.forwards or self._messages is not None:
-            context.keep_in(parts.proxy.router.region, given.subset)
+        refusal = None
+        if given.subset is not None or not parts.forwards or talk.is_grpc:
+            refusal = self._keep_here(context, given.subset)
         picked = self._picked = PickedRequest(parts, talk, context, given)
         parts.proxy.begin(picked, context, trusted=given.trusted)
-        picked.select(context.received_at)
+        if refusal is not None:
+            picked.end(refusal)
+        else:
+            picked.select(context.received_at)
         parts.proxy.decided(context)
+
+    def _keep_here(self, context: RequestContext, addresses: frozenset[str] | None) -> Refusal | None:
+        """Let only this region serve a request, which Envoy cannot send elsewhere; returns a refusal if it may not.
+
+        Args:
+            addresses: the endpoints that Envoy permits, as `ip:port`; None for all of them.
+        """
+        proxy, over_grpc = self._parts.proxy, self._talk.is_grpc
+        region = proxy.router.region
+        subset = None if addresses is None and not over_grpc else EndpointSubset(addresses, over_grpc=over_grpc)
+        context.keep_in(region, subset)
+        if region not in context.residency.permitted.regions:
+            return Refusal(Reason.MISDIRECTED, f"the request may not be served in {region}, where it stays")
+        endpoints = proxy.router.local.endpoints.pool(context.model).endpoints if over_grpc else []
+        if endpoints and all(each.spec.grpc_port is None for each in endpoints):
+            detail = f"no endpoint of {context.model} in {region} has a grpc_port, and other regions receive no gRPC"
+            return Refusal(Reason.NOT_OFFERED, detail)
+        return None
 
     # ends
 

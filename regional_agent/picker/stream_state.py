@@ -13,6 +13,9 @@ class InvalidTransition(Exception):
 class StreamState(Enum):
     """A state of a request."""
 
+    # By identity: the hash of an enum member is a function of Python, which each look-up in TRANSITIONS would call.
+    __hash__ = object.__hash__
+
     HEAD = "head"
     """The head has not arrived."""
     RECEIVING = "receiving"

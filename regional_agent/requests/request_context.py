@@ -17,6 +17,7 @@ from regional_agent.tenants.principal import UNIDENTIFIED, Principal
 
 if TYPE_CHECKING:
     from penstock.tenancy.sender_budgets import BudgetReservation
+    from regional_agent.endpoints.endpoint_pool import EndpointSubset
     from regional_agent.http.messages import Request
     from regional_agent.telemetry.tracing.request_trace import RequestTrace
 
@@ -102,8 +103,8 @@ class RequestContext:
         self.residency = residency
         self.only_region = ""
         """The region that alone may serve the request, whatever residency permits; empty for every permitted region."""
-        self.subset: frozenset[str] | None = None
-        """The endpoints of this region that may serve the request, as `ip:port`; None for all of them."""
+        self.subset: EndpointSubset | None = None
+        """The endpoints of this region that may serve the request; None for all of them."""
         self.policy = policy
         """The policy under which the request was last authorized."""
         self.received_at = now
@@ -190,7 +191,7 @@ class RequestContext:
             mask = Mask(residency_class(frozenset({only})), mask.rejected)
         self.residency = mask
 
-    def keep_in(self, region: str, subset: frozenset[str] | None) -> None:
+    def keep_in(self, region: str, subset: EndpointSubset | None) -> None:
         """Let only `region` serve the request, and of its endpoints only `subset`; None for all of them."""
         self.only_region, self.subset = region, subset
         self.permit(self.residency)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.routes.presets.kserve import KSERVE_ROUTES
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
@@ -22,7 +23,7 @@ from tests.support.planet import MODEL
 from tests.support.triton import INFER, STREAM_INFER, UNAVAILABLE, Triton, infer_request, running_triton
 from tests.support.wait import until
 
-INVALID_ARGUMENT, NOT_FOUND, UNAUTHENTICATED = 3, 5, 16
+INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED = 3, 5, 9, 12, 16
 
 
 class Way(NamedTuple):
@@ -112,3 +113,29 @@ async def test_a_stream_that_changes_its_model_is_ended(tmp_path: Path, method: 
         await call.ended()
         assert len(way.triton.received) == 1, "the engine does not receive the message"
         await until(lambda: way.agent.held() == 0)
+
+
+async def test_only_endpoints_with_a_port_for_grpc_of_this_region_receive_inferences(tmp_path: Path) -> None:
+    async with through_envoy(tmp_path) as way:
+        pool = way.agent.endpoints.pool(MODEL)
+        policy = way.agent.config.policy
+
+        async def refused() -> tuple[int | None, str]:
+            call = way.client.call(INFER)
+            call.write(infer_request(MODEL))
+            call.done_writing()
+            return await call.ended(), call.detail
+
+        port = pool.endpoints[0].spec.grpc_port
+        pool.endpoints[0].spec = replace(pool.endpoints[0].spec, grpc_port=None)
+        status, detail = await refused()
+        assert (status, "grpc_port" in detail) == (UNIMPLEMENTED, True), detail
+        pool.endpoints[0].spec = replace(pool.endpoints[0].spec, grpc_port=port)
+        only_us = ResidencyRule("us", tenants=frozenset(), allow=frozenset({"us-east"}))
+        way.agent.config.policy = replace(policy, residency=(only_us,))
+        status, detail = await refused()
+        assert status == FAILED_PRECONDITION, detail
+        way.agent.config.policy = policy
+        assert (await refused())[0] == 0
+        assert len(way.triton.received) == 1
+        assert way.agent.held() == 0

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota, Tenant
+from penstock.routes.presets.kserve import KSERVE_ROUTES
 from regional_agent.http.limits import Limits
 from regional_agent.picker.conversation import BadMode
 from regional_agent.picker.processing_request import BUFFERED, NONE, STREAMED
@@ -35,6 +36,7 @@ from tests.support.picker_streams import (
     trailers,
 )
 from tests.support.planet import MODEL
+from tests.support.triton import infer_request
 from tests.support.wait import until
 
 ENGINES = [Address("127.0.0.1", 8001), Address("127.0.0.1", 8002)]
@@ -320,3 +322,24 @@ async def test_no_order_of_messages_leaves_anything_held(tmp_path: Path) -> None
             assert stream.kinds().count("immediate_response") <= 1
 
         check()
+
+
+async def test_inferences_over_grpc_go_to_endpoints_with_a_port_for_them(tmp_path: Path) -> None:
+    path, types = "/inference.GRPCInferenceService/ModelInfer", (b"content-type", b"application/grpc")
+    message = infer_request(MODEL)
+    framed = body(b"\0" + len(message).to_bytes(4) + message)
+    async with picking(tmp_path) as agent:
+        agent.config.policy = replace(agent.config.policy, routes=(*agent.config.policy.routes, *KSERVE_ROUTES))
+        endpoint = agent.endpoints.pool(MODEL).endpoints[1]
+        endpoint.spec = replace(endpoint.spec, grpc_port=9001)
+        for subset, expected in ((None, ["127.0.0.1:9001"]), (["127.0.0.1:9001"], ["127.0.0.1:9001"])):
+            for _ in range(3):
+                stream = PickerStream(parts_of(agent, forwards=True))
+                stream.receive(head(types, path=path, subset=subset), framed)
+                assert stream.destinations == expected
+                stream.stream.close()
+        stream = PickerStream(parts_of(agent))
+        stream.receive(
+            head(types, path=path, subset=[str(ENGINES[0])]), body(b"\0" + len(message).to_bytes(4) + message)
+        )
+        assert stream.sent[-1].immediate_response.grpc_status.status == 14

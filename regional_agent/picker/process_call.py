@@ -1,0 +1,96 @@
+"""The calls of Envoy: one for each request, and gRPC's health checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from regional_agent.picker import grpc_stream as grpc
+from regional_agent.picker.conversation import BadMode, Conversation, PickerParts
+from regional_agent.picker.envoy_responses import health_status
+from regional_agent.picker.processing_request import read_health_check, read_processing_request
+from regional_agent.picker.protobuf_wire import BadMessage
+from regional_agent.picker.request_stream import RequestStream
+from regional_agent.picker.stream_state import InvalidTransition
+
+log = structlog.get_logger()
+
+
+class ProcessCall:
+    """The call for one request of Envoy."""
+
+    __slots__ = ("_on_end", "_reject_mode", "_stream", "_talk", "stream")
+
+    def __init__(
+        self,
+        parts: PickerParts,
+        stream: grpc.GrpcStream,
+        on_end: Callable[[ProcessCall], None],
+        reject_mode: Callable[[str], None],
+    ) -> None:
+        """Start before the first message; `reject_mode` receives the remedy for a mode that hides a body."""
+        self._stream = stream
+        self._on_end = on_end
+        self._reject_mode = reject_mode
+        self._talk = Conversation(self._send)
+        self.stream = RequestStream(parts, self._talk, stream.peer_ip)
+
+    def _send(self, message: bytes) -> None:
+        self._stream.send(message)
+        if self._talk.is_done:
+            self._stream.end(grpc.OK)
+
+    def on_message(self, message: bytes) -> None:
+        """Process a `ProcessingRequest`."""
+        try:
+            self.stream.receive(read_processing_request(message))
+        except BadMessage:
+            self._stream.end(grpc.INVALID_ARGUMENT, "not a ProcessingRequest")
+        except InvalidTransition as error:
+            self._stream.end(grpc.INVALID_ARGUMENT, f"messages out of order: {error}")
+        except BadMode as problem:
+            self._reject_mode(str(problem))
+            self._stream.end(grpc.FAILED_PRECONDITION, str(problem))
+        except Exception:
+            # A defect that prevents one request must not end the other requests of the connection.
+            log.exception("a request at the endpoint picker failed")
+            self._stream.end(grpc.INTERNAL, "internal error")
+        if self._talk.is_done:
+            self._stream.end(grpc.OK)
+
+    def on_sent(self) -> None:
+        """Free the body that Envoy has received."""
+        self.stream.on_sent()
+
+    def on_closed(self) -> None:
+        """Release what the request holds."""
+        self._on_end(self)
+        self.stream.close()
+
+
+class HealthCall:
+    """A health check."""
+
+    def __init__(self, stream: grpc.GrpcStream, status_of: Callable[[str], int | None]) -> None:
+        """Answer with the status that `status_of` returns for a service."""
+        self._stream = stream
+        self._status_of = status_of
+
+    def on_message(self, message: bytes) -> None:
+        """Answer a `HealthCheckRequest`."""
+        try:
+            status = self._status_of(read_health_check(message))
+        except BadMessage:
+            status = None
+        if status is None:
+            self._stream.end(grpc.NOT_FOUND, "unknown service")
+            return
+        self._stream.send(health_status(status))
+        self._stream.end(grpc.OK)
+
+    def on_sent(self) -> None:
+        """Do nothing."""
+
+    def on_closed(self) -> None:
+        """Do nothing."""
