@@ -15,17 +15,15 @@ import msgspec
 from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
-from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError, Unchanged
+from adapters.store.config_store import ConfigStore, Put, SameKey, StoreError
 from adapters.store.mirror import Mirror
-from control_plane.audit.audit_log import AuditedAction, AuditLog, ChangeRefused
+from control_plane.audit.audit_log import AuditedAction, AuditLog
+from control_plane.audit.kept_values import MAX_TRIES, write_if_unchanged
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.maintenance import windows
 from penstock.overrides.override_check import OverrideRejection, rejection
 from penstock.overrides.overrides import Override, OverrideSet, lifted
 from penstock.policy.policy import Policy
-
-MAX_TRIES = 20
-"""Tries of a change under concurrent changes; each failed try means that a concurrent change succeeded."""
 
 
 class OverrideRefused(Exception):
@@ -199,12 +197,4 @@ class OverrideStore:
 
     async def _write(self, made: AuditedAction, overrides: OverrideSet, revision: int, *besides: SameKey) -> bool:
         """Write the overrides and the audit entry if the key still has `revision`; return whether they were written."""
-        try:
-            await self._audit.record(
-                made,
-                expect=[Unchanged(keys.OVERRIDES, revision), *besides],
-                do=[Put(keys.OVERRIDES, encode(overrides))],
-            )
-        except ChangeRefused:
-            return False
-        return True
+        return await write_if_unchanged(self._audit, made, Put(keys.OVERRIDES, encode(overrides)), revision, *besides)

@@ -8,12 +8,10 @@ from random import Random
 from adapters.access.callers import Caller
 from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
-from adapters.store.config_store import ConfigStore, Put, StoreError, Unchanged
-from control_plane.audit.audit_log import AuditedAction, AuditLog, ChangeRefused
+from adapters.store.config_store import ConfigStore, Put, StoreError
+from control_plane.audit.audit_log import AuditedAction, AuditLog
+from control_plane.audit.kept_values import MAX_TRIES, write_if_unchanged
 from penstock.result_cache.cache_purges import CachePurge, CachePurges
-
-MAX_TRIES = 20
-"""Tries of a change under concurrent changes; each failed try means that a concurrent change succeeded."""
 
 MAX_REASON_CHARS = 100
 """Maximum length of the reason in an entry, in characters; the audit log has the whole reason."""
@@ -55,15 +53,9 @@ class PurgeStore:
             id = self._rng.randbytes(ID_BYTES).hex()
             purge = CachePurge(model, id, self._clock(), caller.name, reason[:MAX_REASON_CHARS])
             made = AuditedAction(caller, "result-cache.purge", model, reason)
-            try:
-                await self._audit.record(
-                    made,
-                    expect=[Unchanged(keys.CACHE_PURGES, revision)],
-                    do=[Put(keys.CACHE_PURGES, encode(purges.with_purge(purge)))],
-                )
-            except ChangeRefused:
-                continue
-            return purge
+            put = Put(keys.CACHE_PURGES, encode(purges.with_purge(purge)))
+            if await write_if_unchanged(self._audit, made, put, revision):
+                return purge
         raise StoreError(f"the purges changed concurrently in each of {MAX_TRIES} tries to add one")
 
     async def _read(self) -> tuple[CachePurges, int]:

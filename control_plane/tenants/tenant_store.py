@@ -1,9 +1,7 @@
 """The tenants that the API creates, in shards of the store; every control plane can change them.
 
-A change reads the shard of its tenant and is written with its audit entry, if the shard has not changed meanwhile.
-What this control plane has read before is kept and combined with what it reads
-(`penstock/tenancy/records/shard_merge.py`), so that a shard that was removed or put back in the store is repaired by
-the leader and by the next change.
+Shards are read, written and repaired by `control_plane/audit/kept_values.py`, and combined by
+`penstock/tenancy/records/shard_merge.py`.
 """
 
 from __future__ import annotations
@@ -13,31 +11,20 @@ from random import Random
 from typing import Any, NamedTuple
 
 import msgspec
-import structlog
 
-from adapters.access.callers import Caller, Role
+from adapters.access.callers import Caller
 from adapters.store import keys
-from adapters.store.codec import CodecError, decode, encode
-from adapters.store.config_store import Changed, ConfigStore, KeyValue, Put, SameKey, StoreError, Unchanged
-from adapters.store.informer import Informer
-from control_plane.audit.audit_log import AuditedAction, AuditLog, ChangeRefused
+from adapters.store.codec import CodecError
+from adapters.store.config_store import ConfigStore, StoreError
+from control_plane.audit.audit_log import AuditedAction, AuditLog
+from control_plane.audit.kept_values import MAX_TRIES, MIN_STEP_S, KeptValues, Read, UnreadableValue, ValueKind
 from penstock.policy.policy import Policy, created_tenants_of
 from penstock.tenancy.records.shard_merge import merged, without_old_deletions
 from penstock.tenancy.records.tenant_changes import MAX_TENANTS, Edit, TenantConflict
 from penstock.tenancy.tenant_record import TenantKey, TenantRecord, TenantShard, shard_of
 
-MAX_TRIES = 20
-"""Tries of a change under concurrent changes; each failed try means that a concurrent change succeeded."""
-
-MIN_STEP_S = 0.001
-"""Minimum time (s) between two changes of one tenant, so that the later one counts though a clock was set back."""
-
 MAX_AUDITED_KEYS = 4
 """Maximum number of keys of which an audit entry has all fields: a rotation changes two."""
-
-_EMPTY = TenantShard()
-
-_log = structlog.get_logger(__name__)
 
 
 class TenantAction(NamedTuple):
@@ -50,16 +37,6 @@ class TenantAction(NamedTuple):
     reason: str
     key: str = ""
     """Identifier of the key that is changed; empty for a change of the tenant."""
-
-
-class _Read(NamedTuple):
-    """A shard as read from the store."""
-
-    shard: TenantShard
-    """With what the store has lost."""
-    stored: TenantShard
-    revision: int
-    """Revision of the key; 0 if it does not exist."""
 
 
 class TenantStore:
@@ -76,16 +53,14 @@ class TenantStore:
     def __init__(
         self, store: ConfigStore, audit: AuditLog, name: str, *, rng: Random, clock: Callable[[], float]
     ) -> None:
-        self._store = store
-        self._audit = audit
-        self._repairer = Caller(name, Role.OPERATOR)
         self._clock = clock
-        self._shards: dict[int, TenantShard] = {}
-        """Every shard with all that was read or written here, by number."""
         self._count = 0
-        self._incomplete: set[int] = set()
-        """Numbers of the shards of which the store lacks a part."""
-        self.informer = Informer(store, keys.TENANTS, self._note, rng=rng)
+        kind = ValueKind(
+            TenantShard, self._merged, "shard ", "tenant.repair", lambda shard: {"tenants": len(shard.tenants)}
+        )
+        self._shards = KeptValues(store, audit, keys.TENANTS, kind, name=name, rng=rng)
+        self.informer = self._shards.informer
+        self.repair = self._shards.repair
 
     @property
     def count(self) -> int:
@@ -94,12 +69,12 @@ class TenantStore:
 
     def tenants(self) -> Iterator[TenantRecord]:
         """Yield all tenants, as last read from the store, in no particular order."""
-        for shard in list(self._shards.values()):
+        for shard in list(self._shards.known.values()):
             yield from _present(shard)
 
     def find(self, name: str) -> TenantRecord | None:
         """Return a tenant, as last read from the store; None if there is none of the name."""
-        record = self._shards.get(shard_of(name), _EMPTY).find(name)
+        record = self._shards.find(_shard_key(name)).find(name)
         return None if record is None or record.deleted_at is not None else record
 
     def sender(self, policy: Policy, name: str) -> str:
@@ -117,7 +92,7 @@ class TenantStore:
         Raises:
             StoreError: the shard of the tenant cannot be read.
         """
-        record = (await self._read(shard_of(name))).shard.find(name)
+        record = (await self._read(_shard_key(name))).value.find(name)
         return None if record is None or record.deleted_at is not None else record
 
     async def change(self, made: TenantAction, edit: Edit) -> TenantRecord:
@@ -132,10 +107,10 @@ class TenantStore:
             TenantConflict: there are too many tenants, or the shard is full; or `edit` raises it, or another error.
             StoreError: the store is unavailable; whether the change was made is unknown.
         """
-        number = shard_of(made.tenant)
+        key = _shard_key(made.tenant)
         for _ in range(MAX_TRIES):
-            shard, _, revision = await self._read(number)
-            before, now = shard.find(made.tenant), self._clock()
+            read = await self._read(key)
+            before, now = read.value.find(made.tenant), self._clock()
             after = edit(before, now)
             if after is before:
                 return after
@@ -146,100 +121,31 @@ class TenantStore:
             entry = AuditedAction(
                 made.caller, made.action, made.key or made.tenant, made.reason, *_sides(before, after)
             )
-            if await self._write(entry, number, shard.replaced(after), revision):
-                return after
+            shard = without_old_deletions(read.value.replaced(after))
+            try:
+                if await self._shards.write(entry, key, shard, read.revision):
+                    return after
+            except CodecError as error:
+                raise TenantConflict(f"{key} is full: {error}; remove keys or budgets") from None
         raise StoreError(f"the shard of {made.tenant} changed concurrently in each of {MAX_TRIES} tries to change it")
 
-    async def repair(self, epoch: int) -> None:
-        """Write the parts of shards that the store lacks, as the leader of `epoch`; no effect if it lacks none.
+    async def _read(self, key: str) -> Read[TenantShard]:
+        read = await self._shards.read(key)
+        if read.item is not None and not read.item.value and key not in self._shards.known:
+            raise UnreadableValue(
+                f"{key} is not signed by a process of this fleet, and this control plane does not know its tenants;"
+                " another control plane, or a backup, may restore it"
+            )
+        return read
 
-        Raises:
-            StoreError: the store is unavailable.
-        """
-        for number in sorted(self._incomplete if self.informer.synced else ()):
-            try:
-                shard, stored, revision = await self._read(number)
-            except _UnreadableShard as error:
-                _log.error("shard of tenants not repaired", shard=number, reason=str(error))
-                continue
-            if shard == stored:
-                self._incomplete.discard(number)
-                continue
-            counts = [{"tenants": len(each.tenants)} for each in (stored, shard)]
-            reason = "the store lacked tenants or changes that were there before"
-            repair = AuditedAction(self._repairer, "tenant.repair", f"shard {number}", reason, *counts)
-            await self._write(repair, number, shard, revision, SameKey(keys.LEADER, epoch))
-
-    async def _read(self, number: int) -> _Read:
-        item = await self._store.get(keys.tenant_shard(number))
-        known = self._shards.get(number, _EMPTY)
-        if item is None:
-            return _Read(known, _EMPTY, 0)
-        if not item.value:
-            # The value is not authentic: the next change replaces it, based on what was read before.
-            if number not in self._shards:
-                raise _UnreadableShard(
-                    f"{item.key} is not signed by a process of this fleet, and this control plane does not know its"
-                    " tenants; another control plane, or a backup, may restore it"
-                )
-            return _Read(known, _EMPTY, item.mod_revision)
-        stored = _decoded(item)
-        self._learn(number, stored)
-        return _Read(self._shards[number], stored, item.mod_revision)
-
-    async def _write(
-        self, made: AuditedAction, number: int, shard: TenantShard, revision: int, *fence: SameKey
-    ) -> bool:
-        """Write a shard and the audit entry if the key still has `revision`; return whether they were written."""
-        key = keys.tenant_shard(number)
-        shard = without_old_deletions(shard)
-        try:
-            value = encode(shard)
-        except CodecError as error:
-            raise TenantConflict(f"the shard {number} of tenants is full: {error}; remove keys or budgets") from None
-        try:
-            await self._audit.record(made, expect=[Unchanged(key, revision), *fence], do=[Put(key, value)])
-        except ChangeRefused:
-            return False
-        if not made.caller.is_dry_run:
-            self._learn(number, shard)
-        return True
-
-    def _note(self, change: Changed) -> None:
-        number = keys.tenant_shard_number(change.key)
-        if number is None:
-            return
-        if change.now is None or not change.now.value:
-            if number in self._shards:
-                self._incomplete.add(number)
-            return
-        try:
-            stored = _decoded(change.now)
-        except _UnreadableShard as error:
-            _log.error("shard of tenants not read", shard=number, reason=str(error))
-            return
-        self._learn(number, stored)
-        if self._shards[number] == stored:
-            self._incomplete.discard(number)
-        else:
-            self._incomplete.add(number)
-
-    def _learn(self, number: int, stored: TenantShard) -> None:
-        known = self._shards.get(number, _EMPTY)
-        self._shards[number] = now = merged(known, stored)
+    def _merged(self, known: TenantShard, read: TenantShard) -> TenantShard:
+        now = merged(known, read)
         self._count += sum(1 for _ in _present(now)) - sum(1 for _ in _present(known))
+        return now
 
 
-class _UnreadableShard(StoreError):
-    """A shard of the store that this control plane cannot read, and therefore does not change."""
-
-
-def _decoded(item: KeyValue) -> TenantShard:
-    try:
-        return decode(item.value, TenantShard)
-    except CodecError as error:
-        # A write over an undecodable shard would remove all its tenants.
-        raise _UnreadableShard(f"{item.key} cannot be read, so none of its tenants can be changed: {error}") from error
+def _shard_key(tenant: str) -> str:
+    return keys.tenant_shard(shard_of(tenant))
 
 
 def _present(shard: TenantShard) -> Iterator[TenantRecord]:

@@ -138,7 +138,7 @@ async def test_a_value_of_a_newer_release_is_neither_changed_nor_repaired() -> N
         await store.commit([], [Put(keys.REVOKED_KEYS, newer)])
         await until(lambda: _value(one) == newer)
         await one.repair(await leader_epoch(store))
-        with pytest.raises(StoreError, match="revoked keys cannot be read, so none can be changed"):
+        with pytest.raises(StoreError, match="revoked-keys cannot be read, so it cannot be changed"):
             await one.revoke(DUTY, TWO, "leaked")
         item = await store.get(keys.REVOKED_KEYS)
         assert item is not None
