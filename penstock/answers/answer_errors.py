@@ -112,7 +112,7 @@ def _error(raw: Raw, depth: int = 0, beside: Fields = _NO_FIELDS) -> AnswerError
     members = members_of(raw)
     if members is None:
         text = _decoded(raw)
-        shown = _shown(text if isinstance(text, str) else bytes(raw).decode("utf-8", "replace"))
+        shown = _shown(text if isinstance(text, str) and text else bytes(raw).decode("utf-8", "replace"))
         return AnswerError(_cause(beside), shown)
     inner = members.get("error")
     if inner is not None and bytes(inner) not in _NULLS and depth < MAX_DEPTH:
