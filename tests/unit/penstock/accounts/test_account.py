@@ -46,6 +46,8 @@ def test_a_model_without_a_cost_of_input_has_no_estimated_prompt_tokens() -> Non
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_an_account_begins_at_zero_and_its_outcome_decides_who_pays(outcome: Outcome) -> None:
-    account = Account(outcome, "", 200, 1.0, 2.0)
+    account = Account(outcome, "reason", 418, 1.0, 2.0)
+    assert (account.outcome, account.reason, account.status) == (outcome, "reason", 418)
+    assert (account.first_byte_at, account.ended_at) == (1.0, 2.0)
     assert account.charges_tenant is RULES[outcome].charges_tenant
     assert (account.price_share, account.received_bytes, account.sent_bytes, account.usage) == (1.0, 0, 0, None)

@@ -104,6 +104,24 @@ class TestWithLeader:
             of.settle(amount, 0.0, 1.0)
         assert of.use(1, 1.0).used >= 0.0, "the leader refuses a whole report with a negative amount"
 
+    def test_a_refused_request_is_one_eighth_of_the_usual_amount(self) -> None:
+        of = meter(BudgetUnit.TOKENS, limit=1000.0, amount=0.0)
+        assert not admitted(of, 17.0, 0.0)
+        assert of.use(1, 1.0).request_amount == 1.0 + 16.0 / 8.0
+
+    def test_the_rest_for_clients_grows_up_to_the_burst(self) -> None:
+        of = meter(limit=60.0, amount=10.0)
+        of.take(10.0, 0.0)
+        assert [of.rest(now) for now in (0.0, 5.0, 10.0, 1000.0)] == [50.0, 55.0, 60.0, 60.0]
+
+    def test_a_counter_that_is_opened_again_keeps_its_debt(self) -> None:
+        of = meter(amount=5.0)
+        of.close()
+        assert (of.is_closed, of.unspent) == (True, 0.0)
+        of.take(2.0, 1.0)
+        of.reopen(lease(of.key.unit, 3.0, keep=4.0), 7.0)
+        assert (of.is_closed, of.unspent, of.keep, of.used_at) == (False, 1.0, 4.0, 7.0)
+
     def test_demand_contains_what_was_refused_and_fades(self) -> None:
         of = meter(amount=1.0)
         for _ in range(50):

@@ -113,3 +113,11 @@ def test_a_saved_total_charges_what_was_used_and_no_more(reported: float) -> Non
     assert (after.available, after.spent()) == (50.0, {("eu/b", 1): 20.0, ("eu/a", 1): 30.0})
     after.report("eu/a", use(after, reported, 0.0))
     assert after.available == 80.0 - reported
+
+
+def test_the_reserve_is_left_out_of_the_parts_of_agents() -> None:
+    for unit in (BudgetUnit.CONCURRENT_REQUESTS, BudgetUnit.REQUESTS):
+        budget = divided(unit, 12.0)
+        account = budget.report("eu/a", use(budget, 3.0, 1.0))
+        assert budget.reshare(1.0, 2.0, 0.0)
+        assert budget.target(account, 2.0) == 7.0

@@ -1,0 +1,35 @@
+"""What a client reads about the budget because of which its request was refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.policy.kinds.budgets import BudgetScope, BudgetUnit
+from penstock.tenancy.exceeded_budget import ExceededBudget
+
+FLEET, REGION = BudgetScope.FLEET, BudgetScope.REGION
+
+
+@pytest.mark.parametrize(
+    ("needed", "left", "retry_after_s", "text"),
+    [
+        (1.0, -5.0, 0.0001, "the request needs about 1, 0 is left; retry in 0.001 s"),
+        (99.94, 1.234, 1.5, "the request needs about 99.9, 1.23 is left; retry in 1.5 s"),
+        (1234.6, 100.4, 119.0, "the request needs about 1235, 100 is left; retry in 119 s"),
+        (1.0, 0.0, 120.0, "the request needs about 1, 0 is left; retry in 2 min"),
+        (1.0, 0.0, 119 * 60.0, "the request needs about 1, 0 is left; retry in 119 min"),
+        (1.0, 0.0, 121 * 60.0, "the request needs about 1, 0 is left; retry in 2 h 1 min"),
+    ],
+)
+def test_amounts_and_times(needed: float, left: float, retry_after_s: float, text: str) -> None:
+    budget = ExceededBudget("acme", "", BudgetUnit.REQUESTS, 60.0, FLEET, needed, left, retry_after_s)
+    assert budget.describe() == f"tenant acme has used up the budget of 60 requests per minute for the fleet: {text}"
+
+
+def test_places_come_back_when_a_request_ends() -> None:
+    budget = ExceededBudget("acme", "psk-1", BudgetUnit.CONCURRENT_REQUESTS, 4.0, REGION, 1.0, 0.0, 1.0)
+    assert budget.describe() == (
+        "key psk-1 has used up the budget of 4 concurrent requests in this region: as many requests run; "
+        "retry when one has ended"
+    )
+    assert not budget.is_money
