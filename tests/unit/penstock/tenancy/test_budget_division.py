@@ -231,6 +231,31 @@ def test_a_leader_that_is_lost_under_pressure_lets_nothing_be_exceeded() -> None
     assert worst <= 0.05
 
 
+@pytest.mark.parametrize(
+    ("unit", "unaware", "aware"),
+    [
+        (BudgetUnit.REQUESTS, 3 * 16.0, 0.0),
+        (BudgetUnit.INPUT_TOKENS, 3 * 15.25, 0.0),
+        (BudgetUnit.GPU_SECONDS, 3 * 15.25, 0.0),
+        (BudgetUnit.MONEY_PER_DAY, 3 * 61.0 * 0.05 / 4, 3 * 61.0 * 0.03 / 4),
+    ],
+)
+def test_what_agents_may_still_use_that_do_not_know_of_the_use_is_not_granted(
+    unit: BudgetUnit, unaware: float, aware: float
+) -> None:
+    key = key_of(unit)
+    fleet = FleetBudgets(1, lambda key, tier: Budget(key.unit, 61.0), 0.0)
+    fleet.set_agents({f"eu/{name}": "eu" for name in "abcd"}, 0.0)
+    uses = (BudgetUse(key, 1, 0.0, 0.0, 1.0),)
+    for number, names in ((1, "abcd"), (2, "abcd")):
+        for name in names:
+            fleet.receive(ExchangeRequest(name, "eu", 1, number, number - 1, 1, uses * (name == "a")), 1.0, 1.8e9)
+            if number == 1 and name == "a":
+                assert fleet.reserve(fleet.budgets[key]) == pytest.approx(unaware)
+            fleet.answer(f"eu/{name}", number, 1.0, 1.8e9)
+    assert fleet.reserve(fleet.budgets[key]) == pytest.approx(aware)
+
+
 def test_an_agent_whose_clock_is_ahead_returns_no_money() -> None:
     divided = DividedBudget(key_of(BudgetUnit.MONEY_PER_DAY), Budget(BudgetUnit.MONEY_PER_DAY, 100.0), 0.0, 100.0, 7)
     divided.report("eu/a", BudgetUse(divided.key, 1, 80.0, 0.0, 0.0, period=7))

@@ -60,6 +60,14 @@ def test_places_of_running_requests_stay_taken_when_a_lease_ends() -> None:
     assert (budget.available, budget.held, budget.silent, budget.accounts) == (12.0, 0.0, 0, {})
 
 
+def test_a_counter_that_ended_leaves_its_places_to_the_others() -> None:
+    budget = divided(BudgetUnit.CONCURRENT_REQUESTS, 12.0)
+    budget.report("eu/a", use(budget, 2.0, 3.0))
+    for _ in range(2):
+        budget.report_ended("eu/a", use(budget, 0.0, 0.0))
+        assert (budget.available, budget.accounts, budget.counters) == (12.0, {}, {})
+
+
 def test_an_agent_that_is_heard_again_holds_nothing_until_it_reports() -> None:
     budget = divided(BudgetUnit.REQUESTS, 60.0)
     account = budget.report("eu/a", use(budget, 0.0, 10.0, 0.5))
