@@ -134,3 +134,10 @@ def test_requests_below_all_priorities_cost_a_part_of_the_price() -> None:
     assert batch.amount(1e6, 0.0, 1e6) == full.amount(1e6, 0.0, 1e6) / 2 == 11.5
     assert prices.of("sdxl", MIN_PRIORITY) is full
     assert "batch_percent" in refused(BUNDLE | {"prices.yaml": text.replace("50\n", "101\n")})[0]
+    text = PRICES.replace("name: first\n", "name: first\nbatch_percent: 50\n")
+    before = PriceList(compile_bundle(BUNDLE | {"prices.yaml": text}), DEC_1 - 1)
+    for name, amounts in (("sdxl", (1.0, 1.0, 1.0, 10.0)), ("llama-3", (4e6, 1e6, 1e6, 0.0))):
+        full, batch = before.of(name), before.of(name, BATCH_PRIORITY)
+        assert full is not None
+        assert batch is not None
+        assert batch.amount(*amounts) == pytest.approx(full.amount(*amounts) / 2)

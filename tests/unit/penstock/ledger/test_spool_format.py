@@ -50,6 +50,12 @@ def test_a_file_is_read_up_to_the_end_of_the_records() -> None:
         assert read_spool(data[:-lost], BOOT).records == [ENDED]
 
 
+def test_a_short_identifier_of_a_boot_is_padded() -> None:
+    assert header(b"a") == MAGIC + b"a" + bytes(HEADER_BYTES - len(MAGIC) - 1)
+    data = header(b"a") + content(ENDED)[HEADER_BYTES:]
+    assert read_spool(data, b"a").records == [ENDED]
+
+
 def test_a_file_of_an_earlier_boot_is_read_up_to_a_right_checkpoint() -> None:
     one, two = len(content(ENDED)), len(content(ENDED, ENDED))
     data = content(ENDED, ENDED, ENDED) + bytes(50)

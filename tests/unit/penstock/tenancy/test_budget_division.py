@@ -256,6 +256,15 @@ def test_what_agents_may_still_use_that_do_not_know_of_the_use_is_not_granted(
     assert fleet.reserve(fleet.budgets[key]) == pytest.approx(aware)
 
 
+def test_a_new_leader_grants_only_the_rates_that_it_knows_until_every_agent_has_reported() -> None:
+    fleet = FleetBudgets(2, lambda key, tier: Budget(key.unit, 60.0), 0.0)
+    fleet.set_agents({"eu/a": "eu", "eu/b": "eu"}, 0.0)
+    for number, now in ((1, 1.0), (2, 5.0)):
+        uses = (BudgetUse(REQUESTS, 1, 0.0, 0.0, 1.0, 0.25),)
+        fleet.receive(ExchangeRequest("a", "eu", 1, number, 0, 0, uses), now, 1.8e9)
+    assert fleet.budgets[REQUESTS].available == pytest.approx(4.0 * 0.25)
+
+
 def test_an_agent_whose_clock_is_ahead_returns_no_money() -> None:
     divided = DividedBudget(key_of(BudgetUnit.MONEY_PER_DAY), Budget(BudgetUnit.MONEY_PER_DAY, 100.0), 0.0, 100.0, 7)
     divided.report("eu/a", BudgetUse(divided.key, 1, 80.0, 0.0, 0.0, period=7))

@@ -113,6 +113,9 @@ class TestWithLeader:
         of = meter(limit=60.0, amount=10.0)
         of.take(10.0, 0.0)
         assert [of.rest(now) for now in (0.0, 5.0, 10.0, 1000.0)] == [50.0, 55.0, 60.0, 60.0]
+        of = meter(BudgetUnit.GPU_SECONDS, amount=60.0)
+        of.take(59.5, 0.0)
+        assert of.remaining(0.0) == 0.5
 
     def test_a_counter_that_is_opened_again_keeps_its_debt(self) -> None:
         of = meter(amount=5.0)
