@@ -17,7 +17,7 @@ import msgspec
 from adapters.servers.errors import NotReady, ServerError
 from lab.front_door.entries import ENTRIES, EU_NAME, NAME_SERVERS, OPEN_NAME, TTL_S
 from lab.front_door.front_door import FrontDoor, front_door
-from lab.front_door.resolving_clients import Answered, Client, NameServers
+from lab.front_door.resolving_clients import RETRY_AFTER_S, Answered, Client, NameServers
 from lab.open_files import allow_many_open_files
 
 CLIENTS = 24
@@ -42,7 +42,9 @@ class Report(msgspec.Struct):
     requests: dict[str, int]
     """Number of requests before the kill, and after it."""
     lost: dict[str, dict[str, int]]
-    """Number of failed requests before the kill and after it, by problem."""
+    """Number of requests that failed at the first try, before the kill and after it, by problem."""
+    lost_for_good: dict[str, int]
+    """Number of those after the kill that the retries of an SDK do not save, by problem."""
     served_by: dict[str, dict[str, int]]
     """Number of served requests by region: before the kill, and from 5 s after it."""
     forbidden: int
@@ -107,6 +109,7 @@ def report_of(found: Sequence[Answered], killed_at: float, new_answers_s: dict[s
         max(dead, default=killed_at) - killed_at,
         {"before": len(before), "after": len(after)},
         {"before": _count(each.problem for each in before), "after": _count(each.problem for each in after)},
+        _count(each.problem for each in after if not each.is_saved),
         {"before": _count(each.region for each in before), "from 5 s after": _count(each.region for each in settled)},
         len(forbidden),
     )
@@ -133,13 +136,13 @@ def problems_of(report: Report) -> list[str]:
 
 
 def _print(report: Report) -> None:
-    print(
-        f"{VICTIM} died: its agent, engines, Envoy and name server. {CLIENTS} clients without retries; TTL {TTL_S} s."
-    )
+    print(f"{VICTIM} died: its agent, engines, Envoy and name server. {CLIENTS} clients; TTL {TTL_S} s.")
     for name, took_s in report.new_answers_s.items():
         print(f"  {name}: the other name server had new answers after {took_s:.2f} s")
     lost = sum(report.lost["after"].values())
-    print(f"  requests lost: {lost} of {report.requests['after']} after the kill ({report.lost['after']})")
+    print(f"  failed at the first try: {lost} of {report.requests['after']} after the kill ({report.lost['after']})")
+    for_good = sum(report.lost_for_good.values())
+    print(f"  lost in spite of {len(RETRY_AFTER_S)} retries: {for_good} ({report.lost_for_good})")
     print(f"  last request to the dead entry: {report.last_dead_s:.2f} s after the kill")
     for when, regions in report.served_by.items():
         print(f"  served {when}, by region: {regions}")

@@ -13,7 +13,8 @@ from lab.planet.topology import CHAT_8B, Engine, Region, Topology
 
 ZONE = "api.example.com"
 EU_NAME, OPEN_NAME = f"eu.{ZONE}", f"all.{ZONE}"
-TTL_S = 2
+TTL_S = 1
+"""Shorter than the time for which an SDK repeats a request, less the time until name servers have new answers."""
 
 ENVOYS = ("eu-de", "us-east")
 """Regions with Envoy and a name server."""

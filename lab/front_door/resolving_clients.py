@@ -1,4 +1,4 @@
-"""Clients that resolve a name by DNS, as a resolver near them does, and send chats to the address; no retries."""
+"""Clients that resolve a name by DNS, as a resolver near them does, and send chats to the address."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ REQUEST_TIMEOUT_S = 10.0
 REQUESTS_PER_S = 3.0
 """Rate of one client."""
 
+RETRY_AFTER_S = (0.5, 1.0)
+"""Times (s) after which a client repeats a request without a response, as OpenAI's SDK does by default."""
+
+NOT_CONNECTED = "not connected"
+NO_RESPONSE = "no response"
+CUT = "response cut"
+"""Why a request failed: nothing was sent, nothing has arrived, or a part of the response has arrived."""
+
 KEYS = {EU_NAME: "demo-eu-personal", OPEN_NAME: "demo-open"}
 
 
@@ -42,6 +50,8 @@ class Answered(msgspec.Struct):
     """The region that served; empty if the request failed."""
     problem: str
     """Why the request failed; empty if it did not."""
+    is_saved: bool = False
+    """Whether a repetition of the failed request was served."""
 
 
 class NameServers:
@@ -94,6 +104,16 @@ class Client:
                 await asyncio.sleep(self._rng.expovariate(REQUESTS_PER_S))
 
     async def _ask(self, http: httpx.AsyncClient) -> Answered:
+        """Send a request, and repeat it as an SDK does; only the first try counts, but for `is_saved`."""
+        first = await self._try(http)
+        answered, tries = first, 0
+        while answered.problem and answered.problem != CUT and tries < len(RETRY_AFTER_S):
+            await asyncio.sleep(RETRY_AFTER_S[tries])
+            answered, tries = await self._try(http), tries + 1
+        first.is_saved = bool(first.problem) and not answered.problem
+        return first
+
+    async def _try(self, http: httpx.AsyncClient) -> Answered:
         begun_at = time.monotonic()
         if begun_at >= self._cached_until:
             self._cached, ttl_s = await self._servers.ask(self._name, self._address, self._number % 2)
@@ -101,17 +121,27 @@ class Client:
         address = self._cached[0] if self._cached else ""
         region, problem = "", "" if address else "no address"
         if address:
-            headers = {
-                "host": self._name,
-                "authorization": f"Bearer {KEYS[self._name]}",
-                "x-forwarded-for": self._address,
-            }
-            chat = {"model": CHAT_8B, "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}
-            url = f"http://{address}:{self._port}/v1/chat/completions"
-            try:
-                response = await http.post(url, content=json.dumps(chat), headers=headers)
-                region = response.headers.get("x-penstock-region", "?") if response.status_code == 200 else ""
-                problem = "" if region else f"status {response.status_code}"
-            except httpx.HTTPError as error:
-                problem = type(error).__name__
+            region, problem = await self._send(http, address)
         return Answered(self._name, begun_at, time.monotonic(), address, region, problem)
+
+    async def _send(self, http: httpx.AsyncClient, address: str) -> tuple[str, str]:
+        """Return the region that has served a request, and the problem; one of both is empty."""
+        headers = {
+            "host": self._name,
+            "authorization": f"Bearer {KEYS[self._name]}",
+            "x-forwarded-for": self._address,
+        }
+        chat = {"model": CHAT_8B, "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}
+        url = f"http://{address}:{self._port}/v1/chat/completions"
+        problem = NO_RESPONSE
+        try:
+            async with http.stream("POST", url, content=json.dumps(chat), headers=headers) as response:
+                problem = CUT
+                await response.aread()
+            if response.status_code == 200:
+                return response.headers.get("x-penstock-region", "?"), ""
+            return "", f"status {response.status_code}"
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            return "", NOT_CONNECTED
+        except httpx.HTTPError:
+            return "", problem

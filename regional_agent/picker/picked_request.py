@@ -32,10 +32,20 @@ from regional_agent.proxy.upstream_request import agent_lines, special_lines
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
 from regional_agent.routing.queue_dispatcher import QueueEntry
+from regional_agent.routing.router import MAX_BROKEN
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 
 MAX_ALTERNATIVES: Final = 2
 """Maximum number of endpoints for Envoy's retries, after the chosen one."""
+
+MAX_CONSIDERED: Final = 8
+"""Number of endpoints of which the alternatives are chosen: those on other hosts first, as a host fails with all of
+its endpoints."""
+
+_RETRY_ON: Final = envoy_responses.set_header(b"x-envoy-retry-on", b"reset")
+_MAX_RETRIES: Final = envoy_responses.set_header(b"x-envoy-max-retries", b"%d" % (MAX_BROKEN - 1))
+"""Let Envoy repeat a request at the next endpoint if its endpoint disconnects before the response; not more often than
+the agent does, since the request may be the cause."""
 
 _S = StreamState
 
@@ -171,7 +181,11 @@ class PickedRequest:
             return {first: None} if first else {}
         found: dict[str, Endpoint | None] = {}
         subset = self.context.subset
-        for endpoint in (attempt.endpoint, *local.alternatives(self.context, attempt, MAX_ALTERNATIVES)):
+        others = local.alternatives(self.context, attempt, MAX_CONSIDERED)
+        if len(others) > 1:
+            host = attempt.address.host
+            others.sort(key=lambda each: each.address.host == host)
+        for endpoint in (attempt.endpoint, *others[:MAX_ALTERNATIVES]):
             address = endpoint.address if subset is None else subset.address_of(endpoint)
             destination = "" if address is None else pool.ip_and_port(address)
             if not destination and endpoint is attempt.endpoint:
@@ -197,6 +211,8 @@ class PickedRequest:
         changes = envoy_responses.header_changes(given.headers, wanted)
         if request.target != given.target:
             changes += envoy_responses.set_header(b":path", request.target)
+        if len(self._destinations) > 1 and context.is_repeatable:
+            changes += _RETRY_ON + _MAX_RETRIES
         in_body = given.in_message == envoy_responses.TO_REQUEST_BODY
         endpoints = list(self._destinations)
         if talk.request_mode == BUFFERED and in_body:

@@ -207,6 +207,31 @@ async def test_envoy_sends_a_request_to_the_next_endpoint_and_the_account_follow
             assert retried[0] >= 1.0
 
 
+async def disconnects(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def test_envoy_repeats_a_request_whose_endpoint_disconnects_before_it_responds(tmp_path: Path) -> None:
+    async with engine(disconnects) as broken, engine(streams) as gpu:
+        addresses = [broken.address, gpu.address]
+        async with (
+            running_agent(tmp_path / "agent", addresses) as agent,
+            running_picker(agent) as picker,
+            running_envoy(tmp_path, picker, addresses) as front,
+        ):
+            while not broken.requests:
+                client = await RawClient.connect(front)
+                client.send(post(BODY))
+                status, headers = await client.head()
+                assert (status, headers.get("x-penstock-endpoint")) == (200, "gpu-1")
+                assert await read_stream(client) == b"".join(EVENTS)
+                client.close()
+            assert gpu.requests[-1].body == broken.requests[0].body
+            assert b"x-envoy-retry-on" not in gpu.requests[-1].head
+            await until(lambda: agent.counted() == {"ok": float(len(gpu.requests))})
+            assert agent.held() == 0
+
+
 @pytest.mark.parametrize(("host", "status"), [("eu.api.example.com", 200), ("api.example.com", 500)])
 async def test_without_a_picker_only_names_of_a_jurisdiction_are_served(host: str, status: int, tmp_path: Path) -> None:
     """The endpoint of the other cluster stands for another jurisdiction: no request reaches it."""

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from lab.front_door.__main__ import problems_of, report_of
 from lab.front_door.entries import ENTRIES, EU_NAME, OPEN_NAME, bundle
-from lab.front_door.resolving_clients import Answered
+from lab.front_door.resolving_clients import NOT_CONNECTED, Answered
 
 
-def answered(at: float, entry: str, region: str, problem: str = "", name: str = EU_NAME) -> Answered:
-    return Answered(name, at, at + 0.1, ENTRIES[entry], region, problem)
+def answered(
+    at: float, entry: str, region: str, problem: str = "", name: str = EU_NAME, *, is_saved: bool = False
+) -> Answered:
+    return Answered(name, at, at + 0.1, ENTRIES[entry], region, problem, is_saved)
 
 
 def test_requests_before_and_after_the_kill_are_counted() -> None:
     found = [
         answered(1.0, "eu-de", "eu-de"),
-        answered(10.5, "eu-de", "", "ConnectError"),
-        answered(11.0, "eu-de", "", "ConnectError"),
+        answered(10.5, "eu-de", "", NOT_CONNECTED),
+        answered(11.0, "eu-de", "", NOT_CONNECTED, is_saved=True),
         answered(16.0, "us-east", "us-east", name=OPEN_NAME),
         answered(17.0, "eu-es", "eu-es"),
     ]
     report = report_of(found, 10.0, {EU_NAME: 0.4})
     assert report.requests == {"before": 1, "after": 4}
-    assert report.lost == {"before": {}, "after": {"ConnectError": 2}}
+    assert report.lost == {"before": {}, "after": {NOT_CONNECTED: 2}}
+    assert report.lost_for_good == {NOT_CONNECTED: 1}
     assert report.last_dead_s == 1.0
     assert report.served_by == {"before": {"eu-de": 1}, "from 5 s after": {"eu-es": 1, "us-east": 1}}
     assert problems_of(report) == []
