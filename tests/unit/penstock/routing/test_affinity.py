@@ -285,3 +285,15 @@ def test_an_engine_may_not_have_stored_a_prompt_yet_that_it_was_just_sent() -> N
     assert index.held(prompt, None, 100.0 + STORING_S) is NOTHING
     index.sent("silent", prompt, None, "m", 100.0)
     assert index.held(prompt, None, 99.0 + HELD_S).blocks == {"silent": 2}, "without events the estimate applies"
+
+
+def test_a_later_block_counts_only_after_all_blocks_before_it() -> None:
+    class Stored(Unstored):
+        def holds(self, endpoint: str, key: int) -> bool | None:
+            return (endpoint, key) != ("a", 1)
+
+    index = AffinityIndex()
+    for endpoint in ("a", "b"):
+        index.sent(endpoint, [1, 2, 3], None, "m", 0.0)
+    index.exact = Stored("a", "b")  # type: ignore[assignment]
+    assert index.held([1, 2, 3], None, 10.0).blocks == {"b": 3}, "a has evicted the first one"

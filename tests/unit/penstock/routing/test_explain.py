@@ -11,8 +11,9 @@ from penstock.fleet.report import PeerReport
 from penstock.fleet.reported_views import reported_views
 from penstock.fleet.snapshot import Snapshot, add_report, pools
 from penstock.health.region_health import RegionHealth, RegionState
-from penstock.planning.plan import ArcReason, Closed
+from penstock.planning.plan import ArcReason, Closed, VersionShare
 from penstock.policy.geography import Location
+from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.models import ModelVersions, Version
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.result_cache import ResultCache
@@ -28,6 +29,7 @@ from penstock.routing.explain import (
 )
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionView
+from penstock.tenancy.tenant_record import TenantRecord
 from tests.support.planet import MODEL, healthy, plan, policy
 from tests.support.reports import report
 
@@ -189,6 +191,24 @@ def test_a_version_with_the_common_name_is_explained_with_the_shares() -> None:
     explanation = explain(under, None, ExplainQuery("eu-de", MODEL, "personal"), healthy(*EVERYWHERE), Random(1))
     assert explanation.chosen is not None
     assert explanation.versions == canary.versions
+
+
+def test_the_share_of_a_rollout_replaces_that_of_the_policy() -> None:
+    canary = ModelVersions(MODEL, (Version(MODEL, 100.0), Version("next", 0.0)))
+    rollout = ModelRollout(MODEL, "next", (10.0, 100.0))
+    under = msgspec.structs.replace(policy(), versions={MODEL: canary}, model_rollouts={MODEL: rollout})
+    steps = msgspec.structs.replace(
+        plan("eu-de", "eu-de+eu-es", eu_de=1.0), version_shares=(VersionShare(MODEL, "next", 10.0),)
+    )
+    query = ExplainQuery("eu-de", MODEL, "personal")
+    explanation = explain(under, steps, query, healthy(*EVERYWHERE), Random(1))
+    assert explanation.versions == (Version(MODEL, 90.0), Version("next", 10.0))
+
+
+def test_the_query_for_a_tenant_of_the_api_has_its_tier() -> None:
+    record = TenantRecord("ada", "gold", 0.0, is_suspended=True)
+    found = ExplainQuery("eu-de", MODEL, path="/v1/models").by(record)
+    assert found == ExplainQuery("eu-de", MODEL, "ada", path="/v1/models", tier="gold", is_suspended=True)
 
 
 def test_the_model_of_the_tenants_tier_is_explained_and_hidden_from_others() -> None:

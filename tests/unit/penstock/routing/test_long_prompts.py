@@ -8,9 +8,10 @@ import pytest
 
 from penstock.cost.request_properties import CostInputs
 from penstock.cost.work import Work
-from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.policy.kinds.models import Cost, CostUnit, Model
 from penstock.pools.placement import Placement, WorkEstimate
 from penstock.pools.pool_accounting import EndpointAccount, PoolAccount
+from penstock.routing.affinity import HELD_S, session_key
 from penstock.routing.endpoint_chooser import EndpointChooser, is_long
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.reasons import Reason
@@ -83,3 +84,20 @@ def test_a_prompt_whose_prefix_is_cached_is_not_long() -> None:
     request.cost = Cost(CostUnit.TOKEN, 4.0, 0.01)
     assert isinstance(pool.start(LONG), Placement)
     assert isinstance(pool.start(request), Placement)
+
+
+def test_the_endpoints_of_a_minimal_prompt_are_shown_with_the_one_that_holds_the_session() -> None:
+    pool = Pool(3)
+    assert isinstance(pool.start(SHORT), Placement)
+    pool.chooser.affinity.sent("gpu-1", [], session_key("t/m", b"s"), "m", 0.0)
+
+    def holders(tenant: str, session: str, now: float = 1.0) -> list[str]:
+        found = pool.chooser.consider(pool.pool, Model("m"), tenant, session, now)
+        assert sorted(each.name for each in found) == ["gpu-0", "gpu-1", "gpu-2"]
+        assert sum(each.in_flight for each in found) == 1
+        assert all(each.done_s is not None and 0.0 < each.done_s < 60.0 for each in found)
+        return [each.name for each in found if each.holds]
+
+    assert holders("t", "s") == ["gpu-1"]
+    assert holders("t", "s", HELD_S + 1.0) == []
+    assert holders("t", "other") == holders("u", "s") == holders("t", "") == []

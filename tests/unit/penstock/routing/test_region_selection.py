@@ -11,7 +11,13 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable
 from penstock.policy.residency import ResidencyClass, residency_class
 from penstock.routing.reasons import Reason, Refusal, Rejection
-from penstock.routing.region_selection import RegionChoice, RegionView, another_region_serves, idle_region_exists
+from penstock.routing.region_selection import (
+    RegionChoice,
+    RegionView,
+    another_region_serves,
+    idle_region_exists,
+    plan_shares,
+)
 from tests.support.planet import MODEL, choose_region, healthy, plan, policy
 
 EVERYWHERE = residency_class(frozenset({"eu-de", "eu-es", "us-east"}))
@@ -88,6 +94,16 @@ def test_a_failed_regions_share_follows_the_failover_table() -> None:
     assert 60 < counts["eu-de", ArcReason.HOME] < 140
     assert drawn(table, healthy("eu-de", "eu-es", "us-east")) == {("eu-es", ArcReason.HOME): 400}
     assert drawn(table, healthy("us-east")) == {("us-east", ArcReason.FAILOVER): 400}, "of the table, who is there"
+
+
+def test_the_regions_of_a_table_that_are_there_share_all_of_a_lost_share() -> None:
+    arcs = (Arc("eu-de", 0.5, ArcReason.HOME), Arc("eu-es", 0.5, ArcReason.SPILLOVER))
+    table = FailoverTable("eu-de", (Arc("us-east", 0.5, ArcReason.FAILOVER), Arc("gone", 0.5, ArcReason.FAILOVER)))
+    lost = ClassPlan(MODEL, EVERYWHERE.name, arcs, (), (table,))
+    order = ("eu-es", "us-east")
+    shares, reasons = plan_shares(lost, healthy(*order), {}, order, "eu-de", 1.0)
+    assert shares == {"eu-es": 0.5, "us-east": 0.5}
+    assert reasons["us-east"] is ArcReason.FAILOVER
 
 
 def test_without_anybody_of_the_table_the_nearest_takes_over() -> None:
@@ -271,6 +287,7 @@ def test_a_request_that_may_not_spill_uses_no_credit() -> None:
     refusal = choose(busy, tried=tried, overflow=True, may_spill=False)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.SATURATED, "it waits in the queue"
+    assert refusal.rejected == (Rejection("eu-de", Reason.ALREADY_TRIED, Reason.SATURATED),)
     assert served(healthy("eu-es", "us-east"), may_spill=False) == {"eu-es": 400}, (
         "without its own region, it fails over"
     )
