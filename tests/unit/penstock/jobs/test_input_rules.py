@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.jobs.batch_state import TRANSITIONS, BatchState, InvalidTransition, advance, is_end
-from penstock.jobs.claims import CLOCK_SKEW_S, may_claim
+from penstock.jobs.claims import CLOCK_SKEW_S, LEASE_S, RENEW_S, may_claim
 from penstock.jobs.completion_window import expected_at, window_s
 from penstock.jobs.done_lines import DoneLines, ranges_of
-from penstock.jobs.item_results import MAX_RUNS, Next, error_line, next_of, result_line
+from penstock.jobs.item_results import Next, error_line, next_of, result_line
 from penstock.jobs.job_records import BatchCounts, BatchRecord, Claim, JobSender
 from penstock.jobs.line_splitter import LineSplitter, LineTooLong
 from tests.support.examples import examples
@@ -70,7 +70,8 @@ def test_every_state_leads_to_an_end() -> None:
         (429, "quota_exceeded", 50, Next.WAIT),
         (503, "none_ready", 50, Next.WAIT),
         (502, "engine_failed", 1, Next.RUN_AGAIN),
-        (502, "engine_failed", MAX_RUNS, Next.RESULT),
+        (502, "engine_failed", 2, Next.RUN_AGAIN),
+        (502, "engine_failed", 3, Next.RESULT),
         (500, "", 1, Next.RUN_AGAIN),
     ],
 )
@@ -90,11 +91,13 @@ def test_a_result_is_one_line_of_json() -> None:
 def test_a_claim_is_free_after_its_lease_and_after_a_restart_of_its_agent() -> None:
     claim = Claim(1, "a", epoch=5, until=100.0, started_at=0.0)
     assert may_claim(None, "b", 1, 0.0)
-    assert not may_claim(claim, "b", 9, 100.0 + CLOCK_SKEW_S)
-    assert may_claim(claim, "b", 9, 100.1 + CLOCK_SKEW_S)
+    assert not may_claim(claim, "b", 9, 105.0)
+    assert may_claim(claim, "b", 9, 105.1)
     assert may_claim(claim, "a", 6, 50.0)
     assert not may_claim(claim, "a", 5, 50.0)
     assert not may_claim(claim, "a", 4, 50.0)
+    # A claim survives some lost renewals, and the skew of clocks.
+    assert LEASE_S >= 4 * RENEW_S + CLOCK_SKEW_S
 
 
 def test_windows_and_forecasts() -> None:

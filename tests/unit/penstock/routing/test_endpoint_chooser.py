@@ -50,6 +50,13 @@ def test_without_blocks_an_endpoint_that_runs_the_model_is_worth_a_gap_where_poo
     assert held(chooser, NOTHING, shares_endpoints=False) is NOTHING_HELD
 
 
+def test_a_session_and_a_loaded_model_are_worth_half_a_second() -> None:
+    chooser = EndpointChooser(Random(1))
+    chooser.affinity.sent("b", [], 7, "m", 9.0)
+    assert held(chooser, chooser.affinity.held([], 7, 10.0), shares_endpoints=False) == HeldParts({1: 0.0}, 0.5)
+    assert held(chooser, NOTHING, shares_endpoints=True) == HeldParts({1: 0.0}, 0.5)
+
+
 def test_counts_are_stale_after_a_tenth_of_the_service_time() -> None:
     assert not is_stale(0.2, 2.0)
     assert is_stale(0.21, 2.0)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from penstock.cost.work import Speed, Work
 from penstock.routing.endpoint_selection import (
     NEWCOMER_UNTIL,
-    ZONE_GAP_S,
     Candidates,
     EndpointChoice,
     EndpointView,
@@ -198,12 +197,16 @@ def test_a_holder_that_may_not_have_it_is_no_reason_to_wait() -> None:
     assert chosen(pool, work=CHAT, held={0: 1.0}, held_gap_s=1e9, tried={"best"}) is None
 
 
-def test_the_own_zone_is_preferred_within_a_bound() -> None:
-    pool = [known("far"), known("near", prefill_us=int(ZONE_GAP_S * 0.75e6))]
-    assert chosen(pool, work=CHAT, same_zone=frozenset({1})) == "near"
-    pool[1].prefill_us = 1_000_000
-    pool[1].update_score()
-    assert chosen(pool, work=CHAT, same_zone=frozenset({1})) == "far"
+@pytest.mark.parametrize(("later_us", "where"), [(45_000, "near"), (60_000, "far")])
+def test_the_own_zone_is_preferred_within_a_twentieth_of_a_second(later_us: int, where: str) -> None:
+    pool = [known("far"), known("near", prefill_us=later_us)]
+    assert {chosen(pool, seed, work=CHAT, same_zone=frozenset({1})) for seed in range(9)} == {where}
+
+
+@pytest.mark.parametrize(("later_us", "where"), [(700_000, "holder"), (900_000, "best")])
+def test_a_held_prefix_is_worth_twice_the_prefill_that_it_spares(later_us: int, where: str) -> None:
+    pool = [known("best"), known("holder", prefill_us=later_us)]
+    assert {chosen(pool, seed, work=Work(3.0, 1.0), held={1: 0.4}) for seed in range(9)} == {where}
 
 
 def test_an_engine_that_reports_full_ranks_lower() -> None:

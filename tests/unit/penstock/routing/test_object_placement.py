@@ -10,7 +10,6 @@ from penstock.policy.residency import residency_class
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.endpoint_selection import EndpointView
 from penstock.routing.object_placement import (
-    BEYOND_LIMIT,
     ObjectRequest,
     refuse_object,
     region_with_object,
@@ -78,8 +77,8 @@ def endpoint(in_flight: int = 0, *, ready: bool = True) -> EndpointView:
         (READ, endpoint(), None, False, False, None),
         (READ, endpoint(), Reason.ENGINE_FAILED, True, True, Reason.ENGINE_FAILED),
         (READ, endpoint(ready=False), None, False, True, Reason.ENDPOINT_NOT_READY),
-        (READ, endpoint(4 + BEYOND_LIMIT - 1), None, True, False, None),
-        (READ, endpoint(4 + BEYOND_LIMIT), None, False, True, Reason.SATURATED),
+        (READ, endpoint(4 + 15), None, True, False, None),
+        (READ, endpoint(4 + 16), None, False, True, Reason.SATURATED),
         (GENERATE, endpoint(), None, False, True, None),
         (GENERATE, endpoint(), None, False, False, Reason.SATURATED),
         (GENERATE, endpoint(), None, True, True, Reason.SATURATED),

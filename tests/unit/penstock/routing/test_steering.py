@@ -46,7 +46,7 @@ def test_the_nearest_comes_first() -> None:
     far = advise(Client(BOSTON, "open", MODEL))
     assert names(far)[0] == "us-east"
     assert far.entries[0].serves_model
-    assert far.ttl_s == STEADY_TTL_S
+    assert far.ttl_s == STEADY_TTL_S == 60.0
 
 
 def test_a_forbidden_region_is_absent_with_the_rule() -> None:
@@ -96,7 +96,7 @@ def test_drained_and_failed_regions_are_absent_until_nothing_else_is_left() -> N
         ("eu-es", Reason.REGION_DRAINING),
         ("us-east", Reason.REGION_FAILED),
     ]
-    assert advice.ttl_s == CHANGING_TTL_S
+    assert advice.ttl_s == CHANGING_TTL_S == 5.0
     states["eu-de"] = RegionState.FAILED
     assert names(advise(Client(LISBON, "open"), states)) == ["eu-es", "eu-de", "us-east"]
 
