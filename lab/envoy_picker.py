@@ -23,7 +23,12 @@ SHIPPED = Path(__file__).parents[1] / "deploy" / "gateways" / "envoy-picker.yaml
 
 
 def picker_configuration(
-    listen: Address, admin: int, picker: Address, endpoints: Sequence[int], identity_dir: Path | None = None
+    listen: Address,
+    admin: int,
+    picker: Address,
+    endpoints: Sequence[int],
+    identity_dir: Path | None = None,
+    agent: Address | None = None,
 ) -> dict[str, Any]:
     """Return the shipped configuration with other addresses.
 
@@ -33,6 +38,7 @@ def picker_configuration(
         picker: the endpoint picker, on loopback.
         endpoints: ports of the endpoints on loopback.
         identity_dir: the certificate of the agent beside Envoy, for agents of other regions; None without such.
+        agent: the agent's listener for clients; None if no client uses files, batches or WebSockets.
     """
     config: dict[str, Any] = yaml.safe_load(
         SHIPPED.read_text(encoding="utf-8").replace("/etc/penstock/identity", str(identity_dir))
@@ -44,7 +50,9 @@ def picker_configuration(
     listener["filter_chains"][0]["filters"][0]["typed_config"]["use_remote_address"] = False
     for cluster in config["static_resources"]["clusters"]:
         if cluster["name"] != "other-regions":
-            targets = [Address(LOOPBACK, port) for port in endpoints] if cluster["name"] == "eu" else [picker]
+            targets = [agent or picker if cluster["name"] == "penstock-agent" else picker]
+            if cluster["name"] == "eu":
+                targets = [Address(LOOPBACK, port) for port in endpoints]
             listed = [{"endpoint": {"address": _address(each)}} for each in targets]
             cluster["load_assignment"]["endpoints"] = [{"lb_endpoints": listed}]
             thresholds = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 100_000)

@@ -20,7 +20,7 @@ from lab.planet.bundle import write_bundle
 from lab.planet.configs import FleetFiles, agent_identity_dir
 from lab.planet.planet import READY_S, Launch, Planet, agent_process
 from lab.planet.planet_ports import assign_ports
-from lab.planet.topology import Region, engine_port
+from lab.planet.topology import Region, agent_port, engine_port
 from regional_agent.upstream.address import Address
 
 _FRONT, _DNS = "front door", "name servers"
@@ -114,6 +114,7 @@ def _beside(directory: Path, region: Region, ports: dict[str, int]) -> list[Serv
         Address(LOOPBACK, ports[f"{region.name} picker"]),
         [ports[engine_port(region.name, engine.name)] for engine in region.engines],
         agent_identity_dir(directory, region.name, "a"),
+        Address(LOOPBACK, ports[agent_port(region.name, "a", "traffic")]),
     )
     own = directory / f"{region.name}-pdns"
     server = power_dns(directory / f"{region.name}.sock", own, NAME_SERVERS[region.name], ports[_DNS], {})

@@ -306,6 +306,71 @@ async def test_other_regions_are_reached_through_envoy_with_the_certificate_of_t
         await until(lambda: server.counted() == origin.counted() == {"ok": 1.0})
 
 
+async def test_a_region_without_endpoints_forwards_what_enters_through_envoy(tmp_path: Path) -> None:
+    here = write_identity(tmp_path / "identity", agent_id("eu-de"))
+    there = write_identity(tmp_path / "there-identity", agent_id("eu-es"))
+    peer_tls = ServerTls(there / CERTIFICATE, there / PRIVATE_KEY, there / AUTHORITIES)
+    away = plan("eu-de", "eu-de+eu-es", eu_es=1.0)
+    async with (
+        engine(streams) as far,
+        running_agent(tmp_path / "server", [far.address], region="eu-es", anonymous=None, peer_tls=peer_tls) as server,
+        running_agent(tmp_path / "origin", [], anonymous="personal", plan=away, peers={"eu-es": server.peer}) as origin,
+        running_picker(origin, forwards=True, identity_dir=here) as picker,
+        running_envoy(tmp_path, picker, [], identity_dir=here) as front,
+    ):
+        origin.location = Location("DE")
+        client = await RawClient.connect(front)
+        client.send(post(BODY))
+        status, headers = await client.head()
+        assert (status, headers["x-penstock-region"]) == (200, "eu-es"), await client.reader.read(500)
+        assert await read_stream(client) == b"".join(EVENTS)
+        client.close()
+        await until(lambda: server.counted() == origin.counted() == {"ok": 1.0})
+
+
+@pytest.mark.parametrize("host", ["api.example.com", "eu.api.example.com"])
+async def test_what_the_agent_stores_or_tunnels_reaches_its_own_listener(host: str, tmp_path: Path) -> None:
+    """Without a picker, since the agent checks these requests itself."""
+
+    async def responds(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.header("upgrade"):
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nframes")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+    offer = (b"Connection: upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Key: eA==", b"Sec-WebSocket-Version: 13")
+    async with engine(responds) as own:
+
+        def to_agent(config: dict[str, Any]) -> None:
+            clusters(config)["penstock-agent"]["load_assignment"]["endpoints"] = [
+                {"lb_endpoints": lb_endpoints([own.address])}
+            ]
+            del clusters(config)["penstock-picker"]["health_checks"]
+
+        async with running_envoy(tmp_path, NOBODY, [], to_agent) as front:
+            for request, status in (
+                (post(BODY, "x-penstock-route: forged", path="/v1/files"), 200),
+                (post(BODY, path="/v1/batches/batch_1/cancel?a=b"), 200),
+                (post(BODY, path="/v1/messages/batches"), 200),
+                (post(BODY, "Prefer: respond-async"), 200),
+                (b"\r\n".join([b"GET /v1/realtime?model=m HTTP/1.1", b"Host: test", *offer, b"", b""]), 101),
+            ):
+                client = await RawClient.connect(front)
+                client.send(request.replace(b"Host: test", b"Host: " + host.encode()))
+                assert (await client.head())[0] == status
+                client.close()
+        assert [each.head.split(b" ")[1] for each in own.requests] == [
+            b"/v1/files",
+            b"/v1/batches/batch_1/cancel?a=b",
+            b"/v1/messages/batches",
+            b"/v1/chat/completions",
+            b"/v1/realtime?model=m",
+        ]
+        assert own.requests[0].body == BODY
+        assert own.requests[0].header("x-penstock-route") is None
+        assert own.requests[0].header("x-forwarded-for")
+
+
 async def test_a_picker_that_envoy_does_not_forward_for_stays_in_its_region(tmp_path: Path) -> None:
     away = plan("eu-de", "eu-de+eu-es", eu_es=1.0)
     async with (
