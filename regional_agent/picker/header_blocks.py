@@ -9,7 +9,7 @@ Source: https://www.rfc-editor.org/rfc/rfc7541
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from hpack import Decoder
 from hpack.exceptions import HPACKError
@@ -47,8 +47,10 @@ class HeaderBlocks:
         known = self._paths.get(block)
         if known is not None:
             return known
-        entries = self._decoder.header_table.dynamic_entries
-        count, newest = len(entries), entries[0] if entries else None
+        # Any: mypyc would copy each entry, and entries are compared by identity.
+        entries: Any = self._decoder.header_table.dynamic_entries
+        count = len(entries)
+        newest: Any = entries[0] if count else None
         try:
             headers = list(self._decoder.decode(block, raw=True))
         except HPACKError as error:
@@ -65,6 +67,11 @@ class HeaderBlocks:
         elif len(self._paths) < MAX_KEPT_BLOCKS:
             self._paths[block] = path
         return path
+
+    @property
+    def kept(self) -> int:
+        """Number of blocks whose paths are kept."""
+        return len(self._paths)
 
 
 def head_block() -> bytes:

@@ -17,6 +17,10 @@ from regional_agent.picker.stream_state import InvalidTransition
 log = structlog.get_logger()
 
 
+def _drop(message: bytes) -> None:
+    """Drop a message for a stream that has ended."""
+
+
 class ProcessCall:
     """The call for one request of Envoy."""
 
@@ -67,6 +71,8 @@ class ProcessCall:
         """Release what the request holds."""
         self._on_end(self)
         self.stream.close()
+        # Otherwise the call and its parts would refer to each other, and stay until the next garbage collection.
+        self._talk.send = _drop
 
 
 class HealthCall:

@@ -36,6 +36,9 @@ _S = StreamState
 _BEFORE_TARGET: Final = frozenset({_S.LOOKUP, _S.SELECTING, _S.QUEUED})
 _WITH_TARGET: Final = frozenset({_S.PICKED, _S.RESPONDING})
 
+MAX_SMALL_BYTES: Final = 64 * 1024
+"""Maximum size of a body that is expected in one message with its head: the head is checked with it, not before."""
+
 _SHUTTING_DOWN: Final = Refusal(
     Reason.SHUTTING_DOWN,
     "the agent stops before the body of the request has arrived",
@@ -64,6 +67,8 @@ class RequestStream:
         self._lookup: asyncio.Task[None] | None = None
         self._began_at = 0.0
         self._has_trailers = False
+        self._expects_whole = False
+        """Whether the head has not been checked, because the next message should have the whole body."""
         self._messages: InferMessages | None = None
         """Reads the model of an inference over gRPC; None for other requests."""
 
@@ -128,21 +133,40 @@ class RequestStream:
             self._refuse(refusal, request)
         elif request.whole:
             self._start(request)
-        else:
-            refusal = parts.body_limits.accept(request, self._peer_ip)
-            refusal = refusal or parts.traffic.refuse_receiving(request, self._peer_ip)
-            if refusal is not None:
-                self._refuse(refusal, request)
-                return
+        elif in_head and self._messages is None and 0 < (request.length or 0) <= self._small_bytes():
+            self._expects_whole = True
+            talk.enter(_S.RECEIVING)
+        elif self._accept(request):
             talk.enter(_S.RECEIVING)
             if not in_head:
                 talk.send(envoy_responses.unchanged(envoy_responses.TO_REQUEST_HEADERS))
+
+    def _small_bytes(self) -> int:
+        limits = self._parts.limits
+        return min(MAX_SMALL_BYTES, limits.json_bytes, limits.max_body_bytes)
+
+    def _accept(self, request: Request) -> bool:
+        """Check a request by its head, before its body is kept; refuse it if it is not permitted."""
+        parts, self._expects_whole = self._parts, False
+        refusal = parts.body_limits.accept(request, self._peer_ip)
+        refusal = refusal or parts.traffic.refuse_receiving(request, self._peer_ip)
+        if refusal is not None:
+            self._refuse(refusal, request)
+        return refusal is None
 
     def _on_body(self, request: Request, chunk: bytes, *, ends: bool) -> None:
         """Keep a part of the body, or send it on if Envoy has the target."""
         talk, limits, bodies = self._talk, self._parts.body_limits, self._parts.bodies
         if request.whole:
             raise InvalidTransition("a body after its end")
+        if self._expects_whole:
+            if ends and len(chunk) == request.length:
+                request.body, request.received_bytes, request.whole = chunk, len(chunk), True
+                self._expects_whole = False
+                self._start(request)
+                return
+            if not self._accept(request):
+                return
         refusal = limits.check(request, chunk)
         may_start = False
         if refusal is None and self._messages is not None and not request.started:
@@ -186,6 +210,8 @@ class RequestStream:
         """Process the trailers, which end the body."""
         if request.whole:
             raise InvalidTransition("trailers after the end of the body")
+        if self._expects_whole and not self._accept(request):
+            return
         refusal = self._end_of_body(request)
         self._has_trailers = True
         if refusal is not None:
@@ -305,6 +331,8 @@ class RequestStream:
         """Refuse a request whose body arrives too slowly, or that is not permitted any more. `now` in s."""
         request = self._request
         if request is not None and not request.whole and not self._talk.is_done:
+            if self._expects_whole and not self._accept(request):
+                return
             refusal = self._parts.body_limits.overdue(request, now - self._began_at, self._peer_ip)
             if refusal is not None:
                 self._refuse_late(refusal)
@@ -316,7 +344,7 @@ class RequestStream:
 
     def on_sent(self) -> None:
         """Free the body: all messages for Envoy have been written."""
-        if self._talk.state in _WITH_TARGET and self._request is not None and self._request.kept_bytes:
+        if self._talk.state in _WITH_TARGET and self._request is not None and self._request.body:
             self._parts.bodies.release(self._request)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 from math import inf
 
@@ -129,6 +130,7 @@ async def _resolve_by_system(host: str) -> Sequence[str]:
     return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
+@lru_cache(MAX_HOSTS)
 def _is_address(host: str) -> bool:
     try:
         ip_address(host)

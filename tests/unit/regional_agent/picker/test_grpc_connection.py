@@ -184,6 +184,7 @@ def test_a_path_is_read_by_the_table_in_force() -> None:
     for entry in (b"/x", b"/y"):
         found.append(blocks.path_of(b"\x44" + bytes([len(entry)]) + entry))
         found += [blocks.path_of(b"\xbe"), blocks.path_of(b"\xbe")]
+        assert blocks.kept == 1
     assert found == [b"/x"] * 3 + [b"/y"] * 3
 
 

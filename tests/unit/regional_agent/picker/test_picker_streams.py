@@ -104,6 +104,33 @@ async def test_a_body_in_one_message_is_replaced_with_its_length(tmp_path: Path)
         assert stream.kinds()[2:] == ["response_headers", "response_body", "response_body"], "one answer for each"
 
 
+@pytest.mark.parametrize("arrives", ["whole", "in parts", "late", "with trailers"])
+@pytest.mark.parametrize("key", [b"Bearer known", b"Bearer unknown"])
+async def test_a_head_is_checked_with_its_small_body_or_without_it(tmp_path: Path, arrives: str, key: bytes) -> None:
+    known = Tenant("known", "open", (sha256(b"known").hexdigest(),))
+    async with picking(tmp_path, anonymous=None) as agent:
+        agent.config.policy = replace(agent.config.policy, tenants={"known": known})
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head((b"authorization", key), (b"content-length", b"%d" % len(CHAT))))
+        assert stream.sent == []
+        if arrives == "late":
+            stream.stream.check_body(agent.proxy.clock())
+            assert (stream.refused is None) == (key == b"Bearer known")
+        if arrives == "in parts":
+            stream.receive(body(CHAT[:5], ends=False))
+            assert (stream.refused is None) == (key == b"Bearer known")
+        stream.receive(body(CHAT[5:] if arrives == "in parts" else CHAT, ends=arrives != "with trailers"))
+        if arrives == "with trailers":
+            stream.receive(trailers("request_trailers"))
+        if key == b"Bearer unknown":
+            assert stream.refused == (401, "invalid_api_key")
+        else:
+            assert stream.destinations
+            assert stream.request_body() == CHAT
+            assert not stream.stream._request.body, "Envoy has the body"
+        stream.stream.close()
+
+
 async def test_trailers_end_the_bodies(tmp_path: Path) -> None:
     async with picking(tmp_path) as agent:
         stream = PickerStream(parts_of(agent))
