@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from penstock.admission.retry_budget import MIN_PER_S, SHARE, WINDOW_S, RetryBudget
+from penstock.admission.retry_budget import RetryBudget
+
+MIN_PER_S, SHARE, WINDOW_S = 10.0, 0.2, 10.0
+"""As documented, and not imported: a test fails if a tuned constant changes."""
 
 
 def spend(budget: RetryBudget, now: float) -> int:
@@ -14,14 +17,14 @@ def test_a_few_retries_are_always_allowed() -> None:
     budget = RetryBudget(0.0)
     for _ in range(4):
         budget.request(0.0)
-    assert spend(budget, 0.0) == MIN_PER_S * WINDOW_S == 100
+    assert spend(budget, 0.0) == MIN_PER_S * WINDOW_S
 
 
 def test_more_requests_allow_more_retries() -> None:
     budget = RetryBudget(0.0)
     for _ in range(10_000):
         budget.request(1.0)
-    assert spend(budget, 1.0) == 10_000 * SHARE + MIN_PER_S * WINDOW_S == 2_100
+    assert spend(budget, 1.0) == 10_000 * SHARE + MIN_PER_S * WINDOW_S
     assert not budget.withdraw(WINDOW_S / 2 - 0.1)
 
 
