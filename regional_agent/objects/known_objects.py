@@ -48,7 +48,9 @@ class KnownObjects:
 
     def can_seek(self, regions: Collection[str]) -> bool:
         """Whether an object that is not in memory may be found: in Redis, or in one of the other `regions`."""
-        return (self._shared is not None and self._shared.up) or (self._elsewhere is not None and len(regions) > 0)
+        return (self._shared is not None and self._shared.entries.up) or (
+            self._elsewhere is not None and len(regions) > 0
+        )
 
     async def seek(self, tenant: str, object_ids: Iterable[str], now: float, regions: Collection[str] = ()) -> None:
         """Read the locations of objects that another agent has stored into memory.

@@ -15,8 +15,8 @@ import pytest
 
 from penstock.policy.kinds.tenants import Quota, Tenant
 from regional_agent.http.limits import Limits
-from regional_agent.objects import shared_objects
 from regional_agent.objects.object_lookup import ObjectLookup
+from regional_agent.shared_load import shared_entries
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import answers, answers_after, code
@@ -152,7 +152,7 @@ async def test_a_queued_body_is_displaced(tmp_path: Path) -> None:
 async def test_a_body_is_displaced_while_its_objects_are_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_objects, "TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(shared_entries, "TIMEOUT_S", PATIENCE_S)
     silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     redis_url = f"redis://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
     async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], redis_url=redis_url) as agent:

@@ -17,11 +17,12 @@ from redis.exceptions import RedisError
 from adapters.servers.redis import RedisServer
 from penstock.routes.object_locations import SHARE_AGAIN_S, ObjectLocation
 from penstock.routes.presets.preset_registry import preset_routes
-from regional_agent.objects import shared_objects
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.objects.object_script import object_keys
-from regional_agent.objects.shared_objects import BATCH, MAX_WAITING, SharedObjects, _digest
+from regional_agent.objects.shared_objects import BATCH, SharedObjects, _digest
+from regional_agent.shared_load import shared_entries
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
+from regional_agent.shared_load.shared_entries import MAX_WAITING
 from tests.integration.test_objects import RESPONSES, comfyui, create, keeps, open_websocket, request
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask, code
@@ -34,7 +35,7 @@ from tests.support.wait import PATIENCE_S, until
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the time limit of look-ups in Redis, for busy machines."""
-    monkeypatch.setattr(shared_objects, "TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(shared_entries, "TIMEOUT_S", PATIENCE_S)
 
 
 @asynccontextmanager
@@ -114,7 +115,7 @@ async def test_values_that_no_agent_stored_are_ignored(tmp_path: Path, own_redis
         for object_id in created:
             assert (await request(agent_2, "GET", f"{RESPONSES}/{object_id}")).status == 404
         assert agent_2.shared_objects is not None
-        assert agent_2.shared_objects.rejected >= len(created)
+        assert agent_2.shared_objects.entries.rejected >= len(created)
         client.set(objects, "another type")
         assert (await request(agent_2, "GET", f"{RESPONSES}/{created[0]}")).status == 404
         assert await create(agent_1)
@@ -127,7 +128,7 @@ async def test_without_redis_an_agent_finds_its_own_objects(tmp_path: Path) -> N
         for _ in range(2):
             assert (await request(agent_2, "GET", f"{RESPONSES}/{object_id}")).status == 404
         assert agent_2.shared_objects is not None
-        assert not agent_2.shared_objects.up
+        assert not agent_2.shared_objects.entries.up
 
 
 async def test_a_tenant_with_many_objects_evicts_its_own(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ async def test_a_tenant_with_many_objects_evicts_its_own(redis_server: RedisServ
             shared.publish("large", f"object-{number}", ObjectLocation(MODEL, region, f"gpu-{number}"))
         client = redis.Redis.from_url(redis_server.url)
         objects, used = object_keys(region, "large")
-        await until(lambda: not shared._stores and client.hlen(objects) == client.zcard(used) == 10)
+        await until(lambda: not shared.entries.stores and client.hlen(objects) == client.zcard(used) == 10)
         assert client.pttl(objects) > 0
         for number in range(190, 200):
             assert await shared.find("large", f"object-{number}") == ObjectLocation(MODEL, region, f"gpu-{number}")
@@ -159,13 +160,13 @@ async def test_a_failed_exchange_drops_the_oldest_locations() -> None:
     names = [f"resp_{number}" for number in range(MAX_WAITING + 10)]
     for name in names[:MAX_WAITING]:
         shared.publish("open", name, location)
-    exchange = asyncio.create_task(shared._exchange())
-    await until(lambda: len(shared._stores) == MAX_WAITING - BATCH)
+    exchange = asyncio.create_task(shared.entries.exchange())
+    await until(lambda: len(shared.entries.stores) == MAX_WAITING - BATCH)
     for name in names[MAX_WAITING:]:
         shared.publish("open", name, location)
     with pytest.raises((RedisError, OSError)):
         await exchange
-    assert [operation.field for operation in shared._stores] == [_digest("open", name) for name in names[10:]]
+    assert [operation.name for operation in shared.entries.stores] == [_digest("open", name) for name in names[10:]]
     await shared.stop()
 
 
@@ -187,6 +188,6 @@ async def test_an_object_in_use_at_one_agent_is_kept_for_the_others(redis_server
             use("open", "resp_1", now)
             await until(lambda: client.zrange(used, 0, -1, withscores=True)[0][1] > 1.0)
             use("open", "resp_1", now + 1.0)
-            assert not shared._stores, "at most one store in each interval"
+            assert not shared.entries.stores, "at most one store in each interval"
     finally:
         await shared.stop()
