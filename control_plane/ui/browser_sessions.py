@@ -30,6 +30,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters.access.callers import Caller
+from control_plane.api.responses import STORE_RETRY_S, problem_response
 from control_plane.auth.code_flow import PendingSignIn
 
 COOKIE = "penstock-session"
@@ -163,33 +164,42 @@ class SessionCookies:
     Args:
         app: the application.
         sessions: opens the cookies.
-        is_revoked: whether a session is revoked.
+        is_revoked: whether a session is revoked; None while that is unknown, for which the answer is 503.
     """
 
-    def __init__(self, app: ASGIApp, sessions: BrowserSessions, is_revoked: Callable[[Session], bool]) -> None:
+    def __init__(self, app: ASGIApp, sessions: BrowserSessions, is_revoked: Callable[[Session], bool | None]) -> None:
         self._app = app
         self._sessions = sessions
         self._is_revoked = is_revoked
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] == "http":
-            scope = self._with_session(_with_own_cookies(scope))
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope = _with_own_cookies(scope)
+        session = self._session(scope)
+        is_revoked = session is not None and self._is_revoked(session)
+        if is_revoked is None:
+            detail = "which sessions are revoked is not read from the store yet: repeat the request, or sign in again"
+            await problem_response(503, detail, {"retry-after": str(STORE_RETRY_S)})(scope, receive, send)
+            return
+        await self._app(scope if session is None or is_revoked else _with_session(scope, session), receive, send)
 
-    def _with_session(self, scope: Scope) -> Scope:
+    def _session(self, scope: Scope) -> Session | None:
         names = {name for name, _ in scope["headers"]}
         if HEADER not in names or b"authorization" in names:
-            return scope
+            return None
         value = cookie(scope, COOKIE)
-        session = self._sessions.open(value) if value is not None else None
-        if session is None or self._is_revoked(session):
-            return scope
-        state = {**scope.get("state", {}), SESSION_STATE: session}
-        if isinstance(session.content, Caller):
-            return {**scope, "state": {**state, "caller": session.content}}
-        credential = f"Bearer {session.content}".encode()
-        return {**scope, "state": state, "headers": [*scope["headers"], (b"authorization", credential)]}
+        return self._sessions.open(value) if value is not None else None
+
+
+def _with_session(scope: Scope, session: Session) -> Scope:
+    state = {**scope.get("state", {}), SESSION_STATE: session}
+    if isinstance(session.content, Caller):
+        return {**scope, "state": {**state, "caller": session.content}}
+    credential = f"Bearer {session.content}".encode()
+    return {**scope, "state": state, "headers": [*scope["headers"], (b"authorization", credential)]}
 
 
 def cookie(scope: Scope, name: str) -> str | None:

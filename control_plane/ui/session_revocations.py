@@ -89,15 +89,15 @@ class SessionRevocations:
         self._mirror = Mirror(store, keys.REVOKED_SESSIONS, RevokedSessions, rng=rng, on_change=self._learn)
         self.informer = self._mirror.informer
 
-    def is_revoked(self, session: Session) -> bool:
+    def is_revoked(self, session: Session) -> bool | None:
         """Whether a session is revoked.
 
-        Sessions from before the start of this process count only once the revocations in the store are known.
+        None for a session from before the start of this process until the revocations in the store are read.
         """
-        if session.began_at < self._started_at and not self.informer.synced:
-            return True
         known = self._known.get(session.caller)
-        return known is not None and known.has(session)
+        if known is not None and known.has(session):
+            return True
+        return None if session.began_at < self._started_at and not self.informer.synced else False
 
     async def revoke(self, session: Session) -> None:
         """Revoke a session: at this control plane at once, and in the store.

@@ -18,8 +18,9 @@ const PERIOD_MS = 5000;
 /** Least time (ms) between two reads that events cause. */
 const APART_MS = 400;
 const MAX_EVENTS = 500;
-/** Time (ms) for which a control plane that starts may refuse sessions: it has not read yet which ones are revoked. */
+/** Time (ms) for which the page waits for a control plane that starts, before it offers another sign-in. */
 const START_MS = 15_000;
+const RETRY_MS = 1000;
 
 const main = document.querySelector("#main");
 const lost = document.querySelector("#lost");
@@ -81,7 +82,6 @@ class Page {
   arrived(update, isFirst) {
     this.live.apply(update, isFirst);
     lost.hidden = true;
-    this.refusedAt = undefined;
     describe(this.live.status);
     this.draw();
   }
@@ -93,17 +93,9 @@ class Page {
     this.wake();
   }
 
-  /** Whether a refused session has ended; while the control plane was away, only if it stays refused. */
-  hasEnded() {
-    if (lost.hidden) return true;
-    this.refusedAt ??= performance.now();
-    return performance.now() - this.refusedAt > START_MS;
-  }
-
   /** Returns whether to try again. */
   lost(error) {
     if (error.status === 401) {
-      if (!this.hasEnded()) return true;
       this.end("The session has ended.");
       return false;
     }
@@ -122,7 +114,7 @@ class Page {
       try {
         await this.view.refresh?.();
       } catch (error) {
-        if (error instanceof ApiError && error.status === 401 && this.hasEnded()) return this.end("The session has ended.");
+        if (error instanceof ApiError && error.status === 401) return this.end("The session has ended.");
         // That the control plane does not answer shows at the stream.
         if (!(error instanceof ApiError) && !(error instanceof TypeError)) console.error(error);
       }
@@ -165,10 +157,14 @@ async function enter() {
 }
 
 async function begin() {
-  try {
-    await enter();
-  } catch (error) {
-    showSignIn(enter, error instanceof ApiError && error.status !== 401 ? error.message : "");
+  for (const startedAt = performance.now(); ; await pause(RETRY_MS)) {
+    try {
+      return await enter();
+    } catch (error) {
+      const isApi = error instanceof ApiError;
+      if (isApi && error.status === 503 && performance.now() - startedAt < START_MS) continue;
+      return showSignIn(enter, isApi && error.status !== 401 ? error.message : "");
+    }
   }
 }
 

@@ -37,6 +37,9 @@ def authorization(request: Request) -> Response:
     return PlainTextResponse(request.headers.get("authorization", "none"))
 
 
+REVOKED = {"eve": True, "early": None}
+
+
 @pytest.fixture
 def sessions() -> BrowserSessions:
     return BrowserSessions(SECRET)
@@ -47,7 +50,7 @@ def app(sessions: BrowserSessions) -> FastAPI:
     app = FastAPI()
     app.add_route("/v1/status", authorization)
     app.include_router(public_routes())
-    app.add_middleware(SessionCookies, sessions=sessions, is_revoked=lambda session: session.caller == "eve")
+    app.add_middleware(SessionCookies, sessions=sessions, is_revoked=lambda session: REVOKED.get(session.caller, False))
     return app
 
 
@@ -75,6 +78,15 @@ async def test_a_cookie_gives_its_credential_to_requests_of_the_page_alone(
     ):
         async with client(app) as http:
             assert (await http.get("/v1/status", headers=headers)).text == expected, headers
+
+
+async def test_a_session_waits_until_the_revocations_are_read(app: FastAPI, sessions: BrowserSessions) -> None:
+    cookies = {"cookie": f"{COOKIE}={sessions.seal('a-key', 'early')}"}
+    async with client(app) as http:
+        refused = await http.get("/v1/status", headers={"x-penstock-ui": "1", **cookies})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+        assert "sign in again" in refused.json()["detail"]
+        assert (await http.get("/v1/status", headers=cookies)).text == "none"
 
 
 async def test_over_tls_only_the_cookie_with_the_host_prefix_counts(app: FastAPI, sessions: BrowserSessions) -> None:
