@@ -117,6 +117,9 @@ def read_processing_request(data: bytes) -> ProcessingRequest:
                 _read_body(fields.inner(), message)
             else:
                 _read_headers(fields.inner(), message)
+        elif message.kind > RESPONSE_HEADERS:
+            # Envoy repeats metadata and attributes with each part of a body.
+            continue
         elif tag == _METADATA:
             _read_metadata(fields.inner(), message)
         elif tag == _ATTRIBUTES:

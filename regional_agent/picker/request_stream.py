@@ -145,6 +145,14 @@ class RequestStream:
         limits = self._parts.limits
         return min(MAX_SMALL_BYTES, limits.json_bytes, limits.max_body_bytes)
 
+    @staticmethod
+    def _has_whole(request: Request, chunk: bytes) -> bool:
+        """Keep `chunk` if it is the whole body; returns whether the body is complete. Its end may follow."""
+        if chunk and len(chunk) == request.length and not request.body:
+            request.body, request.received_bytes = chunk, len(chunk)
+            return True
+        return not chunk and len(request.body) == request.length
+
     def _accept(self, request: Request) -> bool:
         """Check a request by its head, before its body is kept; refuse it if it is not permitted."""
         parts, self._expects_whole = self._parts, False
@@ -160,10 +168,10 @@ class RequestStream:
         if request.whole:
             raise InvalidTransition("a body after its end")
         if self._expects_whole:
-            if ends and len(chunk) == request.length:
-                request.body, request.received_bytes, request.whole = chunk, len(chunk), True
-                self._expects_whole = False
-                self._start(request)
+            if self._has_whole(request, chunk):
+                if ends:
+                    self._expects_whole, request.whole = False, True
+                    self._start(request)
                 return
             if not self._accept(request):
                 return

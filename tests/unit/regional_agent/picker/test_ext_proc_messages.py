@@ -105,6 +105,8 @@ def test_a_message_of_envoy_is_read_as_protobuf_reads_it(
     assert got.ends == (ends and not kind.endswith("trailers"))
     expected = [] if kind.endswith("body") else headers
     assert got.headers == [(name.lower().encode(), raw or value.encode()) for name, value, raw in expected]
+    if not kind.endswith("headers"):
+        return
     assert got.subset == subset_of(metadata[read.SUBSET_NAMESPACE])
     assert got.served == text_of(metadata[read.LB_NAMESPACE], read.SERVED)
     filter_attributes = message.attributes["envoy.filters.http.ext_proc"]

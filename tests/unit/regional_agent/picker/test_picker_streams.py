@@ -104,7 +104,10 @@ async def test_a_body_in_one_message_is_replaced_with_its_length(tmp_path: Path)
         assert stream.kinds()[2:] == ["response_headers", "response_body", "response_body"], "one answer for each"
 
 
-@pytest.mark.parametrize("arrives", ["whole", "in parts", "late", "with trailers"])
+CONTINUED = ("with trailers", "whole, then its end")
+
+
+@pytest.mark.parametrize("arrives", ["whole", "whole, then its end", "in parts", "late", "with trailers"])
 @pytest.mark.parametrize("key", [b"Bearer known", b"Bearer unknown"])
 async def test_a_head_is_checked_with_its_small_body_or_without_it(tmp_path: Path, arrives: str, key: bytes) -> None:
     known = Tenant("known", "open", (sha256(b"known").hexdigest(),))
@@ -119,7 +122,10 @@ async def test_a_head_is_checked_with_its_small_body_or_without_it(tmp_path: Pat
         if arrives == "in parts":
             stream.receive(body(CHAT[:5], ends=False))
             assert (stream.refused is None) == (key == b"Bearer known")
-        stream.receive(body(CHAT[5:] if arrives == "in parts" else CHAT, ends=arrives != "with trailers"))
+        stream.receive(body(CHAT[5:] if arrives == "in parts" else CHAT, ends=arrives not in CONTINUED))
+        if arrives == "whole, then its end":
+            assert stream.sent == []
+            stream.receive(body(b""))
         if arrives == "with trailers":
             stream.receive(trailers("request_trailers"))
         if key == b"Bearer unknown":
