@@ -259,7 +259,7 @@ def _metric_rows(registry: CollectorRegistry) -> Iterator[str]:
 
 def _labels(collector: Any, metric: Metric) -> str:
     """Label names: from the collector where it has them, else from the samples."""
-    names = getattr(collector, "_labelnames", None) or getattr(collector, "_description", ((),))[-1]
+    names = getattr(collector, "_labelnames", None) or getattr(collector, "label_names", ())
     if not names:
         names = sorted({name for sample in metric.samples for name in sample.labels} - {"le"})
     return ", ".join(f"`{name}`" for name in names)

@@ -6,7 +6,6 @@ older or undecodable value in the store changes nothing.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -15,12 +14,10 @@ from typing import Any
 import structlog
 
 from adapters.store import keys
-from adapters.store.codec import CodecError, decode
-from adapters.store.config_store import Changed, ConfigStore
-from adapters.store.informer import Informer
+from adapters.store.config_store import ConfigStore
 from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import RevokedKeySet, without_keys
-from regional_agent.background_tasks import cancel
+from regional_agent.config.followed_values import FollowedValues
 from regional_agent.config.state_file import StateFile
 
 log = structlog.get_logger()
@@ -39,8 +36,9 @@ class KeyRevocations:
         """
         self._on_change = on_change
         self._file = StateFile(state_dir / "revoked-keys", RevokedKeySet)
-        self._informer = Informer(store, keys.REVOKED_KEYS, self._on_published, rng=rng)
-        self._saving: asyncio.Task[None] | None = None
+        self._values = FollowedValues(store, keys.REVOKED_KEYS, RevokedKeySet, self._on_published, rng)
+        self.wait_read = self._values.wait_read
+        self.stop = self._values.stop
         self._known = RevokedKeySet()
         self._digests: frozenset[str] = frozenset()
 
@@ -49,17 +47,7 @@ class KeyRevocations:
         stored = self._file.load()
         if stored is not None:
             self._use(stored)
-        self._informer.start()
-
-    async def wait_read(self) -> None:
-        """Return once the store was read; the list in the store applies from then on."""
-        await self._informer.wait_synced()
-
-    async def stop(self) -> None:
-        """Stop following the store; the keys stay revoked."""
-        await self._informer.stop()
-        await cancel([self._saving] if self._saving is not None else [])
-        self._saving = None
+        self._values.start()
 
     def applied_to(self, policy: Policy) -> Policy:
         """Return the policy without the revoked keys; the policy itself if no key is revoked."""
@@ -69,23 +57,11 @@ class KeyRevocations:
         """Return the number of revoked keys and the time (Unix time, s) of the last change, for the status page."""
         return {"count": len(self._digests), "changed_at": self._known.changed_at}
 
-    def _on_published(self, change: Changed) -> None:
-        if change.key != keys.REVOKED_KEYS:
-            return
-        if change.now is None:
-            if self._known.keys:
-                log.warning("the list of revoked keys was removed from the store; the keys stay revoked")
-            return
-        try:
-            published = decode(change.now.value, RevokedKeySet)
-        except CodecError as error:
-            log.error("revoked keys not read; the known ones stay revoked", reason=str(error))
-            return
+    def _on_published(self, _: str, published: RevokedKeySet, __: bytes) -> None:
         known = self._known
         self._use(published)
         if self._known is not known:
-            # A task, since a disk that stalls must not delay later revocations.
-            self._saving = asyncio.create_task(self._file.save(self._known))
+            self._values.save(self._file.save(self._known))
 
     def _use(self, others: RevokedKeySet) -> None:
         self._known = self._known.merged(others.keys)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter
 
-from regional_agent.telemetry.metric_primitives import GaugeFamily
+from regional_agent.telemetry.metric_primitives import gauge_family
 
 
 class DnsMetrics:
@@ -23,7 +23,7 @@ class DnsMetrics:
         self.live_regions: Callable[[], list[tuple[tuple[str, ...], float]]] = list
         """Returns the number of live regions by name; empty at an agent that answers no names."""
         registry.register(
-            GaugeFamily(
+            gauge_family(
                 "penstock_agent_dns_live_regions",
                 "Permitted regions that a name of the policy may resolve to now, for queries without a client subnet.",
                 ("name",),

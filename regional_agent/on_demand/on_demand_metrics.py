@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from regional_agent.on_demand.on_demand_models import OnDemandModels
 from regional_agent.telemetry.by_endpoint.endpoint_places import EndpointPlaces
-from regional_agent.telemetry.metric_primitives import CounterFamily, GaugeFamily
+from regional_agent.telemetry.metric_primitives import counter_family, gauge_family
 
 
 class OnDemandMetrics:
@@ -17,7 +17,7 @@ class OnDemandMetrics:
         self._places = places
         self.models: OnDemandModels | None = None
         registry.register(
-            CounterFamily(
+            counter_family(
                 "penstock_agent_wake_attempts",
                 "Attempts of this agent to wake an endpoint or to let one sleep (`action`), by result: `succeeded` or"
                 " `failed`.",
@@ -26,7 +26,7 @@ class OnDemandMetrics:
             )
         )
         registry.register(
-            GaugeFamily(
+            gauge_family(
                 "penstock_agent_cold_start_seconds",
                 "Expected seconds from a request for a model of which every endpoint sleeps until one is ready: the"
                 " longest of the last five, or `cold_start_s` of the policy.",
@@ -35,7 +35,7 @@ class OnDemandMetrics:
             )
         )
         registry.register(
-            GaugeFamily(
+            gauge_family(
                 "penstock_agent_endpoint_asleep",
                 "1 for an endpoint that sleeps until requests need it; no series for the others.",
                 ("endpoint",),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client import CollectorRegistry
 
 from regional_agent.http.connection_counts import ConnectionCounts
-from regional_agent.telemetry.metric_primitives import CounterFamily, GaugeFamily
+from regional_agent.telemetry.metric_primitives import counter_family, gauge_family
 from regional_agent.upstream.upstream_pool import UpstreamPool
 
 
@@ -24,7 +24,7 @@ class ConnectionMetrics:
         self.listeners: Mapping[str, ConnectionCounts] = {}
         """The counts of the listeners, by name."""
         registry.register(
-            GaugeFamily(
+            gauge_family(
                 "penstock_agent_upstream_connections",
                 "Connections to servers, by the kind of target and their state: idle ones wait for a request.",
                 ("pool", "state"),
@@ -47,7 +47,7 @@ class ConnectionMetrics:
             lambda pool: pool.counts.reused,
         )
         registry.register(
-            GaugeFamily(
+            gauge_family(
                 "penstock_agent_client_connections",
                 "Open connections of a listener, without those in the TLS handshake.",
                 ("listener",),
@@ -55,7 +55,7 @@ class ConnectionMetrics:
             )
         )
         registry.register(
-            CounterFamily(
+            counter_family(
                 "penstock_agent_client_connections_accepted",
                 "Connections that a listener accepted.",
                 ("listener",),
@@ -63,7 +63,7 @@ class ConnectionMetrics:
             )
         )
         registry.register(
-            CounterFamily(
+            counter_family(
                 "penstock_agent_client_connections_refused",
                 "Connections that a listener closed above its limits, by limit: total, address, prefix, connection_rate"
                 " or request_rate.",
@@ -86,7 +86,7 @@ class ConnectionMetrics:
         self, registry: CollectorRegistry, name: str, help_text: str, read: Callable[[UpstreamPool], int]
     ) -> None:
         registry.register(
-            CounterFamily(
+            counter_family(
                 f"penstock_agent_{name}",
                 help_text,
                 ("pool",),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -99,95 +101,60 @@ class EndedRequests:
             series.total.observe(total_s)
 
 
+SeriesValues = Callable[[], Iterable[tuple[tuple[str, ...], float | DurationHistogram]]]
+"""Returns the label values and the value of every series."""
+
+
+class ComputedFamily(Collector):
+    """A metric whose series are computed at a scrape."""
+
+    def __init__(
+        self,
+        family: Callable[..., CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily],
+        name: str,
+        help_text: str,
+        labels: tuple[str, ...],
+        values: SeriesValues,
+    ) -> None:
+        """Use `counter_family`, `gauge_family` or `histogram_family`; the name of a counter is without `_total`."""
+        self.label_names = labels
+        self._new_family = partial(family, name, help_text, labels=labels)
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry at a scrape."""
+        family: Any = self._new_family()
+        for labels, value in self._values():
+            shown = (value.buckets(), value.sum_s) if isinstance(value, DurationHistogram) else (value,)
+            family.add_metric(labels, *shown)
+        yield family
+
+
+counter_family = partial(ComputedFamily, CounterMetricFamily)
+gauge_family = partial(ComputedFamily, GaugeMetricFamily)
+histogram_family = partial(ComputedFamily, HistogramMetricFamily)
+
+
 class RequestCounter(Collector):
     """The counts of all label combinations, exported as one counter."""
 
     def __init__(self, name: str, help_text: str, labels: tuple[str, ...]) -> None:
         """`name` is without the suffix `_total`."""
-        self._description = (name, help_text, labels)
+        self.label_names = labels
         self.series: dict[tuple[str, ...], Series] = {}
+        self._family = counter_family(name, help_text, labels, self._counts)
 
     def keep(self, label: str, values: Collection[str]) -> None:
         """Drop the series whose value of `label` is not in `values`."""
-        at = self._description[2].index(label)
+        at = self.label_names.index(label)
         self.series = {labels: series for labels, series in self.series.items() if labels[at] in values}
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry at a scrape."""
-        name, help_text, labels = self._description
-        family = CounterMetricFamily(name, help_text, labels=labels)
-        for values, series in self.series.items():
-            family.add_metric(values, series.count)
-        yield family
+        return self._family.collect()
 
-
-class CounterFamily(Collector):
-    """A counter whose values are computed at a scrape."""
-
-    def __init__(
-        self,
-        name: str,
-        help_text: str,
-        labels: tuple[str, ...],
-        values: Callable[[], Iterable[tuple[tuple[str, ...], float]]],
-    ) -> None:
-        """`name` is without the suffix `_total`; `values` returns the label values and the count of every series."""
-        self._description = (name, help_text, labels)
-        self._values = values
-
-    def collect(self) -> Iterator[Metric]:
-        """Called by the registry at a scrape."""
-        name, help_text, labels = self._description
-        family = CounterMetricFamily(name, help_text, labels=labels)
-        for labels_of, count in self._values():
-            family.add_metric(labels_of, count)
-        yield family
-
-
-class GaugeFamily(Collector):
-    """A gauge whose values are read at a scrape."""
-
-    def __init__(
-        self,
-        name: str,
-        help_text: str,
-        labels: tuple[str, ...],
-        values: Callable[[], Iterable[tuple[tuple[str, ...], float]]],
-    ) -> None:
-        """`values` returns the label values and the value of every series."""
-        self._description = (name, help_text, labels)
-        self._values = values
-
-    def collect(self) -> Iterator[Metric]:
-        """Called by the registry at a scrape."""
-        name, help_text, labels = self._description
-        family = GaugeMetricFamily(name, help_text, labels=labels)
-        for labels_of, value in self._values():
-            family.add_metric(labels_of, value)
-        yield family
-
-
-class HistogramFamily(Collector):
-    """A histogram whose series are found at a scrape."""
-
-    def __init__(
-        self,
-        name: str,
-        help_text: str,
-        labels: tuple[str, ...],
-        values: Callable[[], Iterable[tuple[tuple[str, ...], DurationHistogram]]],
-    ) -> None:
-        """`values` returns the label values and the durations of every series."""
-        self._description = (name, help_text, labels)
-        self._values = values
-
-    def collect(self) -> Iterator[Metric]:
-        """Called by the registry at a scrape."""
-        name, help_text, labels = self._description
-        family = HistogramMetricFamily(name, help_text, labels=labels)
-        for labels_of, times in self._values():
-            family.add_metric(labels_of, times.buckets(), times.sum_s)
-        yield family
+    def _counts(self) -> Iterable[tuple[tuple[str, ...], float]]:
+        return [(labels, series.count) for labels, series in self.series.items()]
 
 
 class DurationHistograms(Collector):
@@ -195,9 +162,10 @@ class DurationHistograms(Collector):
 
     def __init__(self, name: str, help_text: str, bounds_s: tuple[float, ...], *labels: str) -> None:
         """`bounds_s` are the buckets' upper bounds in seconds; `labels` come after `model`."""
-        self._description = (name, help_text, ("model", *labels))
         self._bounds_s = bounds_s
         self._times: dict[tuple[str, ...], DurationHistogram] = {}
+        self.label_names = ("model", *labels)
+        self._family = histogram_family(name, help_text, self.label_names, self._series)
 
     def of(self, *labels: str) -> DurationHistogram:
         """Return the histogram of one combination of label values, model first; created and exported if new."""
@@ -212,8 +180,7 @@ class DurationHistograms(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry at a scrape."""
-        name, help_text, labels = self._description
-        family = HistogramMetricFamily(name, help_text, labels=labels)
-        for values, times in self._times.items():
-            family.add_metric(values, times.buckets(), times.sum_s)
-        yield family
+        return self._family.collect()
+
+    def _series(self) -> Iterable[tuple[tuple[str, ...], DurationHistogram]]:
+        return self._times.items()

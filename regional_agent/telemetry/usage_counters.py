@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from regional_agent.telemetry.metric_primitives import CounterFamily
+from regional_agent.telemetry.metric_primitives import ComputedFamily, counter_family
 from regional_agent.telemetry.usage_meter import UsageMeter, UsageSeries
 
 
-def usage_counters(meter: UsageMeter) -> list[CounterFamily]:
+def usage_counters(meter: UsageMeter) -> list[ComputedFamily]:
     """Return the counters of usage by tenant and model."""
     return [
         _of_usage(
@@ -55,9 +55,9 @@ def usage_counters(meter: UsageMeter) -> list[CounterFamily]:
     ]
 
 
-def _of_usage(name: str, help_text: str, meter: UsageMeter, number: Callable[[UsageSeries], float]) -> CounterFamily:
+def _of_usage(name: str, help_text: str, meter: UsageMeter, number: Callable[[UsageSeries], float]) -> ComputedFamily:
     """Return a counter, by tenant and model, of one number of a usage meter."""
-    return CounterFamily(
+    return counter_family(
         f"penstock_agent_{name}",
         help_text,
         ("tenant", "model"),

@@ -1,12 +1,7 @@
-"""Follows the public keys of identity providers: watched in the store, and kept on disk for starts without the store.
-
-What was read stays in force: keys that were removed from the store, or are not authentic, change nothing.
-"""
+"""Follows the public keys of identity providers: watched in the store, and kept on disk for starts without it."""
 
 from __future__ import annotations
 
-import asyncio
-import math
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,12 +10,10 @@ import msgspec
 import structlog
 
 from adapters.store import keys
-from adapters.store.codec import CodecError, decode
-from adapters.store.config_store import Changed, ConfigStore
-from adapters.store.informer import Informer
+from adapters.store.config_store import ConfigStore
 from penstock.policy.kinds.issuers import Issuer
 from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, PublicKey, usable_keys
-from regional_agent.background_tasks import cancel
+from regional_agent.config.followed_values import FollowedValues
 from regional_agent.config.state_file import StateFile
 from regional_agent.tenants.tenant_index import TenantIndex
 
@@ -46,27 +39,18 @@ class IssuerRegistry:
         """
         self._index = index
         self._file = StateFile(state_dir / "issuer-keys", IssuerKeySets)
-        self._informer = Informer(store, keys.ISSUERS, self._on_published, rng=rng)
+        self._values = FollowedValues(store, keys.ISSUERS, IssuerKeySet, self._on_published, rng)
+        self.wait_read = self._values.wait_read
+        self.stop = self._values.stop
         self._sets: dict[str, IssuerKeySet] = {}
         self._keys: dict[str, dict[str, PublicKey]] = {}
-        self._saving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Load the stored keys and start to follow the store."""
         stored = self._file.load()
         for key_set in () if stored is None else stored.sets:
             self._use(key_set)
-        self._informer.start()
-
-    async def wait_read(self) -> None:
-        """Return once the store was read."""
-        await self._informer.wait_synced()
-
-    async def stop(self) -> None:
-        """Stop following the store; the keys stay in force."""
-        await self._informer.stop()
-        await cancel([self._saving] if self._saving is not None else [])
-        self._saving = None
+        self._values.start()
 
     def find(self, issuer: Issuer, kid: str | None) -> PublicKey | None:
         """Return the key of an issuer with an identifier. A token without one selects the only key of the set."""
@@ -80,23 +64,12 @@ class IssuerRegistry:
 
     def status(self) -> dict[str, Any]:
         """Return the number of keys of each issuer, when they changed (Unix time, s), and the age (s) of all."""
-        age_s = self._informer.age_s
         sets = {name: {"keys": len(each.keys), "changed_at": each.changed_at} for name, each in self._sets.items()}
-        return {"age_s": round(age_s, 3) if age_s < math.inf else None, "issuers": sets}
+        return {"age_s": self._values.age_s, "issuers": sets}
 
-    def _on_published(self, change: Changed) -> None:
-        name = change.key.removeprefix(keys.ISSUERS)
-        if change.now is None:
-            log.warning("keys of an issuer were removed from the store; they stay in force", issuer=name)
-            return
-        try:
-            published = decode(change.now.value, IssuerKeySet)
-        except CodecError as error:
-            log.error("keys of an issuer not read; the known ones stay in force", issuer=name, reason=str(error))
-            return
+    def _on_published(self, name: str, published: IssuerKeySet, _: bytes) -> None:
         if published.issuer == name and self._use(published):
-            # A task, since a disk that stalls must not delay later changes.
-            self._saving = asyncio.create_task(self._file.save(IssuerKeySets(tuple(self._sets.values()))))
+            self._values.save(self._file.save(IssuerKeySets(tuple(self._sets.values()))))
 
     def _use(self, key_set: IssuerKeySet) -> bool:
         """Use the keys of one issuer; returns whether they have changed."""

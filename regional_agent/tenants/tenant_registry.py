@@ -1,13 +1,11 @@
 """Follows the tenants that the API creates: watched in the store, and kept on disk for starts without the store.
 
-What was read stays in force: a shard that was removed from the store, cannot be decoded or is not authentic changes
-nothing. Each shard has a file of its own, so that a change writes a few kilobytes.
+Each shard has a file of its own, so that a change writes a few kilobytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -15,11 +13,9 @@ from typing import Any, Final
 import structlog
 
 from adapters.store import keys
-from adapters.store.codec import CodecError, decode
-from adapters.store.config_store import Changed, ConfigStore
-from adapters.store.informer import Informer
+from adapters.store.config_store import ConfigStore
 from penstock.tenancy.tenant_record import SHARDS, TenantShard
-from regional_agent.background_tasks import cancel
+from regional_agent.config.followed_values import FollowedValues
 from regional_agent.config.state_file import StateFile
 from regional_agent.tenants.tenant_index import TenantIndex
 
@@ -42,9 +38,11 @@ class TenantRegistry:
         self.index = TenantIndex()
         """The tenants by key and by name."""
         self._directory = state_dir / DIRECTORY
-        self._informer = Informer(store, keys.TENANTS, self._on_published, rng=rng)
+        self._values = FollowedValues(store, keys.TENANTS, TenantShard, self._on_published, rng)
+        self.wait_read = self._values.wait_read
+        self.stop = self._values.stop
         self._unsaved: dict[int, TenantShard] = {}
-        self._saving: asyncio.Task[None] | None = None
+        self._is_saving = False
 
     def start(self) -> None:
         """Load the stored tenants and start to follow the store."""
@@ -52,47 +50,30 @@ class TenantRegistry:
             stored = self._file(number).load()
             if stored is not None:
                 self.index.put(number, stored)
-        self._informer.start()
-
-    async def wait_read(self) -> None:
-        """Return once the store was read; the tenants in the store apply from then on."""
-        await self._informer.wait_synced()
-
-    async def stop(self) -> None:
-        """Stop following the store; the tenants stay in force."""
-        await self._informer.stop()
-        await cancel([self._saving] if self._saving is not None else [])
-        self._saving = None
+        self._values.start()
 
     def status(self) -> dict[str, Any]:
         """Return the number of tenants and keys, and their age (s), for the status page."""
-        age_s = self._informer.age_s
-        known_age_s = round(age_s, 3) if age_s < math.inf else None
-        return {"count": self.index.tenants, "keys": self.index.keys, "age_s": known_age_s}
+        return {"count": self.index.tenants, "keys": self.index.keys, "age_s": self._values.age_s}
 
-    def _on_published(self, change: Changed) -> None:
-        number = keys.tenant_shard_number(change.key)
+    def _on_published(self, digits: str, published: TenantShard, stored: bytes) -> None:
+        number = keys.tenant_shard_number(keys.TENANTS + digits)
         if number is None or number >= SHARDS:
             return
-        if change.now is None:
-            log.warning("a shard of tenants was removed from the store; its tenants stay in force", shard=number)
-            return
-        try:
-            published = decode(change.now.value, TenantShard)
-        except CodecError as error:
-            log.error("a shard of tenants was not read; its last state stays in force", shard=number, reason=str(error))
-            return
-        kept = self.index.put(number, published, change.now.value)
+        kept = self.index.put(number, published, stored)
         if kept is not None:
             self._unsaved[number] = kept
-            if self._saving is None or self._saving.done():
-                # A task, since a disk that stalls must not delay later changes.
-                self._saving = asyncio.create_task(self._save())
+            if not self._is_saving:
+                self._is_saving = True
+                self._values.save(self._save())
 
     async def _save(self) -> None:
-        while self._unsaved:
-            unsaved, self._unsaved = self._unsaved, {}
-            await asyncio.to_thread(self._write, unsaved)
+        try:
+            while self._unsaved:
+                unsaved, self._unsaved = self._unsaved, {}
+                await asyncio.to_thread(self._write, unsaved)
+        finally:
+            self._is_saving = False
 
     def _write(self, shards: dict[int, TenantShard]) -> None:
         for number, shard in shards.items():

@@ -15,7 +15,7 @@ from penstock.health.version_skew import SkewAgainst
 from penstock.pools.slowdown import decode_time
 from regional_agent.telemetry.by_endpoint.endpoint_places import MAX_ENDPOINT_SERIES, EndpointPlaces
 from regional_agent.telemetry.by_endpoint.endpoint_traffic_metrics import register_traffic
-from regional_agent.telemetry.metric_primitives import CounterFamily
+from regional_agent.telemetry.metric_primitives import ComputedFamily, counter_family
 
 _GPU_GAUGES = {
     "utilisation": ("endpoint_gpu_utilisation_ratio", "Mean share (0-1) of the time in which the GPUs ran a kernel."),
@@ -239,20 +239,20 @@ class EndpointMetrics:
         self._suspicions.labels(reason.value).inc()
 
 
-def _prefix_counters(tokens: Mapping[str, tuple[float, float]]) -> list[CounterFamily]:
+def _prefix_counters(tokens: Mapping[str, tuple[float, float]]) -> list[ComputedFamily]:
     """Return the counters of engines' prefix caches.
 
     Args:
         tokens: tokens found in the cache, and tokens looked up, by endpoint.
     """
     return [
-        CounterFamily(
+        counter_family(
             "penstock_agent_engine_prefix_hit_tokens",
             "Prompt tokens that the engine found in its prefix cache, as it reports them; 0 again when it restarts.",
             ("endpoint",),
             lambda: [((endpoint,), hits) for endpoint, (hits, _) in tokens.items()],
         ),
-        CounterFamily(
+        counter_family(
             "penstock_agent_engine_prefix_query_tokens",
             "Prompt tokens that the engine looked up in its prefix cache, as it reports them.",
             ("endpoint",),
@@ -261,20 +261,20 @@ def _prefix_counters(tokens: Mapping[str, tuple[float, float]]) -> list[CounterF
     ]
 
 
-def _kv_event_counters(read: Mapping[str, tuple[int, int]]) -> list[CounterFamily]:
+def _kv_event_counters(read: Mapping[str, tuple[int, int]]) -> list[ComputedFamily]:
     """Return the counters of KV events.
 
     Args:
         read: numbers of applied batches and of gaps, by endpoint.
     """
     return [
-        CounterFamily(
+        counter_family(
             "penstock_agent_endpoint_kv_event_batches",
             "Batches of KV events of the endpoint's engine that were applied.",
             ("endpoint",),
             lambda: [((endpoint,), batches) for endpoint, (batches, _) in read.items()],
         ),
-        CounterFamily(
+        counter_family(
             "penstock_agent_endpoint_kv_event_gaps",
             "How often KV events were missed or invalid, or the engine restarted, so that its blocks were read anew.",
             ("endpoint",),

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from regional_agent.telemetry.by_endpoint.endpoint_places import EndpointPlaces
 from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffic
-from regional_agent.telemetry.metric_primitives import CounterFamily, GaugeFamily, HistogramFamily
+from regional_agent.telemetry.metric_primitives import counter_family, gauge_family, histogram_family
 
 OTHER = "other"
 """The label of all endpoints without series of their own."""
@@ -23,7 +23,7 @@ def register_traffic(registry: CollectorRegistry, places: EndpointPlaces) -> Non
             yield OTHER, places.other
 
     for collector in (
-        CounterFamily(
+        counter_family(
             "penstock_agent_endpoint_requests",
             "Attempts of this agent at the endpoint, by outcome as evidence about the endpoint: `served`, a failure, or"
             " `inconclusive` (the client left, a busy answer).",
@@ -32,7 +32,7 @@ def register_traffic(registry: CollectorRegistry, places: EndpointPlaces) -> Non
                 ((name, outcome.value), count) for name, traffic in series() for outcome, count in traffic.outcomes()
             ],
         ),
-        CounterFamily(
+        counter_family(
             "penstock_agent_endpoint_outages",
             "How often the endpoint was ejected, and how often it became suspect.",
             ("endpoint", "cause"),
@@ -42,19 +42,19 @@ def register_traffic(registry: CollectorRegistry, places: EndpointPlaces) -> Non
                 for cause, count in (("ejected", traffic.ejections), ("suspect", traffic.suspicions))
             ],
         ),
-        HistogramFamily(
+        histogram_family(
             "penstock_agent_endpoint_ttft_seconds",
             "Seconds from a request sent to the endpoint to the first byte of its streamed response.",
             ("endpoint",),
             lambda: [((name,), traffic.first_bytes) for name, traffic in series()],
         ),
-        HistogramFamily(
+        histogram_family(
             "penstock_agent_endpoint_request_duration_seconds",
             "Seconds for which a request with a complete response held its slot of the endpoint.",
             ("endpoint",),
             lambda: [((name,), traffic.durations) for name, traffic in series()],
         ),
-        GaugeFamily(
+        gauge_family(
             "penstock_agent_endpoints_without_series",
             "Endpoints that share the label `other`, because `max_endpoint_series` others have series of their own.",
             (),
