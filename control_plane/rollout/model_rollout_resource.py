@@ -40,7 +40,7 @@ class ModelRolloutSummary(msgspec.Struct, frozen=True):
     """Reason of the last transition."""
     by: str
     """Operator who caused the last transition; empty if no operator did."""
-    actions: tuple[ModelEvent, ...]
+    actions: tuple[ModelEvent, ...] = ()
     """The actions that are possible in this phase."""
 
 
@@ -77,18 +77,8 @@ class ModelRolloutStatus(msgspec.Struct, frozen=True):
 
 def model_summary(state: ModelRolloutState) -> ModelRolloutSummary:
     """Return the state of a rollout for the API."""
-    return ModelRolloutSummary(
-        name=state.name,
-        old=state.old,
-        to=state.to,
-        phase=state.phase,
-        percent=state.percent,
-        since=state.since,
-        began_at=state.began_at,
-        why=state.why,
-        by=state.by,
-        actions=state.permitted,
-    )
+    found = msgspec.convert(state, ModelRolloutSummary, from_attributes=True)
+    return msgspec.structs.replace(found, actions=state.permitted)
 
 
 def model_rollout_statuses(

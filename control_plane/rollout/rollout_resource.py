@@ -97,23 +97,9 @@ class RolloutPage(msgspec.Struct, frozen=True):
 
 def summary(rollout: Rollout, moved_share: float | None = None) -> RolloutSummary:
     """Return a rollout for the API; `moved_share` is from the current shadow comparison, if any."""
-    return RolloutSummary(
-        number=rollout.number,
-        candidate=rollout.candidate,
-        stable=rollout.stable,
-        phase=rollout.phase,
-        since=rollout.since,
-        began_at=rollout.began_at,
-        why=rollout.why,
-        by=rollout.by,
-        provenance=rollout.provenance,
-        stable_provenance=rollout.stable_provenance,
-        canary=rollout.canary,
-        moved_share=rollout.moved_share if rollout.moved_share is not None else moved_share,
-        in_force=rollout.in_force,
-        provenance_in_force=rollout.provenance_in_force,
-        actions=rollout.permitted,
-    )
+    found = msgspec.convert(rollout, RolloutSummary, from_attributes=True)
+    share = rollout.moved_share if rollout.moved_share is not None else moved_share
+    return msgspec.structs.replace(found, moved_share=share, actions=rollout.permitted)
 
 
 def agent_policy_states(rollout: Rollout, snapshot: Snapshot, now: float) -> tuple[AgentPolicyState, ...]:

@@ -11,6 +11,7 @@ from control_plane.rollout.rollout_resource import RolloutSummary
 from control_plane.status.objective_status import ObjectiveStatus
 from penstock.fleet.capacity import Shortfall
 from penstock.fleet.endpoint_report import EndpointCondition
+from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.provenance import Provenance
@@ -127,14 +128,6 @@ class UnreadyEndpoint(msgspec.Struct, frozen=True):
     reason: str
 
 
-class PeerStatus(msgspec.Struct, frozen=True):
-    """State of another region, by the probes of one agent."""
-
-    region: str
-    state: RegionState
-    rtt_ms: float
-
-
 class AgentStatus(msgspec.Struct, frozen=True):
     """One agent that is registered, or has reported, or both."""
 
@@ -151,7 +144,8 @@ class AgentStatus(msgspec.Struct, frozen=True):
     refused_plan: str = ""
     refused_digest: str = ""
     """Digest of the policy that the refused plan names."""
-    peers: tuple[PeerStatus, ...] = ()
+    peers: tuple[PeerReport, ...] = ()
+    """The other regions, by the probes of the agent."""
     release: str = ""
     """Version of the agent; empty if unknown."""
     certificate_expires_at: float = 0.0

@@ -15,7 +15,6 @@ from control_plane.status.status import (
     ArcStatus,
     CountryStatus,
     DemandStatus,
-    PeerStatus,
     PlanStatus,
     PolicyStatus,
     PoolStatus,
@@ -25,6 +24,7 @@ from control_plane.status.status import (
 )
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.fleet.endpoint_view import endpoints
+from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import FadedPool, HeldReport, Snapshot, demand, freshness, pools
 from penstock.fleet.traffic_view import countries, spillover
 from penstock.health.region_health import RegionHealth, RegionState
@@ -32,6 +32,9 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.regions import Region
 from penstock.policy.policy import Policy
 from penstock.policy.service_objective import ObjectiveReport
+
+_OF_REPORT = frozenset(AgentStatus.__struct_fields__) & frozenset(AgentReport.__struct_fields__) - {"region"}
+"""The fields of an agent's status that its report has."""
 
 
 def policy_status(policies: PolicySource) -> PolicyStatus:
@@ -175,15 +178,4 @@ def _agent_status(
     )
     if held is None:
         return status
-    return msgspec.structs.replace(
-        status,
-        policy_digest=held.report.policy_digest,
-        plan_epoch=held.report.plan_epoch,
-        plan_generation=held.report.plan_generation,
-        refused_plan=held.report.refused_plan,
-        refused_digest=held.report.refused_digest,
-        release=held.report.release,
-        certificate_expires_at=held.report.certificate_expires_at,
-        rejected_files=held.report.rejected_files,
-        peers=tuple(PeerStatus(peer.region, peer.state, peer.rtt_ms) for peer in held.report.peers),
-    )
+    return msgspec.structs.replace(status, **{field: getattr(held.report, field) for field in _OF_REPORT})

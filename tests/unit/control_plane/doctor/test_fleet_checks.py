@@ -13,7 +13,6 @@ from control_plane.doctor.fleet_checks import fleet_findings
 from control_plane.status.status import (
     AgentStatus,
     LeaderStatus,
-    PeerStatus,
     PlanStatus,
     PolicyStatus,
     PoolStatus,
@@ -23,6 +22,7 @@ from control_plane.status.status import (
     UnreadyEndpoint,
 )
 from penstock.fleet.endpoint_report import EndpointCondition
+from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState
 
 NOW = 1_000_000.0
@@ -49,7 +49,7 @@ HEALTHY = Status(
     arcs=(),
     release="1.0",
 )
-PEER = PeerStatus("us-east", RegionState.FAILED, 0.0)
+PEER = PeerReport("us-east", RegionState.FAILED, 0.0)
 
 
 def test_nothing_is_wrong_with_a_healthy_fleet() -> None:
