@@ -26,31 +26,21 @@ def _state_code(metric: str) -> str:
     return " or ".join(f'{metric}{{state="{state.value}"}} * {code}' for state, code in STATE_CODES.items())
 
 
-REQUESTS = Recording(
-    ("site", "server", "model", "kind", "outcome"),
-    "penstock_agent_requests:rate1m",
-    "sum by (site, server, model, kind, outcome) (rate(penstock_agent_requests_total[1m]))",
-)
-TTFT = Recording(
-    ("site", "model", "le"),
-    "penstock_agent_ttft_seconds_bucket:rate1m",
-    "sum by (site, model, le) (rate(penstock_agent_ttft_seconds_bucket[1m]))",
-)
-REQUEST_SECONDS = Recording(
-    ("site", "model", "le"),
-    "penstock_agent_request_duration_seconds_bucket:rate1m",
-    "sum by (site, model, le) (rate(penstock_agent_request_duration_seconds_bucket[1m]))",
-)
-WAITS = Recording(
-    ("site", "model", "le"),
-    "penstock_agent_queue_wait_seconds_bucket:rate1m",
-    'sum by (site, model, le) (rate(penstock_agent_queue_wait_seconds_bucket{outcome="dispatched"}[1m]))',
-)
-REFUSALS = Recording(
-    ("site", "reason"),
-    "penstock_agent_refusals:rate1m",
-    "sum by (site, reason) (rate(penstock_agent_refusals_total[1m]))",
-)
+def _aggregate(operator: str, metric: str, *labels: str) -> Recording:
+    return Recording(labels, f"{metric}:{operator}", f"{operator} by ({', '.join(labels)}) ({metric})")
+
+
+def _rate(metric: str, *labels: str, where: str = "") -> Recording:
+    """Return the rate of a counter in the last minute; `where` selects series, in braces."""
+    name = f"{metric.removesuffix('_total')}:rate1m"
+    return Recording(labels, name, f"sum by ({', '.join(labels)}) (rate({metric}{where}[1m]))")
+
+
+REQUESTS = _rate("penstock_agent_requests_total", "site", "server", "model", "kind", "outcome")
+TTFT = _rate("penstock_agent_ttft_seconds_bucket", "site", "model", "le")
+REQUEST_SECONDS = _rate("penstock_agent_request_duration_seconds_bucket", "site", "model", "le")
+WAITS = _rate("penstock_agent_queue_wait_seconds_bucket", "site", "model", "le", where='{outcome="dispatched"}')
+REFUSALS = _rate("penstock_agent_refusals_total", "site", "reason")
 AWAY = Recording(
     ("site",),
     "penstock_agent_requests_away:ratio_rate1m",
@@ -67,57 +57,21 @@ PEER_STATE = Recording(
     "penstock_agent_peer_state:code",
     f"max by (site, region) ({_state_code('penstock_agent_peer_state')})",
 )
-IN_FLIGHT = Recording(
-    ("region", "model"),
-    "penstock_region_in_flight:max",
-    "max by (region, model) (penstock_region_in_flight)",
-)
-SLOTS = Recording(
-    ("region", "model"),
-    "penstock_region_slots:max",
-    "max by (region, model) (penstock_region_slots)",
-)
+IN_FLIGHT = _aggregate("max", "penstock_region_in_flight", "region", "model")
+SLOTS = _aggregate("max", "penstock_region_slots", "region", "model")
 UTILISATION = Recording(
     ("region", "model"),
     "penstock_region_utilisation:ratio",
     "max by (region, model) (penstock_region_in_flight) / (max by (region, model) (penstock_region_slots) > 0)",
 )
-DEMAND = Recording(
-    ("origin", "model"),
-    "penstock_demand_requests_per_second:max",
-    "max by (origin, model) (penstock_demand_requests_per_second)",
-)
-SHORTFALL = Recording(
-    ("region", "model", "scenario"),
-    "penstock_capacity_shortfall_slots:max",
-    "max by (region, model, scenario) (penstock_capacity_shortfall_slots)",
-)
+DEMAND = _aggregate("max", "penstock_demand_requests_per_second", "origin", "model")
+SHORTFALL = _aggregate("max", "penstock_capacity_shortfall_slots", "region", "model", "scenario")
 
-GPU_SECONDS = Recording(
-    ("site", "tenant", "model"),
-    "penstock_agent_gpu_seconds:rate1m",
-    "sum by (site, tenant, model) (rate(penstock_agent_gpu_seconds_total[1m]))",
-)
-TOKENS_IN = Recording(
-    ("site", "tenant", "model"),
-    "penstock_agent_input_tokens:rate1m",
-    "sum by (site, tenant, model) (rate(penstock_agent_input_tokens_total[1m]))",
-)
-TOKENS_OUT = Recording(
-    ("site", "tenant", "model"),
-    "penstock_agent_output_tokens:rate1m",
-    "sum by (site, tenant, model) (rate(penstock_agent_output_tokens_total[1m]))",
-)
-GPU_COST = Recording(
-    ("region", "model"),
-    "penstock_gpu_hourly_cost:max",
-    "max by (region, model) (penstock_gpu_hourly_cost)",
-)
-EGRESS_COST = Recording(
-    ("origin", "server"),
-    "penstock_egress_hourly_cost:max",
-    "max by (origin, server) (penstock_egress_hourly_cost)",
-)
+GPU_SECONDS = _rate("penstock_agent_gpu_seconds_total", "site", "tenant", "model")
+TOKENS_IN = _rate("penstock_agent_input_tokens_total", "site", "tenant", "model")
+TOKENS_OUT = _rate("penstock_agent_output_tokens_total", "site", "tenant", "model")
+GPU_COST = _aggregate("max", "penstock_gpu_hourly_cost", "region", "model")
+EGRESS_COST = _aggregate("max", "penstock_egress_hourly_cost", "origin", "server")
 
 AVAILABILITY_TARGET = 0.999
 """Share of the requests of each origin that are answered: the objective behind the alerts on availability."""

@@ -83,32 +83,25 @@ def issue_agent(
     _issue(_Issuing(out, authority, fleet, days, output), "agent", name, host, region)
 
 
-@issue.command("control-plane")
-def issue_control_plane(
-    name: Annotated[str, typer.Argument(help="Name of the control plane.", show_default=False)],
-    out: OutOption,
-    host: HostOption,
-    authority: AuthorityOption = DEFAULT_AUTHORITY,
-    fleet: FleetOption = "",
-    days: DaysOption = 90,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Issue the certificate of a control plane."""
-    _issue(_Issuing(out, authority, fleet, days, output), "control-plane", name, host)
+def _add_issue(role: str, help_text: str) -> None:
+    @issue.command(role, help=help_text)
+    def issue_for_host(
+        name: Annotated[str, typer.Argument(help="Name of the process.", show_default=False)],
+        out: OutOption,
+        host: HostOption,
+        authority: AuthorityOption = DEFAULT_AUTHORITY,
+        fleet: FleetOption = "",
+        days: DaysOption = 90,
+        output: OutputOption = Output.TABLE,
+    ) -> None:
+        _issue(_Issuing(out, authority, fleet, days, output), role, name, host)
 
 
-@issue.command("server")
-def issue_server(
-    name: Annotated[str, typer.Argument(help="Name of the server.", show_default=False)],
-    out: OutOption,
-    host: HostOption,
-    authority: AuthorityOption = DEFAULT_AUTHORITY,
-    fleet: FleetOption = "",
-    days: DaysOption = 90,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Issue the certificate of an etcd member or a Redis: for TLS only, without rights at agents and control planes."""
-    _issue(_Issuing(out, authority, fleet, days, output), "server", name, host)
+_add_issue("control-plane", "Issue the certificate of a control plane.")
+_add_issue(
+    "server",
+    "Issue the certificate of an etcd member or a Redis: for TLS only, without rights at agents and control planes.",
+)
 
 
 @issue.command("monitor")
