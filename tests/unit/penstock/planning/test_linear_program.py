@@ -201,3 +201,15 @@ def test_the_planets_of_the_bench_are_worth_planning_for() -> None:
     assert problem.demand.sum() < 0.8 * problem.capacity_per_s.sum()
     flow = np.zeros(problem.shape.permitted.shape)
     assert worst(confinements(problem.shape.permitted), flow, flow.sum(axis=0), problem.capacity_per_s).sum() == 0.0
+
+
+def test_a_return_to_the_home_region_costs_a_tenth_of_another_change() -> None:
+    problem = problem_of(small(1))
+    keys = np.arange(len(problem.home))
+    problem.held.planned[:] = True
+    change_s = problem.change_s / problem.work
+    home, elsewhere = problem.home, (problem.home + 1) % len(problem.shape.pools)
+    assert problem.changing_s(keys, home) == pytest.approx(0.1 * change_s[home])
+    assert problem.changing_s(keys, elsewhere) == pytest.approx(change_s[elsewhere])
+    problem.held.planned[:] = False
+    assert not problem.changing_s(keys, elsewhere).any(), "a new class has no plan to change"
