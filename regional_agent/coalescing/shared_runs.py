@@ -26,6 +26,7 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.http.headers.header_rules import HOP_BY_HOP, Header
 from regional_agent.http.messages import Request
 from regional_agent.http.request_handler import Handler
+from regional_agent.http.waiting_request import WaitingRequest
 from regional_agent.jobs.internal_connection import ConnectionLost, InternalRequests, InternalResponse, ResponseTooLarge
 from regional_agent.requests.authorization import Authorization, Sender, refuse_route
 from regional_agent.requests.work_estimate import SESSION_HEADER
@@ -104,7 +105,7 @@ class SharedRuns:
         key: Key = (*facts, headers, use.key if use is not None else b"")
         client = Client(request, connection, refuse, use, headers)
 
-        def run() -> SharedResponse:
+        def run() -> WaitingRequest:
             return self._join(key if is_shared else (object(),), sender, client)
 
         if use is None:
@@ -113,9 +114,9 @@ class SharedRuns:
         if found is not None:
             use.send(found, connection)
             return Taken(None)
-        return Taken(ResultLookup(client, use, run) if use.asks_redis else run())
+        return Taken(_look_up(client, use, run) if use.asks_redis else run())
 
-    def _join(self, key: Key, sender: Sender, client: Client) -> SharedResponse:
+    def _join(self, key: Key, sender: Sender, client: Client) -> WaitingRequest:
         """Let a client wait for the response of a run that is in progress, or that starts now."""
         request, use = client.request, client.use
         if use is not None:
@@ -170,7 +171,7 @@ class SharedRun:
         self._head = head
         self._body = body
         self._serve = serve
-        self._waiting: set[SharedResponse] = set()
+        self._waiting: dict[WaitingRequest, Client] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self, on_end: Callable[[], object]) -> None:
@@ -178,17 +179,22 @@ class SharedRun:
         self._on_end = on_end
         self._task = asyncio.create_task(self._run(), name="shared request")
 
-    def join(self, client: Client) -> SharedResponse:
+    def join(self, client: Client) -> WaitingRequest:
         """Add a client."""
-        response = SharedResponse(self, client)
-        self._waiting.add(response)
+
+        def refuse(refusal: Refusal) -> None:
+            self.leave(response)
+            client.connection.respond(*client.refuse(refusal, client.request))
+
+        response = WaitingRequest(lambda: self.leave(response), refuse)
+        self._waiting[response] = client
         return response
 
-    def leave(self, response: SharedResponse) -> None:
+    def leave(self, response: WaitingRequest) -> None:
         """Remove a client that has disconnected; the last one ends the run."""
         if response not in self._waiting:
             return
-        self._waiting.remove(response)
+        del self._waiting[response]
         if not self._waiting and self._task is not None:
             self._on_end()
             self._task.cancel()
@@ -203,18 +209,18 @@ class SharedRun:
         except Exception:
             log.exception("a shared request failed")
         self._on_end()
-        waiting, self._waiting = self._waiting, set()
-        use = next((each.client.use for each in waiting), None)
+        waiting, self._waiting = [*self._waiting.values()], {}
+        use = next((each.use for each in waiting), None)
         left_bytes = MAX_COPIED_BYTES
         for each in waiting:
             left_bytes -= 0 if found is None else len(found.body)
-            request, connection = each.client.request, each.client.connection
+            request, connection = each.request, each.connection
             if is_too_large or left_bytes < 0:
                 connection.hand_over(request, self._serve(request, connection))
             elif found is None:
-                connection.respond(*each.client.refuse(_LOST, request))
+                connection.respond(*each.refuse(_LOST, request))
             else:
-                each.client.respond(found)
+                each.respond(found)
         if found is not None and use is not None:
             use.keep(found)
 
@@ -250,79 +256,30 @@ def _headers_of(policy: Policy, request: Request) -> RunHeaders:
     )
 
 
-class SharedResponse:
-    """The handler of one client's request."""
+def _look_up(client: Client, use: CacheUse, run: Callable[[], Handler]) -> WaitingRequest:
+    """Look up a response in the region's Redis; `run` runs the request if there is none."""
+    request, connection = client.request, client.connection
 
-    def __init__(self, run: SharedRun, client: Client) -> None:
-        self._run = run
-        self.client = client
-
-    def on_client_gone(self) -> None:
-        """Leave the run."""
-        self._run.leave(self)
-
-    def on_client_writable(self, writable: bool) -> None:
-        """Do nothing: no part of the response has been written."""
-
-    def on_request_body(self, chunk: bytes) -> None:
-        """Not called: only complete requests share a run."""
-
-    def on_request_end(self) -> None:
-        """Not called: only complete requests share a run."""
-
-    def on_request_refused(self, refusal: Refusal) -> None:
-        """Leave the run, and refuse the request."""
-        self._run.leave(self)
-        self.client.connection.respond(*self.client.refuse(refusal, self.client.request))
-
-    def drop_body(self) -> bool:
-        """Return False: the request may yet run by itself."""
-        return False
-
-
-class ResultLookup:
-    """The handler of a request while its response is looked up in the region's Redis."""
-
-    def __init__(self, client: Client, use: CacheUse, run: Callable[[], Handler]) -> None:
-        """Start to look up the response; `run` runs the request if there is none."""
-        self._client = client
-        self._use = use
-        self._run = run
-        self._task = asyncio.create_task(self._look_up(), name="result lookup")
-
-    async def _look_up(self) -> None:
-        request, connection = self._client.request, self._client.connection
+    async def look_up() -> None:
         try:
-            found = await self._use.find_shared()
+            found = await use.find_shared()
             if found is not None:
-                self._use.send(found, connection)
+                use.send(found, connection)
             else:
-                connection.hand_over(request, self._run())
+                connection.hand_over(request, run())
         except Exception:
             log.exception("looking up a kept response failed")
-            self._use.release()
+            use.release()
             connection.abort()
 
-    def on_client_gone(self) -> None:
-        """Cancel the look-up."""
-        self._task.cancel()
-        self._use.end(Outcome.CLIENT_LEFT)
+    def leave() -> None:
+        task.cancel()
+        use.end(Outcome.CLIENT_LEFT)
 
-    def on_client_writable(self, writable: bool) -> None:
-        """Do nothing: no part of the response has been written."""
+    def refuse(refusal: Refusal) -> None:
+        task.cancel()
+        use.release()
+        connection.respond(*client.refuse(refusal, request))
 
-    def on_request_body(self, chunk: bytes) -> None:
-        """Not called: only complete requests are looked up."""
-
-    def on_request_end(self) -> None:
-        """Not called: only complete requests are looked up."""
-
-    def on_request_refused(self, refusal: Refusal) -> None:
-        """Cancel the look-up, and refuse the request."""
-        self._task.cancel()
-        self._use.release()
-        self._client.connection.respond(*self._client.refuse(refusal, self._client.request))
-
-    def drop_body(self) -> bool:
-        """Return False: the request may yet run."""
-        return False
+    task = asyncio.create_task(look_up(), name="result lookup")
+    return WaitingRequest(leave, refuse)

@@ -12,8 +12,9 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.http.client_connection import Application, ClientConnection
 from regional_agent.http.messages import AcceptedHead, Request, valid_request_id
+from regional_agent.http.waiting_request import WaitingRequest
 from regional_agent.objects.known_objects import KnownObjects
-from regional_agent.objects.object_lookup import ObjectLookup, Regions, Serve, SoughtObjects, look_up_objects
+from regional_agent.objects.object_lookup import Regions, Serve, SoughtObjects, look_up_objects
 from regional_agent.proxy.error_responses import refusal_response
 from regional_agent.proxy.exchange import Exchange
 from regional_agent.proxy.proxy import Proxy
@@ -108,7 +109,7 @@ class RoutedService(Service):
 
     def _look_up(
         self, request: Request, connection: ClientConnection, tenant: str, serve: Serve, regions: Regions = tuple
-    ) -> ObjectLookup | None:
+    ) -> WaitingRequest | None:
         """Look up the unknown objects that a request of `tenant` names; None if there are none or `tenant` is empty."""
         if not tenant:
             return None

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.policy.kinds.tenants import Quota, Tenant
 from regional_agent.http.limits import Limits
-from regional_agent.objects.object_lookup import ObjectLookup
+from regional_agent.http.waiting_request import WaitingRequest
 from regional_agent.shared_load import shared_entries
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
@@ -158,7 +158,7 @@ async def test_a_body_is_displaced_while_its_objects_are_looked_up(
     async with engine(answers) as gpu, shared_agent(tmp_path, [gpu.address], redis_url=redis_url) as agent:
         displaced = await RawClient.connect(agent.traffic)
         displaced.send(b"".join(large("a", 3 * PART, "/v1/responses", previous_response_id="resp_1")))
-        await until(lambda: any(isinstance(each._handler, ObjectLookup) for each in agent.listener.connections))
+        await until(lambda: any(isinstance(each._handler, WaitingRequest) for each in agent.listener.connections))
         other_client = await whole(agent, "b", 3 * PART // 2)
         status, headers, body = await displaced.answer()
         assert (status, code(body)) == (429, "saturated")
