@@ -369,6 +369,8 @@ class GrpcConnection:
             for stream in waiting.values():
                 self._write_stream(stream)
                 if stream.ended:
+                    # Its client may wait for the permission to send more (RFC 9113, section 8.1).
+                    self._frames.append(http2.reset_frame(stream.number, http2.NO_ERROR))
                     self._close(stream)
         if self._frames:
             frames, self._frames = self._frames, []

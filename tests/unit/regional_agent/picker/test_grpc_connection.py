@@ -13,6 +13,7 @@ from h2.events import (
     DataReceived,
     Event,
     ResponseReceived,
+    StreamEnded,
     StreamReset,
     TrailersReceived,
 )
@@ -133,6 +134,16 @@ def test_the_call_of_a_client_that_does_not_read_ends() -> None:
     heads = [event.headers or () for event in client.events if isinstance(event, (ResponseReceived, TrailersReceived))]
     assert [dict(head).get(b"grpc-status") for head in heads] == [b"%d" % RESOURCE_EXHAUSTED]
     assert client.received_bytes() == 0
+    assert client.service.closed == 1
+
+
+def test_a_client_that_has_not_ended_its_side_need_not_send_the_rest() -> None:
+    client = Client(MIB)
+    number = client.call(messages=0)
+    assert client.service.stream is not None
+    client.http.send_data(number, b"\1" + bytes(16_000))
+    client.flush()
+    assert [type(event) for event in client.events[-2:]] == [StreamEnded, StreamReset]
     assert client.service.closed == 1
 
 
