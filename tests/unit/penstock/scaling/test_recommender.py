@@ -7,6 +7,7 @@ from itertools import pairwise
 from random import Random
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ from penstock.policy.policy import Policy
 from penstock.policy.residency import residency_class
 from penstock.policy.service_objective import ObjectiveReport
 from penstock.scaling.recommender import Recommendation, Recommender
-from penstock.scaling.replicas import Cause
+from penstock.scaling.replicas import Cause, Need
 
 DEAD_S, QUEUE_S, REACTION_S, STABLE_S = 300.0, 30.0, 60.0, 600.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
@@ -217,3 +218,13 @@ def test_noise_about_a_level_of_demand_reverses_a_recommendation_at_most_once(le
     changes = [after - before for before, after in pairwise(found) if after != before]
     reversals = sum((one > 0) != (two > 0) for one, two in pairwise(changes))
     assert reversals <= len(levels)
+
+
+@pytest.mark.parametrize(("exact", "endpoints"), [(3.8, 4), (3.82, 5)])
+def test_a_lower_number_leaves_a_margin_of_a_twentieth(exact: float, endpoints: int) -> None:
+    recommender, key = Recommender(), ("eu-de", "m")
+    recommender._reported_since[key] = -1e9
+    assert recommender._stable(key, Need(6, 60.0, Cause.DEMAND, exact=6.0), 6, 0.0).endpoints == 6
+    lower = Need(4, 40.0, Cause.DEMAND, exact=exact)
+    assert recommender._stable(key, lower, 6, STABLE_S).endpoints == 6
+    assert recommender._stable(key, lower, 6, STABLE_S + 1.0).endpoints == endpoints
