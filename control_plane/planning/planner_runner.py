@@ -80,7 +80,8 @@ class PlannerRunner:
             Key(row.origin, row.model, row.residency): row.requests_per_s for row in demand(tick.snapshot, tick.now)
         }
         self._forecaster.observe(measured, tick.now)
-        return self.forecast(tick.policy, tick.now, tick.policy.objective.forecast_horizon_s)
+        horizon_s = tick.policy.objective.forecast_horizon_s
+        return self._raised(self._forecaster.ahead(tick.now, horizon_s), tick.policy, tick.now, horizon_s)
 
     @property
     def forecaster(self) -> Forecaster:
@@ -88,12 +89,15 @@ class PlannerRunner:
         return self._forecaster
 
     def forecast(self, policy: Policy, now: float, horizon_s: float) -> dict[Key, float]:
-        """Return expected requests per second by key, `horizon_s` seconds after `now`, from demand of earlier ticks,
-        and the events and signals of the policy."""
-        expected = with_events(self._forecaster.ahead(now, horizon_s), policy.events or (), now, horizon_s)
+        """Return requests per second by key for which endpoints are needed, `horizon_s` seconds after `now`, from
+        demand of earlier ticks, and the events and signals of the policy."""
+        return self._raised(self._forecaster.for_capacity(now, horizon_s), policy, now, horizon_s)
+
+    def _raised(self, expected: Mapping[Key, float], policy: Policy, now: float, horizon_s: float) -> dict[Key, float]:
+        raised = with_events(expected, policy.events or (), now, horizon_s)
         if not policy.demand_signals:
-            return expected
-        return with_signals(expected, policy.demand_signals, self._signals(), now, horizon_s)
+            return raised
+        return with_signals(raised, policy.demand_signals, self._signals(), now, horizon_s)
 
     def _log_fallbacks(self, fallbacks: Mapping[str, str]) -> None:
         """Log once when models are planned by the waterfall, and once when that ends."""

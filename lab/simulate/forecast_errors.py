@@ -92,7 +92,7 @@ def _forecasts(trace: Trace, steps: set[int]) -> dict[tuple[int, int], float]:
             forecaster.observe({_KEY: rate}, middle_s + (part - parts) * MEASURE_S)
         for ahead in steps:
             if len(rates) - trace.week <= at + ahead < len(rates):
-                found[at + ahead, ahead] = forecaster.ahead(middle_s, ahead * trace.interval_s)[_KEY]
+                found[at + ahead, ahead] = forecaster.for_capacity(middle_s, ahead * trace.interval_s)[_KEY]
     return found
 
 

@@ -120,14 +120,23 @@ class Hpa:
         return wanted
 
 
-def recommending_policy(longitudes: Mapping[str, float], cold_start_s: float, *, reserve: bool) -> Policy:
-    """Return a policy of regions at longitudes (degrees) with one model; `reserve` is for the loss of a region."""
+def recommending_policy(
+    longitudes: Mapping[str, float], cold_start_s: float, *, reserve: bool, target: float = TARGET
+) -> Policy:
+    """Return a policy of regions at longitudes (degrees) with one model.
+
+    Args:
+        longitudes: by region.
+        cold_start_s: cold start (s) of the model.
+        reserve: whether capacity is reserved for the loss of a region.
+        target: target utilisation (0-1).
+    """
     return Policy(
         {name: Region(name, "DE", 40.0, longitude) for name, longitude in longitudes.items()},
         {"m": Model("m", SERVICE_S, scaling=Scaling(cold_start_s, min_endpoints=1))},
         {},
         (),
-        spillover=Spillover(target_utilisation=TARGET),
+        spillover=Spillover(target_utilisation=target),
         objective=Objective(survive_one_loss=reserve),
     )
 
@@ -151,7 +160,7 @@ class Recommended:
             rows = (DemandReport("m", EVERYWHERE.name, NAMES, offered[name]),)
             agents[name, "one"] = HeldReport(AgentReport(name, "one", 1, 1, now, pools, rows), now, now)
         found = self._recommender.recommend(
-            self._policy, Snapshot(agents), lambda horizon_s: self._forecaster.ahead(now, horizon_s), now
+            self._policy, Snapshot(agents), lambda horizon_s: self._forecaster.for_capacity(now, horizon_s), now
         )
         return {row.region: row.desired_endpoints for row in found}
 

@@ -1,20 +1,23 @@
 """Simulates autoscaling over a week of real demand: recommendations beside an HPA, KEDA and perfect foresight.
 
 Four regions on four continents have the demand of a production service (`lab/traces/weekly`), each shifted by its
-longitude, with the bursts of Azure's and Mooncake's traces, hour after hour. Where a region is full, its overflow uses
-the free slots of the others; the rest waits. The forecast learns in the first week, and the second one is counted.
+longitude, with the bursts of Azure's and Mooncake's traces, hour after hour or in random order. Where a region is full,
+its overflow uses the free slots of the others; the rest waits. The forecast learns in the first week, and the second
+one is counted.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from math import ceil
 from pathlib import Path
 from random import Random
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from lab.simulate.forecast_errors import WEEK_S, real_traces
 from lab.simulate.scaling import HPA_STABLE_S, SERVICE_S, SLOTS, TARGET, cancel_endpoints, recommending_policy
@@ -55,7 +58,17 @@ KEDA_WAITING = 5.0
 KEDA_MAX_REPLICAS = 100
 """Default of a ScaledObject's `maxReplicaCount`."""
 
+TARGETS = (0.7, 0.8, 0.9)
+"""The target utilisations (0-1) at which autoscalers are compared."""
+
 STEPS_A_WEEK = int(WEEK_S / STEP_S)
+
+
+class Week(StrEnum):
+    """A trace of `lab/traces/weekly`: a language model of a production service over two weeks."""
+
+    M_SMALL = "servegen-m-small"
+    M_LARGE = "servegen-m-large"
 
 
 class RegionLoad(msgspec.Struct, frozen=True):
@@ -85,13 +98,16 @@ class WeekResult(msgspec.Struct, frozen=True):
     """Number of changes of a region's endpoints."""
 
 
-def demand_of(traces: Path) -> dict[str, list[float]]:
+def demand_of(traces: Path, week: Week = Week.M_SMALL, block: int = 0) -> dict[str, list[float]]:
     """Return the demand (requests/s) of each step of two weeks, by region.
 
     Args:
         traces: folder of the traces that give the bursts; regions whose trace is missing have none.
+        week: the trace that gives the level of demand.
+        block: number of steps of the parts of the bursts that are drawn at random; 0 repeats them hour after hour.
     """
-    (weeks,) = (trace for trace in real_traces() if trace.name == "servegen-m-small")
+    rng = Random(1)
+    (weeks,) = (trace for trace in real_traces() if trace.name == week)
     mean = sum(weeks.rates) / len(weeks.rates)
     at = (np.arange(2 * STEPS_A_WEEK) + 0.5) * STEP_S
     found = {}
@@ -99,9 +115,16 @@ def demand_of(traces: Path) -> dict[str, list[float]]:
         shifted = (at + longitude / 360.0 * DAY_S) % (2 * WEEK_S)
         middles = (np.arange(len(weeks.rates)) + 0.5) * weeks.interval_s
         level = np.interp(shifted, middles, weeks.rates, period=2 * WEEK_S) / mean
-        bursts = np.resize(_bursts(traces / TRACES[name]), len(at))
+        bursts = _drawn(_bursts(traces / TRACES[name]), len(at), block, rng)
         found[name] = (MEAN_PER_S * level * bursts).tolist()
     return found
+
+
+def _drawn(bursts: Sequence[float], steps: int, block: int, rng: Random) -> NDArray[np.float64]:
+    if not block or len(bursts) <= block:
+        return np.resize(bursts, steps)
+    begins = (rng.randrange(len(bursts) - block + 1) for _ in range(ceil(steps / block)))
+    return np.concatenate([bursts[begin : begin + block] for begin in begins])[:steps]
 
 
 def _bursts(trace: Path) -> list[float]:
@@ -156,9 +179,9 @@ def foresight(demand: Mapping[str, Sequence[float]]) -> Autoscaler:
     return desired
 
 
-def penstock(*, reserve: bool) -> Autoscaler:
-    """Penstock's recommendations; `reserve` enables the capacity reserve for the loss of a region."""
-    policy = recommending_policy(LONGITUDES, COLD_START_S, reserve=reserve)
+def penstock(target: float, *, reserve: bool) -> Autoscaler:
+    """Penstock's recommendations at a target utilisation (0-1); `reserve` is for the loss of a region."""
+    policy = recommending_policy(LONGITUDES, COLD_START_S, reserve=reserve, target=target)
     forecaster, recommender, names = Forecaster(), Recommender(), tuple(sorted(LONGITUDES))
 
     def desired(step: int, loads: Mapping[str, RegionLoad]) -> Mapping[str, int]:
@@ -172,7 +195,9 @@ def penstock(*, reserve: bool) -> Autoscaler:
             queue = (SpilloverReport("m", int(load.waiting), 0, 0, 0),)
             report = AgentReport(name, "one", 1, 1, now, pools, rows, spillover=queue)
             agents[name, "one"] = HeldReport(report, now, now)
-        found = recommender.recommend(policy, Snapshot(agents), lambda horizon_s: forecaster.ahead(now, horizon_s), now)
+        found = recommender.recommend(
+            policy, Snapshot(agents), lambda horizon_s: forecaster.for_capacity(now, horizon_s), now
+        )
         return {row.region: row.desired_endpoints for row in found}
 
     return desired
@@ -200,7 +225,7 @@ def simulate_week(name: str, desired: Autoscaler, demand: Mapping[str, Sequence[
             backlog[region] = min(over[region] * (1.0 - served_away), demand[region][step] * DEFAULT_MAX_WAIT_S)
             slots = float(max(1, ready[region] * SLOTS))
             utilisation = min(0.98, demand[region][step] * SERVICE_S / slots)
-            queued = backlog[region] + float(waiting(np.array([utilisation]), np.array([slots]))[0])
+            queued = backlog[region] + waiting(utilisation, slots)
             wait_s = queued * SERVICE_S / slots
             if step >= STEPS_A_WEEK:
                 below += wait_s > MAX_WAIT_S
@@ -215,17 +240,15 @@ def simulate_week(name: str, desired: Autoscaler, demand: Mapping[str, Sequence[
     return WeekResult(name, below / STEPS_A_WEEK / len(demand), gpu_s / 3600.0, changes)
 
 
-def week_results(traces: Path) -> Iterator[WeekResult]:
-    """Run every autoscaler on the same demand."""
-    demand = demand_of(traces)
-    reserve = TARGET * (len(LONGITUDES) - 1) / len(LONGITUDES)
+def week_results(traces: Path, week: Week = Week.M_SMALL, block: int = 0) -> Iterator[WeekResult]:
+    """Run every autoscaler on the same demand; arguments as for `demand_of`."""
+    demand = demand_of(traces, week, block)
     contestants: dict[str, Autoscaler] = {
-        f"HPA, target {TARGET:.0%}": hpa(TARGET),
-        f"HPA, target {reserve:.0%}": hpa(reserve),
+        **{f"HPA, target {target:.0%}": hpa(target) for target in (0.6, *TARGETS)},
         "KEDA, queue length": keda(),
         "perfect foresight": foresight(demand),
-        "Penstock, without reserve": penstock(reserve=False),
-        "Penstock": penstock(reserve=True),
+        **{f"Penstock, target {target:.0%}": penstock(target, reserve=False) for target in TARGETS},
+        **{f"Penstock, target {target:.0%}, reserve": penstock(target, reserve=True) for target in TARGETS[1:]},
     }
     for name, desired in contestants.items():
         yield simulate_week(name, desired, demand)

@@ -22,6 +22,7 @@ from penstock.fleet.traffic_view import spillover
 from penstock.planning.share_moves import Key
 from penstock.policy.kinds.models import Scaling
 from penstock.policy.policy import Policy
+from penstock.scaling.demand_levels import Peaks, Smoothed
 from penstock.scaling.drain_choice import endpoints_to_drain
 from penstock.scaling.replicas import ROUNDING, Cause, Expected, Need, PoolSize, needs
 from penstock.scaling.standby import StandbyWatch
@@ -92,6 +93,8 @@ class Recommender:
         self._desired: dict[tuple[str, str], int] = {}
         """The last recommended number by (region, model)."""
         self._limits = UtilisationLimits()
+        self._smoothed = Smoothed[Key]()
+        self._peaks = Peaks[tuple[str, str]]()
         self._backlogs: dict[tuple[str, str], _Backlog] = {}
 
     def recommend(
@@ -113,10 +116,16 @@ class Recommender:
         target = policy.spillover.target_utilisation
         limits = self._limits.update(missed_objectives(snapshot, now), seen, models, target, now)
         sizes = _sizes(policy, seen, limits)
-        displaced = self.standby.step(policy, snapshot, seen, _expected(policy, measured, forecast), now)
+        rates = {Key(row.origin, row.model, row.residency): row.requests_per_s for row in measured}
+        expected = _expected(policy, measured, self._smoothed.update(rates, now), forecast)
+        displaced = self.standby.step(policy, snapshot, seen, expected, now)
         wanted = needs(policy, sizes, displaced.expected, displaced.lost)
         self.standby.observe(wanted, {key: pool.report.ready for key, pool in seen.items()}, now)
         waiting = self._waiting(snapshot, now)
+        peaks = self._peaks.update({key: need.measured_per_s for key, need in wanted.items()}, now)
+        wanted = {
+            key: _with_peak(need, peaks[key], sizes[key], policy.models[key[1]].scaling) for key, need in wanted.items()
+        }
         wanted = {
             key: _with_queue(need, waiting.get(key, 0), seen[key], sizes[key], policy.models[key[1]].scaling)
             for key, need in wanted.items()
@@ -227,6 +236,15 @@ class _Backlog(msgspec.Struct, frozen=True):
         return _Backlog(now, count, least) if now - self.since >= QUEUE_S else _Backlog(self.since, least, self.waiting)
 
 
+def _with_peak(need: Need, peak_per_s: float, size: PoolSize, scaling: Scaling) -> Need:
+    """The need, raised to endpoints whose slots a peak fills completely; without demand, no peak keeps endpoints."""
+    exact = peak_per_s * size.service_s / size.slots_per_endpoint
+    wanted = min(ceil(exact - ROUNDING), scaling.max_endpoints)
+    if wanted <= need.endpoints or need.endpoints == 0:
+        return need
+    return msgspec.structs.replace(need, endpoints=wanted, cause=Cause.PEAK, lost=None, exact=exact)
+
+
 def _with_queue(need: Need, waiting: int, seen: FadedPool, size: PoolSize, scaling: Scaling) -> Need:
     """The need, raised to endpoints that run the waiting requests too: at most as many again as are ready."""
     ready = seen.report.ready
@@ -263,7 +281,9 @@ def _sizes(
     return sizes
 
 
-def _expected(policy: Policy, measured: list[Demand], forecast: Forecast) -> dict[Key, Expected]:
+def _expected(
+    policy: Policy, measured: list[Demand], smoothed: Mapping[Key, float], forecast: Forecast
+) -> dict[Key, Expected]:
     """The highest demand from now until an endpoint that is ordered now serves."""
     forecasts: dict[float, list[Mapping[Key, float]]] = {}
     expected = {}
@@ -275,6 +295,6 @@ def _expected(policy: Policy, measured: list[Demand], forecast: Forecast) -> dic
             steps = ceil(horizon_s / MAX_STEP_S)
             forecasts[horizon_s] = [forecast(horizon_s * step / steps) for step in range(1, steps + 1)]
         key = Key(row.origin, row.model, row.residency)
-        per_s = max(row.requests_per_s, *(rates.get(key, 0.0) for rates in forecasts[horizon_s]))
-        expected[key] = Expected(per_s, row.regions)
+        per_s = max(smoothed[key], *(rates.get(key, 0.0) for rates in forecasts[horizon_s]))
+        expected[key] = Expected(per_s, row.regions, smoothed[key])
     return expected

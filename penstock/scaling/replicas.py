@@ -28,6 +28,8 @@ class Cause(StrEnum):
     """Expected demand, at the target utilisation of the policy."""
     OBJECTIVE = "objective"
     """Expected demand, at the lower utilisation that the service objective of the model was found to need."""
+    PEAK = "peak"
+    """The highest demand of the last hours, which fades, at full utilisation."""
     QUEUE = "queue"
     """Requests that wait although all ready endpoints are in use."""
     REGION_LOSS = "region_loss"
@@ -55,6 +57,8 @@ class Expected(msgspec.Struct, frozen=True):
     requests_per_s: float
     regions: frozenset[str]
     """The regions that may serve the demand."""
+    measured_per_s: float = 0.0
+    """Measured demand without what is forecast, smoothed."""
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -68,16 +72,18 @@ class Need(msgspec.Struct, frozen=True):
     """The region whose loss determines the number; None for other causes."""
     exact: float = 0.0
     """The number before it is rounded up and limited."""
+    measured_per_s: float = 0.0
+    """Measured demand whose nearest permitted region this is, smoothed."""
 
 
 class _Load:
     """One region's slots for one model while the needs are computed."""
 
-    __slots__ = ("lost", "per_s", "pool", "slots")
+    __slots__ = ("lost", "measured_per_s", "per_s", "pool", "slots")
 
     def __init__(self, pool: PoolSize) -> None:
         self.pool = pool
-        self.per_s = 0.0
+        self.per_s = self.measured_per_s = 0.0
         self.slots = 0.0
         """Slots needed for the demand and losses that were placed so far."""
         self.lost: str | None = None
@@ -128,6 +134,7 @@ def _place(
                 gone, home = home, _successor(policy, origin, servers, away)
                 loads[home].lost = gone
             loads[home].per_s += demand.requests_per_s
+            loads[home].measured_per_s += demand.measured_per_s
             placed.append((home, demand.requests_per_s, _reserves(policy, servers - {home})))
     for load in loads.values():
         target = load.pool.max_utilisation or policy.spillover.target_utilisation
@@ -195,11 +202,11 @@ def _limited(policy: Policy, model: str, load: _Load) -> Need:
     scaling = policy.models[model].scaling
     exact = load.slots / load.pool.slots_per_endpoint
     wanted = ceil(exact - ROUNDING)
+    cause, lost = Cause.DEMAND if load.pool.max_utilisation is None else Cause.OBJECTIVE, load.lost
     if wanted > scaling.max_endpoints:
-        return Need(scaling.max_endpoints, load.per_s, Cause.MAXIMUM, exact=exact)
-    if wanted < scaling.min_endpoints:
-        return Need(scaling.min_endpoints, load.per_s, Cause.MINIMUM, exact=exact)
-    if load.lost is not None:
-        return Need(wanted, load.per_s, Cause.REGION_LOSS, load.lost, exact)
-    cause = Cause.DEMAND if load.pool.max_utilisation is None else Cause.OBJECTIVE
-    return Need(wanted, load.per_s, cause, exact=exact)
+        wanted, cause, lost = scaling.max_endpoints, Cause.MAXIMUM, None
+    elif wanted < scaling.min_endpoints:
+        wanted, cause, lost = scaling.min_endpoints, Cause.MINIMUM, None
+    elif lost is not None:
+        cause = Cause.REGION_LOSS
+    return Need(wanted, load.per_s, cause, lost, exact, load.measured_per_s)

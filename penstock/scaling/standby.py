@@ -113,7 +113,10 @@ class StandbyWatch:
                 max(0.0, now_per_s - before_per_s), _total(row for key, row in homed.items() if key.model == model)
             )
             part = 1.0 - moved / now_per_s if now_per_s > 0.0 else 1.0
-            found |= {key: Expected(row.requests_per_s * part, row.regions) for key, row in others.items()}
+            found |= {
+                key: Expected(row.requests_per_s * part, row.regions, row.measured_per_s * part)
+                for key, row in others.items()
+            }
         return found
 
     def _home(self, policy: Policy, key: Key, row: Expected) -> str:
@@ -124,7 +127,9 @@ class StandbyWatch:
 
 
 def _at_least(row: Expected, now: Expected | None) -> Expected:
-    return row if now is None else Expected(max(row.requests_per_s, now.requests_per_s), now.regions)
+    # Without measured demand: after the takeover, no peak keeps endpoints in the standby region.
+    per_s, regions = (0.0, row.regions) if now is None else (now.requests_per_s, now.regions)
+    return Expected(max(row.requests_per_s, per_s), regions)
 
 
 def _total(rows: Iterable[Expected]) -> float:

@@ -22,8 +22,18 @@ TREND_S = 90.0
 """Time constant (s) of the trend."""
 
 DAMPING_S = 240.0
-"""Time constant (s) with which a trend fades. A longer one overshoots an hour ahead (`penstock-lab
-forecast-errors`); a shorter one foresees less of a surge (`penstock-lab simulate-scaling`)."""
+"""Time constant (s) with which a trend fades."""
+
+SMOOTH_S = 60.0
+"""Time constant (s) of the level for capacity: a burst of half a minute is over before an endpoint ordered for it
+serves."""
+
+SMOOTH_TREND_S = 300.0
+"""Time constant (s) of the trend for capacity. A shorter one takes bursts for growth (`penstock-lab simulate-week`)."""
+
+SMOOTH_DAMPING_S = 480.0
+"""Time (s) after which the trend for capacity has its largest effect, and time constant with which it fades. Half an
+hour ahead, what grew in the last minutes is no better a forecast than the level (`penstock-lab forecast-errors`)."""
 
 SEASONS = 96
 """Parts of a day, of 15 minutes each."""
@@ -65,6 +75,8 @@ SERIES = np.dtype(
         ("part", "i8"),  # the part of a day, counted from 1970, that is being averaged
         ("sum", "f8"),
         ("count", "f8"),
+        ("smooth", "f8"),  # level for capacity
+        ("smooth_trend", "f8"),
         ("seasonal", "?"),  # every part of a day has a mean
     ]
 )
@@ -121,6 +133,17 @@ class Forecaster:
         recent = (age_s <= SILENT_S).tolist()
         return {key: expected[row] for key, row in self._row.items() if recent[row]}
 
+    def for_capacity(self, now: float, horizon_s: float) -> dict[Key, float]:
+        """As `ahead`, for horizons of minutes to hours: from smoothed rates, without the bursts of the newest ones."""
+        series = self._series
+        ahead_s = now - series["at"] + horizon_s
+        trend = series["smooth_trend"] * ahead_s * np.exp(-ahead_s / SMOOTH_DAMPING_S)
+        rest = series["smooth"] + trend + self._season(np.arange(len(series)), now + horizon_s)
+        # In proportion to the newest rate, so that there is no demand after the last request.
+        expected = np.clip(rest, 0.0, MAX_GROWTH * series["newest"]).tolist()
+        recent = (now - series["at"] <= SILENT_S).tolist()
+        return {key: expected[row] for key, row in self._row.items() if recent[row]}
+
     def rates(self) -> dict[Key, float]:
         """The newest rate (1/s) of every series, by key."""
         newest = self._series["newest"].tolist()
@@ -141,7 +164,7 @@ class Forecaster:
 
     def _begin(self, rows: Rows, seen: Floats, now: float) -> None:
         series = self._series
-        series["level"][rows] = series["newest"][rows] = seen
+        series["level"][rows] = series["smooth"][rows] = series["newest"][rows] = seen
         series["at"][rows], series["part"][rows] = now, int(now // _PART_S)
 
     def _follow(self, rows: Rows, seen: Floats, now: float) -> None:
@@ -152,11 +175,22 @@ class Forecaster:
         expected = before + trend * _effective_s(elapsed_s)
         season = self._season(rows, now)
         level = expected + (1.0 - np.exp(-elapsed_s / LEVEL_S)) * (seen - season - expected)
+        self._follow_smoothed(rows, seen - season, elapsed_s)
         faded = trend * np.exp(-elapsed_s / DAMPING_S)
         slope = (level - before) / elapsed_s
         series["trend"][rows] = faded + (1.0 - np.exp(-elapsed_s / TREND_S)) * (slope - faded)
         series["level"][rows], series["newest"][rows], series["at"][rows] = level, seen, now
         series["season"][rows] = season
+
+    def _follow_smoothed(self, rows: Rows, rest: Floats, elapsed_s: Floats) -> None:
+        """Update level and trend for capacity with the rates without season."""
+        before, fade = self._series["smooth"][rows], np.exp(-elapsed_s / SMOOTH_DAMPING_S)
+        faded = self._series["smooth_trend"][rows] * fade
+        expected = before + faded * elapsed_s
+        level = expected + (1.0 - np.exp(-elapsed_s / SMOOTH_S)) * (rest - expected)
+        slope = (level - before) / elapsed_s
+        self._series["smooth_trend"][rows] = faded + (1.0 - np.exp(-elapsed_s / SMOOTH_TREND_S)) * (slope - faded)
+        self._series["smooth"][rows] = level
 
     def _learn_season(self, rows: Rows, seen: Floats, now: float) -> None:
         """Average the current part of the day; when it is over, mix it into the mean of that part of earlier days."""
@@ -167,13 +201,15 @@ class Forecaster:
             mean = series["sum"][over] / series["count"][over]
             known, hour = self._profile[over, at], series["part"][over] // _PARTS_AN_HOUR % WEEK_HOURS
             weekly = self._week[over, hour]
-            unexplained = series["level"][over] + self._season(over, now)
+            before = self._season(over, now)
             self._week[over, hour] = weekly + np.where(np.isnan(known), 0.0, WEEK_WEIGHT * (mean - known - weekly))
             daily = mean - weekly
             self._profile[over, at] = np.where(np.isnan(known), mean, known + SEASON_WEIGHT * (daily - known))
             series["seasonal"][over] = ~np.isnan(self._profile[over]).any(axis=1)
-            # The level excludes the season, so a change of the season changes the level by the opposite amount.
-            series["level"][over] = unexplained - self._season(over, now)
+            # The levels exclude the season, so a change of the season changes them by the opposite amount.
+            changed = self._season(over, now) - before
+            series["level"][over] -= changed
+            series["smooth"][over] -= changed
             series["sum"][over] = series["count"][over] = 0.0
         series["part"][rows] = part
         series["sum"][rows] += seen

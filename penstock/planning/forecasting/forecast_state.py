@@ -40,7 +40,7 @@ class SavedSeries(msgspec.Struct, frozen=True, array_like=True, gc=False):
     part: int
     """The part of a day, counted from 1970, that is being averaged."""
     numbers: tuple[float, ...]
-    """Values of FIELDS."""
+    """Values of FIELDS; without the last two in forecasts of earlier releases."""
     profile: bytes
     """Mean rate by part of a day, as little-endian 32-bit floats; NaN without a measurement. Empty for none at all."""
     week: bytes = b""
@@ -52,15 +52,21 @@ class SavedSeries(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """The key of the series."""
         return Key(self.origin, self.model, self.residency)
 
+    @property
+    def values(self) -> dict[str, float]:
+        """The numbers by field; the levels are equal in forecasts of earlier releases."""
+        values = dict(zip(FIELDS, self.numbers, strict=False))
+        return {"smooth": values.get("level", 0.0), "smooth_trend": 0.0} | values
+
     def is_possible(self, now: float) -> bool:
         """Whether the values are within their limits at `now` (Unix time, s)."""
-        values = dict(zip(FIELDS, self.numbers, strict=False))
+        values = self.values
         return (
-            len(self.numbers) == len(FIELDS)
+            len(self.numbers) in (len(FIELDS) - 2, len(FIELDS))
             and all(isfinite(value) for value in self.numbers)
             and 0.0 < values["at"] <= now + MAX_AHEAD_S
             and all(0.0 <= values[name] <= MAX_RATE for name in ("newest", "sum", "count"))
-            and all(abs(values[name]) <= MAX_RATE for name in ("season", "level", "trend"))
+            and all(abs(values[name]) <= MAX_RATE for name in ("season", "level", "trend", "smooth", "smooth_trend"))
             and 0 <= self.part <= values["at"]
             and len(self.profile) in (0, PROFILE_BYTES)
             and len(self.week) in (0, WEEK_BYTES)
@@ -96,7 +102,7 @@ def restore(forecaster: Forecaster, series: Iterable[SavedSeries], now: float) -
             left_out += 1
             continue
         row = np.zeros(1, SERIES)
-        for name, value in zip(FIELDS, each.numbers, strict=True):
+        for name, value in each.values.items():
             row[name] = value
         profile = _means(each.profile, SEASONS, np.nan)
         row["part"], row["seasonal"] = each.part, not np.isnan(profile).any()

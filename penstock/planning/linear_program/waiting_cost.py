@@ -6,9 +6,13 @@ approximation of M/M/n (Annals of the Institute of Statistical Mathematics 29, 1
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from penstock.planning.linear_program.arrays import Floats
+
+Amount = TypeVar("Amount", float, Floats)
 
 PIECES = 6
 """Number of pieces of a load: four up to the target, one from the target to full slots, and one beyond full slots."""
@@ -23,9 +27,10 @@ MIN_WAIT_S = 0.001
 """Costs are rounded to multiples of this (s), so that noise in service times does not change them."""
 
 
-def waiting(utilisation: Floats, slots: Floats) -> Floats:
+def waiting(utilisation: Amount, slots: Amount) -> Amount:
     """Mean number of waiting requests in a pool of `slots` at `utilisation` (0 to below 1)."""
-    return utilisation ** np.sqrt(2.0 * (slots + 1.0)) / (1.0 - utilisation)
+    requests: Amount = utilisation ** (2.0 * (slots + 1.0)) ** 0.5 / (1.0 - utilisation)
+    return requests
 
 
 def pieces(slots: Floats, service_s: Floats, target_utilisation: float, weight: float) -> tuple[Floats, Floats]:

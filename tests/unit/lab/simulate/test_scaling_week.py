@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -27,3 +28,11 @@ def test_foresight_is_within_the_objective_and_too_few_endpoints_are_not(monkeyp
     few = simulate_week("few", lambda step, loads: dict.fromkeys(loads, 24), demand)
     assert few.below_objective_share == pytest.approx(0.49, abs=0.05)
     assert few.gpu_hours == pytest.approx(4 * 24 * 200 * 30.0 / 3600.0)
+
+
+def test_bursts_in_random_order_keep_their_mean_and_do_not_repeat(tmp_path: Path) -> None:
+    hour = [1.0 + 0.5 * (step % 120 < 40) for step in range(120)]
+    repeated, drawn = (scaling_week._drawn(hour, 1200, block, Random(1)) for block in (0, 10))
+    assert list(repeated[:120]) == list(repeated[120:240]) == hour
+    assert list(drawn[:120]) != list(drawn[120:240])
+    assert drawn.mean() == pytest.approx(repeated.mean(), rel=0.05)

@@ -25,7 +25,7 @@ from penstock.policy.service_objective import ObjectiveReport
 from penstock.scaling.recommender import Recommendation, Recommender
 from penstock.scaling.replicas import Cause, Need
 
-DEAD_S, QUEUE_S, REACTION_S, STABLE_S = 300.0, 30.0, 60.0, 600.0
+DEAD_S, PEAK_S, QUEUE_S, REACTION_S, STABLE_S = 300.0, 3600.0, 30.0, 60.0, 600.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 HERE = residency_class(frozenset({"a"}))
@@ -104,10 +104,22 @@ def test_a_lower_number_follows_after_a_while_and_names_what_to_drain() -> None:
     for now in range(5, int(STABLE_S), 5):
         row = recommend(by, snapshot(now, 6.0), now)
         assert (row.desired_endpoints, row.drain) == (4, ())
-    row = recommend(by, snapshot(STABLE_S + 1, 6.0), STABLE_S + 1)
-    assert (row.desired_endpoints, row.drain) == (1, ("gpu-0", "gpu-1", "gpu-2"))
-    row = recommend(by, snapshot(STABLE_S + 2, 6.0, draining=3), STABLE_S + 2)
+    found = [recommend(by, snapshot(now, 6.0), now) for now in range(int(STABLE_S), int(4 * PEAK_S), 60)]
+    desired = [row.desired_endpoints for row in found]
+    assert desired == sorted(desired, reverse=True)
+    assert set(desired) == {4, 3, 2, 1}, "the peak of 25 requests/s fades"
+    assert (found[-1].cause, found[-1].drain) == (Cause.DEMAND, ("gpu-0", "gpu-1", "gpu-2"))
+    assert {row.cause for row in found} == {Cause.DEMAND, Cause.PEAK}
+    now = 4 * PEAK_S
+    row = recommend(by, snapshot(now, 6.0, draining=3), now)
     assert (row.endpoints, row.desired_endpoints, row.drain) == (1, 1, ())
+
+
+def test_a_burst_that_fits_into_the_free_slots_raises_nothing() -> None:
+    by = Recommender()
+    assert recommend(by, snapshot(0.0, 21.0), 0.0).desired_endpoints == 4
+    found = [recommend(by, snapshot(now, 29.0 if now % 300 == 0 else 21.0), now) for now in range(5, 3600, 5)]
+    assert {(row.desired_endpoints, row.cause) for row in found} == {(4, Cause.DEMAND)}
 
 
 def test_a_new_leader_recommends_nothing_lower_than_what_exists() -> None:

@@ -11,6 +11,7 @@ from penstock.planning.forecasting.forecast import DAY_S, FORGET_S, MAX_GROWTH, 
 from penstock.planning.share_moves import Key
 
 DAMPING_S, LEVEL_S, SEASON_WEIGHT, SILENT_S, TREND_S, WEEK_WEIGHT = 240.0, 10.0, 0.3, 60.0, 90.0, 0.1
+SMOOTH_DAMPING_S, SMOOTH_S, SMOOTH_TREND_S = 480.0, 60.0, 300.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 KEY, OTHER = Key("de", "m", "de+es"), Key("es", "m", "de+es")
@@ -62,6 +63,18 @@ def test_a_forecast_is_within_zero_and_its_bound() -> None:
     assert falling.ahead(61.0, 120.0)[KEY] >= 0.0
     rising = taught([(float(now), 1.0 + now**2) for now in range(30)])
     assert rising.ahead(29.0, 600.0)[KEY] <= MAX_GROWTH * (1.0 + 29.0**2)
+
+
+def test_for_capacity_a_burst_of_seconds_fades_and_a_ramp_of_minutes_too() -> None:
+    steady = [(float(now), 10.0) for now in range(600)]
+    assert taught([*steady, (600.0, 30.0)]).for_capacity(600.0, 240.0)[KEY] == pytest.approx(10.0, rel=0.1)
+    ramp = taught([*steady, *((600.0 + now, 10.0 + 0.05 * now) for now in range(300))])
+    level = ramp.for_capacity(899.0, 1e6)[KEY]
+    assert 22.0 < level < 25.0
+    assert ramp.for_capacity(899.0, 240.0)[KEY] > 1.05 * 25.0
+    assert ramp.for_capacity(899.0, 7200.0)[KEY] == pytest.approx(level, rel=0.01)
+    ended = taught([*steady, (600.0, 0.0)])
+    assert ended.for_capacity(600.0, 240.0) == {KEY: 0.0}
 
 
 def daily(now: float) -> float:
@@ -127,7 +140,7 @@ class Written:
 
     def __init__(self) -> None:
         self.at: float | None = None
-        self.level = self.trend = self.newest = self.newest_season = 0.0
+        self.level = self.trend = self.newest = self.newest_season = self.smooth = self.smooth_trend = 0.0
         self.means = [nan] * SEASONS
         self.week = [0.0] * WEEK_HOURS
         self.part, self.rates = 0, list[float]()
@@ -146,6 +159,7 @@ class Written:
         part = int(now // (DAY_S / SEASONS))
         if self.at is None:
             self.level, self.newest, self.at, self.part = rate, rate, now, part
+            self.smooth = rate
             return
         if part != self.part and self.rates:
             old, mean, before = self.means[self.part % SEASONS], sum(self.rates) / len(self.rates), self.season(now)
@@ -155,6 +169,7 @@ class Written:
                 self.week[hour] += WEEK_WEIGHT * (mean - old - weekly)
             self.means[self.part % SEASONS] = mean if isnan(old) else old + SEASON_WEIGHT * (mean - weekly - old)
             self.level += before - self.season(now)
+            self.smooth += before - self.season(now)
             self.rates = []
         self.part = part
         self.rates.append(rate)
@@ -163,13 +178,24 @@ class Written:
         level = expected + (1.0 - exp(-elapsed_s / LEVEL_S)) * (rate - season - expected)
         faded = self.trend * exp(-elapsed_s / DAMPING_S)
         self.trend = faded + (1.0 - exp(-elapsed_s / TREND_S)) * ((level - self.level) / elapsed_s - faded)
-        self.level, self.newest, self.newest_season, self.at = level, rate, season, now
+        faded = self.smooth_trend * exp(-elapsed_s / SMOOTH_DAMPING_S)
+        expected = self.smooth + faded * elapsed_s
+        smooth = expected + (1.0 - exp(-elapsed_s / SMOOTH_S)) * (rate - season - expected)
+        slope = (smooth - self.smooth) / elapsed_s
+        self.smooth_trend = faded + (1.0 - exp(-elapsed_s / SMOOTH_TREND_S)) * (slope - faded)
+        self.level, self.newest, self.newest_season, self.at, self.smooth = level, rate, season, now, smooth
 
     def ahead(self, now: float, horizon_s: float) -> float:
         assert self.at is not None
         effective_s = DAMPING_S * (1.0 - exp(-(now - self.at + horizon_s) / DAMPING_S))
         expected = self.newest + self.trend * effective_s + self.season(now + horizon_s) - self.newest_season
         return min(max(expected, 0.0), MAX_GROWTH * self.newest)
+
+    def for_capacity(self, now: float, horizon_s: float) -> float:
+        assert self.at is not None
+        ahead_s = now - self.at + horizon_s
+        trend = self.smooth_trend * ahead_s * exp(-ahead_s / SMOOTH_DAMPING_S)
+        return min(max(self.smooth + trend + self.season(now + horizon_s), 0.0), MAX_GROWTH * self.newest)
 
 
 @pytest.mark.parametrize(("step_s", "steps"), [(7.0, 60), (290.0, 700)], ids=["within minutes", "over two days"])
@@ -185,6 +211,8 @@ def test_forecasts_are_those_of_the_written_formulas(step_s: float, steps: int) 
                 ahead = forecaster.ahead(now + 3.0, horizon_s)
                 assert ahead[KEY] == pytest.approx(written.ahead(now + 3.0, horizon_s), rel=1e-4)
                 assert ahead[OTHER] == pytest.approx(3.0, rel=1e-4)
+                later = forecaster.for_capacity(now + 3.0, horizon_s)
+                assert later[KEY] == pytest.approx(written.for_capacity(now + 3.0, horizon_s), rel=1e-4)
         now += step_s * rng.uniform(0.5, 1.0)
 
 
