@@ -17,9 +17,9 @@ from typing import Final
 from penstock.admission.priority_turns import PriorityTurns
 
 MAX_TENANTS: Final = 1024
-"""Maximum number of tenants without running and waiting requests whose counters are kept, for each priority of a
-model. Of more tenants, those that received the least are forgotten: they are raised to the virtual time when they
-return."""
+"""Number of tenants to which a sweep reduces the counters of a priority of a model, as far as tenants have neither
+running nor waiting requests; up to twice as many are kept between two sweeps. Of more tenants, those that received the
+least are forgotten: they are raised to the virtual time when they return."""
 
 SHARED_S: Final = 10.0
 """Time (s) after a request of a tenant for which the model counts as shared with it."""
@@ -51,7 +51,7 @@ class TenantCounter:
         self.running = 0
         """Requests of this agent that run."""
         self.total_s = 0.0
-        """Work received (s, for the weight) at this agent since the counter was last published for the first time."""
+        """Work received (s, for the weight) at this agent since its published total began at 0."""
         self.waits = False
         """Whether a request of the tenant waits at this agent."""
         self.has_changed = False
