@@ -9,13 +9,26 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import httpx
 import msgspec
 
 from control_plane.auth.admin_token import AdminToken, may_resend_credential
 from control_plane.status.status import Status
+
+T = TypeVar("T")
+
+
+class ListPage(Protocol):
+    """A page of a list, which also has `items`."""
+
+    @property
+    def next_cursor(self) -> str | None:
+        """Value of `cursor` that returns the next page; None on the last page."""
+
+
+P = TypeVar("P", bound=ListPage)
 
 TIMEOUT_S = 5.0
 """Time limit (s) of a request to one control plane."""
@@ -82,7 +95,7 @@ class ApiResponse(msgspec.Struct, frozen=True):
         """
         return self.decoded(Any)
 
-    def decoded(self, type: Any) -> Any:
+    def decoded(self, type: type[T]) -> T:
         """Return the body as `type`.
 
         Raises:
@@ -171,14 +184,14 @@ class ApiClient:
                 raise
         return self._request_once(method, path, params, body, headers, changes)
 
-    def pages(self, path: str, page_type: Any, params: Mapping[str, Any] | None = None) -> list[Any]:
+    def pages(self, path: str, page_type: type[P], params: Mapping[str, Any] | None = None) -> list[P]:
         """Return all pages of a list, decoded as `page_type`, which has `items` and `next_cursor`.
 
         Raises:
             Unreachable: no control plane answered.
             ApiRefused: the response is a problem.
         """
-        pages: list[Any] = []
+        pages: list[P] = []
         while not pages or pages[-1].next_cursor is not None:
             cursor = pages[-1].next_cursor if pages else None
             answer = self.request("GET", path, params={**(params or {}), "cursor": cursor})

@@ -54,7 +54,7 @@ def list_(
 ) -> None:
     """List the newest audit entries."""
     with exit_on_error("audit list"), fleet.connect() as api:
-        page: _Entries = api.request("GET", "/v1/audit", params={"limit": limit}).decoded(_Entries)
+        page = api.request("GET", "/v1/audit", params={"limit": limit}).decoded(_Entries)
     print_as(output, page.items, lambda: _table(page.items))
     for fault in page.unreadable:
         print_error("audit list", f"entry {fault.seq}: {fault.problem}")

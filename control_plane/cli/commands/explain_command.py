@@ -137,15 +137,14 @@ def _as_logged(
             "plan_generation": logged.plan_generation,
             "server": logged.server or None,
         }
-    answer: ExplainResponse = api.request("POST", "/v1/explain", body=body).decoded(ExplainResponse)
-    return answer
+    return api.request("POST", "/v1/explain", body=body).decoded(ExplainResponse)
 
 
 def _online(
     api: ApiClient, asked: ExplainQuery, key_digest: str | None, ip: str | None
 ) -> tuple[Explanation, list[str]]:
     body = _body(asked, key_digest, ip)
-    answer: ExplainResponse = api.request("POST", "/v1/explain", body=body).decoded(ExplainResponse)
+    answer = api.request("POST", "/v1/explain", body=body).decoded(ExplainResponse)
     notes = [f"as seen by {answer.seen_by}; spill credits, queue waits and endpoints are known only to agents"]
     if answer.provenance is not None:
         notes.append(f"policy from commit {answer.provenance}")

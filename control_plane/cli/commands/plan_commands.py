@@ -78,18 +78,17 @@ def diff(
                 raise UsageFault("there are not yet two plans to compare; see `penstock plan list`")
             before = plans[1].generation
         answer = api.request("GET", "/v1/plans/diff", params={"before": before, "after": after})
-        changed: PlanDiff = answer.decoded(PlanDiff)
+        changed = answer.decoded(PlanDiff)
     print_as(output, answer.body, lambda: plan_diff_view(changed))
 
 
 def _slices(api: ApiClient, generation: int | None) -> dict[str, RegionPlan]:
     if generation is None:
-        slices: dict[str, RegionPlan] = api.request("GET", "/v1/plans/current").decoded(dict[str, RegionPlan])
-        return slices
-    past: PastPlan = api.request("GET", f"/v1/plans/{generation}").decoded(PastPlan)
+        return api.request("GET", "/v1/plans/current").decoded(dict[str, RegionPlan])
+    past = api.request("GET", f"/v1/plans/{generation}").decoded(PastPlan)
     return past.slices
 
 
 def _plans(api: ApiClient) -> tuple[PlanSummary, ...]:
-    page: _Plans = api.request("GET", "/v1/plans", params={"limit": MAX_LISTED}).decoded(_Plans)
+    page = api.request("GET", "/v1/plans", params={"limit": MAX_LISTED}).decoded(_Plans)
     return page.items

@@ -210,7 +210,7 @@ def _simulate_live(
         asked, capacity = given_demand(demand, trace), given_fleet(fleet_file)
         with fleet.connect(timeout_s=TIMEOUT_S) as api:
             answer = ask_control_plane(api, asked, capacity, lost=lost or [], lost_before=already_lost or [], **bundles)
-            found: WhatIfResponse = answer.decoded(WhatIfResponse)
+            found = answer.decoded(WhatIfResponse)
     print_as(output, answer.body, lambda: live_view(found))
 
 

@@ -59,7 +59,7 @@ def rollback(
 
 
 def _revisions(api: ApiClient) -> list[Revision]:
-    page: RevisionPage = api.request("GET", "/v1/policies", params={"limit": LIMIT}).decoded(RevisionPage)
+    page = api.request("GET", "/v1/policies", params={"limit": LIMIT}).decoded(RevisionPage)
     return list(page.items)
 
 

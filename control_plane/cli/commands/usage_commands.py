@@ -158,7 +158,7 @@ def _sla_view(report: SlaReport) -> RenderableType:
 def compact(fleet: ChangeOptions, output: OutputOption = Output.TABLE) -> None:
     """Compact segments of the usage stores now, and remove those past their retention, as the leader does hourly."""
     with exit_on_error("usage compact"), fleet.connect(timeout_s=COMPACTION_TIMEOUT_S) as api:
-        report: UpkeepReport = api.request("POST", "/v1/usage/compaction").decoded(UpkeepReport)
+        report = api.request("POST", "/v1/usage/compaction").decoded(UpkeepReport)
     print_as(output, report, lambda: _upkeep_view(report, is_dry_run=fleet.dry_run))
     if report.problems:
         raise typer.Exit(EXIT_FAILED)

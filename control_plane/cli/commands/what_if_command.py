@@ -74,7 +74,7 @@ def what_if(
                 # Omitted without growth, since control planes of earlier releases refuse the field.
                 change["growth"] = growth
             answer = ask_control_plane(api, asked, capacity, overrides=overrides, **change)
-            found: WhatIfResponse = answer.decoded(WhatIfResponse)
+            found = answer.decoded(WhatIfResponse)
     if output is Output.JSON:
         print_json(answer.body)
     else:

@@ -50,7 +50,7 @@ def explain(
     params = {"name": name, "ip": ip, "country": country, "subdivision": subdivision}
     with exit_on_error("dns explain"), fleet.connect() as api:
         answer = api.request("GET", "/v1/dns", params=params)
-        found: DnsResponse = answer.decoded(DnsResponse)
+        found = answer.decoded(DnsResponse)
     print_as(output, answer.body, lambda: Group(*map(_view, found.names)))
 
 
@@ -127,7 +127,7 @@ def update(
 
 
 def _names(api: ApiClient) -> list[NameRecords]:
-    response: DnsResponse = api.request("GET", "/v1/dns").decoded(DnsResponse)
+    response = api.request("GET", "/v1/dns").decoded(DnsResponse)
     return list(response.names)
 
 

@@ -31,7 +31,7 @@ def steer(
     params = {"ip": ip, "country": country, "subdivision": subdivision, "tenant": tenant, "model": model}
     with exit_on_error("steer"), fleet.connect() as api:
         answer = api.request("GET", "/v1/steer", params=params)
-        advice: SteeringAdvice = answer.decoded(SteeringAdvice)
+        advice = answer.decoded(SteeringAdvice)
     print_as(output, answer.body, lambda: _view(advice))
 
 

@@ -38,7 +38,7 @@ def purge(
             raise UsageFault("give either --model or --all")
         with fleet.connect() as api:
             body = {"model": EVERY_MODEL if model is None else model, "reason": reason}
-            purged: CachePurge = api.request("POST", PATH, body=body, changes=True).decoded(CachePurge)
+            purged = api.request("POST", PATH, body=body, changes=True).decoded(CachePurge)
         print_as(output, purged, lambda: _table([purged]))
 
 
@@ -47,7 +47,7 @@ def purge(
 def purges(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
     """List the newest purge of each model."""
     with exit_on_error("cache purges"), fleet.connect() as api:
-        pages: list[CachePurgePage] = api.pages(PATH, CachePurgePage)
+        pages = api.pages(PATH, CachePurgePage)
     found = [purge for page in pages for purge in page.items]
     print_as(output, found, lambda: _table(found))
 

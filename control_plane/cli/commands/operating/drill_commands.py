@@ -108,7 +108,7 @@ def show(fleet: FleetOptions, number: NumberArgument, output: OutputOption = Out
 def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
     """List the last drills, newest first."""
     with exit_on_error("drill list"), fleet.connect() as api:
-        page: DrillPage = api.request("GET", "/v1/drills", params={"limit": LIMIT}).decoded(DrillPage)
+        page = api.request("GET", "/v1/drills", params={"limit": LIMIT}).decoded(DrillPage)
     print_as(output, list(page.items), lambda: _table(page.items))
 
 
@@ -120,7 +120,7 @@ def abort(
     """Abort the drill under way: an evacuated region gets its traffic back along the failback ramp."""
     with exit_on_error("drill abort"), fleet.connect() as api:
         response = api.request("POST", f"/v1/drills/{number}/abort", body={"reason": reason}, changes=True)
-        report: DrillReport = response.decoded(DrillReport)
+        report = response.decoded(DrillReport)
     print_as(output, report, lambda: drill_view(report))
 
 
@@ -145,9 +145,9 @@ def drill_view(report: DrillReport) -> RenderableType:
 
 
 def _run(api: ApiClient, body: dict[str, Any], wait: bool, output: Output) -> None:
-    newest: DrillPage = api.request("GET", "/v1/drills", params={"limit": 1}, changes=True).decoded(DrillPage)
+    newest = api.request("GET", "/v1/drills", params={"limit": 1}, changes=True).decoded(DrillPage)
     number = newest.items[0].number + 1 if newest.items else 1
-    report: DrillReport = api.request("PUT", f"/v1/drills/{number}", body=body, changes=True).decoded(DrillReport)
+    report = api.request("PUT", f"/v1/drills/{number}", body=body, changes=True).decoded(DrillReport)
     failed = 0
     while wait and not api.is_dry_run and report.phase not in FINAL_PHASES:
         time.sleep(POLL_S)
@@ -163,8 +163,7 @@ def _run(api: ApiClient, body: dict[str, Any], wait: bool, output: Output) -> No
 
 
 def _get(api: ApiClient, number: int) -> DrillReport:
-    report: DrillReport = api.request("GET", f"/v1/drills/{number}").decoded(DrillReport)
-    return report
+    return api.request("GET", f"/v1/drills/{number}").decoded(DrillReport)
 
 
 def _table(reports: Iterable[DrillReport]) -> Table:

@@ -189,7 +189,7 @@ def set_override(api: ApiClient, command: str, body: dict[str, Any]) -> Override
     """Set an override under a new identifier. Exits with 1 if guard rails refuse it."""
     try:
         path = f"/v1/overrides/{token_hex(6)}"
-        status: OverrideStatus = api.request("PUT", path, body=body, changes=True).decoded(OverrideStatus)
+        status = api.request("PUT", path, body=body, changes=True).decoded(OverrideStatus)
     except ApiRefused as refused:
         if not refused.problem.get("guard"):
             raise
@@ -202,13 +202,12 @@ def lift_override(api: ApiClient, id: str, reason: str) -> OverrideStatus:
     """Lift an override, whatever its current version is."""
     path, headers = f"/v1/overrides/{quote(id, safe='')}", {"if-match": "*"}
     response = api.request("DELETE", path, params={"reason": reason}, headers=headers, changes=True)
-    lifted: OverrideStatus = response.decoded(OverrideStatus)
-    return lifted
+    return response.decoded(OverrideStatus)
 
 
 def list_overrides(api: ApiClient) -> list[OverrideStatus]:
     """Return all overrides."""
-    pages: list[OverridePage] = api.pages("/v1/overrides", OverridePage)
+    pages = api.pages("/v1/overrides", OverridePage)
     return [status for page in pages for status in page.items]
 
 
@@ -226,7 +225,7 @@ def print_overrides(api: ApiClient, statuses: Sequence[OverrideStatus], output: 
         from control_plane.cli.views.simulation_view import live_view
         from control_plane.status.query_responses import WhatIfResponse
 
-        found: WhatIfResponse = api.request("POST", "/v1/what-if", body=change).decoded(WhatIfResponse)
+        found = api.request("POST", "/v1/what-if", body=change).decoded(WhatIfResponse)
         print_view(live_view(found))
 
 

@@ -39,7 +39,7 @@ def revoke_key(
         wanted = _digest_of(key_file) if key_file is not None else (digest or "").strip().lower()
         with fleet.connect() as api:
             body = {"key_digest": wanted, "reason": reason}
-            revoked: RevokedKeyView = api.request("POST", PATH, body=body, changes=True).decoded(RevokedKeyView)
+            revoked = api.request("POST", PATH, body=body, changes=True).decoded(RevokedKeyView)
         if revoked.tenant is None:
             typer.echo("penstock tenant revoke-key: no tenant has this key", err=True)
         print_as(output, revoked, lambda: revoked_keys_table([revoked]))
@@ -49,7 +49,7 @@ def revoke_key(
 def revoked_keys(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
     """List the revoked API keys."""
     with exit_on_error("tenant revoked-keys"), fleet.connect() as api:
-        pages: list[RevokedKeyPage] = api.pages(PATH, RevokedKeyPage)
+        pages = api.pages(PATH, RevokedKeyPage)
     found = [key for page in pages for key in page.items]
     print_as(output, found, lambda: revoked_keys_table(found))
 
@@ -64,7 +64,7 @@ def lift_key(
     """Lift a revocation: the key is valid again where the policy in force has it. Admins only."""
     with exit_on_error("tenant lift-key"), fleet.connect() as api:
         response = api.request("DELETE", f"{PATH}/{quote(id, safe='')}", params={"reason": reason}, changes=True)
-        lifted: RevokedKeyView = response.decoded(RevokedKeyView)
+        lifted = response.decoded(RevokedKeyView)
     print_as(output, lifted, lambda: revoked_keys_table([lifted]))
 
 

@@ -32,7 +32,7 @@ LIMIT = 500
 def show(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
     """Show the current rollout, or the last one: its phase, its changes, and the policy that each agent runs."""
     with exit_on_error("rollout show"), fleet.connect() as api:
-        status: RolloutStatus = api.request("GET", CURRENT).decoded(RolloutStatus)
+        status = api.request("GET", CURRENT).decoded(RolloutStatus)
     print_as(output, status, lambda: rollout_view(status))
 
 
@@ -41,7 +41,7 @@ def show(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
 def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
     """List the last rollouts, newest first."""
     with exit_on_error("rollout list"), fleet.connect() as api:
-        page: RolloutPage = api.request("GET", "/v1/rollouts", params={"limit": LIMIT}).decoded(RolloutPage)
+        page = api.request("GET", "/v1/rollouts", params={"limit": LIMIT}).decoded(RolloutPage)
     print_as(output, list(page.items), lambda: rollouts_view(page.items))
 
 
@@ -74,13 +74,13 @@ for _action, _help in _ACTIONS.items():
 
 def _request_model_action(api: ApiClient, action: str, model: str, reason: str, output: Output) -> None:
     """POST an action on the rollout of a version, with its revision, and print the resulting state."""
-    status: RolloutStatus = api.request("GET", CURRENT, changes=True).decoded(RolloutStatus)
+    status = api.request("GET", CURRENT, changes=True).decoded(RolloutStatus)
     seen = {each.rollout.name: each.revision for each in status.models}
     # Without a revision, the control plane answers that there is no such rollout.
     headers = {"if-match": f'"{seen[model]}"'} if model in seen else {}
     body = {"name": model, "reason": reason}
     response = api.request("POST", f"{MODELS}/{action}", body=body, headers=headers, changes=True)
-    after: ModelRolloutSummary = response.decoded(ModelRolloutSummary)
+    after = response.decoded(ModelRolloutSummary)
     print_as(output, after, lambda: model_rollout_line(after))
 
 
@@ -92,5 +92,5 @@ def request_action(api: ApiClient, path: str, reason: str, output: Output, **opt
     """
     etag = api.request("GET", CURRENT, changes=True).headers["etag"]
     response = api.request("POST", path, body={"reason": reason, **options}, headers={"if-match": etag}, changes=True)
-    after: RolloutSummary = response.decoded(RolloutSummary)
+    after = response.decoded(RolloutSummary)
     print_as(output, after, lambda: rollouts_view([after]))

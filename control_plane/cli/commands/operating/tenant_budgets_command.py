@@ -17,7 +17,7 @@ NUMBERS = ("limit", "used", "left")
 def budgets(fleet: FleetOptions, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     """Show the budgets of a tenant and its keys: limits, what is left, and what each agent has of them."""
     with exit_on_error("tenant budgets"), fleet.connect() as api:
-        found: BudgetList = api.request("GET", "/v1/budgets", params={"tenant": name}).decoded(BudgetList)
+        found = api.request("GET", "/v1/budgets", params={"tenant": name}).decoded(BudgetList)
     print_as(output, found, lambda: _view(found))
 
 

@@ -78,7 +78,7 @@ def list_(
     """List the tenants of the policy and those that were created."""
     params = {"search": search, "tier": tier, "source": source, "limit": 500}
     with exit_on_error("tenant list"), fleet.connect() as api:
-        pages: list[TenantPage] = api.pages(PATH, TenantPage, params)
+        pages = api.pages(PATH, TenantPage, params)
     found = [tenant for page in pages for tenant in page.items]
     print_as(output, found, lambda: tenants_table(found))
 
@@ -88,9 +88,9 @@ def list_(
 def show(fleet: FleetOptions, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     """Show a tenant, its keys, and why its requests were refused in the last hour."""
     with exit_on_error("tenant show"), fleet.connect() as api:
-        tenant: TenantView = api.request("GET", path_of(name)).decoded(TenantView)
+        tenant = api.request("GET", path_of(name)).decoded(TenantView)
         keys = keys_of(api, name)
-        refusals: RefusalList = api.request("GET", f"{path_of(name)}/refusals").decoded(RefusalList)
+        refusals = api.request("GET", f"{path_of(name)}/refusals").decoded(RefusalList)
     shown = {"tenant": tenant, "keys": keys, "refusals": refusals.items}
     print_as(output, shown, lambda: tenant_view(tenant, keys, refusals.items))
 
@@ -145,7 +145,7 @@ def delete(fleet: ChangeOptions, name: NameArgument, reason: ReasonOption, outpu
     """Delete a tenant and revoke its keys for good. Admins only."""
     with exit_on_error("tenant delete"), fleet.connect() as api:
         response = api.request("DELETE", path_of(name), params={"reason": reason}, headers=ANY_STATE, changes=True)
-        deleted: TenantView = response.decoded(TenantView)
+        deleted = response.decoded(TenantView)
     print_as(output, deleted, lambda: f"deleted {deleted.name}")
 
 
@@ -157,5 +157,4 @@ app.command("lift-key")(revoked_key_commands.lift_key)
 def _tenant(
     api: ApiClient, method: str, path: str, body: dict[str, Any], headers: dict[str, str] | None = None
 ) -> TenantView:
-    tenant: TenantView = api.request(method, path, body=body, headers=headers, changes=True).decoded(TenantView)
-    return tenant
+    return api.request(method, path, body=body, headers=headers, changes=True).decoded(TenantView)

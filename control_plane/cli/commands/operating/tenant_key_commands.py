@@ -95,7 +95,7 @@ def revoke(
     with exit_on_error("tenant key revoke"), fleet.connect() as api:
         path = f"{path_of(name)}/keys/{quote(id, safe='')}"
         response = api.request("DELETE", path, params={"reason": reason}, changes=True)
-        revoked: TenantKeyView = response.decoded(TenantKeyView)
+        revoked = response.decoded(TenantKeyView)
     print_as(output, revoked, lambda: keys_table([revoked]))
 
 
@@ -115,13 +115,13 @@ def path_of(name: str) -> str:
 
 def keys_of(api: ApiClient, name: str) -> list[TenantKeyView]:
     """Return the keys of a tenant."""
-    pages: list[TenantKeyPage] = api.pages(f"{path_of(name)}/keys", TenantKeyPage)
+    pages = api.pages(f"{path_of(name)}/keys", TenantKeyPage)
     return [key for page in pages for key in page.items]
 
 
 def _new_key(api: ApiClient, command: str, name: str, path: str, body: dict[str, Any]) -> NewTenantKey:
     try:
-        made: NewTenantKey = api.request("POST", path, body=body, changes=True).decoded(NewTenantKey)
+        made = api.request("POST", path, body=body, changes=True).decoded(NewTenantKey)
     except ResponseLost as lost:
         remedy = f"`penstock tenant key list {name}` shows whether a key was created; revoke it, and try again"
         fail(f"tenant key {command}", f"{lost}\n{remedy}", EXIT_FAILED)

@@ -47,7 +47,7 @@ def capacity(
     """Show the recommended number of endpoints by region and model, with the cause and the endpoints to drain."""
     with exit_on_error("capacity"), fleet.connect() as api:
         wanted = {"region": region, "model": model, "limit": LIMIT}
-        pages: list[RecommendationPage] = api.pages("/v1/capacity/recommendations", RecommendationPage, wanted)
+        pages = api.pages("/v1/capacity/recommendations", RecommendationPage, wanted)
         standby = None
         if output is Output.TABLE:
             standby = api.request("GET", "/v1/capacity/takeover").decoded(StandbyStatus).takeover

@@ -41,7 +41,7 @@ def endpoints(
     """List endpoints: address, models, state, load, the age of each report, and why an endpoint is not ready."""
     wanted = {"region": region, "model": model, "state": state.value if state is not None else None, "limit": LIMIT}
     with exit_on_error("endpoints"), fleet.connect() as api:
-        pages: list[EndpointPage] = api.pages("/v1/endpoints", EndpointPage, wanted)
+        pages = api.pages("/v1/endpoints", EndpointPage, wanted)
     found = [endpoint for page in pages for endpoint in page.items]
     print_as(output, found, lambda: _view(found))
     if left_out := pages[-1].left_out:

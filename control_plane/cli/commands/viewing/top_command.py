@@ -47,7 +47,7 @@ def top(
 def _fetch(api: ApiClient, region: str | None, tenants: list[str], rows: int) -> Top:
     status = api.status()
     wanted = {"limit": LIMIT, **({} if region is None else {"region": region})}
-    pages: list[EndpointPage] = api.pages("/v1/endpoints", EndpointPage, wanted)
+    pages = api.pages("/v1/endpoints", EndpointPage, wanted)
     endpoints = [endpoint for page in pages for endpoint in page.items]
     budgets: list[BudgetList] = [
         api.request("GET", "/v1/budgets", params={"tenant": name}).decoded(BudgetList) for name in tenants
