@@ -23,7 +23,7 @@ from adapters.store.signing_again import sign_again_when_due
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy
 from penstock.routing.endpoint_chooser import EndpointChooser
-from penstock.tenancy.agent_leases import Sender
+from penstock.tenancy.agent_leases import LeaseHolder
 from penstock.wire.region_key import RegionKeys
 from penstock.wire.session import Sessions
 from regional_agent.background_tasks import cancel, keep_running
@@ -227,7 +227,7 @@ class AgentRuntime:
             rng,
         )
         self._budget_exchange = BudgetExchange(
-            self._leader, Sender(name, region, agent.epoch), self._directory.count, clock
+            self._leader, LeaseHolder(name, region, agent.epoch), self._directory.count, clock
         )
         self.budgets = TenantBudgets(region, agent.epoch, self._budget_exchange.leases, self._directory.count)
         self._spent_money = SpentMoney(settings.state_dir, self.budgets)

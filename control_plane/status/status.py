@@ -16,6 +16,7 @@ from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
 from penstock.policy.provenance import Provenance
 from penstock.rollout.rollout_progress import RolloutOutlook
+from penstock.scaling.standby import Takeover
 
 MAX_SHORTFALLS = 100
 """Maximum number of shortfalls in a status; each model, region and lost region may have one."""
@@ -178,6 +179,13 @@ class RegionStatus(msgspec.Struct, frozen=True):
     """Endpoints that receive no requests, at most MAX_UNREADY; GET /v1/endpoints lists all."""
     unready_count: int = 0
     """Number of endpoints that receive no requests."""
+
+
+class StandbyStatus(msgspec.Struct, frozen=True):
+    """What standby regions have taken over."""
+
+    takeover: Takeover | None
+    """The current takeover, or the last one; null: none since this control plane leads."""
 
 
 class ArcStatus(msgspec.Struct, frozen=True):

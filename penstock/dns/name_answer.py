@@ -43,7 +43,7 @@ class EntryState(msgspec.Struct, frozen=True):
     """Part (0-1) of its share that the region may receive; below 1 during its failback ramp."""
 
 
-class FleetView(msgspec.Struct, frozen=True):
+class NameServerView(msgspec.Struct, frozen=True):
     """What a name server sees of the fleet."""
 
     states: Mapping[str, EntryState]
@@ -78,7 +78,7 @@ class NameAnswer(msgspec.Struct, frozen=True):
         return rng.choices(list(self.shares), list(self.shares.values()))[0]
 
 
-def answer_name(policy: Policy, name: DnsName, question: Question, fleet: FleetView) -> NameAnswer:
+def answer_name(policy: Policy, name: DnsName, question: Question, fleet: NameServerView) -> NameAnswer:
     """Return the regions that a name resolves to for one client, with their probabilities."""
     permitted = permitted_regions(policy, name, question.client)
     models = name.models or tuple(policy.models)
@@ -101,7 +101,7 @@ def is_absent(state: RegionState) -> bool:
 
 
 def _live(
-    policy: Policy, permitted: frozenset[str], models: tuple[str, ...], fleet: FleetView
+    policy: Policy, permitted: frozenset[str], models: tuple[str, ...], fleet: NameServerView
 ) -> tuple[dict[str, EntryState], tuple[Rejection, ...]]:
     """The permitted regions that may be answered now, and the reason against each other one."""
     live: dict[str, EntryState] = {}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from penstock.dns.name_answer import FleetView, NameAnswer, Question, answer_name
+from penstock.dns.name_answer import NameAnswer, NameServerView, Question, answer_name
 from penstock.dns.zone_records import Record, region_records
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.dns_names import DnsName
@@ -43,7 +43,7 @@ class NameRecords(msgspec.Struct, frozen=True):
     """Records of all regions with a share; empty if no permitted region is live."""
 
 
-def name_records(policy: Policy, name: DnsName, fleet: FleetView, client: Location = NOWHERE) -> NameRecords:
+def name_records(policy: Policy, name: DnsName, fleet: NameServerView, client: Location = NOWHERE) -> NameRecords:
     """Return what a name resolves to, for a client subnet at a location or without one."""
     answer = answer_name(policy, name, Question(client, client), fleet)
     return NameRecords(

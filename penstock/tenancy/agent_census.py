@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from penstock.tenancy.opening_share import Place
+from penstock.tenancy.opening_share import AgentRank
 
 
 class AgentCensus:
@@ -79,9 +79,9 @@ class AgentCensus:
         """Return the agents of a region, or of the fleet ("")."""
         return self._covered.get(region, {})
 
-    def place(self, agent: str, region: str) -> Place:
+    def place(self, agent: str, region: str) -> AgentRank:
         """Return the place of an agent in a region, or in the fleet ("")."""
-        return Place(self._covered.get(region, {}).get(agent, 0), self.count(region))
+        return AgentRank(self._covered.get(region, {}).get(agent, 0), self.count(region))
 
     @property
     def unheard_part(self) -> float:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.tenancy.budget_lease import MAX_USES, BudgetKey, BudgetLease, BudgetUse
-from penstock.tenancy.opening_share import Place, opening_part, reserved_part, whole
+from penstock.tenancy.opening_share import AgentRank, opening_part, reserved_part, whole
 from penstock.tenancy.without_leader import full_rate
 from penstock.wire.budget_exchange import LEASE_S, MAX_WAIT_S, ExchangeAnswer, ExchangeRequest
 
@@ -24,7 +24,7 @@ SMALL_CHANGE = 0.2
 """Part by which the demand of an unchanged counter must change to be reported."""
 
 
-class Sender(NamedTuple):
+class LeaseHolder(NamedTuple):
     """An agent."""
 
     agent: str
@@ -57,7 +57,7 @@ class AgentLeases:
         now: monotonic clock (s) at the start.
     """
 
-    def __init__(self, sender: Sender, around: Surroundings, now: float) -> None:
+    def __init__(self, sender: LeaseHolder, around: Surroundings, now: float) -> None:
         self._sender = sender
         self._around = around
         self._number = 0
@@ -69,7 +69,7 @@ class AgentLeases:
         self._reported: dict[BudgetKey, BudgetUse] = {}
         """The newest uses that an answer of the leader has confirmed."""
         self._in_flight: list[BudgetUse] = []
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, AgentRank] = {}
         """Places of the agent in the fleet ("") and its region, by the newest answer."""
         self._announced: set[BudgetKey] = set()
         """Budgets that agents use, by the answers of the leader."""
@@ -167,7 +167,7 @@ class AgentLeases:
             self._earlier = set()
             self._may_open = True
         (agents, region_agents), (rank, region_rank) = answer.agents, answer.ranks
-        self._places = {"": Place(rank, agents), self._sender.region: Place(region_rank, region_agents)}
+        self._places = {"": AgentRank(rank, agents), self._sender.region: AgentRank(region_rank, region_agents)}
         for use in self._in_flight:
             if use.closed:
                 self._reported.pop(use.key, None)
@@ -176,9 +176,9 @@ class AgentLeases:
         # A lease changes what the counter holds, so that the next request reports the counter.
         return self._in_flight
 
-    def _place(self, region: str) -> Place:
+    def _place(self, region: str) -> AgentRank:
         """Return the place of the agent among those of a region, or of the fleet ("")."""
-        return self._places.get(region) or Place(0, max(1, self._around.registered(region)))
+        return self._places.get(region) or AgentRank(0, max(1, self._around.registered(region)))
 
     def _is_news(self, use: BudgetUse) -> bool:
         last = self._reported.get(use.key)

@@ -2,9 +2,9 @@
 
 Each amount of a budget is in one place at a time: available at the leader (`available`), granted to an agent, or used.
 
-- granted = used + returned + expired. What an agent holds (`Account.held`) is charged when it is granted. A report says
-  what of it was used and what is still held; the difference to the charge is returned to `available`. When the lease
-  ends, what is held expires and becomes available again; a later report of its use is charged then.
+- granted = used + returned + expired. What an agent holds (`AgentHolding.held`) is charged when it is granted. A report
+  states what of it was used and what is still held; the difference to the charge is returned to `available`. When the
+  lease ends, what is held expires and becomes available again; a later report of its use is charged then.
 - Nothing doubles. An amount becomes available again only if the agent reported that it dropped it, if the answer with
   the grant is known to be void (the agent's next request names another answer), or if the lease ended, upon which the
   agent drops it. The agent's lease ends first: it counts from its request, the leader from its answer, plus a margin.
@@ -40,7 +40,7 @@ MAX_COUNTERS = 1_000
 """Maximum number of ended counters whose amounts are kept, so that a late report is charged once."""
 
 
-class Account:
+class AgentHolding:
     """What one agent uses and holds of a budget."""
 
     __slots__ = (
@@ -149,7 +149,7 @@ class DividedBudget:
         self.available = available
         self.at = now
         self.period = period
-        self.accounts: dict[str, Account] = {}
+        self.accounts: dict[str, AgentHolding] = {}
         self.counters: dict[tuple[str, int], float] = {}
         """Amount that is charged of counters, by agent and number: of money all in the period, of others those of
         agents that disappeared."""
@@ -199,7 +199,7 @@ class DividedBudget:
         for account in self.accounts.values():
             account.used = account.unspent = account.granted = account.held = 0.0
 
-    def report(self, agent: str, use: BudgetUse, *, is_charged: bool = False) -> Account:
+    def report(self, agent: str, use: BudgetUse, *, is_charged: bool = False) -> AgentHolding:
         """Charge what an agent reports of its counter.
 
         Args:
@@ -210,7 +210,7 @@ class DividedBudget:
             self.leave(agent)
             account = None
         if account is None:
-            account = self.accounts[agent] = Account(use.epoch)
+            account = self.accounts[agent] = AgentHolding(use.epoch)
             counted = self.counters.pop((agent, use.epoch), None)
             if counted is None:
                 counted = use.used if is_charged and self.refills else 0.0
@@ -248,11 +248,11 @@ class DividedBudget:
             self.available -= max(0.0, use.used - counted)
             self._count(agent, use.epoch, max(counted, use.used))
 
-    def grant(self, account: Account, amount: float) -> None:
+    def grant(self, account: AgentHolding, amount: float) -> None:
         """Charge an amount that the next answer grants."""
         self._update(account, account.used, account.unspent, account.granted + amount)
 
-    def settle(self, account: Account, *, arrived: bool) -> None:
+    def settle(self, account: AgentHolding, *, arrived: bool) -> None:
         """Settle the last grant, of which the agent's next request states whether it arrived."""
         unspent = account.unspent + account.granted if arrived else account.unspent
         self._update(account, account.used, unspent, 0.0)
@@ -346,7 +346,7 @@ class DividedBudget:
             account.share = share
         return True
 
-    def target(self, account: Account, reserve: float) -> float:
+    def target(self, account: AgentHolding, reserve: float) -> float:
         """Return the amount that an account should hold, so that all together hold what is available."""
         if self.runs:
             amount = max(0.0, account.share * (self.budget.limit - reserve) - account.used)
@@ -371,7 +371,7 @@ class DividedBudget:
             return max(0.0, self.available + self.held) / left
         return self.full_rate
 
-    def rate_of(self, account: Account, wall: float) -> float:
+    def rate_of(self, account: AgentHolding, wall: float) -> float:
         """Return the rate of an agent's next lease: its part by demand, of what the rates in force of others leave.
 
         Without the limit, the rates at a moment at which demand moves would together exceed the budget, and a leader
@@ -383,13 +383,13 @@ class DividedBudget:
         left = whole_rate - self.rates_in_force + account.rate_in_force
         return max(0.0, min(account.share * whole_rate, left))
 
-    def announce_rate(self, account: Account, rate: float) -> None:
+    def announce_rate(self, account: AgentHolding, rate: float) -> None:
         """Keep the rate of the lease that an agent is about to have."""
         before = account.rate_in_force
         account.announced_rate = rate
         self.rates_in_force += account.rate_in_force - before
 
-    def is_short(self, account: Account) -> bool:
+    def is_short(self, account: AgentHolding) -> bool:
         """Whether an agent has demand and cannot admit a usual request."""
         return account.held < account.request and self._is_in_use(account)
 
@@ -402,22 +402,22 @@ class DividedBudget:
             agent for agent, account in self.accounts.items() if self.surplus(account, self.target(account, reserve))
         ]
 
-    def surplus(self, account: Account, target: float) -> float:
+    def surplus(self, account: AgentHolding, target: float) -> float:
         """Return the amount that an agent should give back, of which `target` is its part; 0 if it is small."""
         over = account.held - target
         return over if over > SLACK * account.held and not account.is_silent else 0.0
 
-    def _is_in_use(self, account: Account) -> bool:
+    def _is_in_use(self, account: AgentHolding) -> bool:
         """Whether an agent has had about a request in the last minute."""
         if self.runs:
             return account.demand >= 0.5
         return account.demand * 60.0 >= account.request
 
-    def _turn(self, account: Account, reserve: float) -> bool:
+    def _turn(self, account: AgentHolding, reserve: float) -> bool:
         """Whether an agent whose part is smaller than a request has one now: first come, first served."""
         return account.held >= account.request or self.available - reserve >= account.request - account.held
 
-    def _update(self, account: Account, used: float, unspent: float, granted: float) -> None:
+    def _update(self, account: AgentHolding, used: float, unspent: float, granted: float) -> None:
         held = granted + unspent if unspent > 0.0 else granted
         more_held = held - account.held
         self.held += more_held

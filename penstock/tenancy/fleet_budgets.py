@@ -15,9 +15,9 @@ from math import ceil
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.tenancy.agent_census import AgentCensus
 from penstock.tenancy.budget_lease import MONEY, PER_MINUTE, BudgetKey, BudgetLease, BudgetUse, period_of
-from penstock.tenancy.divided_budget import Account, DividedBudget, MoneyTotal, restored, total_of
+from penstock.tenancy.divided_budget import AgentHolding, DividedBudget, MoneyTotal, restored, total_of
 from penstock.tenancy.opening_share import WHOLE, opening_part, reserved_part, whole
-from penstock.wire.budget_exchange import LEASE_S, MAX_CHANGES, Announcement, ExchangeAnswer, ExchangeRequest
+from penstock.wire.budget_exchange import LEASE_S, MAX_CHANGES, ExchangeAnswer, ExchangeRequest, UsedBudget
 
 LEASE_END_S = LEASE_S * 1.1 + 0.5
 """Time (s) from an answer to the end of the agent's leases by the leader's clock: later than by the agent's, whose
@@ -53,7 +53,7 @@ class _Exchange:
     topped_up_at: float = 0.0
     is_ended: bool = False
     """Whether the agent's leases have ended."""
-    granted: list[tuple[DividedBudget, Account]] = field(default_factory=list)
+    granted: list[tuple[DividedBudget, AgentHolding]] = field(default_factory=list)
     budgets: dict[BudgetKey, DividedBudget] = field(default_factory=dict)
     due: dict[BudgetKey, None] = field(default_factory=dict)
     """Budgets for which the next answer may contain a lease."""
@@ -285,7 +285,7 @@ class FleetBudgets:
         return budget
 
     def _lease(
-        self, budget: DividedBudget, account: Account, number: int, at: tuple[float, float]
+        self, budget: DividedBudget, account: AgentHolding, number: int, at: tuple[float, float]
     ) -> BudgetLease | None:
         now, wall = at
         budget.refill(now, self._known_part(budget, now))
@@ -342,14 +342,14 @@ class FleetBudgets:
             self._all_acked = min((self._acked(agent) for agent in self.census.covered("")), default=known.acked)
         known.sent = known.acked
 
-    def _changes_after(self, known: _Exchange) -> tuple[Announcement, ...]:
-        found: list[tuple[int, Announcement]] = []
+    def _changes_after(self, known: _Exchange) -> tuple[UsedBudget, ...]:
+        found: list[tuple[int, UsedBudget]] = []
         if known.acked < self._revision:
             for key, (revision, is_used) in reversed(self._changes.items()):
                 if revision <= known.acked:
                     break
                 if not key.region or key.region == known.region:
-                    found.append((revision, Announcement(key, is_used)))
+                    found.append((revision, UsedBudget(key, is_used)))
         found.reverse()
         known.sent = self._revision if len(found) <= MAX_CHANGES else found[MAX_CHANGES - 1][0]
         return tuple(change for _, change in found[:MAX_CHANGES])
@@ -378,7 +378,7 @@ class FleetBudgets:
             del self._exchanges[sender]
             self._silent.discard(sender)
 
-    def _make_due(self, key: BudgetKey, agents: list[str] | dict[str, Account]) -> None:
+    def _make_due(self, key: BudgetKey, agents: list[str] | dict[str, AgentHolding]) -> None:
         for agent in agents:
             self._exchanges[agent].due[key] = None
             self.woken.add(agent)

@@ -35,7 +35,7 @@ _SMALLEST: Final = {
 """Smallest useful part of the reserve by unit: about one request."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class AgentRank(msgspec.Struct, frozen=True):
     """The place of an agent among the agents that a budget covers."""
 
     rank: int
@@ -51,7 +51,7 @@ def whole(budget: Budget) -> float:
     return budget.largest_burst
 
 
-def opening_part(key: BudgetKey, budget: Budget, place: Place) -> float:
+def opening_part(key: BudgetKey, budget: Budget, place: AgentRank) -> float:
     """Return the amount that an agent may use of a budget that no agent uses: an equal part, whole for requests.
 
     The whole parts of all agents add up to the budget; the agents with the larger ones differ among budgets.

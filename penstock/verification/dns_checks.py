@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from penstock.dns.name_answer import EntryState, FleetView, Question, answer_name
+from penstock.dns.name_answer import EntryState, NameServerView, Question, answer_name
 from penstock.dns.permitted_regions import permitted_regions
 from penstock.dns.zone_records import region_records
 from penstock.health.region_health import RegionState
@@ -105,7 +105,7 @@ def _is_client(place: Location, name: DnsName, everywhere: list[Location]) -> bo
     return bool(here) if place.subdivision is None else place.subdivision in here
 
 
-def _fleets(policy: Policy, expected: frozenset[str]) -> Iterator[tuple[frozenset[str], FleetView]]:
+def _fleets(policy: Policy, expected: frozenset[str]) -> Iterator[tuple[frozenset[str], NameServerView]]:
     """Fleets in which forbidden regions are live and planned, with the permitted regions that are lost."""
     ready = frozenset(policy.models)
     arcs = tuple(Arc(region, 0.001 if region in expected else 0.999, ArcReason.HOME) for region in policy.regions)
@@ -120,7 +120,7 @@ def _fleets(policy: Policy, expected: frozenset[str]) -> Iterator[tuple[frozense
             for region in policy.regions
         }
         for plans in ({}, planned):
-            yield lost, FleetView(states, plans)
+            yield lost, NameServerView(states, plans)
 
 
 def _misplaced(policy: Policy, name: DnsName) -> Iterator[tuple[str, str]]:

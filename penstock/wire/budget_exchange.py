@@ -55,7 +55,7 @@ class ExchangeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.region}/{self.agent}"
 
 
-class Announcement(msgspec.Struct, frozen=True, array_like=True):
+class UsedBudget(msgspec.Struct, frozen=True, array_like=True):
     """A budget that agents began to use, or that none uses any more."""
 
     key: BudgetKey
@@ -74,7 +74,7 @@ class ExchangeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     ranks: tuple[int, int]
     """Number of the agent in the order of names, from 0: in the fleet, and in the region."""
     leases: tuple[BudgetLease, ...] = ()
-    announced: tuple[Announcement, ...] = ()
+    announced: tuple[UsedBudget, ...] = ()
     """Changes since the newest answer that the agent applied, oldest first."""
     is_complete: bool = False
     """Whether the leader knows the budgets of all agents, and has announced all: what it did not announce is unused."""

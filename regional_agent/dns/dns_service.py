@@ -8,7 +8,7 @@ from random import Random
 
 from adapters.configuration.settings_loader import BadSettings
 from adapters.store.config_store import ConfigStore
-from penstock.dns.name_answer import EntryState, FleetView, Question, answer_name, is_absent
+from penstock.dns.name_answer import EntryState, NameServerView, Question, answer_name, is_absent
 from penstock.health.region_health import RegionState
 from penstock.policy.policy import Policy
 from regional_agent.config.active_config import ActiveConfig
@@ -71,7 +71,7 @@ class DnsService:
         self._plans = FleetPlans(store, settings.state_dir, Random())
         self._resolver = NameResolver(config, locator, self._view, Random(), metrics.dns.answered)
         self._socket: BackendSocket | None = None
-        self._cached: tuple[float, Policy, FleetView] | None = None
+        self._cached: tuple[float, Policy, NameServerView] | None = None
         self._cache: AnswerCache | None = None
         if settings.dns_control_socket is not None and self._path is not None:
             self._cache = AnswerCache(settings.dns_control_socket, self._basis)
@@ -104,10 +104,10 @@ class DnsService:
             await self._plans.stop()
             self._socket = None
 
-    def _view(self, policy: Policy) -> FleetView:
+    def _view(self, policy: Policy) -> NameServerView:
         now = time.monotonic()
         if self._cached is None or self._cached[1] is not policy or now - self._cached[0] > VIEW_AGE_S:
-            self._cached = (now, policy, FleetView(self._entries.read(), self._plans.plans))
+            self._cached = (now, policy, NameServerView(self._entries.read(), self._plans.plans))
         return self._cached[2]
 
     def _basis(self) -> Hashable:

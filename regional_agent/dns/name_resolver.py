@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from random import Random
 from typing import Final, NamedTuple
 
-from penstock.dns.name_answer import FleetView, Question, answer_name
+from penstock.dns.name_answer import NameServerView, Question, answer_name
 from penstock.dns.remote_backend import (
     FALSE,
     SERVFAIL,
@@ -50,7 +50,7 @@ class NameResolver:
         self,
         config: ActiveConfig,
         locator: Locator,
-        fleet: Callable[[Policy], FleetView],
+        fleet: Callable[[Policy], NameServerView],
         rng: Random,
         on_answer: Callable[[str, str], None],
     ) -> None:

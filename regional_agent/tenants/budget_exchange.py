@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from penstock.tenancy.agent_leases import AgentLeases, Sender
+from penstock.tenancy.agent_leases import AgentLeases, LeaseHolder
 from penstock.tenancy.budget_lease import MeteredBudgets
 from penstock.wire import budget_exchange
 from penstock.wire.budget_exchange import ExchangeAnswer, ExchangeRequest, open_answer
@@ -47,7 +47,7 @@ class BudgetExchange:
     def __init__(
         self,
         link: LeaderLink,
-        sender: Sender,
+        sender: LeaseHolder,
         registered: Callable[[str], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -19,7 +19,7 @@ from control_plane.tenants.budget_leader import BudgetLeader, ExchangeRefused
 from control_plane.tenants.budget_metrics import BudgetMetrics
 from control_plane.tenants.money_checkpoint import MoneyCheckpoint
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
-from penstock.tenancy.agent_leases import Sender
+from penstock.tenancy.agent_leases import LeaseHolder
 from penstock.tenancy.budget_lease import BudgetKey
 from penstock.wire import identity
 from penstock.wire.identity import encode_certificate
@@ -78,7 +78,7 @@ class Agent:
     def __init__(self, store: MemoryStore, name: str) -> None:
         self.connections = UpstreamPool()
         self.link = LeaderLink(store, ControlPlanes(()), self.connections, agent_sessions("eu", name), Random(1))
-        self.exchange = BudgetExchange(self.link, Sender(name, "eu", 1), lambda _: 2)
+        self.exchange = BudgetExchange(self.link, LeaseHolder(name, "eu", 1), lambda _: 2)
         self.leases = self.exchange.leases
         self.meters = Meters(self.leases, 1)
 

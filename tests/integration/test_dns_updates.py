@@ -18,7 +18,7 @@ from adapters.servers.process import ServerProcess
 from control_plane.dns.dynamic_update import DynamicUpdates, UpdateFailed, read_key
 from control_plane.dns.publisher import RecordPublisher
 from lab import debian_packages
-from penstock.dns.name_answer import FleetView
+from penstock.dns.name_answer import NameServerView
 from penstock.dns.record_sets import NameRecords, name_records
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.dns_names import DnsName, DnsStrategy
@@ -34,7 +34,7 @@ EU = a_name("eu", tenants=("personal",))
 
 
 def records(name: DnsName, **states: RegionState) -> NameRecords:
-    return name_records(dns_policy(), name, FleetView(all_live(**states), {}))
+    return name_records(dns_policy(), name, NameServerView(all_live(**states), {}))
 
 
 def _new_key(tsig_keygen: str) -> str:

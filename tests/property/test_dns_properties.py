@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.dns.name_answer import EntryState, FleetView, Question, answer_name
+from penstock.dns.name_answer import EntryState, NameServerView, Question, answer_name
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.geography import NOWHERE, Location
@@ -89,7 +89,7 @@ def test_answers_are_live_and_permitted(
 ) -> None:
     (name,) = policy.dns_names.values()
     near = near if client == NOWHERE else client
-    answer = answer_name(policy, name, Question(client, near), FleetView(states, plans(weights)))
+    answer = answer_name(policy, name, Question(client, near), NameServerView(states, plans(weights)))
     region = answer.draw(Random(seed))
     assert (region is None) is (not answer.shares)
     assert not answer.shares or abs(sum(answer.shares.values()) - 1.0) < 1e-6

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from math import exp
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit, OnLoss
-from penstock.tenancy.agent_leases import AgentLeases, Sender
+from penstock.tenancy.agent_leases import AgentLeases, LeaseHolder
 from penstock.tenancy.budget_lease import BudgetKey, BudgetLease, BudgetUse
 from penstock.tenancy.divided_budget import MoneyTotal
 from penstock.tenancy.fleet_budgets import FleetBudgets, StaleExchange
@@ -121,7 +121,7 @@ class Agent:
         self.name, self.region, self.epoch = name, region, epoch
         self.wants_exchange = False
         self.exchanged_at = now - 10.0
-        self.leases = AgentLeases(Sender(name, region, epoch), self, now)
+        self.leases = AgentLeases(LeaseHolder(name, region, epoch), self, now)
         self._all = Meters(self.leases, epoch)
         self.meters = self._all.of
         self.take = self._all.take

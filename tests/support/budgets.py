@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.tenancy.agent_leases import AgentLeases, Sender
+from penstock.tenancy.agent_leases import AgentLeases, LeaseHolder
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 
 
@@ -28,5 +28,5 @@ class Leaderless:
 
 def equal_budgets(region: str = "eu-de", agents: Callable[[], int] = lambda: 1) -> TenantBudgets:
     """The budgets of one of `agents` agents, each of which uses an equal part."""
-    leases = AgentLeases(Sender("a", region, 1), Leaderless(agents), 0.0)
+    leases = AgentLeases(LeaseHolder("a", region, 1), Leaderless(agents), 0.0)
     return TenantBudgets(region, 1, leases, lambda of: agents())

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.dns.name_answer import EntryState, FleetView
+from penstock.dns.name_answer import EntryState, NameServerView
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from penstock.policy.geography import NOWHERE, Location
@@ -88,7 +88,7 @@ class NameServer:
         self.resolver = NameResolver(
             cast("Any", self.config),
             self.locator,
-            lambda policy: FleetView(self.states, self.plans),
+            lambda policy: NameServerView(self.states, self.plans),
             Random(1),
             lambda name, answer: self.answered.append((name, answer)),
         )

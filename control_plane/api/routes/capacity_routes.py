@@ -5,7 +5,6 @@ Only the leader receives reports, so other control planes forward these requests
 
 from __future__ import annotations
 
-import msgspec
 from fastapi import APIRouter, Response
 
 from control_plane.api.openapi import returns
@@ -14,15 +13,8 @@ from control_plane.api.responses import json_response, large_response
 from control_plane.api.routes.fleet_routes import InRegion, OfModel
 from control_plane.auth.required_roles import Viewer
 from control_plane.planning.planning_loop import PlanningLoop
+from control_plane.status.status import StandbyStatus
 from penstock.scaling.recommender import Recommendation
-from penstock.scaling.standby import Takeover
-
-
-class StandbyStatus(msgspec.Struct, frozen=True):
-    """What standby regions have taken over."""
-
-    takeover: Takeover | None
-    """The current takeover, or the last one; null: none since this control plane leads."""
 
 
 def routes(planning: PlanningLoop) -> APIRouter:

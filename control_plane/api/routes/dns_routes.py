@@ -13,9 +13,9 @@ from control_plane.api.responses import Problem, json_response
 from control_plane.api.serving.api_threads import in_api_thread
 from control_plane.api.serving.client_location import ClientPlace, require_policy
 from control_plane.auth.required_roles import Viewer
-from control_plane.status.fleet_view import FleetView as Fleet
+from control_plane.status.fleet_view import FleetView
 from control_plane.status.query_responses import DnsResponse
-from penstock.dns.name_answer import EntryState, FleetView
+from penstock.dns.name_answer import EntryState, NameServerView
 from penstock.dns.record_sets import name_records
 from penstock.fleet.snapshot import pools
 from penstock.policy.policy import Policy
@@ -27,7 +27,7 @@ class DnsQuery(ClientPlace):
     name: str | None = Field(None, max_length=253, description="The name. Default: every name of the policy.")
 
 
-def routes(view: Fleet, geoip: GeoIpLookup) -> APIRouter:
+def routes(view: FleetView, geoip: GeoIpLookup) -> APIRouter:
     """Return the router of DNS names."""
     router = APIRouter(prefix="/v1/dns", tags=["explain"])
 
@@ -43,7 +43,7 @@ def routes(view: Fleet, geoip: GeoIpLookup) -> APIRouter:
     return router
 
 
-def _answers(view: Fleet, geoip: GeoIpLookup, query: DnsQuery) -> DnsResponse:
+def _answers(view: FleetView, geoip: GeoIpLookup, query: DnsQuery) -> DnsResponse:
     policy = require_policy(view.policy)
     known = policy.dns_names or {}
     if query.name is not None and query.name not in known:
@@ -53,7 +53,7 @@ def _answers(view: Fleet, geoip: GeoIpLookup, query: DnsQuery) -> DnsResponse:
     return DnsResponse(tuple(name_records(policy, name, fleet, client) for name in asked), policy.digest())
 
 
-def _fleet(view: Fleet, policy: Policy) -> FleetView:
+def _fleet(view: FleetView, policy: Policy) -> NameServerView:
     """The fleet as the reports of its agents state it; plans as published."""
     found = pools(view.snapshot, view.now())
     states = {}
@@ -61,4 +61,4 @@ def _fleet(view: Fleet, policy: Policy) -> FleetView:
         models = {model: pool for (where, model), pool in found.items() if where == region}
         ready = frozenset(model for model, pool in models.items() if pool.report.ready > 0)
         states[region] = EntryState(view.snapshot.state(region), ready, accepts_clients=not models)
-    return FleetView(states, view.plans)
+    return NameServerView(states, view.plans)

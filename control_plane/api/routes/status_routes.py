@@ -16,7 +16,7 @@ from control_plane.status.status import Status
 from control_plane.status.status_history import RecentHistory, StatusHistory
 
 
-class Identity(msgspec.Struct, frozen=True):
+class CallerView(msgspec.Struct, frozen=True):
     """The caller, as the page and the command line show it."""
 
     name: str
@@ -58,9 +58,9 @@ def routes(fleet: FleetStatus, history: StatusHistory) -> APIRouter:
         """
         return await large_response(history.prepared(region))
 
-    @router.get("/whoami", responses=returns(Identity, "The caller."))
+    @router.get("/whoami", responses=returns(CallerView, "The caller."))
     async def who_am_i(caller: Viewer) -> Response:
         """Get the name, role and regions of the caller."""
-        return json_response(Identity(caller.name, caller.role, caller.regions))
+        return json_response(CallerView(caller.name, caller.role, caller.regions))
 
     return router

@@ -13,6 +13,7 @@ from rich.text import Text
 from control_plane.cli.command_options import FleetOptions, with_fleet_options
 from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
+from control_plane.status.status import StandbyStatus
 from penstock.scaling.recommender import Recommendation
 from penstock.scaling.replicas import Cause
 from penstock.scaling.standby import Takeover
@@ -29,12 +30,6 @@ class RecommendationPage(msgspec.Struct, frozen=True):
 
     items: tuple[Recommendation, ...]
     next_cursor: str | None
-
-
-class StandbyStatus(msgspec.Struct, frozen=True):
-    """The answer of `/v1/capacity/takeover`."""
-
-    takeover: Takeover | None
 
 
 @with_fleet_options

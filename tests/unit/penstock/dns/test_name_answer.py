@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from penstock.dns.name_answer import EntryState, FleetView, NameAnswer, Question, answer_name
+from penstock.dns.name_answer import EntryState, NameAnswer, NameServerView, Question, answer_name
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, Closed, FailoverTable
 from penstock.policy.geography import Location
@@ -35,7 +35,7 @@ NOWHERE_KNOWN = Question()
 
 def ask(name: DnsName, question: Question = NOWHERE_KNOWN, *plans, policy=None, **states: RegionState) -> NameAnswer:
     by_origin = {plan.region: plan for plan in plans}
-    return answer_name(policy or dns_policy(), name, question, FleetView(all_live(**states), by_origin))
+    return answer_name(policy or dns_policy(), name, question, NameServerView(all_live(**states), by_origin))
 
 
 def test_shares_of_the_nearest_origin_are_the_weights() -> None:
@@ -91,14 +91,14 @@ def test_the_primary_is_answered_alone_while_it_lives() -> None:
 def test_a_region_without_a_ready_model_of_the_name_is_not_answered() -> None:
     policy = dns_policy()
     states = all_live() | {"us-east": EntryState(RegionState.HEALTHY, frozenset({"another"}))}
-    answer = answer_name(policy, FIRST, Question(), FleetView(states, {}))
+    answer = answer_name(policy, FIRST, Question(), NameServerView(states, {}))
     assert answer.shares == {"eu-de": 1.0}
     assert answer.rejected[0].reason is Reason.MODEL_NOT_READY
 
 
 def test_a_region_without_endpoints_is_answered_while_it_accepts_clients() -> None:
     states = all_live() | {"us-east": EntryState(RegionState.HEALTHY, accepts_clients=True)}
-    assert answer_name(dns_policy(), FIRST, Question(), FleetView(states, {})).shares == {"us-east": 1.0}
+    assert answer_name(dns_policy(), FIRST, Question(), NameServerView(states, {})).shares == {"us-east": 1.0}
 
 
 def test_a_drained_region_is_not_answered() -> None:
@@ -112,7 +112,7 @@ def test_a_drained_region_is_not_answered() -> None:
 
 def test_a_recovering_region_has_its_ramp_s_part() -> None:
     states = all_live() | {"us-east": EntryState(RegionState.RECOVERING, frozenset({planet.MODEL}), weight=0.1)}
-    answer = answer_name(dns_policy(), OPEN, IN_BOSTON, FleetView(states, {"us-east": OF_US}))
+    answer = answer_name(dns_policy(), OPEN, IN_BOSTON, NameServerView(states, {"us-east": OF_US}))
     assert answer.shares["us-east"] == pytest.approx(0.1)
 
 

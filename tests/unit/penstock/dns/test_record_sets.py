@@ -7,7 +7,7 @@ from math import inf
 import msgspec
 
 from penstock.dns.exports import dns_endpoint, octodns_zone
-from penstock.dns.name_answer import FleetView
+from penstock.dns.name_answer import NameServerView
 from penstock.dns.record_sets import NameRecords, Publication, RecordSet, name_records, next_publication
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.region_entry import RegionEntry
@@ -20,7 +20,7 @@ SHARED = {"us-east": planet.plan("us-east", "eu-de+eu-es+us-east", us_east=0.8, 
 
 
 def records(name=OPEN, policy=None, **states: RegionState) -> NameRecords:
-    return name_records(policy or dns_policy(), name, FleetView(all_live(**states), SHARED))
+    return name_records(policy or dns_policy(), name, NameServerView(all_live(**states), SHARED))
 
 
 def test_a_name_has_the_addresses_of_all_regions_with_a_share() -> None:
@@ -41,7 +41,7 @@ def test_a_cname_stands_alone() -> None:
     assert records(policy=policy).record_sets == (RecordSet("CNAME", ("lb.example.net.",), OPEN.ttl_s),)
     # Of a region with a smaller share, it is left out.
     mixed = {"us-east": planet.plan("us-east", "eu-de+eu-es+us-east", us_east=0.2, eu_de=0.8)}
-    found = name_records(policy, OPEN, FleetView(all_live(), mixed)).record_sets
+    found = name_records(policy, OPEN, NameServerView(all_live(), mixed)).record_sets
     assert [(each.kind, each.values) for each in found] == [("A", ("192.0.2.10",)), ("AAAA", ("2001:db8::10",))]
 
 

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
-from penstock.tenancy.agent_leases import NEVER_S, AgentLeases, Sender
+from penstock.tenancy.agent_leases import NEVER_S, AgentLeases, LeaseHolder
 from penstock.tenancy.budget_lease import BudgetKey, BudgetUse
-from penstock.wire.budget_exchange import LEASE_S, MAX_WAIT_S, Announcement, ExchangeAnswer
+from penstock.wire.budget_exchange import LEASE_S, MAX_WAIT_S, ExchangeAnswer, UsedBudget
 
 FIRST_ANSWER_S = 2.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
@@ -38,7 +38,7 @@ USE = BudgetUse(KEY, 7, 5.0, 3.0, 1.0)
 
 
 def started() -> AgentLeases:
-    return AgentLeases(Sender("a", "eu", 7), Around(), 100.0)
+    return AgentLeases(LeaseHolder("a", "eu", 7), Around(), 100.0)
 
 
 def answer(number: int, leader: int = 1, **members: object) -> ExchangeAnswer:
@@ -112,7 +112,7 @@ def test_leases_end_ten_seconds_after_the_request() -> None:
 def test_without_a_leader_no_answer_is_expected() -> None:
     around = Around()
     around.leads = False
-    leases = AgentLeases(Sender("a", "eu", 7), around, 100.0)
+    leases = AgentLeases(LeaseHolder("a", "eu", 7), around, 100.0)
     assert leases.ended_s(100.0) == NEVER_S
     opening = leases.opening(KEY, LIMIT, 100.0)
     assert (opening.number, opening.amount, opening.keep, opening.rate_per_s) == (0, 150.0, 150.0, 2.5)
@@ -134,7 +134,7 @@ def test_a_counter_starts_with_nothing_while_the_first_answer_is_due() -> None:
 def test_a_budget_that_others_use_has_a_reserve_and_one_that_none_uses_an_equal_part(later: int) -> None:
     leases = started()
     leases.request([], 101.0)
-    leases.accept(answer(1, announced=(Announcement(KEY, True), Announcement(PLACES, True)), is_complete=True))
+    leases.accept(answer(1, announced=(UsedBudget(KEY, True), UsedBudget(PLACES, True)), is_complete=True))
     large = Budget(BudgetUnit.REQUESTS, 6000.0)
 
     def amounts() -> tuple[float, float]:
@@ -149,5 +149,5 @@ def test_a_budget_that_others_use_has_a_reserve_and_one_that_none_uses_an_equal_
     leases.accept(answer(2, leader=later))
     assert amounts() == (22.0, 750.0)
     leases.request([], 104.0)
-    leases.accept(answer(3, leader=later, announced=(Announcement(KEY, False),), is_complete=True))
+    leases.accept(answer(3, leader=later, announced=(UsedBudget(KEY, False),), is_complete=True))
     assert amounts() == (750.0, 750.0)
