@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
-from penstock.tenancy.agent_leases import NEVER_S, AgentLeases, LeaseHolder
+from penstock.tenancy.agent_leases import AgentLeases, LeaseHolder
 from penstock.tenancy.budget_lease import BudgetKey, BudgetUse
 from penstock.wire.budget_exchange import LEASE_S, MAX_WAIT_S, ExchangeAnswer, UsedBudget
 
-FIRST_ANSWER_S = 2.0
+FIRST_ANSWER_S, NEVER_S = 2.0, 1e9
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 
