@@ -34,6 +34,8 @@ def test_endpoints_cost_whether_ready_or_not_and_shared_ones_are_divided() -> No
         ("gone", "m"): FadedPool(PoolReport("m", 5, 1, 8, 0, 1.0), 1.0),
     }
     assert gpu_hourly_cost(POLICY, pools, 0.0) == {("a", "m"): 4 * 8 * 2.0, ("a", "n"): 1 * 2.0}
+    none = {("a", "m"): FadedPool(PoolReport("m", 0, 0, 0, 0, 0.0), 0.0)}
+    assert gpu_hourly_cost(POLICY, none, 0.0) == {("a", "m"): 0.0}
 
 
 def test_egress_is_what_the_plan_sends_to_other_regions() -> None:
