@@ -162,7 +162,7 @@ class RolloutRunner:
         found: tuple[Condition, ...] = ()
         stable = await self._policy(rollout.stable)
         if not rollout.is_over and stable is not None:
-            facts = phase_facts(rollout, self._evidence(rollout, now, snapshot, receiving_since))
+            facts = phase_facts(rollout, stable.rollout, self._evidence(rollout, now, snapshot, receiving_since))
             found = conditions(rollout, stable.rollout, facts, now)
         fresh = self._source.fresh and self._source.origin is not Origin.STORE
         offered = self._source_version().digest if fresh else None

@@ -22,6 +22,8 @@ class RequestCounts(msgspec.Struct, frozen=True):
     """Requests in `ended` for streams whose response began."""
     first_byte_s: float = 0.0
     """Sum of the times to first byte (s) of the requests in `begun`."""
+    first_byte_s2: float = 0.0
+    """Sum of the squares (s²) of these times; 0 from agents of earlier releases."""
 
     def __add__(self, other: RequestCounts) -> RequestCounts:
         return RequestCounts(
@@ -29,6 +31,7 @@ class RequestCounts(msgspec.Struct, frozen=True):
             self.failed + other.failed,
             self.begun + other.begun,
             self.first_byte_s + other.first_byte_s,
+            self.first_byte_s2 + other.first_byte_s2,
         )
 
     def since(self, mark: RequestCounts) -> RequestCounts:
@@ -38,13 +41,14 @@ class RequestCounts(msgspec.Struct, frozen=True):
             max(0, self.failed - mark.failed),
             max(0, self.begun - mark.begun),
             max(0.0, self.first_byte_s - mark.first_byte_s),
+            max(0.0, self.first_byte_s2 - mark.first_byte_s2),
         )
 
     @property
     def are_valid(self) -> bool:
         """Whether the counters are consistent and within their limits."""
         counts = 0 <= self.failed <= self.ended <= MAX_COUNT and 0 <= self.begun <= self.ended
-        return counts and 0.0 <= self.first_byte_s <= MAX_COUNT
+        return counts and 0.0 <= self.first_byte_s <= MAX_COUNT and 0.0 <= self.first_byte_s2 <= MAX_COUNT
 
     @property
     def failed_share(self) -> float:

@@ -24,6 +24,10 @@ class VersionCounts(msgspec.Struct, frozen=True, array_like=True):
     """Successful answers whose length the engine reported."""
     answer_tokens: int = 0
     """Sum of their lengths (tokens)."""
+    token_s2: float = 0.0
+    """Sum of the squares (s²) of the mean times per output token; 0 from agents of earlier releases, as the next."""
+    answer_tokens2: float = 0.0
+    """Sum of the squares (tokens²) of the lengths."""
 
     def __add__(self, other: VersionCounts) -> VersionCounts:
         return VersionCounts(
@@ -32,6 +36,8 @@ class VersionCounts(msgspec.Struct, frozen=True, array_like=True):
             self.token_s + other.token_s,
             self.answers + other.answers,
             self.answer_tokens + other.answer_tokens,
+            self.token_s2 + other.token_s2,
+            self.answer_tokens2 + other.answer_tokens2,
         )
 
     def since(self, mark: VersionCounts) -> VersionCounts:
@@ -42,6 +48,8 @@ class VersionCounts(msgspec.Struct, frozen=True, array_like=True):
             max(0.0, self.token_s - mark.token_s),
             max(0, self.answers - mark.answers),
             max(0, self.answer_tokens - mark.answer_tokens),
+            max(0.0, self.token_s2 - mark.token_s2),
+            max(0.0, self.answer_tokens2 - mark.answer_tokens2),
         )
 
     @property
@@ -57,8 +65,11 @@ class VersionCounts(msgspec.Struct, frozen=True, array_like=True):
     @property
     def are_valid(self) -> bool:
         """Whether the counters are within their limits."""
-        counts = (self.timed, self.answers, self.answer_tokens, self.token_s)
-        return self.requests.are_valid and all(isfinite(count) and 0 <= count <= MAX_COUNT for count in counts)
+        counts = (self.timed, self.answers, self.answer_tokens, self.token_s, self.token_s2)
+        squares = 0.0 <= self.answer_tokens2 <= float(MAX_COUNT) ** 2
+        return (
+            squares and self.requests.are_valid and all(isfinite(count) and 0 <= count <= MAX_COUNT for count in counts)
+        )
 
 
 class VersionReport(msgspec.Struct, frozen=True, array_like=True):

@@ -10,10 +10,11 @@ from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Snapshot, freshness
 from penstock.policy.kinds.operations import RolloutRules
 from penstock.rollout.objective_analysis import ObjectiveCounts, broken_objective, counts_of, counts_since, merge_counts
-from penstock.rollout.rollout_progress import MAX_NAMED, PhaseFacts, conditions
+from penstock.rollout.rollout_progress import MAX_NAMED, Finding, PhaseFacts, conditions
+from penstock.rollout.significance import Sample, is_greater, share_is_above, share_is_greater
 from penstock.rollout.state_machine import IN_CANARY, Mark, Phase, Rollout, RolloutEvent, transition
 
-MAX_MARKS = 5_000
+MAX_MARKS = 4_500
 """Maximum number of agents whose counters are marked, since a rollout must fit into one value of the store."""
 
 MAX_KEPT = 3_000
@@ -84,7 +85,7 @@ def observe(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: floa
 
 def judge(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float) -> tuple[RolloutEvent, str] | None:
     """Returns the event that the evidence justifies for a rollout in progress, with its reason; None for no event."""
-    facts = phase_facts(rollout, evidence)
+    facts = phase_facts(rollout, rules, evidence)
     is_waiting = not all(condition.is_met for condition in conditions(rollout, rules, facts, now))
     if rollout.phase is Phase.SHADOW:
         return None if is_waiting else _shadowed(rules, evidence.moved_share)
@@ -92,7 +93,7 @@ def judge(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float)
         return RolloutEvent.PROVEN, "the stable policy names no canary region"
     if rollout.phase not in IN_CANARY and rollout.phase is not Phase.WATCH:
         return None
-    bad = _refused(rollout, evidence) or _regressed(rollout, rules, evidence) or _missed(rollout, rules, evidence)
+    bad = _refused(rollout, evidence) or _regressed(facts.findings) or _missed(rollout, rules, evidence)
     if bad is not None:
         return bad
     if rollout.phase is Phase.CANARY:
@@ -105,8 +106,8 @@ def judge(rollout: Rollout, rules: RolloutRules, evidence: Evidence, now: float)
     return None
 
 
-def phase_facts(rollout: Rollout, evidence: Evidence) -> PhaseFacts:
-    """Returns what the conditions of a rollout's phase are computed from."""
+def phase_facts(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> PhaseFacts:
+    """Returns what a rollout's phase is judged by; `rules` are those of the stable policy."""
     canary = {name: agent for name, agent in evidence.agents.items() if agent.region in rollout.canary}
     return PhaseFacts(
         evidence.moved_share is not None,
@@ -114,6 +115,7 @@ def phase_facts(rollout: Rollout, evidence: Evidence) -> PhaseFacts:
         tuple(name for name, agent in canary.items() if agent.policy_digest != rollout.candidate),
         requests_since(rollout.marks, canary).ended,
         evidence.receiving_since,
+        () if rollout.is_over else tuple(_findings(rollout, rules, evidence)),
     )
 
 
@@ -147,14 +149,21 @@ def _refused(rollout: Rollout, evidence: Evidence) -> tuple[RolloutEvent, str] |
     return None
 
 
-def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[RolloutEvent, str] | None:
+def _regressed(findings: Iterable[Finding]) -> tuple[RolloutEvent, str] | None:
+    reason = first_significant(findings)
+    return None if reason is None else (RolloutEvent.REGRESSED, reason)
+
+
+def _findings(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> list[Finding]:
+    """Returns the results of the regions under the candidate that are beyond the limits."""
+
     def applies(agent: AgentObservation) -> bool:
         return rollout.digest_for(agent.region) == rollout.candidate
 
     now = requests_since(rollout.marks, _selected(evidence, applies))
     enough = max(1, rules.min_requests)
     if now.ended < enough:
-        return None
+        return []
     usual = _sum(
         counts for region, counts in rollout.counts_before.items() if rollout.digest_for(region) == rollout.candidate
     )
@@ -165,18 +174,17 @@ def _regressed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tup
             "elsewhere",
         )
     known = usual if usual.ended >= enough else None
-    worse = regression(now, known, baseline, rules.max_failure_increase, rules.max_latency_factor)
-    return None if worse is None else (RolloutEvent.REGRESSED, worse)
+    return exceeded(now, known, baseline, rules.max_failure_increase, rules.max_latency_factor)
 
 
-def regression(
+def exceeded(
     now: RequestCounts,
     usual: RequestCounts | None,
     baseline: str,
     max_failure_increase: float,
     max_latency_factor: float,
-) -> str | None:
-    """Returns why results are worse than usual; None if they are not.
+) -> list[Finding]:
+    """Returns the results that are worse than usual by more than the limits.
 
     Args:
         usual: the results to compare with; None without any, so that no failures are usual.
@@ -184,13 +192,39 @@ def regression(
         max_failure_increase: allowed increase (0-1) of the share of failed requests.
         max_latency_factor: maximum ratio of the mean times to first byte.
     """
+    found, share = [], now.failed_share
     if usual is None:
-        usual, baseline = RequestCounts(), "without a baseline"
-    if now.failed_share > usual.failed_share + max_failure_increase:
-        return f"{now.failed_share:.1%} of requests fail, {usual.failed_share:.1%} {baseline}"
-    if usual.begun and now.mean_first_byte_s > usual.mean_first_byte_s * max_latency_factor:
-        return f"mean time to first byte is {now.mean_first_byte_s:.3f} s, {usual.mean_first_byte_s:.3f} s {baseline}"
-    return None
+        if share > max_failure_increase:
+            significant = share_is_above(now.failed, now.ended, max_failure_increase)
+            found.append(Finding(f"{share:.1%} of requests fail, {0:.1%} without a baseline", significant))
+        return found
+    if share > usual.failed_share + max_failure_increase:
+        significant = share_is_greater(now.failed, now.ended, usual.failed, usual.ended)
+        found.append(Finding(f"{share:.1%} of requests fail, {usual.failed_share:.1%} {baseline}", significant))
+    if usual.begun:
+        text = "mean time to first byte is {:.3f} s, {:.3f} s " + baseline
+        found += greater_mean(_first_byte(now), _first_byte(usual), max_latency_factor, text)
+    return found
+
+
+def greater_mean(one: Sample, other: Sample, max_factor: float, text: str) -> list[Finding]:
+    """Returns the finding that a mean is more than `max_factor` times another; none if it is not.
+
+    Args:
+        text: for operators, with a place for each mean.
+    """
+    if one.mean <= other.mean * max_factor:
+        return []
+    return [Finding(text.format(one.mean, other.mean), is_greater(one, other))]
+
+
+def _first_byte(counts: RequestCounts) -> Sample:
+    return Sample.of(counts.begun, counts.first_byte_s, counts.first_byte_s2)
+
+
+def first_significant(findings: Iterable[Finding]) -> str | None:
+    """Returns the text of the first finding that chance does not explain; None if there is none."""
+    return next((finding.text for finding in findings if finding.is_significant), None)
 
 
 def _missed(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> tuple[RolloutEvent, str] | None:

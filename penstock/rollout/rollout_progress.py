@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from penstock.policy.kinds.operations import RolloutRules
@@ -12,6 +14,15 @@ from penstock.rollout.state_machine import Phase, Rollout
 
 MAX_NAMED = 5
 """Maximum number of agents that one text names."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A result beyond its limit."""
+
+    text: str
+    """The result and its baseline, for operators."""
+    is_significant: bool
+    """Whether it differs from the baseline by more than chance explains."""
 
 
 class PhaseFacts(msgspec.Struct, frozen=True):
@@ -27,6 +38,8 @@ class PhaseFacts(msgspec.Struct, frozen=True):
     """Requests that ended in the canary regions since the phase began."""
     receiving_since: float = 0.0
     """When the present leader began to receive reports (s)."""
+    findings: tuple[Finding, ...] = ()
+    """Results beyond the limits of the rules."""
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -69,6 +82,7 @@ def conditions(rollout: Rollout, rules: RolloutRules, facts: PhaseFacts, now: fl
                 _accepted(rollout, rules, facts, now),
                 elapsed(elapsed_s, rules.canary_s, "of the canary"),
                 _ended(rollout, rules, facts),
+                *undecided(facts.findings),
             )
         case Phase.WATCH:
             return (elapsed(elapsed_s, rules.watch_s, "in all regions"),)
@@ -98,6 +112,15 @@ def _accepted(rollout: Rollout, rules: RolloutRules, facts: PhaseFacts, now: flo
 def _ended(rollout: Rollout, rules: RolloutRules, facts: PhaseFacts) -> Condition:
     text = f"{facts.ended} of {rules.min_requests} requests ended in {', '.join(rollout.canary)}"
     return Condition(text, facts.ended >= rules.min_requests)
+
+
+def undecided(findings: Iterable[Finding]) -> list[Condition]:
+    """Returns the conditions that further requests decide whether results beyond their limits are due to chance."""
+    return [
+        Condition(f"{finding.text}: further requests show whether that is chance", False)
+        for finding in findings
+        if not finding.is_significant
+    ]
 
 
 class RolloutOutlook(msgspec.Struct, frozen=True):

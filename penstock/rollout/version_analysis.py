@@ -15,7 +15,7 @@ from penstock.fleet.snapshot import FadedPool, Snapshot, freshness
 from penstock.fleet.version_counts import VersionCounts
 from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.model_versions import WHOLE_PERCENT
-from penstock.rollout.canary_analysis import regression
+from penstock.rollout.canary_analysis import exceeded, first_significant, greater_mean
 from penstock.rollout.model_rollout import (
     MAX_MARKS,
     ModelEvent,
@@ -25,7 +25,8 @@ from penstock.rollout.model_rollout import (
     next_step,
     transition,
 )
-from penstock.rollout.rollout_progress import Condition, elapsed
+from penstock.rollout.rollout_progress import Condition, Finding, elapsed, undecided
+from penstock.rollout.significance import Sample
 
 SAME_TIME = "of the old version at the same time"
 BEFORE = "of the old version before"
@@ -90,8 +91,8 @@ def compared(state: ModelRolloutState, evidence: VersionEvidence) -> Comparison:
     return Comparison(new, old, state.before)
 
 
-def worse(rollout: ModelRollout, results: Comparison, *, needed: int | None = None) -> str | None:
-    """Returns why the new version is worse than the limits permit; None if it is not.
+def findings(rollout: ModelRollout, results: Comparison, *, needed: int | None = None) -> list[Finding]:
+    """Returns the results of the new version that are worse than the limits permit.
 
     More failures than `needed` requests may have are judged before there are as many requests.
 
@@ -108,18 +109,20 @@ def worse(rollout: ModelRollout, results: Comparison, *, needed: int | None = No
         new = VersionCounts(msgspec.structs.replace(new.requests, ended=enough))
     if known is not None and min(new.requests.begun, known.begun) < enough:
         known = msgspec.structs.replace(known, begun=0, first_byte_s=0.0)
-    reason = regression(new.requests, known, baseline, rollout.max_failure_increase, rollout.max_first_byte_factor)
-    if reason is not None:
-        return reason
+    found = exceeded(new.requests, known, baseline, rollout.max_failure_increase, rollout.max_first_byte_factor)
     if min(new.timed, usual.timed) >= enough:
-        times_s = new.mean_token_s, usual.mean_token_s
-        if times_s[0] > times_s[1] * rollout.max_token_time_factor:
-            return f"mean time per output token is {times_s[0]:.4f} s, {times_s[1]:.4f} s {baseline}"
+        text = "mean time per output token is {:.4f} s, {:.4f} s " + baseline
+        time, usual_time = (Sample.of(each.timed, each.token_s, each.token_s2) for each in (new, usual))
+        found += greater_mean(time, usual_time, rollout.max_token_time_factor, text)
     if min(new.answers, usual.answers) >= enough:
-        lengths = new.mean_length, usual.mean_length
-        if max(lengths) > min(lengths) * rollout.max_length_factor:
-            return f"mean length of an answer is {lengths[0]:.0f} tokens, {lengths[1]:.0f} {baseline}"
-    return None
+        length, usual_length = (
+            Sample.of(each.answers, each.answer_tokens, each.answer_tokens2) for each in (new, usual)
+        )
+        text = "mean length of an answer is {:.0f} tokens, {:.0f} " + baseline
+        found += greater_mean(length, usual_length, rollout.max_length_factor, text)
+        text = "mean length of an answer is {1:.0f} tokens, {0:.0f} " + baseline
+        found += greater_mean(usual_length, length, rollout.max_length_factor, text)
+    return found
 
 
 def conditions(
@@ -136,11 +139,11 @@ def conditions(
                 found.append(_ended("the old version", results.old, rollout.min_requests))
             if copies is not UNSET and copies.min_requests:
                 found.append(_ended("copies", results.new, copies.min_requests))
-            return (*found, *_room(state, rollout, evidence))
+            return (*found, *_room(state, rollout, evidence), *undecided(_findings(state, rollout, results)))
         case ModelPhase.STEP:
             time = elapsed(elapsed_s, rollout.step_s, f"at {state.percent:g} %")
             ended = _ended("the new version", results.new, rollout.min_requests)
-            return time, ended, *_room(state, rollout, evidence)
+            return time, ended, *_room(state, rollout, evidence), *undecided(_findings(state, rollout, results))
         case ModelPhase.WATCH:
             return (elapsed(elapsed_s, rollout.watch_s, f"at {state.percent:g} %"),)
         case ModelPhase.HELD:
@@ -184,9 +187,7 @@ def observe(
 def _verdict(
     state: ModelRolloutState, rollout: ModelRollout, results: Comparison, unmet: tuple[Condition, ...]
 ) -> tuple[ModelEvent, str] | None:
-    copies = rollout.shadow if state.phase is ModelPhase.PREPARING else UNSET
-    # Without a share and without copies, the new version has no results.
-    reason = worse(rollout, results, needed=copies.min_requests if copies else None)
+    reason = first_significant(_findings(state, rollout, results))
     if reason is not None:
         return ModelEvent.REGRESSED, reason
     if not all(condition.is_met for condition in unmet):
@@ -198,6 +199,12 @@ def _verdict(
     if step is None or step == rollout.steps[-1]:
         return ModelEvent.LAST, f"no regression in {ended} requests of the new version"
     return ModelEvent.PROVEN, f"no regression in {ended} requests of the new version"
+
+
+def _findings(state: ModelRolloutState, rollout: ModelRollout, results: Comparison) -> list[Finding]:
+    # Without a share and without copies, the new version has no results.
+    copies = rollout.shadow if state.phase is ModelPhase.PREPARING else UNSET
+    return findings(rollout, results, needed=copies.min_requests if copies else None)
 
 
 def _marked(state: ModelRolloutState, evidence: VersionEvidence) -> ModelRolloutState:

@@ -24,11 +24,11 @@ _TOTAL: Final = Measure.TOTAL
 class RequestTally:
     """Counters of ended and failed requests and first-byte times, and a tally for each service objective."""
 
-    __slots__ = ("_begun", "_ended", "_failed", "_first_byte_s", "objectives")
+    __slots__ = ("_begun", "_ended", "_failed", "_first_byte_s", "_first_byte_s2", "objectives")
 
     def __init__(self) -> None:
         self._ended = self._failed = self._begun = 0
-        self._first_byte_s = 0.0
+        self._first_byte_s = self._first_byte_s2 = 0.0
         self.objectives: dict[str, dict[Measure, ObjectiveTally]] = {}
         """Tallies of service objectives, by model and measure."""
 
@@ -67,6 +67,7 @@ class RequestTally:
             if streaming and first_byte_s is not None:
                 self._begun += 1
                 self._first_byte_s += first_byte_s
+                self._first_byte_s2 += first_byte_s * first_byte_s
         tallies = self.objectives.get(model)
         if tallies is not None:
             tally = tallies.get(_FIRST_BYTE if streaming else _TOTAL)
@@ -83,7 +84,7 @@ class RequestTally:
 
     def report(self) -> RequestCounts:
         """Return the current counts."""
-        return RequestCounts(self._ended, self._failed, self._begun, self._first_byte_s)
+        return RequestCounts(self._ended, self._failed, self._begun, self._first_byte_s, self._first_byte_s2)
 
     def report_objectives(self, now: float) -> tuple[ObjectiveReport, ...]:
         """Return the report of every service objective; `now` is monotonic time, in seconds."""

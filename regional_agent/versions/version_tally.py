@@ -29,10 +29,18 @@ class _Counters:
     def __init__(self) -> None:
         self.requests = RequestTally()
         self.timed = self.answers = self.answer_tokens = 0
-        self.token_s = 0.0
+        self.token_s = self.token_s2 = self.answer_tokens2 = 0.0
 
     def counts(self) -> VersionCounts:
-        return VersionCounts(self.requests.report(), self.timed, self.token_s, self.answers, self.answer_tokens)
+        return VersionCounts(
+            self.requests.report(),
+            self.timed,
+            self.token_s,
+            self.answers,
+            self.answer_tokens,
+            self.token_s2,
+            self.answer_tokens2,
+        )
 
 
 class VersionTally:
@@ -64,9 +72,12 @@ class VersionTally:
             return
         counters.answers += 1
         counters.answer_tokens += usage.answer_tokens
+        counters.answer_tokens2 += float(usage.answer_tokens) ** 2
         if is_streamed and first_byte_at is not None and usage.answer_tokens > 1:
             counters.timed += 1
-            counters.token_s += (account.ended_at - first_byte_at) / (usage.answer_tokens - 1)
+            token_s = (account.ended_at - first_byte_at) / (usage.answer_tokens - 1)
+            counters.token_s += token_s
+            counters.token_s2 += token_s * token_s
 
     def report(self) -> tuple[VersionReport, ...]:
         """Return the counts of every version."""

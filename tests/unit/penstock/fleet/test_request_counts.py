@@ -27,13 +27,13 @@ def test_errors_and_refusals_count_as_failed() -> None:
     tally.ended("m", Outcome.REFUSED, None, 2.0, streaming=True)
     tally.rejected(Reason.NO_PERMITTED_REGION)
     reported = tally.report()
-    assert reported == RequestCounts(ended=5, failed=3, begun=2, first_byte_s=2.0)
+    assert reported == RequestCounts(ended=5, failed=3, begun=2, first_byte_s=2.0, first_byte_s2=2.5)
     assert (reported.failed_share, reported.mean_first_byte_s) == (0.6, 1.0)
 
 
 def test_the_difference_of_two_looks_is_what_came_between() -> None:
-    assert RequestCounts(10, 2, 8, 4.0).since(RequestCounts(4, 1, 3, 1.0)) == RequestCounts(6, 1, 5, 3.0)
-    assert RequestCounts(1, 0, 1, 1.0) + RequestCounts(2, 1, 1, 0.5) == RequestCounts(3, 1, 2, 1.5)
+    assert RequestCounts(10, 2, 8, 4.0, 3.0).since(RequestCounts(4, 1, 3, 1.0, 1.0)) == RequestCounts(6, 1, 5, 3.0, 2.0)
+    assert RequestCounts(1, 0, 1, 1.0, 1.0) + RequestCounts(2, 1, 1, 0.5, 0.5) == RequestCounts(3, 1, 2, 1.5, 1.5)
     assert (RequestCounts().failed_share, RequestCounts().mean_first_byte_s) == (0.0, 0.0)
 
 

@@ -71,7 +71,7 @@ def test_a_good_version_goes_through_its_steps() -> None:
 @pytest.mark.parametrize(
     ("new", "reason"),
     [
-        (counts(100, failed=13), "13.0% of requests fail, 10.0% of the old version at the same time"),
+        (counts(1000, failed=160), "16.0% of requests fail, 10.0% of the old version at the same time"),
         (counts(100, first_byte_s=0.31), "mean time to first byte is 0.310 s, 0.200 s"),
         (counts(111, failed=11, token_s=0.031), "mean time per output token is 0.0310 s, 0.0200 s"),
         (counts(111, failed=11, length=49), "mean length of an answer is 49 tokens, 100"),
@@ -90,6 +90,7 @@ def test_a_worse_version_is_rolled_back_with_its_evidence(new: VersionCounts, re
     "new",
     [
         counts(100, failed=11),
+        counts(100, failed=13),
         counts(100, failed=0, first_byte_s=0.29, token_s=0.029, length=51),
         counts(99, first_byte_s=9.0, token_s=9.0, length=1),
         counts(11, failed=11),
@@ -122,7 +123,7 @@ def test_copies_judge_a_version_before_its_first_step() -> None:
     assert share is not None
     assert (share.percent, share.shadow_percent) == (0.0, 5.0)
     assert observe(state, rollout, evidence(counts(500), counts(19)), 20.0) == state
-    bad = observe(state, rollout, evidence(counts(500), counts(20, failed=2)), 5.0)
+    bad = observe(state, rollout, evidence(counts(500), counts(20, failed=5)), 5.0)
     assert bad.phase is ModelPhase.ROLLED_BACK
     good = observe(state, rollout, evidence(counts(500), counts(20)), 20.0)
     share = good.share(rollout)

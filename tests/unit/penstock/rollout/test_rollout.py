@@ -176,7 +176,8 @@ class TestTheCanary:
             (fleet(word("b", OLD, 100)), 15.0, Phase.ROLLED_BACK, "b/1 did not accept it within 15 s"),
             (Evidence({"a/1": word("a")}, 0.1), 14.9, Phase.CANARY, ""),
             (Evidence({"a/1": word("a")}, 0.1), 15.0, Phase.CANARY_HELD, "no agent of b reports"),
-            (fleet(word("b", NEW, 200, 3)), 60.0, Phase.ROLLED_BACK, "3.0% of requests fail, 0.0% before"),
+            (fleet(word("b", NEW, 200, 20)), 60.0, Phase.ROLLED_BACK, "20.0% of requests fail, 0.0% before"),
+            (fleet(word("b", NEW, 200, 3)), 60.0, Phase.CANARY, ""),
             (fleet(word("b", NEW, 200, 2)), 60.0, Phase.WATCH, ""),
             (fleet(word("b", NEW, 149, 49)), 5.0, Phase.CANARY, ""),
             (
@@ -210,7 +211,8 @@ class TestTheCanary:
         assert story.see(sick, 60.0) is Phase.WATCH
         story = Story(msgspec.structs.replace(RULES, shadow_s=0.0))
         story.see(fleet(word("b")))
-        assert story.see(fleet(word("b", NEW, 100, 10), word("a", OLD, 100, 1)), 60.0) is Phase.ROLLED_BACK
+        assert story.see(fleet(word("b", NEW, 100, 10), word("a", OLD, 100, 1)), 60.0) is Phase.CANARY
+        assert story.see(fleet(word("b", NEW, 300, 30), word("a", OLD, 300, 3)), 60.0) is Phase.ROLLED_BACK
         assert "1.0% elsewhere" in story.rollout.why
 
     def test_a_leader_without_any_report_keeps_what_was_before(self) -> None:
@@ -341,7 +343,7 @@ class TestTheWatch:
 
     def test_so_does_a_regression_of_the_whole(self) -> None:
         story = self.watched()
-        assert story.see(fleet(word("b", NEW, 250), word("a", NEW, 50, 10)), 1.0) is Phase.ROLLED_BACK
+        assert story.see(fleet(word("b", NEW, 250), word("a", NEW, 50, 20)), 1.0) is Phase.ROLLED_BACK
 
 
 class TestTheSource:

@@ -21,7 +21,7 @@ from tests.unit.penstock.rollout.test_rollout import NEW, NEXT, OLD, RULES, STAB
 
 
 def seen(story: Story, evidence: Evidence, offered: str | None = NEW) -> RolloutOutlook:
-    found = conditions(story.rollout, story.rules, phase_facts(story.rollout, evidence), story.now)
+    found = conditions(story.rollout, story.rules, phase_facts(story.rollout, story.rules, evidence), story.now)
     return outlook(found, story.rollout, offered)
 
 
@@ -76,7 +76,9 @@ def test_the_conditions_are_those_that_end_each_phase() -> None:
         in_force = NEW if story.rollout.phase in (*IN_CANARY, Phase.WATCH) else OLD
         evidence = fleet(word("b", in_force, ended=counts))
         before = story.rollout.phase
-        found = conditions(story.rollout, story.rules, phase_facts(story.rollout, evidence), story.now + 1.0)
+        found = conditions(
+            story.rollout, story.rules, phase_facts(story.rollout, story.rules, evidence), story.now + 1.0
+        )
         story.see(evidence, 1.0)
         assert (story.rollout.phase is not before) is all(condition.is_met for condition in found), found
         phases.append(before)
@@ -129,7 +131,7 @@ def test_a_policy_that_would_lose_documents_waits_for_a_decision() -> None:
 
 def test_the_waiting_policy_begins_when_the_watch_ends() -> None:
     rollout = msgspec.structs.replace(WATCH, since=0.0)
-    found = conditions(rollout, RULES, phase_facts(rollout, fleet(word("b", NEW))), 100.0)
+    found = conditions(rollout, RULES, phase_facts(rollout, RULES, fleet(word("b", NEW))), 100.0)
     waiting = outlook(found, rollout, NEXT).waiting
     assert waiting is not None
     assert waiting.begins_in_s == 200.0

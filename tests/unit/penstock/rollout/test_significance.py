@@ -1,0 +1,73 @@
+"""Comparisons of samples that are repeated while the samples grow."""
+
+from __future__ import annotations
+
+import random
+from math import inf
+
+import pytest
+
+from penstock.rollout.significance import Sample, is_greater, share_is_above, share_is_greater, standard_errors
+
+
+class Growing:
+    """A sample of values with a long tail: the largest of 1,000 is 13 times the median."""
+
+    def __init__(self, rng: random.Random, factor: float) -> None:
+        self._rng, self._factor = rng, factor
+        self._count, self._total, self._squares = 0, 0.0, 0.0
+
+    def grow(self) -> Sample:
+        value = self._factor * self._rng.lognormvariate(0.0, 0.8)
+        self._count, self._total, self._squares = self._count + 1, self._total + value, self._squares + value * value
+        return Sample.of(self._count, self._total, self._squares)
+
+
+def found_at(seed: int, factor: float, most: int) -> int | None:
+    """The number of values at which the new sample is greater, asked after each value from the twentieth."""
+    rng = random.Random(seed)
+    old, new = Growing(rng, 1.0), Growing(rng, factor)
+    for count in range(1, most + 1):
+        usual, now = old.grow(), new.grow()
+        if count >= 20 and is_greater(now, usual):
+            return count
+    return None
+
+
+def test_equal_samples_do_not_differ_however_often_they_are_compared() -> None:
+    assert [found_at(seed, 1.0, 400) for seed in range(50)] == [None] * 50
+
+
+def test_a_difference_is_found() -> None:
+    found = [found_at(seed, 1.5, 800) or inf for seed in range(20)]
+    assert sorted(found)[10] < 250
+    assert max(found) < 800
+
+
+@pytest.mark.parametrize(
+    ("part", "other_part", "expected"), [(13, 100, False), (25, 100, True), (10, 100, False), (2, 0, False)]
+)
+def test_a_share_is_greater_beyond_chance(part: int, other_part: int, expected: bool) -> None:
+    assert share_is_greater(part, 100, other_part, 1000) is expected
+
+
+def test_a_share_is_above_a_known_one_beyond_chance() -> None:
+    assert [share_is_above(part, 100, 0.02) for part in (3, 7, 8, 50)] == [False, False, True, True]
+    assert [share_is_above(part, 1000, 0.0) for part in (4, 5)] == [False, True]
+    assert not share_is_above(0, 0, 0.5)
+
+
+def test_samples_without_values_do_not_differ() -> None:
+    assert not share_is_greater(0, 0, 1, 2)
+    assert not share_is_greater(1, 1, 0, 0)
+    assert not is_greater(Sample.of(0, 0.0, 0.0), Sample.of(3, 1.0, 1.0))
+    assert standard_errors(0, 5) == inf
+
+
+def test_the_bound_falls_towards_a_hundred_values_and_then_grows_slowly() -> None:
+    bounds = [round(standard_errors(count, inf), 1) for count in (20, 100, 1000, 100_000)]
+    assert bounds == [4.9, 3.7, 3.6, 4.2]
+
+
+def test_without_squares_any_difference_counts() -> None:
+    assert is_greater(Sample.of(10, 11.0, 0.0), Sample.of(10, 10.0, 0.0))
