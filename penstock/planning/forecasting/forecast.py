@@ -40,15 +40,21 @@ SEASONS = 96
 
 DAY_S = 86_400.0
 
-SEASON_WEIGHT = 0.3
+SEASON_WEIGHT = 0.1
 """Weight (0-1) of the newest day in the mean of a part of the day."""
 
 WEEK_HOURS = 168
 """Hours of a week, counted from Thursday 00:00 UTC as Unix time is."""
 
-WEEK_WEIGHT = 0.1
-"""Weight (0-1) of each part of a day in the mean deviation of its hour of the week from the day. The means begin at 0:
-what happened once counts less than what happened in several weeks."""
+WEEK_WEIGHT = 0.3
+"""Weight (0-1) of each part of a day in the mean deviation of its hour of the week from the day. The means begin at
+0."""
+
+COMPARED_PARTS = 8
+"""Number of parts of a day (two hours) after which a change that the season foresaw is compared with demand."""
+
+COMPARISON_WEIGHT = 0.99
+"""Factor of the weight of earlier comparisons with each new one: half of all are of the last six days."""
 
 MAX_GROWTH = 2.0
 """Maximum ratio of a forecast to the newest rate."""
@@ -77,6 +83,11 @@ SERIES = np.dtype(
         ("count", "f8"),
         ("smooth", "f8"),  # level for capacity
         ("smooth_trend", "f8"),
+        ("due", "f8"),  # the part of a day at whose end a foreseen change is compared
+        ("from_mean", "f8"),  # mean rate from which that change was foreseen
+        ("foreseen", "f8"),  # that change
+        ("products", "f8"),  # sum of foreseen changes times real ones
+        ("squares", "f8"),  # sum of squared foreseen changes
         ("seasonal", "?"),  # every part of a day has a mean
     ]
 )
@@ -138,7 +149,12 @@ class Forecaster:
         series = self._series
         ahead_s = now - series["at"] + horizon_s
         trend = series["smooth_trend"] * ahead_s * np.exp(-ahead_s / SMOOTH_DAMPING_S)
-        rest = series["smooth"] + trend + self._season(np.arange(len(series)), now + horizon_s)
+        every = np.arange(len(series))
+        season = self._season(every, now)
+        # The part of the season's changes that came: a service without a regular day has a season of chance.
+        share = np.divide(series["products"], series["squares"], out=np.zeros(len(series)), where=series["squares"] > 0)
+        change = np.clip(share, 0.0, 1.0) * (self._season(every, now + horizon_s) - season)
+        rest = series["smooth"] + trend + season + change
         # In proportion to the newest rate, so that there is no demand after the last request.
         expected = np.clip(rest, 0.0, MAX_GROWTH * series["newest"]).tolist()
         recent = (now - series["at"] <= SILENT_S).tolist()
@@ -210,10 +226,27 @@ class Forecaster:
             changed = self._season(over, now) - before
             series["level"][over] -= changed
             series["smooth"][over] -= changed
+            self._compare_change(
+                over[series["part"][over] == part - 1], mean[series["part"][over] == part - 1], part - 1
+            )
             series["sum"][over] = series["count"][over] = 0.0
         series["part"][rows] = part
         series["sum"][rows] += seen
         series["count"][rows] += 1.0
+
+    def _compare_change(self, rows: Rows, mean: Floats, part: int) -> None:
+        """Compare the change that the season foresaw with the means of a part that has ended, and foresee the next."""
+        series = self._series
+        due = rows[series["due"][rows] == part]
+        foreseen = series["foreseen"][due]
+        real = mean[series["due"][rows] == part] - series["from_mean"][due]
+        series["products"][due] = COMPARISON_WEIGHT * series["products"][due] + foreseen * real
+        series["squares"][due] = COMPARISON_WEIGHT * series["squares"][due] + foreseen**2
+        free = series["seasonal"][rows] & (series["due"][rows] <= part)
+        begun, middle_s = rows[free], (part + 0.5) * _PART_S
+        series["due"][begun], series["from_mean"][begun] = part + COMPARED_PARTS, mean[free]
+        later = self._season(begun, middle_s + COMPARED_PARTS * _PART_S)
+        series["foreseen"][begun] = later - self._season(begun, middle_s)
 
     def _season(self, rows: Rows, when: float) -> Floats:
         """The seasonal part of demand, interpolated between the middles of the parts of a day, and of its hours."""

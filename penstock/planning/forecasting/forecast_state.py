@@ -21,11 +21,20 @@ MAX_TEXT = 1_024
 MAX_RATE = 1e9
 """Largest valid rate (1/s) and mean."""
 
+MAX_SQUARES = 1e21
+"""Largest valid sum of squared changes."""
+
 MAX_AHEAD_S = 60.0
 """Maximum time (s) by which a stored time may be ahead of the clock of the leader that reads it."""
 
 FIELDS = tuple(name for name in SERIES.names or () if name not in ("part", "seasonal"))
 """The fields of a series that are numbers, in the order in which they are stored."""
+
+EARLIER_FIELDS = 7
+"""Number of fields in forecasts of earlier releases."""
+
+SIGNED = ("season", "level", "trend", "smooth", "smooth_trend", "foreseen")
+"""Fields that are rates or changes of rates, and may be negative."""
 
 PROFILE_BYTES = 4 * SEASONS
 WEEK_BYTES = 4 * WEEK_HOURS
@@ -40,7 +49,7 @@ class SavedSeries(msgspec.Struct, frozen=True, array_like=True, gc=False):
     part: int
     """The part of a day, counted from 1970, that is being averaged."""
     numbers: tuple[float, ...]
-    """Values of FIELDS; without the last two in forecasts of earlier releases."""
+    """Values of FIELDS; the first EARLIER_FIELDS in forecasts of earlier releases."""
     profile: bytes
     """Mean rate by part of a day, as little-endian 32-bit floats; NaN without a measurement. Empty for none at all."""
     week: bytes = b""
@@ -56,17 +65,20 @@ class SavedSeries(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def values(self) -> dict[str, float]:
         """The numbers by field; the levels are equal in forecasts of earlier releases."""
         values = dict(zip(FIELDS, self.numbers, strict=False))
-        return {"smooth": values.get("level", 0.0), "smooth_trend": 0.0} | values
+        return dict.fromkeys(FIELDS, 0.0) | {"smooth": values.get("level", 0.0)} | values
 
     def is_possible(self, now: float) -> bool:
         """Whether the values are within their limits at `now` (Unix time, s)."""
         values = self.values
         return (
-            len(self.numbers) in (len(FIELDS) - 2, len(FIELDS))
+            len(self.numbers) in (EARLIER_FIELDS, len(FIELDS))
             and all(isfinite(value) for value in self.numbers)
             and 0.0 < values["at"] <= now + MAX_AHEAD_S
-            and all(0.0 <= values[name] <= MAX_RATE for name in ("newest", "sum", "count"))
-            and all(abs(values[name]) <= MAX_RATE for name in ("season", "level", "trend", "smooth", "smooth_trend"))
+            and all(0.0 <= values[name] <= MAX_RATE for name in ("newest", "sum", "count", "from_mean"))
+            and all(abs(values[name]) <= MAX_RATE for name in SIGNED)
+            and abs(values["products"]) <= MAX_SQUARES
+            and 0.0 <= values["squares"] <= MAX_SQUARES
+            and 0.0 <= values["due"] <= now
             and 0 <= self.part <= values["at"]
             and len(self.profile) in (0, PROFILE_BYTES)
             and len(self.week) in (0, WEEK_BYTES)

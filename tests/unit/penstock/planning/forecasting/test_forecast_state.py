@@ -78,7 +78,7 @@ def test_a_clock_behind_that_of_the_last_leader_ignores_no_measurement() -> None
 
 def series(**fields: float) -> SavedSeries:
     usual = {"at": START, "newest": 1.0, "season": 0.0, "level": 1.0, "trend": 0.0, "sum": 1.0, "count": 1.0}
-    usual |= {"smooth": 1.0, "smooth_trend": 0.0}
+    usual |= {"smooth": 1.0} | dict.fromkeys(FIELDS[8:], 0.0)
     return SavedSeries(*KEY, 5, tuple((usual | fields)[name] for name in FIELDS), b"")
 
 
@@ -91,6 +91,8 @@ def series(**fields: float) -> SavedSeries:
         series(level=inf),
         series(trend=nan),
         series(smooth_trend=nan),
+        series(squares=-1.0),
+        series(products=inf),
         series(count=1e12),
         msgspec.structs.replace(series(), numbers=(1.0,)),
         msgspec.structs.replace(series(), profile=b"x"),
@@ -125,6 +127,6 @@ def test_whatever_is_stored_forecasts_are_finite_and_not_negative(
 
 def test_a_forecast_of_an_earlier_release_continues_with_equal_levels() -> None:
     forecaster, now = Forecaster(), series(newest=8.0, level=7.0)
-    earlier = msgspec.structs.replace(now, numbers=now.numbers[:-2])
+    earlier = msgspec.structs.replace(now, numbers=now.numbers[:7])
     assert restore(forecaster, [earlier], START) == 0
     assert forecaster.for_capacity(START, 600.0) == {KEY: 7.0}
