@@ -149,6 +149,8 @@ class ClientConnection:
                 self._serve()
             elif self.sequencer.serving is received and self._handler is not None:
                 self._handler.on_request_end()
+            if self.sequencer.is_drained:
+                return
 
     def _process_waiting(self) -> None:
         self._process_due = False
@@ -179,9 +181,9 @@ class ClientConnection:
                     raise
                 if sequencer.serving is due:
                     self._handler = handler
-                else:
-                    # The response is complete. It is sent now, so that a full write buffer stops the loop.
-                    transport.flush()
+                    break
+                # The response is complete. It is sent now, so that a full write buffer stops the loop.
+                transport.flush()
             elif isinstance(due, RequestRefused):
                 status, lines, body = self._application.refuse(due.refusal, due.request)
                 transport.write(complete_response(status, lines, body, due.request, keep_alive=False))

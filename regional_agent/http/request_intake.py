@@ -61,6 +61,8 @@ class RequestIntake:
                 self._wait()
                 return None
             if isinstance(received, Request):
+                if sequencer.is_drained:
+                    self._receiving = None
                 if received.started and received.body_check is not None:
                     problem = received.body_check.finish()
                     if problem:

@@ -42,6 +42,7 @@ class RequestSequencer:
         "_max_waiting",
         "_parser",
         "_waiting",
+        "is_drained",
         "serving",
         "state",
         "uploading",
@@ -66,6 +67,8 @@ class RequestSequencer:
         """The refusal that ends the connection after the waiting requests."""
         self._continue_due = False
         """Whether `uploading` expects 100 Continue and has to wait for earlier responses."""
+        self.is_drained = False
+        """Whether the last result of `next_received` was a complete request, after which nothing more was received."""
 
     # what the client sends
 
@@ -80,8 +83,11 @@ class RequestSequencer:
         """
         if not self.receives_requests or (self._waiting and self.is_full):
             return None
-        received = self._parser.next()
+        parser = self._parser
+        received = parser.next()
+        self.is_drained = False
         if isinstance(received, Request):
+            self.is_drained = not parser.has_more and parser.request is None
             self._add(received)
         elif isinstance(received, HeadReceived):
             self._enter(HEAD)
