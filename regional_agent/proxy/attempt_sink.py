@@ -344,12 +344,12 @@ class AttemptSink(TargetSink):
             attempt.on_first_byte(now)
         response = self.response
         if response is None:
-            response = self.response = self._new_response(head, now)
+            response = self.response = self._new_response(attempt, head, now)
         failure = response.begin(head, attempt, target.upstream, chunk)
         if failure is not None:
             owner.fail(failure)
 
-    def _new_response(self, head: ResponseHead, now: float) -> RelayedResponse | ContinuedResponse:
+    def _new_response(self, attempt: Attempt, head: ResponseHead, now: float) -> RelayedResponse | ContinuedResponse:
         proxy, context, usage = self._proxy, self._context, self.usage
         writer = self._writer = ClientResponse(self._client)
         if usage is not None:
@@ -357,6 +357,6 @@ class AttemptSink(TargetSink):
                 # An engine of the model responds only to a request without the flag.
                 proxy.usage_requests.refused(context.model, now)
             if usage.continuable is not None and is_continuable(head):
-                relayed = RelayedResponse(proxy, context, self.current, writer, None, now)
+                relayed = RelayedResponse(proxy, context, attempt, writer, None, now)
                 return ContinuedResponse(proxy, context, relayed, usage.continuable)
-        return RelayedResponse(proxy, context, self.current, writer, self._intake, now)
+        return RelayedResponse(proxy, context, attempt, writer, self._intake, now)

@@ -171,10 +171,10 @@ class LocalAttempt(Placement[Endpoint]):
     def on_first_byte(self, now: float) -> None:
         """Release the prefill of a response that has begun, and update the learned speed. `now` in s."""
         if self.first_byte(now):
+            self._prefilled()
             self.endpoint.traffic.first_bytes.observe(now - self.since)
             if self.outcome is None:
                 self.endpoint.progress.began(now - self.since, streaming=True)
-            self._prefilled()
             try:
                 self._services.chooser.learn_first_byte(self, now)
             except Exception:

@@ -75,7 +75,7 @@ class LocalTargets:
     def view(self, model: str) -> RegionView:
         """Return this region's view for one model, for region selection."""
         pool = self.endpoints.pool(model)
-        wait_s = self.queue.wait_s(model)
+        wait_s = self.queue.wait_s(model, pool)
         return RegionView(
             RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=wait_s, context_tokens=pool.largest_context
         )
@@ -229,11 +229,14 @@ class LocalTargets:
         if context.broken:
             attempt.broken_before = context
         if occupies_slot(context):
-            work = context.estimate.work
-            charged_s = work.prefill_s + work.decode_s - spared_s
+            estimate, load = context.estimate, self._services.shared_load
+            charged_s = estimate.work.prefill_s + estimate.work.decode_s - spared_s
             attempt.charged_s = charged_s
-            attempt.counter = self.queue.count_start(context, charged_s, attempt.since)
-            return self._services.shared_load.reserve(attempt)
+            counters = load.work.of(context.model)
+            attempt.counter = counters.start(
+                context.priority, estimate.tenant, context.weight, charged_s, attempt.since
+            )
+            return load.reserve(attempt)
         attempt.released = True
         return attempt
 

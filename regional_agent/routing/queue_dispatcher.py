@@ -16,7 +16,6 @@ from penstock.admission.model_queue import ModelQueue, Pass, QueueHead, remote_h
 from penstock.admission.queue_explanation import QueueExplanation, explain_queue
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.admission.tenant_order import QueuedRequest, urgency_at
-from penstock.admission.work_counters import TenantCounter
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.routing.endpoint_chooser import is_long
@@ -26,6 +25,7 @@ from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummar
 from regional_agent.telemetry.label_values import QueueOutcome
 
 if TYPE_CHECKING:
+    from regional_agent.endpoints.endpoint_pool import EndpointPool
     from regional_agent.endpoints.endpoint_set import EndpointSet
     from regional_agent.requests.request_context import RequestContext
     from regional_agent.routing.attempt import Attempt
@@ -98,13 +98,13 @@ class QueueDispatcher:
 
     def waiting(self, model: str) -> int:
         """Requests for a model that wait for their turn at the agents of the region; batch requests do not count."""
-        queue, remote = self._queues.get(model), self._shared_load.remote_queues(model)
+        queue, remote = self._queues.get(model), self._shared_load.remote_queues.get(model)
         here = queue.length_without_batch() if queue else 0
         return here + sum(queue.requests for queue in remote) if remote else here
 
     def is_awaited(self, model: str) -> bool:
         """Whether a request for a model waits at some agent of the region."""
-        return bool(self._queues.get(model) or self._shared_load.remote_queues(model))
+        return bool(self._queues.get(model) or self._shared_load.remote_queues.get(model))
 
     def waiting_here(self, model: str) -> int:
         """Requests for a model that wait at this agent."""
@@ -116,7 +116,8 @@ class QueueDispatcher:
         queue = self._queues.get(context.model)
         if queue and queue.highest() > context.priority:
             return True
-        return any(-each.behind > context.priority for each in self._shared_load.remote_queues(context.model))
+        remote = self._shared_load.remote_queues.get(context.model)
+        return any([-each.behind > context.priority for each in remote]) if remote else False
 
     def has_idle_slots(self, context: RequestContext) -> bool:
         """Whether a batch request may start: few slots are in use, and no request with a priority waits."""
@@ -127,25 +128,17 @@ class QueueDispatcher:
         """Whether tenants besides that of a request use its model at `now` (s)."""
         return self._work.of(context.model).is_shared(context.estimate.tenant, now)
 
-    def count_start(self, context: RequestContext, work_s: float, now: float) -> TenantCounter:
-        """Count the estimated work (s) of a request that starts in this region at `now` (s) for its tenant.
-
-        Returns:
-            The counter of the tenant, whose `end` has to follow.
-        """
-        counters = self._work.of(context.model)
-        return counters.start(context.priority, context.estimate.tenant, context.weight, work_s, now)
-
-    def wait_s(self, model: str) -> float:
-        """Time (s) that one more request for a model would wait."""
-        pool = self._endpoints.pool(model)
+    def wait_s(self, model: str, pool: EndpointPool | None = None) -> float:
+        """Time (s) that one more request for a model would wait; `pool` is that of the model, None to look it up."""
+        if pool is None:
+            pool = self._endpoints.pool(model)
         return expected_wait_s(pool.in_flight + self.waiting(model), pool.slots, pool.service_s)
 
     def must_queue(self, context: RequestContext) -> bool:
         """Whether a request that waits at an agent of the region precedes the request of `context`."""
         model = context.model
         queue = self._queues.get(model)
-        if not queue and not self._shared_load.remote_queues(model):
+        if not queue and not self._shared_load.remote_queues.get(model):
             return False
         queue = queue if queue is not None else self._queue(model)
         return queue.must_queue(context.priority, context.received_at, self._other_heads(model, self._clock()))
@@ -248,7 +241,7 @@ class QueueDispatcher:
 
     def _other_heads(self, model: str, now: float) -> Sequence[QueueHead]:
         """The heads of the queues that the region's other agents report for a model, by this agent's clock."""
-        remote = self._shared_load.remote_queues(model)
+        remote = self._shared_load.remote_queues.get(model)
         if not remote:
             return ()
         reported_at = now - self._shared_load.age_s()

@@ -58,7 +58,8 @@ class SharedLoad:
         self._clock = clock
         self._others = OtherAgents(is_known)
         self._remote_loads: dict[str, Load] = {}
-        self._remote_queues: dict[str, list[QueueSummary]] = {}
+        self.remote_queues: dict[str, list[QueueSummary]] = {}
+        """The other agents' admission queues, by model; without those of agents whose load has no weight left."""
         self._is_faded = False
         """Whether the weight of any remote load was below 1 when the loads were last summed."""
         self._read_at = -inf
@@ -136,19 +137,15 @@ class SharedLoad:
         now = self._clock()
         self._is_faded = self._others.is_fading(now)
         loads, queues = self._others.total(now)
-        if loads == self._remote_loads and queues == self._remote_queues:
+        if loads == self._remote_loads and queues == self.remote_queues:
             return False
-        self._remote_loads, self._remote_queues = loads, queues
+        self._remote_loads, self.remote_queues = loads, queues
         self._endpoints.set_remote_loads(loads)
         return True
 
     def is_live(self, load: PublishedLoad) -> bool:
         """Whether the agent that published a load still publishes."""
         return self._others.is_live(load)
-
-    def remote_queues(self, model: str) -> list[QueueSummary]:
-        """Return the other agents' admission queues for a model; empty once the weight of their load is 0."""
-        return self._remote_queues.get(model, [])
 
     def age_s(self) -> float:
         """Return the age (s) of the other agents' load; inf before the first exchange, 0 without other agents."""

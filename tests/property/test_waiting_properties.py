@@ -190,7 +190,7 @@ class Room(RuleBasedStateMachine):
     @rule(model=st.sampled_from(MODELS), waited_ms=st.integers(0, 5000), there=st.booleans())
     def another_agent_publishes(self, model: str, waited_ms: int, there: bool) -> None:
         self.heads += 1
-        self.view._remote_queues = {model: [QueueSummary(1, 0, waited_ms, self.heads)]} if there else {}
+        self.view.remote_queues = {model: [QueueSummary(1, 0, waited_ms, self.heads)]} if there else {}
         self.inside(self.room.room_appeared)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 3.0, DEFAULT_MAX_WAIT_S]))
@@ -219,7 +219,7 @@ class Room(RuleBasedStateMachine):
             assert 0 <= self.by_model[model].local_load.requests == self.running[model] <= SLOTS
 
     def teardown(self) -> None:
-        self.view._remote_queues = {}
+        self.view.remote_queues = {}
         for endpoint in self.by_model.values():
             for _ in range(2):
                 endpoint.probed(ProbeOutcome.GOOD)

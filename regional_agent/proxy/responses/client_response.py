@@ -148,7 +148,7 @@ class ClientResponse:
         self.has_news = True
         self.sent_bytes += size_bytes
         self._last = data
-        self.client.write(data)
+        self.client.transport.write(data)
         return True
 
     def count_relayed(self) -> None:

@@ -230,7 +230,7 @@ async def test_a_free_slot_without_an_event_is_found_soon(here: Here) -> None:
 
 async def test_another_agents_longer_wait_comes_first_but_not_for_ever(here: Here) -> None:
     assert not here.room.is_awaited("m")
-    here.view._remote_queues = {"m": [QueueSummary(4, 0, 5000, 77)]}
+    here.view.remote_queues = {"m": [QueueSummary(4, 0, 5000, 77)]}
     assert here.room.is_awaited("m")
     newcomer = SimpleNamespace(model="m", priority=0, received_at=here.clock.now, deadline_at=1e9)
     assert here.room.must_queue(cast(Any, newcomer)), "nobody overtakes another agent's queue either"
@@ -295,7 +295,7 @@ async def test_a_batch_request_starts_only_in_idle_slots_and_behind_all_others(h
     assert not here.room.has_idle_slots(batch)
     here.room.leave(bound)
     assert here.room.has_idle_slots(batch)
-    here.view._remote_queues = {"m": [QueueSummary(1, 1000, 0, 77)]}
+    here.view.remote_queues = {"m": [QueueSummary(1, 1000, 0, 77)]}
     assert not here.room.has_idle_slots(batch), "a request waits at another agent"
-    here.view._remote_queues = {"m": [QueueSummary(0, -BATCH_PRIORITY, 0, 77)]}
+    here.view.remote_queues = {"m": [QueueSummary(0, -BATCH_PRIORITY, 0, 77)]}
     assert here.room.has_idle_slots(batch)
