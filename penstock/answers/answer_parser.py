@@ -54,7 +54,7 @@ _DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
 _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
 """First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
 _BOM: Final = b"\xef\xbb\xbf"
-_BEGINNING_MARKS: Final = (b'"role"', b'"content":""', b'"content": ""')
+_BEGINNING: Final = re.compile(rb'"role"|"content": ?""')
 _NO_SPLITTER: Final = EventSplitter()
 _NO_TEXT: Final = HeldText()
 _NO_RECORDS: Final = PlainRecords(AnswerFormat(None), lines=False)
@@ -260,7 +260,7 @@ class AnswerParser:
             self._note_error(named_error(data))
         if not (self._id_records or self._must_parse(data)):
             # The first event of a chat only has its role.
-            adds = not (first and any(data.find(mark) >= 0 for mark in _BEGINNING_MARKS))
+            adds = not (first and _BEGINNING.search(data))
             self.delivered += adds and (not self._format.delta_mark or data.find(self._format.delta_mark) >= 0)
             self._last = event
             return False
@@ -271,9 +271,12 @@ class AnswerParser:
     def _must_parse(self, data: bytes) -> bool:
         if data.find(ERROR_MARK) >= 0:
             return True
-        if any(data.find(mark) >= 0 for mark in self._format.end_marks):
-            return True
-        return any(data.find(mark) >= 0 and not is_null(data, mark) for mark in self._format.usage_marks)
+        for mark in self._format.end_marks:
+            if data.find(mark) >= 0:
+                return True
+        # A list, since a generator expression costs more than the search.
+        marks = [mark for mark in self._format.usage_marks if data.find(mark) >= 0 and not is_null(data, mark)]
+        return marks != []
 
     def _read_record(self, data: bytes, *, counts: bool) -> bool:
         """Read the JSON text of a record; returns whether it only reports usage that the client did not ask for."""

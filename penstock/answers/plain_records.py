@@ -6,6 +6,7 @@ is a record of its own, so that a chunk need not be searched that differs from t
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
@@ -17,7 +18,7 @@ _LINE_END: Final = b"\n"
 _CHUNK_END: Final = b"\r\n"
 _LINE_ENDS: Final = (b"\n", b"\r")
 _COMMENT_STARTS: Final = (b":", *_LINE_ENDS)
-_ERROR_EVENTS: Final = (b"event: error", b"event:error")
+_ERROR_EVENT: Final = re.compile(rb"event: ?error")
 _STRING_STARTS: Final = (b'":"', b'": "')
 _DECIDING: Final = (b'"object"', b'"type"', b'"status"', b'"error"')
 """Members whose value, a string, may make a record an error or an end."""
@@ -129,7 +130,7 @@ class PlainRecords:
             return True
         if end == _LF_END and part.find(b"\r", begin, end_at) >= 0:
             return True
-        return any(part.find(mark) >= 0 for mark in _ERROR_EVENTS)
+        return _ERROR_EVENT.search(part) is not None
 
     def _is_one_line(self, part: bytes, begin: int, end_at: int) -> bool:
         """Whether `part[begin:end_at]`, which ends an event, is one event of one line with data."""

@@ -20,15 +20,8 @@ _text: Final = msgspec.json.Decoder(str)
 _list: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 _EMPTY: Final = frozenset({b"null", b'""', b"[]", b"{}"})
-_OUTPUTS: Final = (
-    "content",
-    "reasoning_content",
-    "reasoning",
-    "tool_calls",
-    "function_call",
-    "refusal",
-    "audio",
-    "thinking",
+_OUTPUTS: Final = frozenset(
+    {"content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio", "thinking"}
 )
 CUT_REASONS: Final = frozenset({"abort", "aborted", "cancelled", "canceled", "error"})
 """Finish reasons of an answer that the engine ended before its end: `abort` and `error` of vLLM
@@ -94,7 +87,7 @@ def has_output(fields: Fields) -> bool:
         delta = members_of(raw) if raw is not None else None
         if delta is None:
             return _is_set(choice.get("text"))
-        return any(_is_set(delta.get(name)) for name in _OUTPUTS)
+        return _has_text(delta)
     kind = fields.get("type")
     if kind is not None:
         name = bytes(kind)
@@ -102,7 +95,7 @@ def has_output(fields: Fields) -> bool:
     raw = fields.get("message")
     message = members_of(raw) if raw is not None else None
     if message is not None:
-        return any(_is_set(message.get(name)) for name in _OUTPUTS)
+        return _has_text(message)
     if "response" in fields or "token" in fields:
         return _is_set(fields.get("response")) or _is_set(fields.get("token"))
     return "error" not in fields
@@ -112,6 +105,10 @@ def _first_choice(fields: Fields) -> Fields | None:
     raw = fields.get("choices")
     choices = list_of(bytes(raw), 1) if raw is not None else None
     return members_of(choices[0]) if choices else None
+
+
+def _has_text(message: Fields) -> bool:
+    return [name for name, raw in message.items() if name in _OUTPUTS and _is_set(raw)] != []
 
 
 def _is_set(raw: Raw | None) -> bool:

@@ -117,7 +117,7 @@ class QueueDispatcher:
         if queue and queue.highest() > context.priority:
             return True
         remote = self._shared_load.remote_queues.get(context.model)
-        return any([-each.behind > context.priority for each in remote]) if remote else False
+        return any(-each.behind > context.priority for each in remote) if remote else False
 
     def has_idle_slots(self, context: RequestContext) -> bool:
         """Whether a batch request may start: few slots are in use, and no request with a priority waits."""
