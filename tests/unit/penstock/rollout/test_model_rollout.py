@@ -101,6 +101,15 @@ def test_what_chance_or_the_limits_permit_is_no_regression(new: VersionCounts) -
     assert observe(state, ROLLOUT, evidence(counts(1500, failed=100), new), 12.0) == state
 
 
+def test_a_step_waits_for_requests_that_decide_whether_a_difference_is_chance() -> None:
+    state, slightly_worse = at_first_step(), evidence(counts(1500, failed=100), counts(100, failed=13))
+    assert observe(state, ROLLOUT, slightly_worse, 60.0) == state
+    (unmet,) = (each.text for each in conditions(state, ROLLOUT, slightly_worse, 60.0) if not each.is_met)
+    assert unmet.startswith("13.0% of requests fail, 10.0% of the old version at the same time: further requests")
+    decided = observe(state, ROLLOUT, evidence(counts(1500, failed=100), counts(1100, failed=113)), 61.0)
+    assert decided.percent == 100.0
+
+
 def test_a_blue_green_change_is_judged_by_the_requests_before_it() -> None:
     rollout = replace(ROLLOUT, steps=(100.0,))
     state = observe(begun(rollout), rollout, evidence(counts(99), NONE), 20.0)
