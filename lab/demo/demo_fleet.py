@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
+from lab.demo.batches.batch_scene import JOB_CONCURRENCY, planned_batches
 from lab.demo.inputs import DemoInputs
 from lab.geoip import write_geoip
-from lab.planet.bundle import usage_store_file, write_bundle
+from lab.planet.bundle import job_store_file, usage_store_file, write_bundle
 from lab.planet.configs import FleetFiles
 from lab.planet.planet import Launch, Planet
 from lab.planet.planet_ports import assign_ports
@@ -46,7 +47,9 @@ async def demo_fleet(
         ports = assign_ports([*inputs.topology.port_names(), *more_ports], port_base, Random())
         quiet = inputs.topology.region_names[-1]
         store = usage_store_file(directory / "usage", quiet)
-        write_bundle(directory / "policy", {**inputs.bundle, "usage-store.yaml": store})
+        with_jobs = [batch.region for batch in planned_batches(inputs.scenario, inputs.topology)]
+        jobs = job_store_file(directory / "jobs", with_jobs, JOB_CONCURRENCY)
+        write_bundle(directory / "policy", {**inputs.bundle, "usage-store.yaml": store, "job-stores.yaml": jobs})
         geoip_file = inputs.geoip_file or directory / "sites.mmdb"
         if inputs.geoip_file is None:
             write_geoip(geoip_file)

@@ -27,7 +27,7 @@ from lab.demo.measure import (
     surge_spills,
     who_served_whom,
 )
-from lab.demo.records import Answer, Outcome, Run, Served
+from lab.demo.records import Answer, BatchScene, Outcome, Run, Served
 from lab.demo.scenario import Phase, PhaseName
 from lab.quantile import quantile
 
@@ -42,6 +42,7 @@ DEFINITIONS = {
     "failback.seconds": "time from readiness of the region until it serves 90 % of its steady share for 3 s",
     "images": "jobs of Automatic1111's txt2img; except for residency, all other counts exclude them; accounted "
     "megapixel steps are the work in the agents' access logs divided by the policy's cost of a megapixel step",
+    "batches.extra_engine_runs": "arrivals at engines beyond one for each line of the output; chats exclude batches",
     "residency.checked": "requests that reached an engine; compared with the permitted regions in the lab's own table",
 }
 
@@ -128,6 +129,7 @@ def build_report(run: Run, checks: Sequence[Finding], setting: Setting) -> dict[
             ),
         },
         "images": _images(run),
+        "batches": [_batch(batch) for batch in run.batches],
         "latency": _latency(run),
         "phases": [_phase(run, phase) for phase in run.scenario.phases],
         "who_served_whom": who_served_whom(run.served),
@@ -220,6 +222,22 @@ def _images(run: Run) -> dict[str, Any]:
         "e2e_p50_s": _rounded(found.e2e_p50_s),
         "e2e_p99_s": _rounded(found.e2e_p99_s),
         "who_served_whom": who_served_whom(job.request for job in run.images),
+    }
+
+
+def _batch(batch: BatchScene) -> dict[str, Any]:
+    return {
+        "region": batch.region,
+        "requests": batch.requests,
+        "status": batch.status,
+        "created_s": _rounded(batch.created_at_s),
+        "ended_s": _rounded(batch.ended_at_s),
+        "output_lines": len(batch.output),
+        "error_lines": len(batch.errors),
+        "distinct_custom_ids": len({*batch.output, *batch.errors}),
+        "completed_before_loss": batch.done_before_loss,
+        "extra_engine_runs": sum(runs - 1 for runs in batch.engine_runs),
+        "outside_residency": batch.outside,
     }
 
 

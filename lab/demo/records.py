@@ -149,6 +149,29 @@ class TenantScene(msgspec.Struct, frozen=True):
         return tuple(request for request in self.requests if request.tenant == tenant)
 
 
+class BatchScene(msgspec.Struct, frozen=True):
+    """The records of one batch. Times are in seconds since the start of the schedule."""
+
+    region: str
+    """The region in which the batch was created."""
+    requests: int
+    """Number of requests in the input file."""
+    created_at_s: float
+    ended_at_s: float
+    status: str
+    """Last status that was read."""
+    output: tuple[str, ...]
+    """Each `custom_id` of the output file, in its order."""
+    errors: tuple[str, ...]
+    """Each `custom_id` of the error file, in its order."""
+    done_before_loss: int | None
+    """Completed requests in the last status before the batch's region failed; None if it did not fail."""
+    engine_runs: tuple[int, ...]
+    """Arrivals at engines for each line of the output file, as the witness recorded them."""
+    outside: int
+    """Arrivals at engines outside the tenant's permitted regions, by the lab's own table."""
+
+
 class EventKind(StrEnum):
     """Kinds of events on the timeline."""
 
@@ -164,6 +187,8 @@ class EventKind(StrEnum):
     REDIS_KILLED = "redis_killed"
     FLOOD_BEGAN = "flood_began"
     KEY_REVOKED = "key_revoked"
+    BATCH_CREATED = "batch_created"
+    BATCH_ENDED = "batch_ended"
     UNEXPECTED_EXIT = "unexpected_exit"
 
 
@@ -191,6 +216,8 @@ class Run(msgspec.Struct, frozen=True):
     images: tuple[ImageJob, ...] = ()
     tenants: TenantScene | None = None
     """None if the scene did not end."""
+    batches: tuple[BatchScene, ...] = ()
+    """The batches whose records could be read."""
     processes: int = 0
     """Number of processes of the fleet, whose exits were observed."""
 

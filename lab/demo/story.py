@@ -11,10 +11,11 @@ from functools import partial
 import httpx
 
 from adapters.servers.errors import ServerError
+from lab.demo.batches.batch_scene import ENDS_WITHIN_S, BatchStage, PlannedBatch, planned_batches
 from lab.demo.clients import as_served, entries_of
 from lab.demo.images.image_accounting import accounted_work_s
 from lab.demo.inputs import DemoInputs
-from lab.demo.records import Event, EventKind, ImageJob, Run, Served, TenantScene
+from lab.demo.records import BatchScene, Event, EventKind, ImageJob, Run, Served, TenantScene
 from lab.demo.records import Outcome as Ending
 from lab.demo.scenario import Act, ActName
 from lab.demo.screen import Screen
@@ -58,6 +59,8 @@ STYLES = {
     EventKind.FLOOD_BEGAN: "yellow",
     EventKind.KEY_REVOKED: "cyan",
     EventKind.LOSS_DETECTED: "cyan",
+    EventKind.BATCH_CREATED: "cyan",
+    EventKind.BATCH_ENDED: "green",
     EventKind.REGION_READY: "green",
     EventKind.NEW_LEADER: "green",
 }
@@ -88,6 +91,7 @@ class Story:
         self._served: list[Served] = []
         self._is_region_dead = False
         self._scene: TenantScene | None = None
+        self._batches: list[BatchScene] = []
 
     async def run(self) -> Run:
         """Run the scenario until the last response, and return its records."""
@@ -128,6 +132,7 @@ class Story:
             failback_ramp_s=self._failback_ramp_s,
             images=await self._image_jobs(),
             tenants=self._scene,
+            batches=tuple(self._batches),
             processes=len(self._planet.processes()),
         )
 
@@ -173,6 +178,8 @@ class Story:
 
     async def _act(self) -> None:
         async with asyncio.TaskGroup() as group:
+            for planned in planned_batches(self._scenario, self._planet.topology):
+                group.create_task(self._batch(planned))
             for act in self._scenario.acts:
                 await self._until(act.at_s - PREPARE_S)
                 # An act may take seconds and must not delay the next act.
@@ -249,6 +256,19 @@ class Story:
         self._scene = scene
         if scene.revoked_at_s is not None:
             self._note(EventKind.KEY_REVOKED, "the key of a stream in progress was revoked", scene.revoked_at_s)
+
+    async def _batch(self, planned: PlannedBatch) -> None:
+        await self._until(planned.at_s)
+        self._note(EventKind.BATCH_CREATED, f"a batch of {planned.requests} chats begins in {planned.region}")
+        until_s = self._scenario.duration_s + ENDS_WITHIN_S
+        try:
+            scene = await BatchStage(self._planet, planned, self._now).run(until_s)
+        except (RuntimeError, httpx.HTTPError) as error:
+            # The checks report that the batch has no records; the rest of the scenario still runs.
+            self._screen.event(self._now(), f"the batch in {planned.region} failed: {error}", "bold red")
+            return
+        self._batches.append(scene)
+        self._note(EventKind.BATCH_ENDED, f"the batch of {planned.region} is {scene.status}", scene.ended_at_s)
 
     async def _replace_leader(self) -> None:
         planet = self._planet

@@ -46,6 +46,12 @@ FLOOD_PER_MINUTE, FLOOD_BURST = 60.0, 10.0
 MAX_OVERSHOOT = 0.05
 """Maximum share (0-1) by which the fleet may exceed a budget."""
 
+BATCHES = 2
+"""Batches of the scene: one in a region that stays, one in the region that is killed."""
+
+MAX_BATCH_RUNS = 2
+"""Maximum number of engine runs of one request: the loss of a region costs one more."""
+
 REVOKED_WITHIN_S = 1.0
 """Maximum time (s) from the revocation of a key to the end of its streams."""
 
@@ -278,6 +284,28 @@ def _bill(run: Run) -> Finding:
     return finding("the bill", holds, len(ran), says, PhaseName.TENANTS)
 
 
+def _batches(run: Run) -> Finding:
+    counts, holds, lost, lines = [], bool(run.batches), 0, 0
+    for batch in run.batches:
+        written = Counter((*batch.output, *batch.errors))
+        once = written == Counter(f"line-{number}" for number in range(batch.requests))
+        extra = sum(runs - 1 for runs in batch.engine_runs)
+        losses = int(batch.done_before_loss is not None)
+        was_cut = batch.region != run.scenario.lost_region or 0 < (batch.done_before_loss or 0) < batch.requests
+        most, least = max(batch.engine_runs, default=0), min(batch.engine_runs, default=0)
+        ran = least >= 1 and most <= MAX_BATCH_RUNS and not batch.outside
+        holds = holds and once and was_cut and ran and batch.status == "completed" and not batch.errors
+        lost, lines = lost + losses, lines + len(batch.output)
+        cut = f", {batch.done_before_loss} of them before its region was killed" if losses else ""
+        counts.append(
+            f"{batch.region}: {batch.status}, {len(written)} of {batch.requests} custom_ids in the results{cut}, "
+            f"{sum(written.values()) - len(written)} twice, {len(batch.errors)} errors, {extra} extra engine runs "
+            f"(at most {most - 1} of one request), {batch.outside} outside residency"
+        )
+    says = "; ".join(counts) or "no batch ended"
+    return finding("batches", holds and lost == 1 and len(run.batches) == BATCHES, lines, says)
+
+
 def _no_unexpected_exit(run: Run) -> Finding:
     exits = [event for event in run.events if event.kind is EventKind.UNEXPECTED_EXIT]
     says = f"unexpected exits of {run.processes} processes: {'; '.join(event.text for event in exits) or 'none'}"
@@ -300,6 +328,7 @@ _CHECKS: tuple[Callable[[Run], Finding], ...] = (
     _quiet,
     _revoked_key,
     _bill,
+    _batches,
     _new_leader,
     _control_loss,
     _no_unexpected_exit,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -68,6 +68,20 @@ def usage_store_file(folder: Path, region: str) -> str:
     """
     fields = {"name": "demo", "url": f"file://{folder}", "regions": [region]}
     return yaml.safe_dump({"apiVersion": "penstock/v1", "kind": "UsageStore", **fields}, sort_keys=False)
+
+
+def job_store_file(folder: Path, regions: Sequence[str], concurrency: int) -> str:
+    """Return the policy file of job stores in a folder, one for each of `regions`.
+
+    Args:
+        concurrency: requests of jobs that one agent runs at a time.
+    """
+    stores = [
+        {"apiVersion": "penstock/v1", "kind": "JobStore", "name": f"demo-{region}", "url": f"file://{folder}/{region}"}
+        | {"regions": [region], "concurrency": concurrency}
+        for region in regions
+    ]
+    return yaml.safe_dump_all(stores, sort_keys=False)
 
 
 def bench_router_bundle(folder: Path = SHIPPED_BUNDLE, *, continue_streams: bool) -> dict[str, str]:

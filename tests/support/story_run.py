@@ -14,6 +14,7 @@ from lab.demo.demo_workload import EEA
 from lab.demo.records import (
     Answer,
     Attempt,
+    BatchScene,
     Billed,
     Event,
     EventKind,
@@ -125,7 +126,18 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
         RAMP_S,
         tuple(images),
         tenant_scene(scenario.act_at_s(ActName.TENANTS)),
+        batches=batch_scenes(killed_s - 7.0),
         processes=20,
+    )
+
+
+def batch_scenes(created_at_s: float) -> tuple[BatchScene, BatchScene]:
+    """A batch of a region that stays, and one whose region is killed: two of its requests ran twice."""
+    night, lost = (tuple(f"line-{number}" for number in range(count)) for count in (12, 6))
+    runs = (1, 2, 1, 2, 1, 1)
+    return (
+        BatchScene("jp-tok", 12, created_at_s, created_at_s + 30.0, "completed", night, (), None, (1,) * 12, 0),
+        BatchScene("eu-de", 6, created_at_s, created_at_s + 60.0, "completed", lost, (), 2, runs, 0),
     )
 
 

@@ -33,6 +33,10 @@ def test_the_report_has_all_documented_fields(tmp_path: Path) -> None:
     assert report["control_plane_loss"]["failed_requests"] == 0
     assert report["images"]["ok"] == report["images"]["total"] == len(RUN.images)
     assert report["images"]["megapixel_steps_accounted"] == report["images"]["megapixel_steps"] > 0
+    assert [(batch["distinct_custom_ids"], batch["extra_engine_runs"]) for batch in report["batches"]] == [
+        (12, 0),
+        (6, 2),
+    ]
     assert set(report["latency"]) == set(REGIONS)
     for row in report["latency"].values():
         assert row["ttft_p50_ms"] <= row["ttft_p99_ms"] <= row["e2e_p99_ms"]
@@ -108,10 +112,10 @@ def test_the_page_names_the_failed_checks() -> None:
     number = next(n for n, request in enumerate(RUN.served) if len(request.attempts) == 1)
     run = change(RUN, number, outcome=Outcome.REFUSED)
     page = render_page(report_of(run), run)
-    assert "1 of 18 checks failed" in page
+    assert "1 of 19 checks failed" in page
     assert "Every promise was kept" in render_page(report_of(RUN), RUN)
     checks = shown(page)["checks"]
-    assert len(checks) == 18
+    assert len(checks) == 19
     assert [check["name"] for check in checks if not check["passed"]] == ["nearest permitted region"]
 
 

@@ -36,7 +36,7 @@ def each_served(run: Run, change_request: Callable[[object], object]) -> Run:
 
 def test_a_good_run_passes_every_check() -> None:
     assert missed(RUN) == set()
-    assert len(judge(RUN)) == 18
+    assert len(judge(RUN)) == 19
 
 
 def test_a_run_in_which_nothing_happened_passes_no_check() -> None:
@@ -149,6 +149,33 @@ def test_each_defect_of_the_scene_of_tenants_is_missed(fields: dict[str, Any], c
 
 def test_a_scene_that_did_not_end_proves_nothing() -> None:
     assert missed(replaced(RUN, tenants=None)) == {"budget of a flood", "a quiet tenant", "a revoked key", "the bill"}
+
+
+@pytest.mark.parametrize(
+    ("number", "fields"),
+    [
+        (0, {"output": RUN.batches[0].output[1:]}),
+        (0, {"output": (*RUN.batches[0].output, "line-0")}),
+        (0, {"output": (*RUN.batches[0].output[1:], "line-13")}),
+        (0, {"output": RUN.batches[0].output[1:], "errors": ("line-0",)}),
+        (0, {"status": "in_progress"}),
+        (0, {"outside": 1}),
+        (1, {"engine_runs": (1, 3, 1, 1, 1, 1)}),
+        (1, {"engine_runs": (1, 0, 1, 1, 1, 1)}),
+        (1, {"done_before_loss": None}),
+        (1, {"done_before_loss": 0}),
+        (1, {"done_before_loss": 6}),
+    ],
+)
+def test_each_defect_of_a_batch_is_missed(number: int, fields: dict[str, Any]) -> None:
+    scenes = list(RUN.batches)
+    scenes[number] = replace(scenes[number], **fields)
+    assert missed(replaced(RUN, batches=tuple(scenes))) == {"batches"}
+
+
+def test_a_batch_without_records_proves_nothing() -> None:
+    assert missed(replaced(RUN, batches=RUN.batches[1:])) == {"batches"}
+    assert missed(replaced(RUN, batches=())) == {"batches"}
 
 
 def test_a_redirected_client_that_was_not_served_is_missed() -> None:
