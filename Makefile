@@ -37,7 +37,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-upgrade test-mutations test-ui test-attacks test-attacks-compiled test-gateways test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-picker bench-router bench-planner bench-propagation bench-usage bench-tenants test fuzz test-compiled test-long test-object-stores verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
+.PHONY: help test-upgrade test-mutations test-ui test-attacks test-attacks-compiled test-gateways test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-picker bench-router bench-planner bench-propagation bench-usage bench-tenants bench-jobs test fuzz test-compiled test-long test-object-stores verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -166,6 +166,9 @@ bench-usage: $(VENV)/.test  ## time to sum up a month of 100 million requests of
 
 bench-tenants: $(VENV)/.test  ## time and bytes of a change, memory and size of etcd with 50,000 tenants in a real etcd (ARGS=--help)
 	@$(BIN)/python -m lab.bench.tenant_bench $(ARGS)
+
+bench-jobs: $(VENV)/.test  ## CPU and memory of the check of an input file and of the queue of a batch (ARGS=--help)
+	@$(BIN)/python -m lab.bench.jobs_bench $(ARGS)
 
 wheel: $(VENV)/.wheel  ## build dist/penstock-*.whl, with the router compiled if there is a C compiler
 
