@@ -16,10 +16,12 @@ from dashboards.recording_rules import (
     FAILING_5M,
     FAILING_6H,
     FAILING_30M,
+    HOURLY_DEMAND,
     REGION_STATE,
     REQUESTS,
     SHORTFALL,
     STATE_CODES,
+    USUAL_DEMAND,
     UTILISATION,
 )
 from dashboards.rules import Alert, Severity
@@ -31,6 +33,14 @@ PAGE, TICKET = Severity.PAGE, Severity.TICKET
 FAST, SLOW = 14.4, 6.0
 """Burn rates (https://sre.google/workbook/alerting-on-slos/): at the first, a month's budget lasts two days; at the
 second, five days."""
+
+UNUSUAL = 2.0
+"""Ratio of demand to that of the same hour of the last weeks, or its inverse, above which it is unusual."""
+
+NOTABLE_PER_S = 0.1
+"""Demand (requests/s) below which no ratio is notable: it is the chance of single requests."""
+
+_TO_USUAL = f"{HOURLY_DEMAND.record} / ({USUAL_DEMAND.record} > 0)"
 
 
 def _over(rate: float) -> str:
@@ -119,6 +129,16 @@ CAPACITY = (
         severity=TICKET,
         summary="{{ $labels.region }} should have {{ $value }} endpoints of {{ $labels.model }} and has fewer",
         impact="None yet, or spillover: expected demand or the loss of a region does not fit.",
+    ),
+    Alert(
+        name="PenstockDemandUnusual",
+        expr=f"({_TO_USUAL} > {UNUSUAL} or {_TO_USUAL} < {1.0 / UNUSUAL})"
+        f" and ({HOURLY_DEMAND.record} > {NOTABLE_PER_S} or {USUAL_DEMAND.record} > {NOTABLE_PER_S})",
+        for_s=1800,
+        severity=TICKET,
+        summary="Demand for {{ $labels.model }} in {{ $labels.origin }} is {{ $value | humanize }} times"
+        " that of this hour of the week",
+        impact="None yet. More: capacity may lack soon. Less: clients may be unable to reach the region.",
     ),
     Alert(
         name="PenstockRegionLossUncovered",

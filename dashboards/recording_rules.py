@@ -65,6 +65,20 @@ UTILISATION = Recording(
     "max by (region, model) (penstock_region_in_flight) / (max by (region, model) (penstock_region_slots) > 0)",
 )
 DEMAND = _aggregate("max", "penstock_demand_requests_per_second", "origin", "model")
+HOURLY_DEMAND = Recording(
+    ("origin", "model"),
+    "penstock_demand_requests_per_second:avg1h",
+    f"max by (origin, model) (avg_over_time({DEMAND.record}[1h]))",
+)
+_EARLIER = " or ".join(
+    f'label_replace({HOURLY_DEMAND.record} offset {weeks}w, "weeks", "{weeks}", "", "")' for weeks in range(1, 5)
+)
+USUAL_DEMAND = Recording(
+    ("origin", "model"),
+    "penstock_demand_requests_per_second:usual",
+    f"avg by (origin, model) ({_EARLIER})",
+)
+"""The mean of the same hour of the week, over the last four weeks or those that Prometheus keeps."""
 SHORTFALL = _aggregate("max", "penstock_capacity_shortfall_slots", "region", "model", "scenario")
 
 GPU_SECONDS = _rate("penstock_agent_gpu_seconds_total", "site", "tenant", "model")
@@ -135,6 +149,8 @@ RECORDINGS = (
     SLOTS,
     UTILISATION,
     DEMAND,
+    HOURLY_DEMAND,
+    USUAL_DEMAND,
     SHORTFALL,
     BURN_5M,
     BURN_30M,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dashboards.boards.board import Board
 from dashboards.boards.panels import BLUE, GREEN, GREY, ORANGE, RED, Prose, Query, Row, heat, lines
+from dashboards.recording_rules import HOURLY_DEMAND, USUAL_DEMAND
 
 _SITE = '{site=~"$region"}'
 _POOL = '{region=~"$region",model=~"$model"}'
+_ORIGIN = '{origin=~"$region",model=~"$model"}'
 _GPU = "penstock_agent_endpoint_gpu"
 _USE = [(None, GREY), (0.05, BLUE), (0.3, GREEN), (0.8, ORANGE), (0.95, RED)]
 
@@ -96,6 +98,18 @@ CAPACITY = Board(
                         )
                     ],
                     "short",
+                ),
+                lines(
+                    Prose(
+                        "Is the demand usual for this hour of the week?",
+                        "Mean demand (requests/s) of an hour; dashed the mean of the same hour of the last four weeks.",
+                        "Twice or half of it for half an hour: runbook of PenstockDemandUnusual.",
+                    ),
+                    [
+                        Query(f"{HOURLY_DEMAND.record}{_ORIGIN}", "{{origin}} {{model}}"),
+                        Query(f"{USUAL_DEMAND.record}{_ORIGIN}", "{{origin}} {{model}} usual", dashed=True),
+                    ],
+                    "reqps",
                 ),
                 lines(
                     Prose(

@@ -55,7 +55,7 @@ class Mentions:
 
 TOKEN = re.compile(
     r"""(?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?P<range>\[[^\]]*\])|(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)"""
-    r"""|(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)|(?P<mark>=~|!~|!=|==|>=|<=|[-+*/%^<>=(){},])|(?P<space>\s+)"""
+    r"""|(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?[smhdwy]?)|(?P<mark>=~|!~|!=|==|>=|<=|[-+*/%^<>=(){},])|(?P<space>\s+)"""
 )
 GROUPERS = {"by", "without", "on", "ignoring", "group_left", "group_right"}
 OPERATORS = {"and", "or", "unless", "bool", "offset"}
