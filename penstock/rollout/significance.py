@@ -53,12 +53,17 @@ def is_greater(one: Sample, other: Sample, pooled_variance: float | None = None)
     """Returns whether the mean of `one` is greater than that of `other` by more than chance explains.
 
     Args:
-        pooled_variance: of both samples if they are equal; None: each has its own.
+        pooled_variance: of both samples if they are equal; None: computed from theirs.
     """
     if not one.count or not other.count:
         return False
-    variances = (one.variance, other.variance) if pooled_variance is None else (pooled_variance, pooled_variance)
-    error = sqrt(variances[0] / one.count + variances[1] / other.count)
+    own_variance = 0.0
+    if pooled_variance is None:
+        own_variance = one.variance / one.count + other.variance / other.count
+        # The smaller sample of values with a long tail often lacks the tail: its mean and variance are both too low.
+        total = one.count + other.count
+        pooled_variance = (one.variance * one.count + other.variance * other.count) / total
+    error = sqrt(max(own_variance, pooled_variance * (1.0 / one.count + 1.0 / other.count)))
     return one.mean - other.mean > error * standard_errors(one.count, other.count)
 
 

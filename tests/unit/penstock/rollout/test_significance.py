@@ -69,5 +69,10 @@ def test_the_bound_falls_towards_a_hundred_values_and_then_grows_slowly() -> Non
     assert bounds == [4.9, 3.7, 3.6, 4.2]
 
 
+def test_a_small_sample_that_lacks_the_tail_of_a_large_one_does_not_differ() -> None:
+    assert not is_greater(Sample(2000, 1.0, 3.0), Sample(20, 0.5, 0.1))
+    assert is_greater(Sample(2000, 1.0, 3.0), Sample(400, 0.5, 0.1))
+
+
 def test_without_squares_any_difference_counts() -> None:
     assert is_greater(Sample.of(10, 11.0, 0.0), Sample.of(10, 10.0, 0.0))
