@@ -99,23 +99,26 @@ def ended(
     return learner.learned, chooser
 
 
+USED = Usage(12, 50)
+
+
 @pytest.mark.parametrize(
-    ("learned", "response"),
+    ("learned", "usage", "response"),
     [
-        ([(0.5, 9.0, 3.0, 20.0)], ended(Usage(12, 50))),
-        ([(2.0, 9.0, 3.0, 20.0)], ended(None)),
-        ([(2.0, 9.0, 3.0, 20.0)], ended(Usage(12, 50), CostUnit.AUDIO_SECOND)),
-        ([(0.5, 8.0, 3.0, 20.0)], ended(Usage(12, 50), streaming=False)),
-        ([(0.5, 0.0, 3.0, 20.0)], ended(Usage(12, 50), streaming=False, prefill_over_at=99.0)),
-        ([], ended(Usage(12, 50), first_byte_at=None)),
-        ([], ended(Usage(12, 50), queued=True)),
-        ([], ended(Usage(12, 50), is_due=False)),
+        ([(0.5, 9.0, 3.0, 20.0)], USED, {}),
+        ([(2.0, 9.0, 3.0, 20.0)], None, {}),
+        ([(2.0, 9.0, 3.0, 20.0)], USED, {"unit": CostUnit.AUDIO_SECOND}),
+        ([(0.5, 8.0, 3.0, 20.0)], USED, {"streaming": False}),
+        ([(0.5, 0.0, 3.0, 20.0)], USED, {"streaming": False, "prefill_over_at": 99.0}),
+        ([], USED, {"first_byte_at": None}),
+        ([], USED, {"queued": True}),
+        ([], USED, {"is_due": False}),
     ],
 )
 def test_the_speed_of_an_endpoint_is_learned_from_the_work_that_was_done(
-    learned: list[tuple[float, ...]], response: tuple[list[tuple[float, ...]], EndpointChooser]
+    learned: list[tuple[float, ...]], usage: Usage | None, response: dict[str, Any]
 ) -> None:
-    assert response[0] == pytest.approx(learned)
+    assert ended(usage, **response)[0] == pytest.approx(learned)
 
 
 def test_the_length_of_answers_is_learned_from_reports_of_tokens_only() -> None:
