@@ -12,6 +12,7 @@ from random import Random
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, PoolView, may_be_last
 from penstock.policy.kinds.models import Model
@@ -65,6 +66,8 @@ class OnDemandModels:
         self._clock = time.monotonic
         self._policy: Policy | None = None
         self._models: dict[str, Model] = {}
+        self._ending: dict[str, Model] = {}
+        """Those of `_models` that policy no longer loads on demand, with an endpoint that has not been awake since."""
         self._sizes: dict[str, PoolSize] = {}
         self._wanted_at: dict[str, float] = {}
         """Time (s) at which a request last found no ready endpoint, by model."""
@@ -72,9 +75,21 @@ class OnDemandModels:
         """Requests that had ended on the endpoints at the last decision, by model."""
 
     def use_policy(self, policy: Policy) -> None:
-        """Use the models of a policy from now on."""
+        """Use the models of a policy from now on. The endpoints use the policy before.
+
+        A model that stays without its `on_demand` stays on demand here and at the endpoints until all of them are
+        awake, since nothing else wakes what sleeps, and engines list as loaded what sleeps.
+        """
         self._policy = policy
-        self._models = {name: model for name, model in policy.models.items() if model.on_demand is not UNSET}
+        on_demand = {name: model for name, model in policy.models.items() if model.on_demand is not UNSET}
+        self._ending = {
+            name: replace(policy.models[name], on_demand=model.on_demand)
+            for name, model in self._models.items()
+            if name in policy.models and name not in on_demand
+        }
+        if self._ending:
+            self._endpoints.use_policy(replace(policy, models={**policy.models, **self._ending}))
+        self._models = on_demand | self._ending
         self._sizes = {name: self._sizes.get(name) or PoolSize() for name in self._models}
         self.attempts.forget_others(frozenset(self._models))
 
@@ -83,10 +98,11 @@ class OnDemandModels:
 
         None if no endpoint sleeps or wakes. The caller has a request, so that an endpoint wakes in any case.
         """
-        if model.name not in self._models:
+        known = self._models.get(model.name)
+        if known is None:
             return None
         self._wanted_at[model.name] = now = self._clock()
-        ready_in_s = self._ready_in_s(model, now)
+        ready_in_s = self._ready_in_s(known, now)
         return None if ready_in_s == inf else ready_in_s <= within_s
 
     def wanted_by(self, origin: str, model: str) -> None:
@@ -123,10 +139,12 @@ class OnDemandModels:
         awake = self._awake(name)
         for ready in awake:
             self.attempts.is_awake(ready, name)
+        if name in self._ending:
+            self._wake_all(model)
+            return
         change = self._sizes[name].change(self._seen(model, awake, now), self._limits(model), now)
         if change > 0:
-            for endpoint in self._due(Action.WAKE, self._asleep(model), name)[:change]:
-                self.attempts.wake(endpoint, name, on_demand, model.scaling.cold_start_s)
+            self._wake(model, change)
         elif (
             change < 0
             and self._others.sees_all_load()
@@ -136,6 +154,23 @@ class OnDemandModels:
             idle = self._due(Action.SLEEP, [each for each in awake if _sleeps_alone(each, on_demand)], name)
             if idle:
                 self.attempts.let_sleep(min(idle, key=_load), name, on_demand)
+
+    def _wake(self, model: Model, most: int | None = None) -> None:
+        """Begin to wake the endpoints that can wake now, at most this number of them."""
+        for endpoint in self._due(Action.WAKE, self._asleep(model), model.name)[:most]:
+            self.attempts.wake(endpoint, model.name, _of(model), model.scaling.cold_start_s)
+
+    def _wake_all(self, model: Model) -> None:
+        """Wake each endpoint of a model that policy no longer loads on demand; forget the model when all are awake."""
+        name, policy = model.name, self._policy
+        # An endpoint that operators drain, or that fails, may sleep when it returns.
+        every = [each for each in self._endpoints.every() if name in each.spec.models]
+        if policy is None or not all(_is_awake(each, name) and not self.attempts.is_busy(each, name) for each in every):
+            self._wake(model)
+            return
+        del self._models[name]
+        self._endpoints.use_policy(policy)
+        self.use_policy(policy)
 
     def _due(self, action: Action, endpoints: Iterable[Candidate], model: str) -> list[Candidate]:
         """Return the endpoints at which an attempt may begin now."""
@@ -211,6 +246,10 @@ def sleeps(endpoint: Endpoint, model: str) -> bool:
     if method is WakeMethod.WEBHOOK:
         return not endpoint.health.ready
     return endpoint.health.ready and model not in endpoint.loaded_models
+
+
+def _is_awake(endpoint: Endpoint, model: str) -> bool:
+    return endpoint.health.ready and model in endpoint.loaded_models
 
 
 def _of(model: Model) -> OnDemand:

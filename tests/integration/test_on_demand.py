@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from adapters.servers.redis import RedisServer
-from penstock.policy.kinds.models import Scaling
+from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.kinds.warm_up import WarmUp
 from regional_agent.background_tasks import cancel, keep_running
@@ -190,6 +190,39 @@ async def test_requests_of_a_region_without_endpoints_wake_the_nearest_region_th
         has_own.clear()
         models.wanted_by("us-east", MODEL)
         await until(lambda: agent.endpoints.pool(MODEL).ready > 0)
+
+
+async def test_endpoints_wake_when_a_policy_removes_on_demand_and_not_when_it_removes_the_model(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(SleepingEngine()) for _ in range(2)]
+        agent = await stack.enter_async_context(on_demand_agent(tmp_path, engines))
+        policy, models = agent.config.policy, agent.metrics.on_demand.models
+        always = replace(policy.models[MODEL], on_demand=UNSET)
+
+        def use(*kept: Model) -> None:
+            agent.config.policy = replace(policy, models={model.name: model for model in kept})
+            agent.endpoints.use_policy(agent.config.policy)
+            models.use_policy(agent.config.policy)
+
+        use()
+        assert not models.can_wake_any()
+        use(policy.models[MODEL])
+        for engine in engines:
+            engine.may_wake.clear()
+        use(always)
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        await until(lambda: agent.waiting() == 1 and all(engine.orders for engine in engines))
+        use(always)
+        engines[0].may_wake.set()
+        assert (await client.answer()).status == 200
+        # An agent that no longer knew how the second one sleeps would take it for loaded.
+        assert agent.endpoints.pool(MODEL).ready == 1
+        engines[1].may_wake.set()
+        await until(lambda: not any(each.reported.wake_methods for each in agent.endpoints.every()))
+        assert agent.endpoints.pool(MODEL).ready == 2
+        assert [path for engine in engines for path, _ in engine.orders] == ["/wake_up"] * 2
+        assert not models.cold_starts_s(), "forgotten"
 
 
 async def test_of_the_agents_of_a_region_one_wakes_an_endpoint(tmp_path: Path, redis_server: RedisServer) -> None:
