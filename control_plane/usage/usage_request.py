@@ -96,8 +96,8 @@ class UsageRow(msgspec.Struct, frozen=True):
     """The part of them that succeeded within the objective's limit."""
 
 
-CAPACITY_DIMENSIONS: Final = frozenset({Dimension.DAY, Dimension.REGION, Dimension.GPU_CLASS})
-"""What GPU time that served nothing can be divided by: it belongs to no tenant, and endpoints may share models."""
+CAPACITY_DIMENSIONS: Final = frozenset({Dimension.DAY, Dimension.REGION, Dimension.GPU_CLASS, Dimension.MODEL})
+"""What GPU time that served nothing can be divided by: it belongs to no tenant."""
 
 
 class GpuTimeRow(msgspec.Struct, frozen=True):
@@ -139,4 +139,4 @@ class UsageAnswer(msgspec.Struct, frozen=True):
     others: UsageRow | None = None
     """Sums of the groups beyond the largest ones that the question wants; None without such groups."""
     capacity: tuple[GpuTimeRow, ...] = ()
-    """GPU time that served nothing, if the question is about all tenants by some of day, region and GPU class."""
+    """GPU time that served nothing, if the question is about all tenants by some of day, region, GPU class, model."""

@@ -1,4 +1,7 @@
-"""Counts the GPU time that a region's endpoints had, by GPU class and interval, for the share that served nothing."""
+"""Counts the GPU time of a region's endpoints by GPU class, model and interval, for the share that served nothing.
+
+The GPU time of an endpoint of several models counts in equal parts as theirs.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,17 @@ class EndpointGpus(NamedTuple):
     gpu_class: str
     gpus: float
     is_ready: bool
+    models: tuple[str, ...]
+    """At least one."""
 
 
 class GpuTime(NamedTuple):
-    """GPU time of one class within one interval."""
+    """GPU time of one class and model within one interval."""
 
     at_ms: int
     """Unix time (ms) of the last moment of the interval."""
     gpu_class: str
+    model: str
     ready_gpu_s: float
     unready_gpu_s: float
 
@@ -36,7 +42,7 @@ class CapacityMeter:
     def __init__(self) -> None:
         self._interval: int | None = None
         self._sampled_at = 0.0
-        self._gpu_s: dict[str, list[float]] = {}
+        self._gpu_s: dict[tuple[str, str], list[float]] = {}
 
     def sample(self, endpoints: Iterable[EndpointGpus], now: float, unix_s: float) -> list[GpuTime]:
         """Count the time since the last sample with the present endpoints; returns the GPU time of a complete interval.
@@ -49,10 +55,11 @@ class CapacityMeter:
         interval = int(unix_s // INTERVAL_S)
         elapsed_s = 0.0 if self._interval is None else min(now - self._sampled_at, MAX_GAP_S)
         self._sampled_at = now
-        gpus: dict[str, list[float]] = {}
+        gpus: dict[tuple[str, str], list[float]] = {}
         for endpoint in endpoints:
-            of_class = gpus.setdefault(endpoint.gpu_class, [0.0, 0.0])
-            of_class[not endpoint.is_ready] += endpoint.gpus
+            for model in endpoint.models:
+                of_model = gpus.setdefault((endpoint.gpu_class, model), [0.0, 0.0])
+                of_model[not endpoint.is_ready] += endpoint.gpus / len(endpoint.models)
         if self._interval is None or interval == self._interval:
             self._interval = interval
             self._add(gpus, elapsed_s)
@@ -70,12 +77,12 @@ class CapacityMeter:
         if self._interval is None:
             return []
         at_ms = int((self._interval + 1) * INTERVAL_S * 1000) - 1
-        found = [GpuTime(at_ms, name, *seconds) for name, seconds in sorted(self._gpu_s.items()) if any(seconds)]
+        found = [GpuTime(at_ms, *key, *seconds) for key, seconds in sorted(self._gpu_s.items()) if any(seconds)]
         self._interval, self._gpu_s = None, {}
         return found
 
-    def _add(self, gpus: dict[str, list[float]], elapsed_s: float) -> None:
-        for name, (ready, unready) in gpus.items():
-            of_class = self._gpu_s.setdefault(name, [0.0, 0.0])
-            of_class[0] += ready * elapsed_s
-            of_class[1] += unready * elapsed_s
+    def _add(self, gpus: dict[tuple[str, str], list[float]], elapsed_s: float) -> None:
+        for key, (ready, unready) in gpus.items():
+            of_model = self._gpu_s.setdefault(key, [0.0, 0.0])
+            of_model[0] += ready * elapsed_s
+            of_model[1] += unready * elapsed_s

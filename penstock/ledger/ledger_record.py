@@ -22,7 +22,8 @@ class RecordKind(IntEnum):
     UNKNOWN_SERVED = 4
     """A request of another region that ran when the agent that served it died: its GPU time is not known."""
     CAPACITY = 5
-    """GPU time of the region's endpoints of one GPU class within an interval, as one agent saw it: no request."""
+    """GPU time of the region's endpoints of one GPU class and model within an interval, as one agent saw it: no
+    request. Records of earlier releases have no model."""
     COPY = 6
     """GPU time of a copy of a request that a version in a rollout ran: overhead of the fleet, of no tenant."""
     START = 100

@@ -1,4 +1,4 @@
-"""Records the GPU time of the region's endpoints in the ledger, a record for each GPU class and interval."""
+"""Records the GPU time of the region's endpoints in the ledger, a record for each GPU class, model and interval."""
 
 from __future__ import annotations
 
@@ -66,4 +66,4 @@ class CapacityRecorder:
             # An endpoint of several models has the GPUs of the largest of them.
             gpus = max((gpus_of(models.get(name)) for name in endpoint.spec.models), default=1.0)
             view = endpoint.view
-            yield EndpointGpus(endpoint.spec.accelerator, gpus, view.ready and not view.draining)
+            yield EndpointGpus(endpoint.spec.accelerator, gpus, view.ready and not view.draining, endpoint.spec.models)

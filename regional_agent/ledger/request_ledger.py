@@ -293,7 +293,7 @@ class RequestLedger:
                 "",
                 "",
                 "",
-                "",
+                each.model,
                 "",
                 self._region,
                 self._agent,

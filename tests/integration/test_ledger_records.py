@@ -207,5 +207,6 @@ async def test_the_gpu_time_of_a_regions_endpoints_is_recorded_by_class(tmp_path
         recorder.close()
     (found,) = records_in(tmp_path)
     assert (found.kind, found.region, found.gpu_s, found.tenant) == (RecordKind.CAPACITY, "eu-de", 0.0, "")
+    assert found.model == MODEL
     assert (found.ready_gpu_s, found.unready_gpu_s) == (4.0, 4.0)
     assert found.capacity_cost > 0.0

@@ -27,7 +27,9 @@ def capacity(
     return LedgerRecord(
         int(RecordKind.CAPACITY),
         at_ms,
-        *("",) * 5,
+        *("",) * 3,
+        where.get("model", "m"),
+        "",
         where.get("region", "eu-de"),
         agent,
         where.get("region", "eu-de"),
@@ -38,10 +40,12 @@ def capacity(
     )
 
 
-def used(gpu_s: float, at_ms: int = FIRST_MS, gpu_class: str = "h100", region: str = "eu-de") -> LedgerRecord:
+def used(
+    gpu_s: float, at_ms: int = FIRST_MS, gpu_class: str = "h100", region: str = "eu-de", model: str = "m"
+) -> LedgerRecord:
     fields = {"gpu_s": gpu_s, "gpu_cost": gpu_s / 100.0, "gpu_class": gpu_class, "region": region}
     found = record(**fields)
-    found.at_ms = at_ms
+    found.at_ms, found.model = at_ms, model
     return found
 
 
@@ -70,6 +74,18 @@ def test_agents_of_a_region_count_the_same_endpoints_once(store: FolderStore, tm
     assert (row.idle_share, row.idle_cost, row.known_s) == (pytest.approx(0.84), pytest.approx(8.4), INTERVAL_S)
     classes = {name: each.idle_share for name, each in idle(tmp_path, Dimension.GPU_CLASS)}
     assert classes == {"h100": pytest.approx(0.75), "l4": pytest.approx(0.9)}
+
+
+def test_models_have_the_idle_share_of_their_endpoints_where_records_name_them(
+    store: FolderStore, tmp_path: Path
+) -> None:
+    earlier_ms = FIRST_MS - INTERVAL_MS
+    put(store, 1, capacity(300.0), capacity(100.0, model="n"), capacity(200.0, agent="b"), used(75.0))
+    put(store, 2, capacity(600.0, at_ms=earlier_ms, model=""), used(600.0, earlier_ms), used(20.0, model="m-adapter"))
+    rows = {name: (row.ready_gpu_s, row.used_gpu_s, row.idle_share) for name, row in idle(tmp_path, Dimension.MODEL)}
+    assert rows == {"m": (300.0, 75.0, 0.75), "m-adapter": (0.0, 20.0, 0.0), "n": (100.0, 0.0, 1.0)}
+    ((_, row),) = idle(tmp_path, Dimension.REGION)
+    assert (row.ready_gpu_s, row.used_gpu_s, row.known_s) == (1000.0, 695.0, 2 * INTERVAL_S)
 
 
 def test_an_agent_that_restarted_has_its_parts_summed_up(store: FolderStore, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from penstock.ledger.capacity_meter import INTERVAL_S, MAX_GAP_S, CapacityMeter, EndpointGpus, GpuTime
 
 START_S = 1_795_780_800.0
-H100 = EndpointGpus("h100", 8.0, True)
-LOST = EndpointGpus("h100", 8.0, False)
-L4 = EndpointGpus("l4", 1.0, True)
+H100 = EndpointGpus("h100", 8.0, True, ("a",))
+LOST = EndpointGpus("h100", 8.0, False, ("a",))
+L4 = EndpointGpus("l4", 1.0, True, ("a", "b"))
 
 
 @given(st.lists(st.floats(0.01, MAX_GAP_S), max_size=300), st.floats(0.0, INTERVAL_S))
@@ -27,6 +27,8 @@ def test_no_time_is_lost_or_counted_twice(steps: list[float], offset_s: float) -
         assert sum(each.ready_gpu_s for each in of_class[name]) == pytest.approx(gpus * now)
         assert all(each.ready_gpu_s <= gpus * INTERVAL_S + 1e-3 for each in of_class[name])
     assert sum(each.unready_gpu_s for each in found) == pytest.approx(8.0 * now)
+    for model, gpus in (("a", 8.5), ("b", 0.5)):
+        assert sum(each.ready_gpu_s for each in found if each.model == model) == pytest.approx(gpus * now)
     for each in found:
         assert (each.at_ms + 1) % int(INTERVAL_S * 1000) == 0
 
@@ -35,7 +37,7 @@ def test_a_process_that_did_not_run_saw_no_gpu() -> None:
     meter = CapacityMeter()
     meter.sample((L4,), 0.0, START_S)
     meter.sample((L4,), 100.0, START_S + 100.0)
-    assert [each.ready_gpu_s for each in meter.end()] == [MAX_GAP_S]
+    assert [each.ready_gpu_s for each in meter.end()] == [MAX_GAP_S / 2] * 2
 
 
 def test_a_clock_that_jumps_back_neither_loses_nor_doubles_time() -> None:
@@ -43,4 +45,4 @@ def test_a_clock_that_jumps_back_neither_loses_nor_doubles_time() -> None:
     meter.sample((L4,), 0.0, START_S)
     found = meter.sample((L4,), 1.0, START_S - 3600.0)
     meter.sample((L4,), 2.0, START_S - 3599.0)
-    assert [each.ready_gpu_s for each in found + meter.end()] == [1.0, 1.0]
+    assert [each.ready_gpu_s for each in found + meter.end()] == [0.5] * 4
