@@ -6,16 +6,20 @@ Source: server.py and execution.py of ComfyUI, and https://docs.comfy.org/develo
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 MAX_IMAGES: Final = 1024
 """Maximum number of images of one workflow."""
 
-_IMAGE_LISTS: Final = ("images", "gifs", "video", "audio", "files")
+_IMAGE_LISTS: Final = ("images", "gifs", "video", "audio", "files", "3d")
 """Members of a node's output that list files."""
+
+_FILE_FIELDS: Final = (("prompt_id", ""), ("filename", ""), ("subfolder", ""), ("type", "output"))
+"""Parameters of a request for a file, with their defaults."""
 
 _NOT_OF_CLIENTS: Final = frozenset({"prompt_id", "number", "front"})
 
@@ -38,6 +42,14 @@ class BadWorkflow(Exception):
     """The request or a response of ComfyUI is not as documented. The message says what is wrong."""
 
 
+class StoredFile(NamedTuple):
+    """The place of a file at a ComfyUI."""
+
+    filename: str
+    subfolder: str
+    type: str
+
+
 class OutputFile(msgspec.Struct, frozen=True):
     """A file that a node has written."""
 
@@ -46,6 +58,11 @@ class OutputFile(msgspec.Struct, frozen=True):
     subfolder: str = ""
     type: str = "output"
 
+    @property
+    def stored(self) -> StoredFile:
+        """The place of the file."""
+        return StoredFile(self.filename, self.subfolder, self.type)
+
 
 class Finished(msgspec.Struct, frozen=True):
     """A workflow that has ended, as its history has it."""
@@ -53,8 +70,22 @@ class Finished(msgspec.Struct, frozen=True):
     succeeded: bool
     interrupted: bool
     files: tuple[OutputFile, ...]
+    """All files, those of preview nodes included."""
     messages: Any
     """The messages of the execution, of which one has the error of a failed workflow."""
+
+    @property
+    def results(self) -> tuple[OutputFile, ...]:
+        """The files without those of preview nodes, unless there are no others."""
+        # Previews are written for people who look at the graph.
+        return tuple(file for file in self.files if file.type != "temp") or self.files
+
+
+class FileRequest(NamedTuple):
+    """A request for a file of a prompt."""
+
+    prompt_id: str
+    file: StoredFile
 
 
 def prompt_with_client(body: bytes, client_id: str) -> bytes:
@@ -73,6 +104,21 @@ def prompt_id_of(body: bytes) -> str:
     if not isinstance(found, str) or _PROMPT_ID.fullmatch(found) is None:
         raise BadWorkflow("the response to the prompt has no prompt_id of letters, digits, `-` and `_`")
     return found
+
+
+def file_request(query: Mapping[str, Sequence[str]]) -> FileRequest | None:
+    """Return what the query of a request for a file names; None if it lacks a name or has one twice.
+
+    Args:
+        query: all values of each parameter.
+    """
+    values = [query.get(name, [default]) for name, default in _FILE_FIELDS]
+    if any(len(each) != 1 for each in values):
+        return None
+    prompt_id, filename, subfolder, kind = (each[0] for each in values)
+    if not filename or _PROMPT_ID.fullmatch(prompt_id) is None:
+        return None
+    return FileRequest(prompt_id, StoredFile(filename, subfolder, kind))
 
 
 def finished(body: bytes, prompt_id: str) -> Finished | None:
@@ -115,8 +161,7 @@ def _files(outputs: dict[Any, Any]) -> tuple[OutputFile, ...]:
                     continue
     if len(found) > MAX_IMAGES:
         raise BadWorkflow(f"the workflow has written more than {MAX_IMAGES} files")
-    # Previews are written for people who look at the graph.
-    return tuple(file for file in found if file.type != "temp") or tuple(found)
+    return tuple(found)
 
 
 def _object(body: bytes, what: str) -> dict[str, Any]:

@@ -193,9 +193,10 @@ class Route(PolicyStruct, frozen=True, omit_defaults=True):
     the earlier object for the same tenant serves the request; beside `client_object`, the pointer is not read."""
     occupies_slot: bool = True
     """Whether a request occupies a slot of its endpoint. false is for a WebSocket that only carries notifications."""
-    converter: Literal["", "comfyui"] = ""
-    """API that the agent operates for the client: a request is one workflow of ComfyUI, and the response its images.
-    Empty: the endpoint receives the request itself."""
+    converter: Literal["", "comfyui", "comfyui-file"] = ""
+    """API that the agent operates for the client. `comfyui`: a request is one workflow of ComfyUI, and the response its
+    images. `comfyui-file`: a request is for a file of a prompt (`prompt_id`), and is sent only if the history of the
+    prompt names the file. Empty: the endpoint receives the request itself."""
     offered: bool = True
     """Whether the fleet serves such requests. false: they are refused with status 501."""
     preset: Annotated[str, DERIVED] = ""

@@ -92,15 +92,15 @@ class ComfyUiRun:
         try:
             return await self._run()
         except BadWorkflow as error:
-            return _failure(502, "bad_response", str(error))
+            return failure(502, "bad_response", str(error))
         except UpstreamError as error:
-            return _failure(502, "engine_failed", str(error))
+            return failure(502, "engine_failed", str(error))
 
     async def _run(self) -> ConvertedResponse:
         try:
             prompt = prompt_with_client(self._body, uuid4().hex)
         except BadWorkflow as error:
-            return _failure(400, "invalid_prompt", str(error))
+            return failure(400, "invalid_prompt", str(error))
         self._prompt = asyncio.create_task(
             self._engine.post("/prompt", prompt, SUBMIT_TIMEOUT_S), name="prompt of a workflow"
         )
@@ -112,11 +112,11 @@ class ComfyUiRun:
         prompt_id = prompt_id_of(submitted.body)
         end = await self._end_of(prompt_id)
         if end is None:
-            return _failure(502, "prompt_lost", "the ComfyUI has lost the prompt, such as by a restart")
+            return failure(502, "prompt_lost", "the ComfyUI has lost the prompt, such as by a restart")
         if end.interrupted:
-            return _failure(502, "execution_interrupted", "the execution was interrupted at the ComfyUI")
+            return failure(502, "execution_interrupted", "the execution was interrupted at the ComfyUI")
         if not end.succeeded:
-            return _failure(422, "execution_error", "a node of the workflow failed", end.messages)
+            return failure(422, "execution_error", "a node of the workflow failed", end.messages)
         return await self._result(prompt_id, end)
 
     async def _end_of(self, prompt_id: str) -> Finished | None:
@@ -148,12 +148,12 @@ class ComfyUiRun:
     async def _result(self, prompt_id: str, end: Finished) -> ConvertedResponse:
         images: list[dict[str, Any]] = []
         left_bytes = MAX_RESULT_BYTES
-        for file in end.files:
+        for file in end.results:
             image: dict[str, Any] = {"node": file.node, "filename": file.filename, "url": _target(file, prompt_id)}
             if self._form is not ResultForm.URL:
                 found = await self._engine.get(_target(file), left_bytes)
                 if found.status != 200:
-                    return _failure(502, "file_missing", f"{file.filename}: the ComfyUI answered {found.status}")
+                    return failure(502, "file_missing", f"{file.filename}: the ComfyUI answered {found.status}")
                 kind = found.headers.get("content-type", "application/octet-stream")
                 if self._form is ResultForm.BYTES:
                     return ConvertedResponse(200, kind.encode("latin-1"), found.body)
@@ -161,7 +161,7 @@ class ComfyUiRun:
                 image |= {"content_type": kind, "b64_json": b64encode(found.body).decode()}
             images.append(image)
         if self._form is ResultForm.BYTES:
-            return _failure(422, "no_image", "the workflow has written no file")
+            return failure(422, "no_image", "the workflow has written no file")
         # The identifier comes first: the agent reads it from the beginning of the response.
         return ConvertedResponse(200, _JSON, msgspec.json.encode({"prompt_id": prompt_id, "images": images}))
 
@@ -183,7 +183,7 @@ def _target(file: OutputFile, prompt_id: str = "") -> str:
     return "/view?" + urlencode(query | ({"prompt_id": prompt_id} if prompt_id else {}))
 
 
-def _failure(status: int, kind: str, message: str, details: object = None) -> ConvertedResponse:
+def failure(status: int, kind: str, message: str, details: object = None) -> ConvertedResponse:
     """Return an error in ComfyUI's format."""
     error = {"type": kind, "message": message, "details": details}
     return ConvertedResponse(status, _JSON, msgspec.json.encode({"error": error}))

@@ -1,4 +1,5 @@
 """The connection of an exchange to a converter, which operates the engine, in place of one to the engine itself.
+For a permitted file, the connection is one to the engine.
 
 The exchange holds the slot of the endpoint until the workflow ends, applies its time limits, and closes the connection
 when the client leaves, as for any other request.
@@ -13,6 +14,7 @@ from urllib.parse import parse_qs
 import structlog
 
 from penstock.converters.comfyui import ResultForm
+from regional_agent.converters.comfyui_file import refusal_of_file
 from regional_agent.converters.comfyui_run import ComfyUiRun, ConvertedResponse, Engine
 from regional_agent.http.messages import Request, status_line
 from regional_agent.routing.attempt import Attempt
@@ -48,10 +50,22 @@ def is_converted(request: Request, attempt: Attempt) -> bool:
     return route is not None and route.converter != "" and not attempt.from_peer
 
 
-def open_converted(pool: UpstreamPool, attempt: Attempt) -> UpstreamConnection:
-    """Return a connection to the converter of an attempt's endpoint; its requests to the engine use `pool`."""
+async def open_converted(
+    pool: UpstreamPool, attempt: Attempt, request: Request, connect_timeout_s: float | None
+) -> UpstreamConnection:
+    """Return a connection to the converter of an attempt's endpoint; its requests to the engine use `pool`.
+
+    Raises:
+        ConnectFailed: the endpoint of a permitted file is unreachable.
+    """
+    refusal: ConvertedResponse | None = None
+    if request.route is not None and request.route.converter == "comfyui-file":
+        engine = Engine(pool, attempt.address, attempt.base_path.decode("latin-1"), _fields(attempt.target_lines))
+        refusal = await refusal_of_file(engine, request.target)
+        if refusal is None:
+            return pool.take(attempt.address) or await pool.connect(attempt.address, connect_timeout_s)
     connection = UpstreamConnection(_NoPool(), pool.batcher, attempt.address)
-    connection.connection_made(_ConverterTransport(pool, attempt, connection))
+    connection.connection_made(_ConverterTransport(pool, attempt, connection, refusal))
     return connection
 
 
@@ -67,8 +81,11 @@ class _NoPool:
 class _ConverterTransport(asyncio.Transport):
     """The transport of an upstream connection whose server is a converter. One request."""
 
-    def __init__(self, pool: UpstreamPool, attempt: Attempt, connection: UpstreamConnection) -> None:
+    def __init__(
+        self, pool: UpstreamPool, attempt: Attempt, connection: UpstreamConnection, refusal: ConvertedResponse | None
+    ) -> None:
         super().__init__()
+        self._refusal = refusal
         self._pool = pool
         self._address = attempt.address
         self._base_path = attempt.base_path.decode("latin-1")
@@ -83,9 +100,12 @@ class _ConverterTransport(asyncio.Transport):
         head, end, body = bytes(self._received).partition(b"\r\n\r\n")
         if self._task is not None or not end:
             return
-        first, *lines = head.split(b"\r\n")
-        headers = tuple((name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines))
+        first, _, lines = head.partition(b"\r\n")
+        headers = _fields(lines)
         if len(body) < int(dict(headers).get(b"content-length", b"0")):
+            return
+        if self._refusal is not None:
+            self._respond(self._refusal, with_body=not first.startswith(b"HEAD "))
             return
         passed = tuple(header for header in headers if header[0] not in _NOT_PASSED)
         engine = Engine(self._pool, self._address, self._base_path, passed)
@@ -99,13 +119,16 @@ class _ConverterTransport(asyncio.Transport):
         except Exception:
             log.exception("a workflow failed", address=str(self._address))
             response = ConvertedResponse(500, b"application/json", b"{}")
+        self._respond(response)
+
+    def _respond(self, response: ConvertedResponse, *, with_body: bool = True) -> None:
         if not self._is_closed:
             head = b"%bcontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (
                 status_line(response.status),
                 response.content_type,
                 len(response.body),
             )
-            self._connection.data_received(head + response.body)
+            self._connection.data_received(head + response.body if with_body else head)
 
     def abort(self) -> None:
         if self._is_closed:
@@ -136,6 +159,12 @@ class _ConverterTransport(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
+
+
+def _fields(lines: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the header fields of lines, with names in lower case."""
+    parts = (line.partition(b":") for line in lines.split(b"\r\n") if line)
+    return tuple((name.lower(), value.strip()) for name, _, value in parts)
 
 
 async def _remove(run: ComfyUiRun) -> None:

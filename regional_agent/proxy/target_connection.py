@@ -91,7 +91,7 @@ class TargetConnection:
             if is_converted(self._request, attempt):
                 # The converter uses the connection, which shows that the engine is reachable.
                 pool.release(connection)
-                connection = open_converted(pool, attempt)
+                connection = await open_converted(pool, attempt, self._request, self.time_limits.connect_s)
         except ConnectFailed as error:
             self._connecting = None
             sink.on_broken(error)

@@ -86,6 +86,38 @@ async def test_a_workflow_is_one_request_with_its_images(tmp_path: Path) -> None
         assert agent.held() == 0
 
 
+async def test_only_files_of_the_named_prompt_are_read(tmp_path: Path) -> None:
+    comfy = ComfyUi()
+    async with serving(tmp_path, comfy) as agent:
+        # Of another client: the name of its file is easily guessed.
+        await run(agent, "PreviewImage", "PreviewImage", "SaveImage")
+        answer = json.loads((await run(agent, "PreviewImage", "SaveImage", query="?images=url")).body)
+        own, end = answer["images"][0]["url"], f"&prompt_id={answer['prompt_id']}"
+        assert (await request(agent, "GET", own)).status == 200
+        preview = f"/view?filename=out+0.png&subfolder=a%2Fb&type=temp{end}"
+        assert (await request(agent, "GET", preview + "&preview=webp%3B90")).body == PNG
+        before = len(comfy.viewed)
+        for refused in (
+            own.replace("+1.png", "+2.png"),
+            own.replace("type=output", "type=temp"),
+            own.replace("type=output", "type=input"),
+            own.replace("%2Fb", "%2F.."),
+            f"{own}&filename=out+2.png",
+            f"/view?filename=out+2.png&{own.partition('?')[2]}",
+            f"{own}&prompt%5Fid=other",
+            own.replace("&type", ";type"),
+            own.replace(end, ""),
+            own.replace(end, f"&model={MODEL}"),
+            own.replace(end, "&prompt_id=unknown"),
+        ):
+            assert (await request(agent, "GET", refused)).status == 404, refused
+        client = await RawClient.connect(agent.traffic)
+        for target, status in ((own, 200), (own.replace("+1.png", "+2.png"), 404)):
+            client.send(f"HEAD {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            assert (await client.head())[0] == status
+        assert len(comfy.viewed) == before + 1
+
+
 async def test_a_workflow_occupies_its_slot_until_it_ends(tmp_path: Path) -> None:
     comfy = ComfyUi()
     comfy.failing_queues = 1

@@ -414,11 +414,11 @@ async def test_prompts_files_and_the_websocket_of_a_client_are_at_one_comfyui(tm
                 prompt = json.dumps({"prompt": {}, "client_id": f"before-{number}"}).encode()
                 answer = json.loads((await ask(agent, body=prompt, path="/prompt")).body)
                 assert answer["at"] == at
-                for path in (
-                    f"/view?filename=a.png&prompt_id={answer['prompt_id']}",
-                    f"/history/{answer['prompt_id']}",
-                ):
-                    assert json.loads((await request(agent, "GET", path)).body)["at"] == at
+                history = await request(agent, "GET", f"/history/{answer['prompt_id']}")
+                assert json.loads(history.body)["at"] == at
+                # The response to the request for the file's history names no file.
+                file = await request(agent, "GET", f"/view?filename=a.png&prompt_id={answer['prompt_id']}")
+                assert file.status == 404
         assert agent.held() == 0, "a WebSocket that only notifies takes no slot"
         for number in range(6):
             prompt = json.dumps({"prompt": {}, "client_id": f"after-{number}"}).encode()
@@ -426,7 +426,7 @@ async def test_prompts_files_and_the_websocket_of_a_client_are_at_one_comfyui(tm
             client, connected_to = await open_websocket(agent, f"after-{number}")
             opened.append(client)
             assert connected_to == at
-        assert (await request(agent, "GET", "/view?filename=a.png")).status == 200
+        assert (await request(agent, "GET", "/view?filename=a.png")).status == 404
         assert (await request(agent, "GET", "/view?filename=a.png&prompt_id=unknown")).status == 404
         for client in opened:
             client.close()

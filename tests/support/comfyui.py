@@ -30,6 +30,8 @@ class ComfyUi:
         self.running: tuple[int, str, dict[str, Any], str] | None = None
         self.history: dict[str, Any] = {}
         self.clients: list[str] = []
+        self.viewed: list[str] = []
+        """Targets of requests for files."""
         self.tokens: list[str | None] = []
         self.release = asyncio.Event()
         self._interrupted = asyncio.Event()
@@ -98,14 +100,15 @@ class ComfyUi:
             case "GET", ["history", prompt_id]:
                 found = self.history.get(prompt_id)
                 body = json.dumps({} if found is None else {prompt_id: found}).encode()
-            case "GET", ["view"]:
+            case "GET" | "HEAD", ["view"]:
+                self.viewed.append(target.decode())
                 asked = {name: values[0] for name, values in parse_qs(query).items()}
                 known = asked["filename"].startswith("out ") and asked["subfolder"] == "a/b"
                 kind, body, status = "image/png", PNG if known else b"", 200 if known else 404
             case _:
                 pass
         head = f"HTTP/1.1 {status} Status\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
+        writer.write(head.encode() + (b"" if method == b"HEAD" else body))
 
     def _submit(self, prompt: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         unknown = [node for node, fields in prompt["prompt"].items() if "class_type" not in fields]

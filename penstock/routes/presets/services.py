@@ -32,10 +32,10 @@ _A1111_MODEL: Final = ModelLocation(ModelSource.JSON, "/override_settings/sd_mod
 def comfyui_routes(model: str | None) -> tuple[Route, ...]:
     """ComfyUI. A prompt is a graph with nodes of any names, so its cost is estimated from the default size and steps.
 
-    Requests for the history of a prompt, and requests for a file (`/view`) with the query parameter `prompt_id`, which
-    ComfyUI ignores, are sent to the ComfyUI that runs the prompt. The WebSocket and the prompts of one client id are
-    sent to one ComfyUI. `/prompt/wait` is not ComfyUI's: the agent waits for the end of the prompt and returns its
-    images.
+    Requests for the history of a prompt, and requests for a file (`/view`), whose query parameter `prompt_id` ComfyUI
+    ignores, are sent to the ComfyUI that runs the prompt, the latter only for files of the prompt: names of files are
+    easily guessed. The WebSocket and the prompts of one client id are sent to one ComfyUI. `/prompt/wait` is not
+    ComfyUI's: the agent waits for the end of the prompt and returns its images.
     """
     places, errors = fixed_or_beside(model), ErrorFormat.PROBLEM
     return (
@@ -76,6 +76,7 @@ def comfyui_routes(model: str | None) -> tuple[Route, ...]:
             cost=CostFields(generates=False),
             errors=errors,
             object_id="?prompt_id",
+            converter="comfyui-file",
         ),
         Route(
             "comfyui-websocket",
