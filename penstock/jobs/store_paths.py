@@ -7,7 +7,7 @@
     tenants/<tenant>/jobs/<job>.json                 record of an asynchronous request
     tenants/<tenant>/job-data/<job>/...              its body, claims, cancellation, result, end
     open/<region>/<tenant>/<batch or job>            marks what has not ended
-    webhooks/<region>/<tenant>/<batch or job>/<n>    a webhook before its attempt n + 1
+    webhooks/<region>/<tenant>/<event>/<n>           a webhook before its attempt n + 1
     expiring/<hour>/<tenant>/<file, batch or job>    marks what is deleted by age, by the hour of its upload or end
 
 Identifiers begin with the time of creation, so that lists are in this order.
@@ -125,6 +125,27 @@ def expired(marks: Iterable[str], retention_s: float, now: float) -> Iterator[Ex
             yield Expiring(tenant, identifier, mark)
 
 
+class EventPaths(NamedTuple):
+    """Paths of the webhook of one event."""
+
+    tenant: str
+    event: str
+    """The job, and the time of its end. In stores of earlier versions the job alone."""
+
+    @property
+    def job(self) -> str:
+        """Identifier of the job."""
+        return self.event.partition(".")[0]
+
+    def webhooks(self, region: str) -> str:
+        """Folder of the webhook."""
+        return f"{webhooks(region)}/{self.tenant}/{self.event}"
+
+    def webhook(self, region: str, attempts: int) -> str:
+        """Path of the webhook after a number of attempts."""
+        return f"{self.webhooks(region)}/{attempts:02d}"
+
+
 class JobPaths(NamedTuple):
     """Paths of one batch, or of one asynchronous request."""
 
@@ -180,13 +201,9 @@ class JobPaths(NamedTuple):
         """Path of the record of the end."""
         return f"{self.data}/end.json"
 
-    def webhooks(self, region: str) -> str:
-        """Folder of the webhook."""
-        return f"{webhooks(region)}/{self.tenant}/{self.id}"
-
-    def webhook(self, region: str, attempts: int) -> str:
-        """Path of the webhook after a number of attempts."""
-        return f"{self.webhooks(region)}/{attempts:02d}"
+    def event(self, at: float) -> EventPaths:
+        """Paths of the webhook of the end at `at` (Unix time, s). A deleted job can be submitted and end again."""
+        return EventPaths(self.tenant, f"{self.id}.{int(at * 1000)}")
 
     def mark(self, region: str) -> str:
         """Path of the mark of a batch that has not ended."""

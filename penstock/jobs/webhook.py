@@ -100,7 +100,8 @@ def refuse_address(address: str, networks: Networks, *, is_secure: bool) -> str:
 def webhook_of(job: str, state: str, url: str, at: float) -> Webhook:
     """The webhook of a job that has ended at `at` (Unix time, s)."""
     kind = job.rpartition("_")[0] if not job.startswith(store_paths.MESSAGE_BATCH) else "message_batch"
-    event = f"evt_{sha256(job.encode()).hexdigest()[:32]}"
+    # Not of the job alone: receivers ignore a known event, and a deleted job can be submitted and end again.
+    event = f"evt_{sha256(f'{job}.{int(at * 1000)}'.encode()).hexdigest()[:32]}"
     body = {"id": event, "object": "event", "created_at": int(at), "type": f"{kind}.{state}", "data": {"id": job}}
     return Webhook(url, event, int(at), at, msgspec.json.encode(body).decode())
 

@@ -201,6 +201,11 @@ class Fleet:
         paths = JobPaths(tenant, f"batch_{number:032x}")
         await opened.batches.end(paths, BatchEnd(BatchState.COMPLETED, self.now), f"https://{tenant}.example/")
 
+    async def delete(self, tenant: str, number: int) -> None:
+        opened = self.stores.opened()
+        assert opened is not None
+        await opened.batches.delete(JobPaths(tenant, f"batch_{number:032x}"))
+
     async def look(self) -> None:
         for sender in self.senders:
             await sender.look()
@@ -237,6 +242,23 @@ async def test_an_accepted_webhook_is_sent_once(tmp_path: Path) -> None:
     fleet.now += 61
     await fleet.look()
     assert (await fleet.pending(), len(fleet.posts)) == (0, 2)
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_a_job_that_ends_again_after_its_deletion_has_an_event_of_its_own(tmp_path: Path, accepts: bool) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.accepts = accepts
+    await fleet.end("a", 1)
+    await fleet.look()
+    fleet.now, fleet.accepts = fleet.now + 1, True
+    await fleet.delete("a", 1)
+    await fleet.end("a", 1)
+    await fleet.look()
+    assert len(set(fleet.posts)) == len(fleet.posts) == 2
+    fleet.now += 61
+    await fleet.look()
+    await fleet.look()
+    assert len(set(fleet.posts)) == 2
 
 
 async def test_a_silent_receiver_delays_the_webhooks_of_its_tenant_alone(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ class BatchStore:
         """Write what follows an end, and remove the mark of the open job. May be repeated."""
         if webhook:
             event = webhook_of(paths.id, end.state.value, webhook, end.at)
-            await self.storage.put_record(paths.webhook(self.region, 0), event)
+            await self.storage.put_record(paths.event(end.at).webhook(self.region, 0), event)
         await self.storage.put(store_paths.expiring(paths.tenant, paths.id, end.at).mark, b"")
         await self.storage.delete(paths.mark(self.region))
 

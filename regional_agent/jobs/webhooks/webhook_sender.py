@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from adapters.object_store.object_store import StoreUnavailable
 from penstock.jobs import store_paths
-from penstock.jobs.store_paths import JobPaths
+from penstock.jobs.store_paths import EventPaths
 from penstock.jobs.webhook import (
     ACCEPTED_S,
     DELAYS_S,
@@ -68,8 +68,8 @@ class WebhookSender:
         self._rng = rng
         self._clock = clock
         self._wake = asyncio.Event()
-        self._running: dict[JobPaths, asyncio.Task[None]] = {}
-        self._not_before: dict[JobPaths, float] = {}
+        self._running: dict[EventPaths, asyncio.Task[None]] = {}
+        self._not_before: dict[EventPaths, float] = {}
         """Unix time (s) at which a webhook is due."""
 
     def wake(self) -> None:
@@ -107,31 +107,31 @@ class WebhookSender:
             running[paths.tenant] += 1
             self._running[paths] = asyncio.create_task(self._attempt(store, paths, attempts), name="webhook")
 
-    async def _pending(self, store: OpenStore) -> dict[JobPaths, int]:
+    async def _pending(self, store: OpenStore) -> dict[EventPaths, int]:
         """Return the number of attempts of each webhook; tenants in another order each time."""
         prefix = f"{store_paths.webhooks(self._stores.region)}/"
-        found: dict[str, dict[JobPaths, int]] = defaultdict(dict)
+        found: dict[str, dict[EventPaths, int]] = defaultdict(dict)
         for each in await store.files.storage.list(prefix.removesuffix("/")):
-            tenant, job, attempts = each.path.removeprefix(prefix).split("/")
-            found[tenant][JobPaths(tenant, job)] = int(attempts)
+            tenant, event, attempts = each.path.removeprefix(prefix).split("/")
+            found[tenant][EventPaths(tenant, event)] = int(attempts)
         tenants = list(found)
         self._rng.shuffle(tenants)
         return {paths: attempts for tenant in tenants for paths, attempts in found[tenant].items()}
 
-    async def _attempt(self, store: OpenStore, paths: JobPaths, attempts: int) -> None:
+    async def _attempt(self, store: OpenStore, paths: EventPaths, attempts: int) -> None:
         try:
             await self._send(store, paths, attempts)
         except StoreUnavailable as error:
             log.warning("the job store failed", error=str(error))
             self._not_before[paths] = self._clock() + POLL_S
         except Exception:
-            log.exception("a webhook was not sent", job=paths.id)
+            log.exception("a webhook was not sent", job=paths.job)
             self._not_before[paths] = self._clock() + DELAYS_S[-1]
         finally:
             self._running.pop(paths, None)
             self._wake.set()
 
-    async def _send(self, store: OpenStore, paths: JobPaths, attempts: int) -> None:
+    async def _send(self, store: OpenStore, paths: EventPaths, attempts: int) -> None:
         storage, region, now = store.files.storage, self._stores.region, self._clock()
         webhook = await storage.find_record(paths.webhook(region, attempts), Webhook)
         if webhook is None:
@@ -146,7 +146,7 @@ class WebhookSender:
         if attempts >= MAX_ATTEMPTS or now > webhook.created_at + MAX_AGE_S or url is None:
             await storage.delete_all(paths.webhooks(region))
             self._metrics.webhook(WebhookOutcome.GIVEN_UP)
-            log.warning("a webhook was given up", job=paths.id, tenant=paths.tenant)
+            log.warning("a webhook was given up", job=paths.job, tenant=paths.tenant)
             return
         delay_s = DELAYS_S[min(attempts, len(DELAYS_S) - 1)]
         next_one = replace(webhook, due_at=now + delay_s)
@@ -165,7 +165,7 @@ class WebhookSender:
             await self._client.post(url, headers, body, networks)
         except WebhookFailed as error:
             self._metrics.webhook(WebhookOutcome.FAILED)
-            log.info("a webhook was not accepted", job=paths.id, tenant=paths.tenant, host=url.host, reason=str(error))
+            log.info("a webhook was not accepted", job=paths.job, tenant=paths.tenant, host=url.host, reason=str(error))
             self._not_before[paths] = next_one.due_at
             return
         self._metrics.webhook(WebhookOutcome.DELIVERED)

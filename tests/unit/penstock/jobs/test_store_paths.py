@@ -62,7 +62,8 @@ def test_everything_of_a_tenant_is_below_its_folder() -> None:
     assert file_part("acme", "f", 7) == f"{all_file_data('acme')}/f/000007" == "tenants/acme/file-data/f/000007"
     # Marks and webhooks of a region are listed without its tenants.
     assert batch.mark("eu") == f"open/eu/acme/{batch.id}"
-    assert batch.webhook("eu", 2) == f"{webhooks('eu')}/acme/{batch.id}/02" == f"webhooks/eu/acme/{batch.id}/02"
+    event = batch.event(7.5)
+    assert event.webhook("eu", 2) == f"{webhooks('eu')}/acme/{event.event}/02" == f"webhooks/eu/acme/{batch.id}.7500/02"
 
 
 def test_a_job_is_deleted_once_its_whole_hour_is_older_than_the_retention() -> None:

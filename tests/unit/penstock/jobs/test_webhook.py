@@ -90,7 +90,7 @@ def test_permitted_networks_and_public_addresses() -> None:
     assert "metadata" in refuse_address("169.254.169.254", networks, is_secure=True)
 
 
-def test_the_event_of_a_job_is_the_same_each_time() -> None:
+def test_the_event_of_the_end_of_a_job_is_the_same_each_time() -> None:
     for job, kind in (("job_", "job"), ("batch_", "batch"), ("msgbatch_", "message_batch")):
         event = webhook_of(f"{job}{'0' * 32}", "completed", "https://a.example/", 7.5)
         body = json.loads(event.body)
@@ -104,3 +104,4 @@ def test_the_event_of_a_job_is_the_same_each_time() -> None:
         assert (event.url, event.created_at, event.due_at) == ("https://a.example/", 7, 7.5)
         assert event.id.startswith("evt_")
         assert event == webhook_of(f"{job}{'0' * 32}", "completed", "https://a.example/", 7.5)
+        assert event.id != webhook_of(f"{job}{'0' * 32}", "completed", "https://a.example/", 7.6).id
