@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from lab.demo.batches.batch_scene import NIGHT_REGION
 from lab.demo.findings import Measured
+from lab.gameday.batch_in_progress import DuringBatch
 from lab.gameday.budget_pressure import UnderPressure
 from lab.gameday.client_flood import SLOW_CONNECTIONS
 from lab.gameday.credential_faults import (
@@ -30,6 +32,7 @@ from lab.gameday.fault_injection import (
     freeze_etcd,
     freeze_leader,
     halve_agents,
+    kill_agents,
     kill_region,
     partition,
     poison_policy,
@@ -56,6 +59,10 @@ LEADER_LOST = UnderPressure(freeze_leader)
 REDIS_LOST = UnderPressure(freeze("redis"))
 AGENTS_HALVED = UnderPressure(halve_agents("us-east"))
 """Faults while a tenant sends more than its budget to all agents."""
+
+BATCH_AGENT_KILLED = DuringBatch(kill_agents(NIGHT_REGION), max_runs=2)
+BATCH_REDIS_LOST = DuringBatch(freeze("redis"), max_runs=1)
+"""Faults while a batch runs. Requests that a killed agent had begun run once more."""
 
 
 class TargetKind(StrEnum):
@@ -111,6 +118,8 @@ class Fault(NamedTuple):
     """Slots of each endpoint of `model`."""
     prepare: Callable[[Planet], float] | None = None
     """Called before the day; returns the time (s) until the fault begins. Blocks."""
+    conclude: Callable[[], Measured] | None = None
+    """Called after the load; returns the measurement of a fault whose end returns none. Blocks."""
     clocks: tuple[str, ...] = ()
     """The processes whose clocks the fault changes, which requires libfaketime."""
 
@@ -248,6 +257,27 @@ FAULTS: dict[str, Fault] = {
             prepare=AGENTS_HALVED.prepare,
             detected_within_s=1.0,
             may_break=True,
+        ),
+        Fault(
+            "batch-agent-killed",
+            f"kill -9 of the only agent of {NIGHT_REGION}, which runs a batch, then a restart of the agent",
+            TargetKind.REGION,
+            NIGHT_REGION,
+            BATCH_AGENT_KILLED.inject,
+            prepare=BATCH_AGENT_KILLED.prepare,
+            conclude=BATCH_AGENT_KILLED.conclude,
+            # As region-killed; the round trips of probes to Tokyo are longer.
+            detected_within_s=1.5,
+            may_break=True,
+        ),
+        Fault(
+            "batch-redis-lost",
+            f"SIGSTOP of Redis, while an agent of {NIGHT_REGION} runs a batch",
+            TargetKind.STORE,
+            "",
+            BATCH_REDIS_LOST.inject,
+            prepare=BATCH_REDIS_LOST.prepare,
+            conclude=BATCH_REDIS_LOST.conclude,
         ),
         Fault("etcd-frozen", "SIGSTOP of every member of etcd", TargetKind.STORE, "", freeze_etcd),
         Fault("redis-frozen", "SIGSTOP of Redis", TargetKind.STORE, "", freeze("redis")),

@@ -61,13 +61,19 @@ def freeze_leader(planet: Planet) -> Callable[[], None]:
 def halve_agents(region: str) -> Callable[[Planet], Callable[[], None]]:
     """Return a fault that kills the second half of a region's agents; its end restarts them."""
 
-    def inject(planet: Planet) -> Callable[[], None]:
-        agents = planet.topology.region(region).agents
-        half = [agent_process(region, agent) for agent in agents[len(agents) // 2 :]]
-        planet.kill(half)
-        return lambda: planet.restart(half)
+    return lambda planet: _kill_agents(planet, region, len(planet.topology.region(region).agents) // 2)
 
-    return inject
+
+def kill_agents(region: str) -> Callable[[Planet], Callable[[], None]]:
+    """Return a fault that kills all agents of a region and none of its engines; its end restarts them."""
+    return lambda planet: _kill_agents(planet, region, 0)
+
+
+def _kill_agents(planet: Planet, region: str, first: int) -> Callable[[], None]:
+    """Kill the agents of a region from number `first`; return the end of the fault, which restarts them."""
+    killed = [agent_process(region, agent) for agent in planet.topology.region(region).agents[first:]]
+    planet.kill(killed)
+    return lambda: planet.restart(killed)
 
 
 def storm(region: str, model: str) -> Callable[[Planet], Callable[[], Measured]]:

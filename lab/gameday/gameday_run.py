@@ -127,6 +127,8 @@ async def _run_day(fault: Fault, planet: Planet, asks: Sequence[Ask]) -> Day:
             await replayer.run(DRAIN_S, zero)
             ended_s = time.monotonic() - zero
         from_s, to_s, measured = injection.result()
+        if fault.conclude is not None:
+            measured = await asyncio.to_thread(fault.conclude)
         await asyncio.sleep(max(0.0, to_s + RECOVERED_WITHIN_S - (time.monotonic() - zero), EMPTY_WITHIN_S))
     finally:
         watching.cancel()

@@ -75,6 +75,8 @@ class BatchStage:
         self._now = now
         region = planet.topology.region(planned.region)
         self._entry = url(planet.ports[agent_port(region.name, region.agents[0], "traffic")])
+        self.completed = 0
+        """Completed requests in the last status that was read."""
 
     async def run(self, until_s: float) -> BatchScene:
         """Create the batch, wait until its end or until `until_s` (s of the schedule), and return its records.
@@ -123,8 +125,9 @@ class BatchStage:
                 # The region is down, or not yet ready.
                 lost = True
                 continue
+            self.completed = int(batch["request_counts"]["completed"])
             if not lost:
-                completed = int(batch["request_counts"]["completed"])
+                completed = self.completed
         return batch, completed if lost else None
 
 
