@@ -38,18 +38,18 @@ class RequestLimits:
             return
         rule = self._rules.of(scope)
         body = _LimitedBody(receive, rule.max_body_bytes if rule is not None else 0)
-        response_started = False
 
         async def track(message: Message) -> None:
-            nonlocal response_started
-            response_started = True
+            if body.is_refused and not body.is_answered and message.get("status", 0) < 400:
+                return  # The beginning of a streamed response, which is not to be cut off afterwards.
+            body.is_answered = True
             await send(message)
 
         try:
             await self._app(scope, body.receive, track)
         except Problem as refused:
             # A middleware read the body: the error handlers of the application apply only to its routes.
-            if response_started:
+            if body.is_answered:
                 raise
             await problem_response(refused.status_code, str(refused.detail))(scope, receive, send)
 
@@ -61,18 +61,29 @@ class _LimitedBody:
         self._deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
         self._bytes = 0
         self._complete = False
+        self.is_refused = False
+        """Whether the body was refused. A streamed response may begin after that, since it reads at the same time."""
+        self.is_answered = False
+        """Whether the response has begun. A streamed response reads what remains to notice that the client leaves;
+        a refusal would cut it off."""
 
     async def receive(self) -> Message:
-        if self._complete:
+        if self._complete or self.is_answered:
             return await self._receive()
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            raise Problem(408, f"the body did not arrive within {BODY_TIMEOUT_S} s") from None
+            if self.is_answered:
+                return await self._receive()
+            raise self._refusal(408, f"the body did not arrive within {BODY_TIMEOUT_S} s") from None
         if message["type"] == "http.request":
             self._bytes += len(message.get("body", b""))
             self._complete = not message.get("more_body", False)
-            if self._bytes > self._max_bytes:
-                raise Problem(413, f"the body is larger than {self._max_bytes} bytes, the limit of this route")
+            if self._bytes > self._max_bytes and not self.is_answered:
+                raise self._refusal(413, f"the body is larger than {self._max_bytes} bytes, the limit of this route")
         return message
+
+    def _refusal(self, status: int, detail: str) -> Problem:
+        self.is_refused = True
+        return Problem(status, detail)
