@@ -37,7 +37,7 @@ def problems(tag: str, root: Path = ROOT) -> list[str]:
     ours = version(root)
     found = []
     lab = (root / "lab" / "pyproject.toml").read_text()
-    for stated in (f'version = "{ours}"', f'"penstock[quickstart]=={ours}"'):
+    for stated in (f'version = "{ours}"', f'"penstock[jobs,quickstart]=={ours}"'):
         if stated not in lab:
             found.append(f"lab/pyproject.toml: lacks {stated}; write it")
     chart = (root / "deploy" / "helm" / "penstock" / "Chart.yaml").read_text()

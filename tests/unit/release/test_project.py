@@ -42,7 +42,7 @@ def test_a_release_without_contradictions(checkout: Path) -> None:
     ("file", "old", "new", "problem"),
     [
         ("lab/pyproject.toml", '=="7.8.9"', "", "git: files differ"),
-        ("lab/pyproject.toml", "==7.8.9", "==7.8.8", 'lab/pyproject.toml: lacks "penstock[quickstart]==7.8.9"'),
+        ("lab/pyproject.toml", "==7.8.9", "==7.8.8", 'lab/pyproject.toml: lacks "penstock[jobs,quickstart]==7.8.9"'),
         (str(CHART), "appVersion: 7.8.9", "appVersion: 7.8.8", f"{CHART}: appVersion is not 7.8.9"),
         ("CHANGELOG.md", "[7.8.9] - 2026-12-01", "[7.8.9]", "CHANGELOG.md: has no section ## [7.8.9] - YYYY-MM-DD"),
         ("CHANGELOG.md", "7.8.9", "7.8.8", "CHANGELOG.md: has no section"),
