@@ -104,6 +104,7 @@ class GrpcStream:
         self._out: deque[bytes | memoryview] = deque()
         """What has not been sent; views of large messages, of which a part is cut off for each frame."""
         self._out_bytes = 0
+        """Size of what has not been sent."""
         self._has_head = False
         self._status: tuple[int, str] | None = None
         """The status with which the call ends, after its messages."""
@@ -205,8 +206,8 @@ class GrpcStream:
                 size += len(part)
             frames[at] = frame_head(size, DATA, 0, self.number)
             self.send_window -= size
+            self._out_bytes -= size
             sent += size
-        self._out_bytes = 0
         if self._status is not None:
             self._write_status(frames, self._status)
         elif self.call is not None:

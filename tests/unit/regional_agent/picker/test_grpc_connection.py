@@ -137,6 +137,18 @@ def test_the_call_of_a_client_that_does_not_read_ends() -> None:
     assert client.service.closed == 1
 
 
+def test_the_call_of_a_client_that_reads_slowly_continues() -> None:
+    client = Client(MIB)
+    number = client.call()
+    for _ in range(8):
+        # Five bytes of each answer, those of its prefix, wait for the next permission.
+        client.http.send_data(number, bytes(5))
+        client.http.increment_flow_control_window(MIB, number)
+        client.flush()
+    assert client.received_bytes() == 9 * MIB
+    assert client.service.closed == 0
+
+
 def test_a_client_that_has_not_ended_its_side_need_not_send_the_rest() -> None:
     client = Client(MIB)
     number = client.call(messages=0)
