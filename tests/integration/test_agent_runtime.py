@@ -133,7 +133,7 @@ class Site:
 
 
 async def publish(etcd: EtcdServer) -> None:
-    store = SignedStore(EtcdStore([etcd.endpoint]), control_plane_sessions())
+    store = SignedStore(EtcdStore([etcd.endpoint], call_timeout_s=PATIENCE_S), control_plane_sessions())
     await store.commit((), (Put(keys.policy(POLICY.digest()), encode(POLICY)),))
     for region in POLICY.regions:
         await store.commit((), (Put(keys.plan(region), encode(plan(region))),))

@@ -52,7 +52,7 @@ class Ended(NamedTuple):
     """Events with output that the client received."""
 
 
-MAX_WAITING = 40
+MAX_WAITING = 120
 """Maximum number of requests that wait at slow engines; the engines have slots for more."""
 
 
