@@ -140,19 +140,21 @@ class ServerProcess:
             self._log_start = log.tell()
             self._popen = self.spawn([program, *self.argv[1:]], self._env, log)
 
-    def wait_ready(self, timeout_s: float = 15.0) -> None:
+    def wait_ready(self, timeout_s: float = 15.0, needs: Sequence[ServerProcess] = ()) -> None:
         """Wait until the server is ready.
 
+        Args:
+            timeout_s: maximum wait, in seconds.
+            needs: other started servers, without which this server may never be ready.
+
         Raises:
-            PortTaken: the process exited because its port is in use.
-            NotReady: the process exited for another reason, or is not ready within `timeout_s`.
+            PortTaken: this server or one of `needs` exited because its port is in use.
+            NotReady: one of them exited for another reason, or this server is not ready within `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            if not self.alive:
-                tail = self.log_tail()
-                error = PortTaken if "address already in use" in tail.lower() else NotReady
-                raise error(f"{self.name} ended with code {self.returncode}; end of {self.log_path}:\n{tail}")
+            for server in (self, *needs):
+                server.check_alive()
             if self._ready is None or self._ready():
                 return
             if time.monotonic() > deadline:
@@ -160,6 +162,18 @@ class ServerProcess:
                     f"{self.name} does not serve after {timeout_s:g} s; end of {self.log_path}:\n{self.log_tail()}"
                 )
             time.sleep(POLL_S)
+
+    def check_alive(self) -> None:
+        """Do nothing while the process runs.
+
+        Raises:
+            PortTaken: the process exited because its port is in use.
+            NotReady: the process exited for another reason.
+        """
+        if not self.alive:
+            tail = self.log_tail()
+            error = PortTaken if "address already in use" in tail.lower() else NotReady
+            raise error(f"{self.name} ended with code {self.returncode}; end of {self.log_path}:\n{tail}")
 
     def pause(self) -> None:
         """Stop the process with SIGSTOP, and wait until all its threads have stopped; connections stay open."""

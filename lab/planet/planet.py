@@ -211,8 +211,10 @@ class Planet:
             self._expected_down.discard(name)
 
     def _wait_ready(self, names: Iterable[str], progress: Progress) -> None:
+        names = list(names)
+        started = [self._processes[name] for name in names]
         for name in names:
-            self._processes[name].wait_ready(READY_S)
+            self._processes[name].wait_ready(READY_S, needs=started)
             progress(f"{name} is ready")
 
     def _wait_for_plans(self, regions: Iterable[Region], progress: Progress) -> None:
@@ -265,6 +267,10 @@ class Planet:
             engines = [ports[engine_port(region.name, engine.name)] for engine in region.engines]
             command = [lab, "engines", "--config", str(self.directory / f"{region.name}-engines.yaml")]
             self._add(self._engines(region.name)[0], command, [f"{url(port)}/health" for port in engines], engines)
+        if self._has_wan:
+            links = [ports["wan control"], *(ports[link.name] for link in topology.links())]
+            command = [lab, "wan", "--config", str(self.directory / "wan.json")]
+            self._add("wan", command, [f"{url(links[0])}/links"], links)
         for name in topology.control_planes:
             port = ports[control_plane_port(name)]
             environment = control_plane_environment(topology, name, ports, self._files)
@@ -277,10 +283,6 @@ class Planet:
                 environment = agent_environment(topology, region, agent, ports, self._files)
                 faces = [ports[agent_port(region.name, agent, face)] for face in FACES]
                 self._add(agent_process(region.name, agent), command, [f"{url(faces[2])}/readyz"], faces, environment)
-        if self._has_wan:
-            links = [ports["wan control"], *(ports[link.name] for link in topology.links())]
-            command = [lab, "wan", "--config", str(self.directory / "wan.json")]
-            self._add("wan", command, [f"{url(links[0])}/links"], links)
 
     def _add(
         self, name: str, argv: list[str], ready: list[str], ports: list[int], environment: dict[str, str] | None = None

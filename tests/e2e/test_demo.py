@@ -18,6 +18,7 @@ ON_A_QUIET_MACHINE = {
     "streams continue",
     "ramped failback",
     "image jobs",
+    "batches",
     "budget of a flood",
     "a quiet tenant",
     "a revoked key",
@@ -38,6 +39,9 @@ def test_nothing_unsafe_happens(tmp_path: Path) -> None:
     assert report["residency"]["violations"] == 0
     assert report["residency"]["checked"] >= report["requests"]["ok"] > 200
     assert report["failover"]["lost_not_started"] == 0
+    for batch in report["batches"]:
+        assert batch["outside_residency"] == 0
+        assert batch["distinct_custom_ids"] == batch["output_lines"] + batch["error_lines"]
     page = (tmp_path / "out" / "report.html").read_text()
     assert ("Every promise was kept" in page) == ("every promise was kept" in output) == (not missed)
     assert left_behind(tmp_path) == []

@@ -361,6 +361,7 @@ async def test_starts_and_serves_without_control_plane_etcd_and_redis(
             await until(lambda: here.peers.view("eu-es", "m", time.monotonic()).ready)
             await until(lambda: (de.directory / "state/in-force").exists())
             await until(lambda: b"eu-es" in _read(de.directory / "state/agents"))
+            await until(lambda: b"eu-de" in _read(es.directory / "state/agents"))
             epoch = here.status()["epoch"]
         await asyncio.to_thread(own_etcd.kill)
         await asyncio.to_thread(own_redis.kill)

@@ -119,6 +119,18 @@ def test_a_server_that_never_serves_is_reported(tmp_path: Path) -> None:
         server.wait_ready(timeout_s=0.1)
 
 
+def test_a_server_whose_need_ended_is_not_waited_for(tmp_path: Path) -> None:
+    need = script(tmp_path, "raise SystemExit('no such region')")
+    need.start()
+    need.wait_exit(PATIENCE_S)
+    server = ServerProcess(
+        "mute", [PYTHON, "-c", "import time; time.sleep(99)"], log_path=tmp_path / "log", ready=lambda: False
+    )
+    server.start()
+    with server, pytest.raises(NotReady, match="no such region"):
+        server.wait_ready(PATIENCE_S, needs=[need])
+
+
 def test_starting_twice_is_refused(own_redis: RedisServer) -> None:
     with pytest.raises(ServerError, match="already running"):
         own_redis.start()

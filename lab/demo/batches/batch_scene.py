@@ -30,9 +30,9 @@ LOST_REQUESTS: Final = 60
 JOB_CONCURRENCY: Final = 4
 """Requests of jobs that one agent runs at a time. It is small, so that the batch lasts until the region is killed."""
 
-LOST_BEFORE_KILL_S: Final = 14.0
-"""Time (s) before the kill at which the batch of the lost region is created: an agent claims a batch within 5 s,
-and the counts of its status are at most 5 s old."""
+LOST_BEFORE_KILL_S: Final = 22.0
+"""Time (s) before the kill at which the batch of the lost region is created: an agent claims a batch within 5 s, its
+first request takes 4 s, the counts of its status are at most 5 s old, and a busy machine needs the rest."""
 
 ENDS_WITHIN_S: Final = 20.0
 """Time (s) after the schedule within which a batch has to end."""
