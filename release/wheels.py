@@ -60,6 +60,8 @@ def build_wheel(sdist: Path, folder: Path, log: Path, time_s: int, *, python: st
         "SOURCE_DATE_EPOCH": str(time_s),
         "PYTHONHASHSEED": "0",
         "HATCH_BUILD_HOOKS_ENABLE": "" if python is None else "1",
+        # As in the Makefile: gcc takes minutes for warnings about the C code that mypyc writes.
+        "CFLAGS": f"{os.environ.get('CFLAGS', '')} -w",
     }
     before = set(folder.glob("*.whl"))
     # The pip of this environment runs in the other interpreter, which need not have one.

@@ -92,6 +92,7 @@ def schema(server: ControlPlaneServer) -> BaseSchema:
 
 
 # One test for all operations: separate tests would have the same name.
+@pytest.mark.long
 @chosen_operations.parametrize()
 @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @pytest.mark.timeout(600)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from adapters.servers.etcd import EtcdServer
 from adapters.store import keys
@@ -83,6 +84,7 @@ async def last_event(
     raise EOFError
 
 
+@pytest.mark.long
 async def test_leadership_passes_on_after_a_kill_and_after_a_stop(
     own_etcd: EtcdServer, store: SignedStore, operator: Operator, tmp_path: Path
 ) -> None:

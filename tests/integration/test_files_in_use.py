@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 from msgspec.structs import replace
 
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, REGION_KEY
@@ -44,6 +45,7 @@ def fifos(files: Iterable[Path]) -> Iterator[None]:
         fresh.replace(file)
 
 
+@pytest.mark.long
 async def test_an_agent_serves_while_its_files_are_fifos(
     tmp_path: Path, own_etcd: EtcdServer, redis_server: RedisServer
 ) -> None:
@@ -103,6 +105,7 @@ async def test_an_agent_serves_while_its_files_are_fifos(
             await asyncio.to_thread(agent.kill)
 
 
+@pytest.mark.long
 async def test_a_control_plane_leads_while_its_files_are_fifos(tmp_path: Path, own_etcd: EtcdServer) -> None:
     write_geoip(tmp_path / "geo.mmdb")
     keys = write_admin_keys(tmp_path / "keys.yaml")

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
+import pytest
 from msgspec.structs import replace
 
 from adapters.servers.etcd import EtcdServer, start_etcd
@@ -55,6 +56,7 @@ class Site:
         return (served, "us-east" in steered) == permitted[country]
 
 
+@pytest.mark.long
 async def test_a_geoip_file_that_changes_in_place_ends_no_process(tmp_path: Path, own_etcd: EtcdServer) -> None:
     file = write_database(tmp_path / "geo.mmdb", "DE")
     await publish(own_etcd, replace(policy(JAPANESE_CLIENTS_ELSEWHERE), anonymous_tenant="open"))

@@ -114,6 +114,7 @@ async def test_from_latency_to_price_by_shadow_canary_and_promotion(
             await until_async(lambda: planned(store, BY_PRICE))
 
 
+@pytest.mark.long
 async def test_an_objective_that_moves_too_much_is_held_and_a_slow_one_rolled_back(
     serving: Callable[[], Serving], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:

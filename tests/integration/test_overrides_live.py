@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import pytest
 import yaml
 
 from adapters.servers.etcd import EtcdServer
@@ -177,6 +178,7 @@ async def test_a_drain_moves_traffic_outlives_its_leader_and_is_lifted_by_the_ra
             await until_all_from(germany, "eu-de")
 
 
+@pytest.mark.long
 async def test_a_fail_over_takes_one_plan_and_expired_overrides_are_audited(
     own_etcd: EtcdServer, store: SignedStore, operator: Operator, tmp_path: Path
 ) -> None:
@@ -235,6 +237,7 @@ async def test_two_control_planes_at_once_never_empty_a_class_together(
             assert (await post(operator, servers[0], f"regions/{won}/undrain", {})).status_code == 200
 
 
+@pytest.mark.long
 async def test_a_maintenance_window_drains_and_ends_without_an_operator(
     own_etcd: EtcdServer, store: SignedStore, operator: Operator, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ async def test_every_plan_names_its_commit(own_etcd: EtcdServer, tmp_path: Path)
         await store.close()
 
 
+@pytest.mark.long
 async def test_a_new_leader_polls_the_repository_before_a_rollout(own_etcd: EtcdServer, tmp_path: Path) -> None:
     repository = PolicyRepository(tmp_path / "policy.git")
     repository.commit(bundle_files(PLANET, rollout=rollout_rules()))

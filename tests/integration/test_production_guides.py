@@ -36,6 +36,7 @@ systemctl() {
 """
 
 
+@pytest.mark.long
 def test_the_first_region_and_an_upgrade(tmp_path: Path) -> None:
     (tmp_path / "policies").symlink_to(ROOT / "policies")
     person = {

@@ -58,6 +58,7 @@ def operating(fleet: Running, second_region: list[str]) -> list[str]:
     return [*printed, terminal.run(stop)]
 
 
+@pytest.mark.long
 def test_a_second_region_takes_what_the_first_cannot_serve(second_region: list[str]) -> None:
     policy, _, rollout, _, status, _, spilled, governed, refused, explained = second_region
     assert "no forbidden region can be reached" in policy
@@ -72,6 +73,7 @@ def test_a_second_region_takes_what_the_first_cannot_serve(second_region: list[s
     assert "health-stays-in-germany (clinic.yaml:" in explained
 
 
+@pytest.mark.long
 def test_a_region_is_drained_lost_and_removed(operating: list[str]) -> None:
     _, added, drained, elsewhere, returning, refused, _, lost, _, _, removed, closed = operating
     assert "gpu-3" in added

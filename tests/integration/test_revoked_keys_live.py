@@ -76,6 +76,12 @@ async def test_a_revoked_key_stays_revoked(fleet: Fleet) -> None:
 
     await _with_a_created_tenant(fleet)
 
+
+@pytest.mark.long
+async def test_a_revoked_key_stays_revoked_at_agents_that_restart(fleet: Fleet) -> None:
+    await revoke(fleet)
+    await until_async(lambda: _is_refused(fleet))
+
     # With an agent that starts while etcd is down.
     await asyncio.to_thread(fleet.etcd.stop)
     agent = fleet.agents["eu-de/b"]

@@ -141,6 +141,7 @@ async def test_a_new_leader_continues_a_rollout_and_the_old_one_changes_nothing(
         assert set((await reported(store)).values()) == {second}
 
 
+@pytest.mark.long
 async def test_a_rejection_rolls_back_although_the_leader_fails(
     servers: list[ControlPlaneServer], repository: PolicyRepository, store: SignedStore, operator: Operator
 ) -> None:

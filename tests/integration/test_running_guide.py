@@ -26,6 +26,7 @@ def test_the_commands_start_a_fleet_that_serves(fleet: Running) -> None:
     assert "→ eu-de (home)" in fleet.shown
 
 
+@pytest.mark.long
 def test_the_first_commands_of_troubleshooting_run(fleet: Running) -> None:
     look, check, ready = blocks("troubleshooting.md")
     shown = fleet.terminal.run(look)
@@ -37,6 +38,7 @@ def test_the_first_commands_of_troubleshooting_run(fleet: Running) -> None:
     assert "HTTP/1.1 200 OK" in fleet.terminal.run(ready)
 
 
+@pytest.mark.long
 def test_certificates_are_issued_rotated_and_revoked_while_the_fleet_serves(fleet: Running) -> None:
     terminal = fleet.terminal
     issue, rotate, region_key, expiry, revoke, authority = blocks("certificates.md")

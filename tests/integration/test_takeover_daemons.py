@@ -10,6 +10,7 @@ from typing import Self
 
 import httpx
 import msgspec
+import pytest
 import redis
 
 from adapters.etcd.etcd_store import EtcdStore
@@ -210,6 +211,7 @@ async def upgraded(
     return fresh
 
 
+@pytest.mark.long
 async def test_an_upgrade_of_a_whole_agent_loses_no_request(
     tmp_path: Path, own_etcd: EtcdServer, own_redis: RedisServer
 ) -> None:

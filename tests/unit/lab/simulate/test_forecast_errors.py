@@ -11,6 +11,7 @@ from lab.simulate.forecast_errors import Trace, forecast_errors, real_traces
 HOUR_S = 3600.0
 
 
+@pytest.mark.long
 def test_a_demand_that_repeats_has_no_error_against_last_week() -> None:
     rates = tuple(100.0 + 50.0 * sin(2 * pi * hour / 24) for hour in range(14 * 24))
     (found,) = forecast_errors(Trace("sine", HOUR_S, rates), (HOUR_S,))

@@ -25,6 +25,7 @@ TINY = Scale(seeds=2, image_jobs=60, chat_s=2.0, step_s=2.0)
 LONGER = Scale(seeds=1, image_jobs=600, chat_s=2.0, step_s=2.0)
 
 
+@pytest.mark.long
 def test_the_report_has_every_target_of_a_tiny_run(tmp_path: Path) -> None:
     write_results(tmp_path / "sim.json", simulate(TINY, processes=1))
     report = json.loads((tmp_path / "sim.json").read_bytes())
