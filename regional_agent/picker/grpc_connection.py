@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 import structlog
 
 from regional_agent.picker import http2_frames as http2
+from regional_agent.picker.flood_limits import FloodLimits
 from regional_agent.picker.grpc_stream import OK, GrpcCall, GrpcStream
 from regional_agent.picker.header_blocks import MAX_HEADER_LIST_BYTES, HeaderBlocks
 from regional_agent.picker.http2_frames import (
@@ -57,6 +58,13 @@ class GrpcService(Protocol):
     def disconnected(self, connection: GrpcConnection) -> None:
         """Count the end of a connection."""
 
+    def buffered(self, grown_bytes: int) -> None:
+        """Count what connections hold of messages that have not arrived whole or cannot be sent yet.
+
+        Args:
+            grown_bytes: by how much (bytes) it has grown; negative for less.
+        """
+
     def call(self, path: bytes, stream: GrpcStream) -> GrpcCall | None:
         """Return the call of a method, by its path; None if it has ended the stream."""
 
@@ -78,6 +86,7 @@ class GrpcConnection:
         self._has_settings = False
         self._block: list[bytes] = []
         """The parts of a header block whose end has not arrived, for the stream `_block_of`."""
+        self._block_bytes = 0
         self._block_of = 0
         self._block_ends_stream = False
         self._send_window = http2.DEFAULT_WINDOW_BYTES
@@ -88,6 +97,14 @@ class GrpcConnection:
         self._frames: list[bytes | memoryview] = []
         """What is due to be written."""
         self._to_write: dict[int, GrpcStream] = {}
+        self._blocked: dict[int, GrpcStream] = {}
+        """The streams whose messages wait for the permission of the client."""
+        self._unblocks = False
+        """Whether the client has permitted more on all streams since the last write."""
+        self._closed = False
+        self._floods = FloodLimits()
+        self.buffered_bytes = 0
+        """What its streams hold of messages that have not arrived whole or cannot be sent yet."""
         self._in_read = False
         self._scheduled = False
         self._paused = False
@@ -119,17 +136,14 @@ class GrpcConnection:
         self._transport.write(http2.settings_frame(stated) + window)
 
     def data_received(self, data: bytes) -> None:
+        # TLS may have decrypted data before the connection was refused.
+        if self._closed:
+            return
         self._in_read = True
         try:
             self._read(self._rest + data if self._rest else data)
         except Http2Error as error:
-            log.info(
-                "a connection to the endpoint picker was not HTTP/2", address=self.peer_ip, reason=str(error)[:200]
-            )
-            self._frames.append(http2.goaway_frame(self._last_stream, error.code))
-            self._write()
-            self.abort()
-            return
+            self.end(error)
         finally:
             self._in_read = False
         self._write()
@@ -151,9 +165,7 @@ class GrpcConnection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.close()
+        self._close_all()
         self._service.disconnected(self)
 
     def go_away(self) -> None:
@@ -163,8 +175,32 @@ class GrpcConnection:
 
     def abort(self) -> None:
         """Close the connection at once."""
+        self._closed = True
         if self._transport is not None:
             self._transport.abort()
+
+    def end(self, error: Http2Error) -> None:
+        """Close the connection and its streams, with the reason for the client."""
+        if self._closed:
+            return
+        log.info("closed a connection to the endpoint picker", address=self.peer_ip, reason=str(error)[:200])
+        if self._transport is not None:
+            self._frames.append(http2.goaway_frame(self._last_stream, error.code))
+            self._transport.write(b"".join(self._frames))
+        self._frames.clear()
+        self.abort()
+        self._close_all()
+
+    def sweep(self) -> None:
+        """Close what has waited for its client for too long. Called at regular intervals."""
+        error = self._floods.sweep(has_preface=self._has_settings)
+        if error is not None:
+            self.end(error)
+        for stream in list(self._streams.values()):
+            if self._floods.has_waited(stream):
+                self._frames.append(http2.reset_frame(stream.number, http2.CANCEL))
+                self._close(stream)
+        self._write()
 
     # frames
 
@@ -178,7 +214,7 @@ class GrpcConnection:
                 self._rest = data
                 return
             self._has_preface, at = True, len(http2.PREFACE)
-        while end - at >= HEAD_BYTES:
+        while end - at >= HEAD_BYTES and not self._closed:
             size = (data[at] << 16) | (data[at + 1] << 8) | data[at + 2]
             if size > MAX_FRAME_BYTES:
                 raise Http2Error(http2.FRAME_SIZE_ERROR, "a frame is too large")
@@ -198,6 +234,8 @@ class GrpcConnection:
             self._has_settings = True
         if (kind == CONTINUATION) != bool(self._block) or (self._block and number != self._block_of):
             raise Http2Error(PROTOCOL_ERROR, "a header block is interrupted, or continued without a beginning")
+        if kind != HEADERS and (kind != DATA or not payload):
+            self._floods.idle_frame()
         if kind == DATA:
             self._on_data(flags, self._stream(number, "DATA"), number, payload)
         elif kind == HEADERS:
@@ -248,6 +286,8 @@ class GrpcConnection:
             self._frames.append(http2.window_update_frame(number, grown))
             stream.receive_window = http2.DEFAULT_WINDOW_BYTES
         stream.receive(payload, self._max_message_bytes)
+        if stream.is_partial or stream.counted_bytes:
+            self._count(stream)
         if flags & END_STREAM:
             self._end_of(stream)
 
@@ -263,11 +303,13 @@ class GrpcConnection:
             self._on_block(number, block, ends=bool(flags & END_STREAM))
         else:
             self._block, self._block_of, self._block_ends_stream = [block], number, bool(flags & END_STREAM)
+            self._block_bytes = len(block)
 
     def _add_to_block(self, flags: int, payload: bytes) -> None:
         self._block.append(payload)
         # Each part counts with the size of its frame's head, so that parts without bytes are limited too.
-        if sum(len(part) + HEAD_BYTES for part in self._block) > MAX_HEADER_LIST_BYTES:
+        self._block_bytes += len(payload) + HEAD_BYTES
+        if self._block_bytes > MAX_HEADER_LIST_BYTES:
             raise Http2Error(http2.ENHANCE_YOUR_CALM, "a header block is too large")
         if flags & END_HEADERS:
             block, self._block = b"".join(self._block), []
@@ -288,8 +330,8 @@ class GrpcConnection:
         if len(self._streams) >= self._service.max_streams:
             self._frames.append(http2.reset_frame(number, http2.REFUSED_STREAM))
             return
-        stream = GrpcStream(number, self.peer_ip, self._stream_window, 2 * self._max_message_bytes, self.write_soon)
-        stream.block_prefix = self._block_prefix
+        self._floods.call_began()
+        stream = GrpcStream(number, self.peer_ip, 2 * self._max_message_bytes, self.write_soon)
         self._streams[number] = stream
         stream.call = self._service.call(path, stream)
         if ends:
@@ -302,18 +344,15 @@ class GrpcConnection:
         if number:
             stream = self._stream(number, "WINDOW_UPDATE")
             if stream is not None:
-                self._grow(stream, grown)
+                stream.granted_bytes += grown
+                if self._stream_window + stream.granted_bytes > MAX_WINDOW_BYTES:
+                    raise Http2Error(http2.FLOW_CONTROL_ERROR, "the window of a stream is too large")
+                self._to_write[number] = stream
         else:
             self._send_window += grown
             if self._send_window > MAX_WINDOW_BYTES:
                 raise Http2Error(http2.FLOW_CONTROL_ERROR, "the window of the connection is too large")
-            self._to_write.update(self._streams)
-
-    def _grow(self, stream: GrpcStream, grown: int) -> None:
-        stream.send_window += grown
-        if stream.send_window > MAX_WINDOW_BYTES:
-            raise Http2Error(http2.FLOW_CONTROL_ERROR, "the window of a stream is too large")
-        self._to_write[stream.number] = stream
+            self._unblocks = True
 
     def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
         if number or (flags & ACK and payload):
@@ -324,16 +363,13 @@ class GrpcConnection:
             if name == http2.INITIAL_WINDOW_SIZE:
                 if value > MAX_WINDOW_BYTES:
                     raise Http2Error(http2.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
-                grown, self._stream_window = value - self._stream_window, value
-                for stream in self._streams.values():
-                    self._grow(stream, grown)
+                self._stream_window = value
+                self._unblocks = True
             elif name == http2.MAX_FRAME_SIZE and not MAX_FRAME_BYTES <= value < 1 << 24:
                 raise Http2Error(PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of bounds")
             elif name == http2.HEADER_TABLE_SIZE and value < http2.DEFAULT_TABLE_BYTES:
                 # Responses have no entries of the table, but its size 0 has to be stated.
                 self._block_prefix = _SHRINK_TABLE
-                for stream in self._streams.values():
-                    stream.block_prefix = _SHRINK_TABLE
         self._frames.append(http2.frame(SETTINGS, ACK, 0, b""))
 
     # streams
@@ -350,7 +386,31 @@ class GrpcConnection:
     def _close(self, stream: GrpcStream) -> None:
         self._streams.pop(stream.number, None)
         self._to_write.pop(stream.number, None)
+        self._blocked.pop(stream.number, None)
+        error = self._floods.call_ends(stream)
+        self._finish(stream)
+        if error is not None:
+            self.end(error)
+
+    def _close_all(self) -> None:
+        self._closed = True
+        streams, self._streams = self._streams, {}
+        self._to_write.clear()
+        self._blocked.clear()
+        for stream in streams.values():
+            self._finish(stream)
+
+    def _finish(self, stream: GrpcStream) -> None:
         stream.close()
+        self._count(stream)
+
+    def _count(self, stream: GrpcStream) -> None:
+        """Count what a stream holds."""
+        grown = stream.buffered_bytes - stream.counted_bytes
+        if grown:
+            stream.counted_bytes += grown
+            self.buffered_bytes += grown
+            self._service.buffered(grown)
 
     def write_soon(self, stream: GrpcStream) -> None:
         """Write what a stream has to send: after the current read, or in the next turn of the event loop."""
@@ -362,8 +422,11 @@ class GrpcConnection:
     def _write(self) -> None:
         self._scheduled = False
         transport = self._transport
-        if transport is None or self._paused:
+        if transport is None or self._paused or self._closed:
             return
+        if self._unblocks:
+            self._unblocks = False
+            self._to_write.update(self._blocked)
         while self._to_write:
             waiting, self._to_write = self._to_write, {}
             for stream in waiting.values():
@@ -372,9 +435,16 @@ class GrpcConnection:
                     # Its client may wait for the permission to send more (RFC 9113, section 8.1).
                     self._frames.append(http2.reset_frame(stream.number, http2.NO_ERROR))
                     self._close(stream)
-        if self._frames:
+        if self._frames and not self._closed:
             frames, self._frames = self._frames, []
             transport.write(b"".join(frames))
 
     def _write_stream(self, stream: GrpcStream) -> None:
-        self._send_window -= stream.write(self._frames, self._send_window)
+        window = self._stream_window
+        self._send_window -= stream.write(self._frames, window, self._send_window, self._block_prefix)
+        if stream.is_blocked:
+            self._blocked[stream.number] = stream
+            self._count(stream)
+        elif stream.counted_bytes:
+            self._blocked.pop(stream.number, None)
+            self._count(stream)

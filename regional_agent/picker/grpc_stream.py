@@ -57,25 +57,26 @@ class GrpcStream:
         "_ended",
         "_has_head",
         "_max_unread_bytes",
-        "_missing_bytes",
+        "_needed_bytes",
         "_out",
         "_out_bytes",
         "_received",
         "_status",
         "_write_soon",
-        "block_prefix",
         "call",
+        "counted_bytes",
+        "granted_bytes",
+        "has_message",
         "number",
         "peer_ip",
         "receive_window",
-        "send_window",
+        "waited_sweeps",
     )
 
     def __init__(
         self,
         number: int,
         peer_ip: str,
-        send_window: int,
         max_unread_bytes: int,
         write_soon: Callable[[GrpcStream], None],
     ) -> None:
@@ -83,24 +84,28 @@ class GrpcStream:
 
         Args:
             peer_ip: the address of the client.
-            send_window: size (bytes) of what the client permits to send.
             max_unread_bytes: size (bytes) of the messages that may wait for the client, before the next one.
             write_soon: receives this stream when it has something to write.
         """
         self.number = number
         self.peer_ip = peer_ip
-        self.send_window = send_window
+        self.granted_bytes = 0
+        """What the client permits to send beside the window of every stream, less what was sent; may be negative."""
         self.receive_window = DEFAULT_WINDOW_BYTES
         """Bytes that the client may send."""
-        self.block_prefix = b""
-        """What header blocks begin with."""
         self.call: GrpcCall | None = None
+        self.has_message = False
+        """Whether a whole message has arrived."""
+        self.counted_bytes = 0
+        """The part of `buffered_bytes` that the connection has counted."""
+        self.waited_sweeps = 0
+        """Number of the connection's sweeps for which this stream has waited for its client."""
         self._max_unread_bytes = max_unread_bytes
         self._write_soon = write_soon
-        self._received: list[bytes] = []
-        """Parts of a message that is not complete."""
-        self._missing_bytes = 0
-        """Minimum size of what completes it, or its prefix."""
+        self._received = bytearray()
+        """The part of a message that has arrived."""
+        self._needed_bytes = 0
+        """Minimum size of the whole message, or of its prefix."""
         self._out: deque[bytes | memoryview] = deque()
         """What has not been sent; views of large messages, of which a part is cut off for each frame."""
         self._out_bytes = 0
@@ -115,17 +120,15 @@ class GrpcStream:
     def receive(self, data: bytes, max_bytes: int) -> None:
         """Process a part of the client's messages, of at most `max_bytes` each."""
         if self._received:
-            self._received.append(data)
-            if len(data) < self._missing_bytes:
-                self._missing_bytes -= len(data)
+            self._received += data
+            if len(self._received) < self._needed_bytes:
                 return
-            data = b"".join(self._received)
-            self._received.clear()
+            data, self._received = bytes(self._received), bytearray()
         at = 0
         while self._status is None and self.call is not None:
             left = len(data) - at - _PREFIX_BYTES
             if left < 0:
-                self._keep(data, at, -left)
+                self._keep(data, at, _PREFIX_BYTES)
                 return
             begin = at + _PREFIX_BYTES
             size_bytes = int.from_bytes(data[at + 1 : begin], "big")
@@ -134,16 +137,27 @@ class GrpcStream:
             elif size_bytes > max_bytes:
                 self.end(RESOURCE_EXHAUSTED, f"a message is larger than {max_bytes} bytes")
             elif left < size_bytes:
-                self._keep(data, at, size_bytes - left)
+                self._keep(data, at, _PREFIX_BYTES + size_bytes)
                 return
             else:
                 at = begin + size_bytes
+                self.has_message = True
                 self.call.on_message(data[begin:at])
 
-    def _keep(self, data: bytes, at: int, missing_bytes: int) -> None:
+    def _keep(self, data: bytes, at: int, needed_bytes: int) -> None:
         if at < len(data):
-            self._received.append(data[at:])
-            self._missing_bytes = missing_bytes
+            self._received += memoryview(data)[at:]
+            self._needed_bytes = needed_bytes
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Size of what has arrived of a message, and of the messages that wait for the client."""
+        return len(self._received) + self._out_bytes
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether no message has arrived, or the call has ended and its messages wait for the client."""
+        return not self.has_message or (self._status is not None and not self._ended)
 
     # messages for the client
 
@@ -152,8 +166,6 @@ class GrpcStream:
         if self._status is not None:
             return
         if self._out_bytes > self._max_unread_bytes:
-            self._out.clear()
-            self._out_bytes = 0
             self.end(RESOURCE_EXHAUSTED, "the client does not read the messages of the call")
             return
         size = len(message)
@@ -167,16 +179,30 @@ class GrpcStream:
         self._write_soon(self)
 
     def end(self, status: int, detail: str = "") -> None:
-        """End the call with a status of gRPC, after its messages. Only the first call counts."""
+        """End the call with a status of gRPC, after its messages. Only the first call counts.
+
+        An error is not sent after the messages but instead of them: a client that does not read would delay it.
+        """
         if self._status is None:
             self._status = status, detail
+            self._received = bytearray()
+            if status != OK:
+                self._drop_out()
             self._write_soon(self)
 
-    def write(self, frames: list[bytes | memoryview], connection_window: int) -> int:
+    def _drop_out(self) -> None:
+        self._out.clear()
+        self._out_bytes = 0
+
+    def write(
+        self, frames: list[bytes | memoryview], stream_window: int, connection_window: int, block_prefix: bytes
+    ) -> int:
         """Append the frames that flow control permits, several messages in one if they are ready.
 
         Args:
+            stream_window: size (bytes) of what the client permits to send on every stream.
             connection_window: size (bytes) of what the client permits to send on all streams.
+            block_prefix: what header blocks begin with.
 
         Returns:
             The size (bytes) of the messages in the frames.
@@ -185,10 +211,10 @@ class GrpcStream:
             return 0
         out, sent = self._out, 0
         if out and not self._has_head:
-            frames.append(frame(HEADERS, END_HEADERS, self.number, self.block_prefix + _HEAD))
+            frames.append(frame(HEADERS, END_HEADERS, self.number, block_prefix + _HEAD))
             self._has_head = True
         while out:
-            room = min(self.send_window, connection_window - sent, MAX_FRAME_BYTES)
+            room = min(stream_window + self.granted_bytes, connection_window - sent, MAX_FRAME_BYTES)
             if room <= 0:
                 return sent
             at = len(frames)
@@ -205,22 +231,32 @@ class GrpcStream:
                 frames.append(part)
                 size += len(part)
             frames[at] = frame_head(size, DATA, 0, self.number)
-            self.send_window -= size
+            self.granted_bytes -= size
             self._out_bytes -= size
             sent += size
         if self._status is not None:
-            self._write_status(frames, self._status)
+            self._write_status(frames, self._status, block_prefix)
         elif self.call is not None:
             self.call.on_sent()
         return sent
 
-    def _write_status(self, frames: list[bytes | memoryview], status: tuple[int, str]) -> None:
+    def _write_status(self, frames: list[bytes | memoryview], status: tuple[int, str], block_prefix: bytes) -> None:
         code, detail = status
         block = _OK_TRAILERS if code == OK and not detail else trailers_block(code, detail)
         if not self._has_head:
             block = _HEAD + block
-        frames.append(frame(HEADERS, END_HEADERS | END_STREAM, self.number, self.block_prefix + block))
+        frames.append(frame(HEADERS, END_HEADERS | END_STREAM, self.number, block_prefix + block))
         self._ended = True
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a message has arrived in part."""
+        return bool(self._received)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether messages wait for the permission of the client."""
+        return self._out_bytes > 0
 
     @property
     def ended(self) -> bool:
@@ -232,8 +268,7 @@ class GrpcStream:
         call, self.call = self.call, None
         self._ended = True
         self._status = self._status or (OK, "")
-        self._received.clear()
-        self._out.clear()
-        self._out_bytes = 0
+        self._received = bytearray()
+        self._drop_out()
         if call is not None:
             call.on_closed()

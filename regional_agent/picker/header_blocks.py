@@ -21,6 +21,9 @@ MAX_HEADER_LIST_BYTES: Final = 16 * 1024
 MAX_KEPT_BLOCKS: Final = 16
 """Maximum number of blocks whose paths are kept; a client of the picker calls two methods."""
 
+MAX_KEPT_BLOCK_BYTES: Final = 256
+"""Maximum size of such a block: those of Envoy refer to the table, and are shorter."""
+
 _PATH: Final = b":path"
 _STATUS_200: Final = b"\x88"
 _CONTENT_TYPE: Final = b"\x0f\x10"
@@ -64,7 +67,7 @@ class HeaderBlocks:
         is_same = len(entries) == count and (not count or entries[0] is newest)
         if not is_same or (block and _TABLE_SIZE_UPDATE <= block[0] < _INDEXED_LITERAL):
             self._paths.clear()
-        elif len(self._paths) < MAX_KEPT_BLOCKS:
+        elif len(self._paths) < MAX_KEPT_BLOCKS and len(block) <= MAX_KEPT_BLOCK_BYTES:
             self._paths[block] = path
         return path
 

@@ -22,6 +22,7 @@ from regional_agent.picker import grpc_stream as grpc
 from regional_agent.picker.conversation import PickerParts
 from regional_agent.picker.envoy_responses import NOT_SERVING, SERVING
 from regional_agent.picker.grpc_connection import GrpcConnection
+from regional_agent.picker.http2_frames import ENHANCE_YOUR_CALM, Http2Error
 from regional_agent.picker.process_call import HealthCall, ProcessCall
 from regional_agent.picker.processing_request import HEALTH_SERVICE, SERVICE
 from regional_agent.upstream.address import Address
@@ -38,6 +39,9 @@ SWEEP_S: Final = 0.5
 """Interval (s) of the checks of bodies that are arriving, and of the certificates of open connections."""
 
 BACKLOG: Final = 128
+
+MAX_HEALTH_CALLS: Final = 1024
+"""Maximum number of health checks at once."""
 
 FRAME_BYTES: Final = 64 * 1024
 """Size (bytes) that a message may have beside the body in it."""
@@ -89,6 +93,8 @@ class PickerServer:
         """The connections of Envoys."""
         self._connections: set[GrpcConnection] = set()
         self._calls: set[ProcessCall] = set()
+        self._health_calls = 0
+        self._buffered_bytes = 0
         self._stopping = False
         self._drained = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -97,6 +103,7 @@ class PickerServer:
         self._mode_logged = False
         self.max_message_bytes = parts.limits.json_bytes + FRAME_BYTES
         self.max_streams = parts.limits.max_connections
+        """Maximum number of streams of a connection, and of requests of all connections."""
 
     async def start(self, listen: Address) -> Address:
         """Start to listen; returns the address, with the port that was bound.
@@ -135,6 +142,7 @@ class PickerServer:
             for connection in list(self._connections):
                 if not self._permits(connection):
                     connection.abort()
+                connection.sweep()
 
     # GrpcService
 
@@ -155,19 +163,36 @@ class PickerServer:
         self._connections.discard(connection)
         self.counts.remove_connection(connection.peer_ip)
 
+    def buffered(self, grown_bytes: int) -> None:
+        """Count messages that wait; above the memory for bodies, close the connection that holds most of them."""
+        self._buffered_bytes += grown_bytes
+        if grown_bytes > 0 and self._buffered_bytes > self._parts.limits.max_kept_bytes:
+            largest = max(self._connections, key=_buffered_by)
+            largest.end(Http2Error(ENHANCE_YOUR_CALM, "the memory for messages that wait is full"))
+
     def call(self, path: bytes, stream: grpc.GrpcStream) -> grpc.GrpcCall | None:
         """Return the call of a method."""
         if path == _CHECK:
-            return HealthCall(stream, self._status_of)
+            if self._health_calls >= MAX_HEALTH_CALLS:
+                stream.end(grpc.RESOURCE_EXHAUSTED, "too many health checks")
+                return None
+            self._health_calls += 1
+            return HealthCall(stream, self._status_of, self._health_ended)
         if path != _PROCESS:
             stream.end(grpc.UNIMPLEMENTED, "no such method")
             return None
         if self._stopping:
             stream.end(grpc.UNAVAILABLE, "the agent stops")
             return None
+        if len(self._calls) >= self.max_streams:
+            stream.end(grpc.RESOURCE_EXHAUSTED, "too many requests")
+            return None
         call = ProcessCall(self._parts, stream, self._ended, self._reject_mode)
         self._calls.add(call)
         return call
+
+    def _health_ended(self) -> None:
+        self._health_calls -= 1
 
     def _ended(self, call: ProcessCall) -> None:
         self._calls.discard(call)
@@ -229,3 +254,7 @@ class PickerServer:
         for connection in list(self._connections):
             connection.abort()
         return aborted
+
+
+def _buffered_by(connection: GrpcConnection) -> int:
+    return connection.buffered_bytes

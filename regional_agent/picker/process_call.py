@@ -70,7 +70,11 @@ class ProcessCall:
     def on_closed(self) -> None:
         """Release what the request holds."""
         self._on_end(self)
-        self.stream.close()
+        try:
+            self.stream.close()
+        except Exception:
+            # The connection has to close its other streams.
+            log.exception("a request at the endpoint picker could not be closed")
         # Otherwise the call and its parts would refer to each other, and stay until the next garbage collection.
         self._talk.send = _drop
 
@@ -78,10 +82,13 @@ class ProcessCall:
 class HealthCall:
     """A health check."""
 
-    def __init__(self, stream: grpc.GrpcStream, status_of: Callable[[str], int | None]) -> None:
+    def __init__(
+        self, stream: grpc.GrpcStream, status_of: Callable[[str], int | None], on_end: Callable[[], None]
+    ) -> None:
         """Answer with the status that `status_of` returns for a service."""
         self._stream = stream
         self._status_of = status_of
+        self._on_end = on_end
 
     def on_message(self, message: bytes) -> None:
         """Answer a `HealthCheckRequest`."""
@@ -99,4 +106,5 @@ class HealthCall:
         """Do nothing."""
 
     def on_closed(self) -> None:
-        """Do nothing."""
+        """Release the place of the check."""
+        self._on_end()

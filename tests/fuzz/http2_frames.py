@@ -33,12 +33,16 @@ class Service:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.aborted = False
+        self.buffered_bytes = 0
 
     def connected(self, connection: GrpcConnection) -> bool:
         return True
 
     def disconnected(self, connection: GrpcConnection) -> None:
         pass
+
+    def buffered(self, grown_bytes: int) -> None:
+        self.buffered_bytes += grown_bytes
 
     def call(self, path: bytes, stream: GrpcStream) -> Call:
         self.calls.append(Call(stream))
@@ -85,6 +89,8 @@ def check(data: bytes) -> None:
                 break
             assert len(connection._rest) <= http2.MAX_FRAME_BYTES + http2.HEAD_BYTES
             assert connection.streams <= Service.max_streams
+            assert 0 <= service.buffered_bytes <= Service.max_streams * 4 * Service.max_message_bytes
         connection.connection_lost(None)
         assert [call.closed for call in service.calls] == [1] * len(service.calls)
         assert connection.streams == 0
+        assert service.buffered_bytes == 0

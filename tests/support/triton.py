@@ -48,6 +48,9 @@ class Triton:
     def disconnected(self, connection: GrpcConnection) -> None:
         pass
 
+    def buffered(self, grown_bytes: int) -> None:
+        pass
+
     def call(self, path: bytes, stream: GrpcStream) -> GrpcCall:
         return _Call(self, path.decode(), stream)
 

@@ -92,6 +92,7 @@ class Service:
     def __init__(self) -> None:
         self.stream: GrpcStream | None = None
         self.calls = self.closed = 0
+        self.buffered_bytes = self.most_buffered_bytes = 0
         self.messages: list[bytes] = []
         self.paths: list[bytes] = []
 
@@ -100,6 +101,10 @@ class Service:
 
     def disconnected(self, connection: GrpcConnection) -> None:
         pass
+
+    def buffered(self, grown_bytes: int) -> None:
+        self.buffered_bytes += grown_bytes
+        self.most_buffered_bytes = max(self.most_buffered_bytes, self.buffered_bytes)
 
     def call(self, path: bytes, stream: GrpcStream) -> Service:
         self.stream = stream
