@@ -17,8 +17,8 @@ from regional_agent.upstream.response_head import ResponseHead, is_malformed
 VIA_UPSTREAM: Final = "via_upstream"
 """The detail of a response that an endpoint sent, and not Envoy itself."""
 
-_GATEWAY_PREFIX: Final = b"x-gateway-destination-endpoint"
-"""Headers of the endpoint picker protocol, which have no meaning if a client sends them."""
+_NOT_OF_CLIENTS: Final = (b"x-gateway-destination-endpoint", b"x-envoy-")
+"""Headers of the endpoint picker protocol, and headers by which clients would set the retries and timeouts of Envoy."""
 
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 _NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -85,14 +85,17 @@ def scheme_of(received: Sequence[Header]) -> bytes:
     return b"https" if schemes == [b"https"] else b"http"
 
 
-def read_response_head(received: Sequence[Header]) -> ResponseHead | None:
-    """Return the head of the response that Envoy received, without the headers of HTTP/2; None if it is malformed."""
-    status, headers = 0, []
+def status_of(received: Sequence[Header]) -> int:
+    """Return the status of a response that Envoy received; 0 without one."""
     for name, value in received:
         if name == b":status" and _DIGITS.fullmatch(value):
-            status = int(value)
-        elif not name.startswith(b":"):
-            headers.append((name, value))
+            return int(value)
+    return 0
+
+
+def read_response_head(received: Sequence[Header]) -> ResponseHead | None:
+    """Return the head of the response that Envoy received, without the headers of HTTP/2; None if it is malformed."""
+    status, headers = status_of(received), [header for header in received if not header[0].startswith(b":")]
     if is_malformed(status, "1.1", [header for header in headers if header[0] != b"transfer-encoding"]):
         return None
     by_name = dict(headers)
@@ -108,7 +111,7 @@ def own_response_of_envoy(message: ProcessingRequest) -> str:
 
 def _keep_name(name: bytes) -> bool:
     """Return whether a client may send a header with a valid name, and keep it within limits."""
-    passes = not name.startswith(_GATEWAY_PREFIX)
+    passes = not name.startswith(_NOT_OF_CLIENTS)
     if len(_names) < MAX_KEPT_NAMES and len(name) <= MAX_KEPT_NAME_BYTES:
         _names[name] = passes
     return passes

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object
+from regional_agent.picker import grpc_requests
 from regional_agent.picker.envoy_responses import headers_of_lines
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.answer_intake import intake_of, outcome_of_answer
@@ -17,6 +19,9 @@ from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.response_head import ResponseHead
 
 _OK: Final = Outcome.OK
+
+_WITHOUT_STATUS: Final = 500
+"""HTTP status of UNKNOWN, which a response over gRPC without a status has."""
 
 
 class ObservedResponse:
@@ -88,9 +93,10 @@ class ObservedResponse:
         self._sent_bytes += len(chunk)
         return chunk
 
-    def use_status(self, status: int) -> None:
-        """Use the status that the trailers of a response over gRPC state, as an HTTP status."""
-        self._status = status
+    def use_trailers(self, trailers: Sequence[Header]) -> None:
+        """Use the status in the trailers of a response over gRPC, as an HTTP status; one without it has failed."""
+        if self._status == 200:
+            self._status = grpc_requests.http_status(trailers) or _WITHOUT_STATUS
 
     def on_end(self, now: float) -> bytes:
         """Read the end of the body at `now` (s); returns what the client receives before it."""

@@ -47,6 +47,16 @@ _MAX_RETRIES: Final = envoy_responses.set_header(b"x-envoy-max-retries", b"%d" %
 """Let Envoy repeat a request at the next endpoint if its endpoint disconnects before the response; not more often than
 the agent does, since the request may be the cause."""
 
+_BY_UPSTREAM: Final = "upstream_"
+"""Beginning of the details of Envoy's own response if the endpoint is its cause."""
+
+_FAULTS_OF_CLIENT: Final = {
+    400: Reason.BAD_REQUEST,
+    408: Reason.REQUEST_TIMEOUT,
+    413: Reason.BODY_TOO_LARGE,
+}
+"""Statuses with which Envoy responds to a client whose body is malformed, does not arrive, or is too large for it."""
+
 _S = StreamState
 
 log = structlog.get_logger()
@@ -55,7 +65,7 @@ log = structlog.get_logger()
 class FromEnvoy:
     """What Envoy states about a request, beside its head and body."""
 
-    __slots__ = ("has_trailers", "headers", "in_message", "scheme", "subset", "target", "trusted")
+    __slots__ = ("has_body", "has_trailers", "headers", "in_message", "scheme", "subset", "target", "trusted")
 
     def __init__(
         self,
@@ -77,6 +87,8 @@ class FromEnvoy:
         """Whether Envoy is a trusted proxy."""
         self.in_message = in_message
         """The kind of message that states the target: TO_REQUEST_HEADERS or TO_REQUEST_BODY."""
+        self.has_body = False
+        """Whether Envoy sends the body in further messages, and waits for all of it, be it empty."""
         self.has_trailers = False
         """Whether the request has trailers."""
 
@@ -221,9 +233,8 @@ class PickedRequest:
             talk.send(envoy_responses.target_message(given.in_message, changes, endpoints, body))
             return
         talk.send(envoy_responses.target_message(given.in_message, changes, endpoints, None))
-        whole = context.request.whole
-        if in_body or request.body or not whole or context.request.received_bytes:
-            ends = whole and not given.has_trailers
+        ends = context.request.whole and not given.has_trailers
+        if given.has_body and (request.body or ends):
             for part in envoy_responses.body_chunks(envoy_responses.TO_REQUEST_BODY, request.body, ends=ends):
                 talk.send(part)
         if given.has_trailers:
@@ -237,7 +248,7 @@ class PickedRequest:
         now = proxy.clock()
         details = message_reading.own_response_of_envoy(message)
         if details:
-            self._fail_to_reach(details)
+            self._end_for_envoy(details, message_reading.status_of(message.headers))
             return
         head = message_reading.read_response_head(message.headers)
         if head is not None and talk.is_grpc:
@@ -268,6 +279,8 @@ class PickedRequest:
     def on_response_body(self, chunk: bytes, *, ends: bool) -> None:
         """Read a part of the response, and return to Envoy what the client receives."""
         observed, now = self._observed(), self._proxy.clock()
+        if ends and self._talk.is_grpc:
+            observed.use_trailers(())
         passed = observed.on_body(chunk, now)
         if ends:
             passed += observed.on_end(now)
@@ -283,9 +296,8 @@ class PickedRequest:
     def on_response_trailers(self, trailers: list[Header]) -> None:
         """Process the trailers, which end the response."""
         observed = self._observed()
-        status = grpc_requests.http_status(trailers) if self._talk.is_grpc else None
-        if status is not None:
-            observed.use_status(status)
+        if self._talk.is_grpc:
+            observed.use_trailers(trailers)
         rest = observed.on_end(self._proxy.clock())
         if rest and self._talk.response_mode == FULL_DUPLEX_STREAMED:
             for part in envoy_responses.body_chunks(envoy_responses.TO_RESPONSE_BODY, rest, ends=False):
@@ -323,10 +335,14 @@ class PickedRequest:
         self._attempt = local.serving(context, endpoint, attempt.kind, now)
         self._sent_at = now
 
-    def _fail_to_reach(self, details: str) -> None:
-        """Respond instead of Envoy, which could not reach the target; `details` is Envoy's reason."""
+    def _end_for_envoy(self, details: str, status: int) -> None:
+        """Respond instead of Envoy, which has a response of its own: `details` is its reason."""
+        reason = _FAULTS_OF_CLIENT.get(status)
+        if reason is not None:
+            self._refuse(Refusal(reason, f"the request could not be received whole: {details}"))
+            return
         attempt = self._attempt
-        if attempt is not None:
+        if attempt is not None and details.startswith(_BY_UPSTREAM):
             attempt.unreachable(self.context, broke=True)
         self._refuse(Refusal(Reason.ENGINE_FAILED, f"the endpoint could not be reached: {details}"))
 

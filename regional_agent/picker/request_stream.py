@@ -85,7 +85,8 @@ class RequestStream:
         if kind == REQUEST_HEADERS:
             self._on_head(message)
         elif kind == REQUEST_BODY and request is not None:
-            self._on_body(request, message.body, ends=message.ends)
+            # In this mode a message has the whole body, though it does not state the end of a request with trailers.
+            self._on_body(request, message.body, ends=message.ends or self._talk.request_mode == BUFFERED)
         elif kind == REQUEST_TRAILERS and request is not None:
             self._on_trailers(request)
         elif picked is None:
@@ -120,6 +121,7 @@ class RequestStream:
             parts.trusts(self._peer_ip),
             envoy_responses.TO_REQUEST_HEADERS if in_head else envoy_responses.TO_REQUEST_BODY,
         )
+        self._from_envoy.has_body = not message.ends
         if grpc_requests.is_inference(request):
             talk.is_grpc, self._messages = True, InferMessages()
             self._use_path(request)
@@ -216,6 +218,11 @@ class RequestStream:
 
     def _on_trailers(self, request: Request) -> None:
         """Process the trailers, which end the body."""
+        if self._talk.request_mode == BUFFERED and request.whole and not self._has_trailers:
+            self._has_trailers = True
+            if self._talk.state in _WITH_TARGET:
+                self._talk.send(envoy_responses.unchanged(envoy_responses.TO_REQUEST_TRAILERS))
+            return
         if request.whole:
             raise InvalidTransition("trailers after the end of the body")
         if self._expects_whole and not self._accept(request):

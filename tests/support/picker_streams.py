@@ -106,10 +106,12 @@ def response_body(data: bytes, *, ends: bool = False) -> Any:
     return message
 
 
-def trailers(kind: str) -> Any:
+def trailers(kind: str, given: Mapping[str, str] | None = None) -> Any:
     """The message with trailers: `request_trailers` or `response_trailers`."""
     message = ProcessingRequest()
     getattr(message, kind).SetInParent()
+    for name, value in (given or {}).items():
+        getattr(message, kind).trailers.headers.add(key=name, raw_value=value.encode())
     return message
 
 

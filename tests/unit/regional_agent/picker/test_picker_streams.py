@@ -18,6 +18,8 @@ from msgspec.structs import replace
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.routes.presets.kserve import KSERVE_ROUTES
+from penstock.routes.presets.model_places import IN_PATH
+from penstock.routes.route import BodyKind, Route
 from regional_agent.http.limits import Limits
 from regional_agent.picker.conversation import BadMode
 from regional_agent.picker.processing_request import BUFFERED, NONE, STREAMED
@@ -104,6 +106,7 @@ async def test_a_body_in_one_message_is_replaced_with_its_length(tmp_path: Path)
         assert stream.kinds()[2:] == ["response_headers", "response_body", "response_body"], "one answer for each"
 
 
+TRAILERS = trailers("request_trailers")
 CONTINUED = ("with trailers", "whole, then its end")
 
 
@@ -127,7 +130,7 @@ async def test_a_head_is_checked_with_its_small_body_or_without_it(tmp_path: Pat
             assert stream.sent == []
             stream.receive(body(b""))
         if arrives == "with trailers":
-            stream.receive(trailers("request_trailers"))
+            stream.receive(TRAILERS)
         if key == b"Bearer unknown":
             assert stream.refused == (401, "invalid_api_key")
         else:
@@ -140,7 +143,7 @@ async def test_a_head_is_checked_with_its_small_body_or_without_it(tmp_path: Pat
 async def test_trailers_end_the_bodies(tmp_path: Path) -> None:
     async with picking(tmp_path) as agent:
         stream = PickerStream(parts_of(agent))
-        stream.receive(head(), body(CHAT, ends=False), trailers("request_trailers"))
+        stream.receive(head(), body(CHAT, ends=False), TRAILERS)
         assert stream.kinds() == ["request_headers", "request_body", "request_trailers"]
         assert not stream.sent[1].request_body.response.body_mutation.streamed_response.end_of_stream
         stream.receive(response_head(200, JSON_TYPE), response_body(ANSWER), trailers("response_trailers"))
@@ -192,6 +195,54 @@ async def test_an_endpoint_that_envoy_cannot_reach_is_an_error_in_the_format_of_
         assert stream.refused == (502, "engine_failed")
 
 
+@pytest.mark.parametrize(
+    ("status", "details", "refused", "outcome", "is_charged"),
+    [
+        (503, "upstream_reset_before_response_started{connection_failure}", (502, "engine_failed"), "refused", True),
+        (503, "overload", (502, "engine_failed"), "refused", False),
+        (400, "http1.codec_error", (400, "bad_request"), "client_error", False),
+        (408, "stream_idle_timeout", (408, "request_timeout"), "client_error", False),
+        (413, "request_payload_too_large", (413, "body_too_large"), "client_error", False),
+    ],
+)
+async def test_what_a_client_causes_is_not_charged_to_its_endpoint(
+    tmp_path: Path, status: int, details: str, refused: tuple[int, str], outcome: str, is_charged: bool
+) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT), response_head(status, details=details))
+        assert stream.refused == refused
+        assert agent.counted() == {outcome: 1.0}
+        assert stream.stream._picked is not None
+        assert bool(stream.stream._picked.context.broken) == is_charged
+
+
+@pytest.mark.parametrize("ends", ["with the head", "with an empty body", "with trailers"])
+async def test_envoy_receives_the_end_of_an_empty_body(tmp_path: Path, ends: str) -> None:
+    route = Route("raw", "/raw/{model}", frozenset({"GET"}), IN_PATH, body=BodyKind.OPAQUE)
+    async with picking(tmp_path) as agent:
+        agent.config.policy = replace(agent.config.policy, routes=(*agent.config.policy.routes, route))
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(path=f"/raw/{MODEL}", method="GET", ends=ends == "with the head"))
+        following = {"with an empty body": [body(b"")], "with trailers": [body(b"", ends=False), TRAILERS]}
+        stream.receive(*following.get(ends, []))
+        expected = {"with an empty body": ["request_body"], "with trailers": ["request_trailers"]}
+        assert stream.kinds() == ["request_headers", *expected.get(ends, [])]
+        if ends == "with an empty body":
+            assert stream.sent[1].request_body.response.body_mutation.streamed_response.end_of_stream
+        stream.stream.close()
+
+
+async def test_a_body_in_one_message_is_whole_though_trailers_follow(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(request_mode=BUFFERED, response_mode=STREAMED), body(CHAT, ends=False), TRAILERS)
+        assert stream.kinds() == ["request_headers", "request_body", "request_trailers"]
+        with pytest.raises(InvalidTransition):
+            stream.receive(TRAILERS)
+        stream.stream.close()
+
+
 async def test_internal_headers_of_clients_do_not_pass(tmp_path: Path) -> None:
     forged = (
         (b"x-gateway-destination-endpoint", b"10.9.9.9:1"),
@@ -200,13 +251,17 @@ async def test_internal_headers_of_clients_do_not_pass(tmp_path: Path) -> None:
         (b"authorization", b"Bearer secret"),
         (b"x-forwarded-for", b"192.0.2.1"),
         (b"x_penstock_route", b"forged"),
+        (b"x-envoy-max-retries", b"100"),
+        (b"x-envoy-upstream-rq-timeout-ms", b"1"),
     )
     async with picking(tmp_path, anonymous="open") as agent:
         add_tenant(agent, Tenant("t", "open", key("secret")))
         stream = PickerStream(parts_of(agent))
         stream.receive(head(*forged), body(CHAT))
         mutation = stream.sent[0].request_headers.response.header_mutation
-        assert set(mutation.remove_headers) >= {name.decode() for name, _ in forged[1:]}
+        written = {"x-gateway-destination-endpoint", "x-envoy-max-retries"}
+        assert set(mutation.remove_headers) >= {name.decode() for name, _ in forged} - written
+        assert set_headers(mutation)["x-envoy-max-retries"] == "1"
         assert set_headers(mutation)["x-gateway-destination-endpoint"] == ",".join(stream.destinations)
         assert "10.9.9.9:1" not in stream.destinations
         stream.stream.close()
@@ -320,7 +375,7 @@ MESSAGES: list[Any] = [
     body(CHAT[:5], ends=False),
     body(CHAT[5:], ends=True),
     body(b"x" * 70_000, ends=False),
-    trailers("request_trailers"),
+    TRAILERS,
     response_head(200, JSON_TYPE),
     response_head(200, {"content-type": "text/event-stream"}),
     response_head(503, ends=True),
@@ -371,6 +426,13 @@ async def test_inferences_over_grpc_go_to_endpoints_with_a_port_for_them(tmp_pat
                 stream.receive(head(types, path=path, subset=subset), framed)
                 assert stream.destinations == expected
                 stream.stream.close()
+        ends = [({"grpc-status": "0"}, "ok"), ({"grpc-status": "8"}, "client_error"), ({}, "engine_error")]
+        for status, outcome in (*ends, (None, "engine_error")):
+            before = agent.counted().get(outcome, 0.0)
+            stream = PickerStream(parts_of(agent))
+            stream.receive(head(types, path=path), framed, response_head(200, {"content-type": "application/grpc"}))
+            stream.receive(response_body(b"", ends=True) if status is None else trailers("response_trailers", status))
+            assert agent.counted()[outcome] == before + 1.0
         stream = PickerStream(parts_of(agent))
         stream.receive(
             head(types, path=path, subset=[str(ENGINES[0])]), body(b"\0" + len(message).to_bytes(4) + message)
