@@ -97,6 +97,8 @@ class DynamicUpdates:
 
     def _record_set(self, name: str, kind: str) -> RecordSet:
         response = self._ask(dns.message.make_query(name, kind))
+        if response.rcode() not in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
+            raise UpdateFailed(f"{self._address}: {name}: {dns.rcode.to_text(response.rcode())}")
         owner, rdtype = dns.name.from_text(name), dns.rdatatype.from_text(kind)
         answer = response.get_rrset(response.answer, owner, dns.rdataclass.IN, rdtype)
         return RecordSet(kind, tuple(sorted(item.to_text() for item in answer or ())), answer.ttl if answer else 0)

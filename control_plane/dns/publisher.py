@@ -42,28 +42,42 @@ class RecordPublisher:
         self._report = report
         self._clock = clock
         self._published: Publication | None = None
+        self._changed_at = -inf
         self._reported: set[str] = set()
 
     def step(self, names: Iterable[NameRecords]) -> bool:
-        """Publish what has changed. Returns whether every name is up to date and has a live region."""
+        """Publish what has changed. Returns whether every name is up to date and has a live region.
+
+        A zone that the target refuses to change does not keep the others from changing.
+        """
         wanted = {name.name: name for name in names}
-        try:
-            if self._published is None:
-                self._published = Publication(self._target.read(wanted), -inf)
-            step = next_publication(self._published, wanted, self._clock(), self._min_interval_s)
-            for zone, members in zones_of(wanted[name] for name in step.changed).items():
-                self._target.send(zone, {name: step.changed[name] for name in members})
-        except UpdateFailed as error:
-            # What the target has is unknown, and is read again.
-            self._published = None
-            self._note([f"not updated: {error}"])
-            return False
-        self._published = step.publication
-        for name, record_sets in step.changed.items():
-            values = ", ".join(value for each in record_sets for value in each.values)
-            self._report(f"{name}: now {values}")
-        self._note([f"{name}: no permitted region is live; its records stay" for name in step.kept])
-        return not step.kept
+        problems: list[str] = []
+        current = self._published
+        if current is None:
+            read: dict[str, tuple[RecordSet, ...]] = {}
+            for members in zones_of(wanted.values()).values():
+                try:
+                    read |= self._target.read(members)
+                except UpdateFailed as error:
+                    problems.append(f"not updated: {error}")
+            current = Publication(read, self._changed_at)
+            wanted = {name: found for name, found in wanted.items() if name in read}
+        step = next_publication(current, wanted, self._clock(), self._min_interval_s)
+        for zone, members in zones_of(wanted[name] for name in step.changed).items():
+            changed = {name: step.changed[name] for name in members}
+            try:
+                self._target.send(zone, changed)
+            except UpdateFailed as error:
+                problems.append(f"not updated: {error}")
+                continue
+            self._changed_at = step.publication.changed_at
+            for name, record_sets in changed.items():
+                values = ", ".join(value for each in record_sets for value in each.values)
+                self._report(f"{name}: now {values}")
+        # After a failure, what the target has is unknown, and is read again.
+        self._published = None if problems else step.publication
+        self._note([*problems, *(f"{name}: no permitted region is live; its records stay" for name in step.kept)])
+        return not problems and not step.kept and not step.delayed
 
     def _note(self, problems: list[str]) -> None:
         for problem in problems:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from penstock.dns.name_answer import NameAnswer, NameServerView, Question, answer_name
+from penstock.dns.name_answer import NameServerView, Question, answer_name
 from penstock.dns.zone_records import Record, region_records
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.dns_names import DnsName
@@ -41,6 +41,8 @@ class NameRecords(msgspec.Struct, frozen=True):
     rejected: tuple[Rejection, ...]
     record_sets: tuple[RecordSet, ...]
     """Records of all regions with a share; empty if no permitted region is live."""
+    permitted_sets: tuple[RecordSet, ...] = ()
+    """Records of all permitted regions, live or not: instead of records of regions that are not permitted any more."""
 
 
 def name_records(policy: Policy, name: DnsName, fleet: NameServerView, client: Location = NOWHERE) -> NameRecords:
@@ -53,13 +55,14 @@ def name_records(policy: Policy, name: DnsName, fleet: NameServerView, client: L
         answer.shares,
         tuple(sorted(answer.permitted)),
         answer.rejected,
-        _record_sets(policy, name, answer),
+        _record_sets(policy, name, answer.shares),
+        _record_sets(policy, name, dict.fromkeys(answer.permitted, 1.0)),
     )
 
 
-def _record_sets(policy: Policy, name: DnsName, answer: NameAnswer) -> tuple[RecordSet, ...]:
-    """The records of all regions of an answer; those of the largest share alone if they are a CNAME."""
-    largest_first = sorted(answer.shares, key=lambda region: (-answer.shares[region], region))
+def _record_sets(policy: Policy, name: DnsName, shares: Mapping[str, float]) -> tuple[RecordSet, ...]:
+    """The records of all regions with a share; those of the largest share alone if they are a CNAME."""
+    largest_first = sorted(shares, key=lambda region: (-shares[region], region))
     records = [record for region in largest_first for record in region_records(policy, name, region)]
     if records and records[0].kind == "CNAME":
         return _sets(records[:1])
@@ -89,6 +92,8 @@ class PublicationStep(msgspec.Struct, frozen=True):
     """Names whose records change now, and their new records."""
     kept: tuple[str, ...]
     """Names without a live region, which keep their records."""
+    delayed: bool = False
+    """Whether there are changes that the minimum interval delays."""
 
 
 def next_publication(
@@ -96,14 +101,26 @@ def next_publication(
 ) -> PublicationStep:
     """Return what to publish now: only changes, at most one change in `min_interval_s`, and never an empty name.
 
-    Names that the policy no longer has keep their records too: an operator removes them.
+    A name without a live region keeps its records, unless one of them is of a region that is not permitted any more: it
+    then has those of all permitted regions. Names that the policy no longer has keep their records too: an operator
+    removes them.
     """
     kept = tuple(sorted(name for name, found in wanted.items() if not found.record_sets))
-    changed = {
-        name: found.record_sets
-        for name, found in wanted.items()
-        if found.record_sets and found.record_sets != current.names.get(name)
-    }
+    changed: dict[str, tuple[RecordSet, ...]] = {}
+    for name, found in wanted.items():
+        has = current.names.get(name, ())
+        if found.record_sets:
+            record_sets = found.record_sets
+        elif _values(has) <= _values(found.permitted_sets):
+            continue
+        else:
+            record_sets = found.permitted_sets
+        if record_sets and record_sets != has:
+            changed[name] = record_sets
     if not changed or now - current.changed_at < min_interval_s:
-        return PublicationStep(current, {}, kept)
+        return PublicationStep(current, {}, kept, delayed=bool(changed))
     return PublicationStep(Publication({**current.names, **changed}, now), changed, kept)
+
+
+def _values(record_sets: Iterable[RecordSet]) -> set[tuple[str, str]]:
+    return {(each.kind, value) for each in record_sets for value in each.values}

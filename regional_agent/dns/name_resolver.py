@@ -19,7 +19,7 @@ from penstock.dns.remote_backend import (
     result_line,
 )
 from penstock.dns.zone_records import last_resort_records, region_records, zone_of, zone_records
-from penstock.policy.geography import NOWHERE
+from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.dns_names import DnsName
 from penstock.policy.policy import Policy
 from regional_agent.config.active_config import ActiveConfig
@@ -32,6 +32,11 @@ Without effect on a zone that is not signed, since no other backend has a key of
 LAST_RESORT: Final = "last_resort"
 NONE: Final = "none"
 """Labels of answers without a region."""
+
+
+MIN_PREFIX_BITS: Final = {4: 16, 6: 32}
+"""Minimum length of a client subnet's prefix, by IP version. A shorter one has clients of many places, so that it
+states nothing; resolvers send 24 and 56 (RFC 7871, section 11.1)."""
 
 
 class Subnet(NamedTuple):
@@ -107,8 +112,12 @@ class NameResolver:
 
     def _resolve(self, policy: Policy, name: DnsName, asked: Parameters) -> bytes:
         subnet = subnet_of(asked)
-        near = NOWHERE if subnet.network is None else self._locator.locate(subnet.network.network_address)
-        question = Question(near if subnet.is_client else NOWHERE, near)
+        near, client = NOWHERE, NOWHERE
+        if subnet.network is not None:
+            near = self._locator.locate(subnet.network.network_address)
+            if subnet.is_client and _same_place(near, self._locator.locate(subnet.network.broadcast_address)):
+                client = near
+        question = Question(client, near)
         scope_bits = subnet.network.prefixlen if subnet.is_client and subnet.network is not None else 0
         region = answer_name(policy, name, question, self._fleet(policy)).draw(self._rng)
         if region is not None:
@@ -126,9 +135,14 @@ def subnet_of(asked: Parameters) -> Subnet:
     except ValueError:
         return Subnet(None, is_client=False)
     is_whole = network.prefixlen == network.max_prefixlen
-    # Without a client subnet, PowerDNS names the resolver in both fields. A prefix of length 0 states nothing.
+    # Without a client subnet, PowerDNS names the resolver in both fields.
     is_resolver = is_whole and network.network_address == _address_of(asked.remote)
-    return Subnet(network, is_client=network.prefixlen > 0 and not is_resolver)
+    return Subnet(network, is_client=network.prefixlen >= MIN_PREFIX_BITS[network.version] and not is_resolver)
+
+
+def _same_place(first: Location, last: Location) -> bool:
+    """Whether both ends of a subnet are in one country and subdivision, on which residency depends."""
+    return (first.country, first.subdivision) == (last.country, last.subdivision)
 
 
 def _address_of(text: str) -> IPv4Address | IPv6Address | None:

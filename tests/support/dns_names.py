@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -41,6 +42,12 @@ _PLACES = {
     "198.18.4.0": Location("ES", None, 40.4, -3.7),
 }
 """Locations of the networks that tests send as client subnets."""
+
+
+def _place_of(address: IPv4Address | IPv6Address) -> Location:
+    bits = 24 if address.version == 4 else 56
+    return _PLACES.get(str(ip_network((address, bits), strict=False).network_address), NOWHERE)
+
 
 EVERYWHERE = frozenset(ENTRIES)
 EU = frozenset({"eu-de", "eu-es"})
@@ -84,7 +91,7 @@ class NameServer:
         self.states = all_live()
         self.plans: Mapping[str, RegionPlan] = plans or {}
         self.answered: list[tuple[str, str]] = []
-        self.locator: Any = SimpleNamespace(locate=lambda address: _PLACES.get(str(address), NOWHERE))
+        self.locator: Any = SimpleNamespace(locate=_place_of)
         self.resolver = NameResolver(
             cast("Any", self.config),
             self.locator,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from adapters.files.secret_file import BadSecret
@@ -96,3 +97,35 @@ def test_a_bad_key_file_is_an_error_without_the_secret(tmp_path: Path, content: 
     with pytest.raises(BadSecret, match=problem) as refused:
         read_key(file)
     assert "aGVsbG8" not in str(refused.value)
+
+
+class TwoZones(Target):
+    """The zone `broken` refuses updates, or queries too."""
+
+    refuses_queries = False
+
+    def read(self, names: Iterable[str]) -> dict[str, tuple[RecordSet, ...]]:
+        if self.refuses_queries and any("broken" in each for each in names):
+            raise UpdateFailed("192.0.2.53: eu.broken: SERVFAIL")
+        return super().read(names)
+
+    def send(self, zone: str, changed: dict[str, tuple[RecordSet, ...]]) -> None:
+        if zone == "broken":
+            raise UpdateFailed("192.0.2.53: zone broken: REFUSED")
+        super().send(zone, changed)
+
+
+@pytest.mark.parametrize("refuses_queries", [False, True])
+def test_a_zone_that_refuses_updates_stops_no_other_zone_and_no_limit(refuses_queries: bool) -> None:
+    target, now, lines = TwoZones(), [100.0], list[str]()
+    target.refuses_queries = refuses_queries
+    publisher = RecordPublisher(target, 5.0, lines.append, lambda: now[0])
+    broken = msgspec.structs.replace(name("192.0.2.9"), name="eu.broken", zone="broken")
+    assert not publisher.step([broken, name("192.0.2.2")])
+    assert target.records[NAME][0].values == ("192.0.2.2",)
+    assert not publisher.step([broken, name("192.0.2.3")])
+    assert len(target.sent) == 1, "within the interval"
+    now[0] = 106.0
+    assert not publisher.step([broken, name("192.0.2.3")])
+    assert target.records[NAME][0].values == ("192.0.2.3",)
+    assert len([line for line in lines if "broken" in line]) >= 1

@@ -67,6 +67,17 @@ class TestPublication:
         assert (step.changed, step.kept) == ({}, (EU.name,))
         assert step.publication.names == first.publication.names
 
+    def test_a_name_without_a_live_region_leaves_regions_that_are_not_permitted_any_more(self) -> None:
+        first = next_publication(self.NEW, {EU.name: records(OPEN)}, 100.0, 5.0)
+        none = {EU.name: records(EU, eu_de=RegionState.FAILED, eu_es=RegionState.FAILED)}
+        step = next_publication(first.publication, none, 200.0, 5.0)
+        assert [each.values for each in step.changed[EU.name]] == [
+            ("192.0.2.10", "192.0.2.20"),
+            ("2001:db8::10", "2001:db8::20"),
+        ]
+        assert step.kept == (EU.name,)
+        assert next_publication(step.publication, none, 300.0, 5.0).changed == {}
+
     def test_a_removed_name_keeps_its_records(self) -> None:
         first = next_publication(self.NEW, {EU.name: records(EU)}, 100.0, 5.0)
         assert next_publication(first.publication, {}, 200.0, 5.0).publication.names == first.publication.names

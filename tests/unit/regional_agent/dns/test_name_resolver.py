@@ -13,6 +13,7 @@ import pytest
 from penstock.dns.remote_backend import MAX_LINE_BYTES, BadMessage, Parameters, read_message
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.region_entry import RegionEntry
+from penstock.policy.kinds.residency_rules import ResidencyRule
 from regional_agent.dns.backend_socket import MAX_CONNECTIONS, BackendSocket
 from regional_agent.dns.name_resolver import subnet_of
 from tests.support.dns_names import NameServer, all_live, dns_policy
@@ -60,6 +61,10 @@ def test_an_answer_to_a_client_subnet_is_valid_for_this_subnet() -> None:
         ("203.0.113.0/24", 24, True),
         ("203.0.113.7/32", 32, True),
         ("0.0.0.0/0", 0, False),
+        ("128.0.0.0/1", 1, False),
+        ("198.18.0.0/15", 15, False),
+        ("198.18.0.0/16", 16, True),
+        ("2001::/31", 31, False),
         ("2001:db8::/56", 56, True),
         ("fe80::1%eth0/128", 128, True),
         ("203.0.113.9/99", None, False),
@@ -71,6 +76,18 @@ def test_client_subnets_are_distinguished_from_resolvers(real_remote: str, prefi
     subnet = subnet_of(Parameters(remote="192.0.2.1", real_remote=real_remote))
     assert subnet.is_client is is_client
     assert (subnet.network.prefixlen if subnet.network else None) == prefix
+
+
+@pytest.mark.parametrize(("subnet", "scope"), [("198.0.0.0/8", None), ("198.18.0.0/21", 21)])
+def test_a_subnet_with_clients_of_several_countries_has_no_location(subnet: str, scope: int | None) -> None:
+    only_eu = ResidencyRule("not-us", client_countries=frozenset({"ES", "DE"}), deny=frozenset({"us-east"}))
+    policy = msgspec.structs.replace(dns_policy(), residency=(only_eu,))
+    server = NameServer(policy)
+    assert look_up(server, "first.api.example.com.", real_remote="198.18.0.0/24")[0]["content"] == "198.51.100.30"
+    # Its first address is in the US, others are not.
+    (*_, record) = look_up(server, "first.api.example.com.", real_remote=subnet)
+    assert record["content"] != "198.51.100.30"
+    assert record.get("scopeMask") == scope
 
 
 @pytest.mark.parametrize("remote", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "fe80::1%eth0"])
