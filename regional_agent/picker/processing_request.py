@@ -59,6 +59,17 @@ CODE_DETAILS: Final = "response.code_details"
 MAX_SUBSET: Final = 4096
 """Maximum number of endpoints of a subset; further ones are ignored."""
 
+MAX_REST_BYTES: Final = 512 * 1024
+"""Maximum size (bytes) of what a message has beside a body: each field costs time, and may have only two bytes."""
+
+MAX_HEADERS: Final = 4096
+"""Maximum number of headers of a message."""
+
+MAX_FIELDS: Final = 256
+"""Maximum number of fields of a message, and of a body in it."""
+
+MAX_HEALTH_CHECK_BYTES: Final = 1024
+
 _STRING_VALUE: Final = length_tag(3)
 _LIST_VALUE: Final = length_tag(6)
 """Fields of `google.protobuf.Value`."""
@@ -106,9 +117,15 @@ def read_processing_request(data: bytes) -> ProcessingRequest:
     """Return a message of Envoy; raises BadMessage for other bytes."""
     message = ProcessingRequest()
     fields = Fields(data, 0, len(data))
+    count = rest = 0
     while fields.advance():
         tag = fields.tag
         kind = tag >> 3
+        count += 1
+        if kind != REQUEST_BODY and kind != RESPONSE_BODY:
+            rest += fields.stop - fields.begin
+        if count > MAX_FIELDS or rest > MAX_REST_BYTES:
+            raise BadMessage("a message has too many fields")
         if REQUEST_HEADERS <= kind <= RESPONSE_TRAILERS and tag & 7 == LENGTH:
             if message.kind:
                 raise BadMessage("a message has two requests")
@@ -137,6 +154,8 @@ def read_processing_request(data: bytes) -> ProcessingRequest:
 
 def read_health_check(data: bytes) -> str:
     """Return the service of a `HealthCheckRequest`; raises BadMessage for other bytes."""
+    if len(data) > MAX_HEALTH_CHECK_BYTES:
+        raise BadMessage("a health check is too large")
     service, fields = "", Fields(data, 0, len(data))
     while fields.advance():
         if fields.tag == _FIRST:
@@ -146,7 +165,11 @@ def read_health_check(data: bytes) -> str:
 
 def _read_body(fields: Fields, message: ProcessingRequest) -> None:
     """Read `HttpBody`."""
+    count = 0
     while fields.advance():
+        count += 1
+        if count > MAX_FIELDS:
+            raise BadMessage("a body has too many fields")
         if fields.tag == _FIRST:
             message.body = fields.content()
         elif fields.tag == _SECOND_NUMBER:
@@ -161,6 +184,8 @@ def _read_headers(fields: Fields, message: ProcessingRequest) -> None:
             while headers.advance():
                 if headers.tag == _FIRST:
                     message.headers.append(_header(headers.inner()))
+                    if len(message.headers) > MAX_HEADERS:
+                        raise BadMessage("a message has too many headers")
         elif fields.tag == _THIRD_NUMBER:
             message.ends = fields.value != 0
 
@@ -243,7 +268,7 @@ def _subset(value: Fields) -> frozenset[str]:
     listed: list[str] = []
     while value.advance():
         if value.tag == _STRING_VALUE:
-            listed = value.text().split(",")
+            listed = value.text().split(",", MAX_SUBSET)
         elif value.tag == _LIST_VALUE:
             listed = []
             values = value.inner()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -114,6 +115,36 @@ def test_a_message_of_envoy_is_read_as_protobuf_reads_it(
     assert got.upstream_address == text_of(filter_attributes, read.UPSTREAM_ADDRESS)
     assert got.states_modes == (modes is not None)
     assert (got.request_body_mode, got.response_body_mode) == (modes or (0, 0))
+
+
+def length_field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + varint(len(content)) + content
+
+
+MIB = 2**20
+NO_SPACE_FOR_FIELDS = {
+    "headers": length_field(2, length_field(1, bytes([0x0A, 0]) * (4 * MIB))),
+    "fields of headers": length_field(2, bytes([0x78, 0]) * (4 * MIB)),
+    "fields of a body": length_field(4, bytes([0x78, 0]) * (4 * MIB)),
+    "fields": bytes([0x78, 0]) * (4 * MIB),
+    "metadata": length_field(8, bytes([0x78, 0]) * (4 * MIB)),
+    "small headers": length_field(2, length_field(1, bytes([0x0A, 0]) * 4097)),
+}
+
+
+@pytest.mark.parametrize("kind", NO_SPACE_FOR_FIELDS)
+def test_the_cost_of_a_message_is_bounded(kind: str) -> None:
+    data, began = NO_SPACE_FOR_FIELDS[kind], time.process_time()
+    with pytest.raises(BadMessage):
+        read_processing_request(data)
+    with pytest.raises(BadMessage):
+        read_health_check(data)
+    assert time.process_time() - began < 0.2  # seconds if each field is read
+
+
+def test_only_a_body_may_be_large() -> None:
+    whole = read_processing_request(length_field(4, length_field(1, bytes(4 * MIB)) + b"\x10\x01"))
+    assert (len(whole.body), whole.ends) == (4 * MIB, True)
 
 
 @pytest.mark.parametrize(
