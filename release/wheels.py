@@ -61,7 +61,8 @@ def build_wheel(sdist: Path, folder: Path, log: Path, time_s: int, *, python: st
         "PYTHONHASHSEED": "0",
         "HATCH_BUILD_HOOKS_ENABLE": "" if python is None else "1",
         # As in the Makefile: gcc takes minutes for warnings about the C code that mypyc writes.
-        "CFLAGS": f"{os.environ.get('CFLAGS', '')} -w",
+        # setuptools adds CPPFLAGS to the flags of Python, and would put CFLAGS in their place.
+        "CPPFLAGS": f"{os.environ.get('CPPFLAGS', '')} -Wno-all",
     }
     before = set(folder.glob("*.whl"))
     # The pip of this environment runs in the other interpreter, which need not have one.
