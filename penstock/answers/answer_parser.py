@@ -128,8 +128,10 @@ class AnswerParser:
 
     @property
     def usage_is_final(self) -> bool:
-        """Whether the usage is that of the whole answer: no output has followed its report."""
-        return self._final_at == self.delivered
+        """Whether the usage is that of the whole answer: its report states the output, and no output has followed."""
+        usage, places = self.usage, self._format.places
+        is_stated = not (self.delivered and places.answer) or (usage is not None and usage.answer_tokens > 0)
+        return is_stated and self._final_at == self.delivered
 
     @property
     def undecided(self) -> bool:
@@ -211,9 +213,9 @@ class AnswerParser:
             rest = self._splitter.take_rest()
             if self._reducer is not None:
                 self._read_reduced()
-            elif rest and complete:
+            elif rest and complete and self._read_event(rest):
                 # A stream may end without an empty line after its last event.
-                self._read_event(rest)
+                rest = b""
         if not self.finish_reason and self._last and self._kind == EVENTS:
             self._read_finish(self._last)
         return rest if self._hides_usage else b""
@@ -382,7 +384,7 @@ class AnswerParser:
         if fields is not None:
             self.finish_reason = finish_reason_in(fields)
             if self.finish_reason:
-                is_final = self.usage_is_final or ReportedUsage(self._format.places).read(fields)
+                is_final = self._final_at == self.delivered or ReportedUsage(self._format.places).read(fields)
                 if not has_output(fields):
                     self.delivered -= 1
                 if is_final:

@@ -60,7 +60,10 @@ class EventSplitter:
 
 
 def event_fields(event: bytes) -> tuple[bytes, bytes | None]:
-    """Return the name and the data of an event; the name is empty, and the data None, if the event has none."""
+    """Return the name and the data of an event; the name is empty, and the data None, if the event has none.
+
+    llama.cpp sends an error as a field `error` (tools/server/utils.hpp), which is read as an event of that name.
+    """
     if event.startswith(_DATA) and event.find(_LINE_END) == len(event) - len(_EVENT_END):
         return b"", event[len(_DATA) : -len(_EVENT_END)]
     name, data = b"", None
@@ -70,4 +73,6 @@ def event_fields(event: bytes) -> tuple[bytes, bytes | None]:
             data = text if data is None else data + _LINE_END + text
         elif line.startswith(b"event:"):
             name = line[6:].strip()
+        elif line.startswith(b"error:"):
+            name, data = b"error", line[6:].strip()
     return name, data

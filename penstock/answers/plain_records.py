@@ -17,8 +17,8 @@ _CRLF_END: Final = b"\r\n\r\n"
 _LINE_END: Final = b"\n"
 _CHUNK_END: Final = b"\r\n"
 _LINE_ENDS: Final = (b"\n", b"\r")
-_COMMENT_STARTS: Final = (b":", *_LINE_ENDS)
-_ERROR_EVENT: Final = re.compile(rb"event: ?error")
+_OTHER_STARTS: Final = (b":", b"error:", *_LINE_ENDS)
+_ERROR_EVENT: Final = re.compile(rb"event: ?error|[\r\n]error:")
 _STRING_STARTS: Final = (b'":"', b'": "')
 _DECIDING: Final = (b'"object"', b'"type"', b'"status"', b'"error"')
 """Members whose value, a string, may make a record an error or an end."""
@@ -124,7 +124,7 @@ class PlainRecords:
         if self._is_one_line(part, begin, end_at):
             return False  # as most engines send
         end = self._end
-        if part.startswith(_COMMENT_STARTS, begin) or part.find(b"\n:") >= 0:
+        if part.startswith(_OTHER_STARTS, begin) or part.find(b"\n:") >= 0:
             return True
         if part.find(end + end[: len(end) >> 1]) >= 0:
             return True

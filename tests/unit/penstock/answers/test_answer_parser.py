@@ -383,6 +383,29 @@ def test_the_event_that_only_the_agent_asked_for_is_hidden(size: int) -> None:
     assert reader.usage == READ
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_event_that_only_the_agent_asked_for_is_hidden_at_an_end_without_an_empty_line(end: str) -> None:
+    reader = parser(hides=True)
+    shown = stream(delta("a"), delta("", finish_reason="stop"))
+    assert read(shown + event({"choices": [], "usage": USAGE}, end), 9, reader) == shown
+    assert reader.usage == READ
+
+
+@pytest.mark.parametrize("number", [None, -7, 7.5, "7", 2**63, [7]])
+def test_a_last_report_that_does_not_state_the_output_is_not_that_of_the_whole_answer(number: Any) -> None:
+    reader = parser()
+    usage = {"prompt_tokens": 12, "completion_tokens": number}
+    read(stream(delta("a"), delta("b"), {"choices": [], "usage": usage}, "[DONE]"), 30, reader)
+    assert (reader.usage, reader.usage_is_final, reader.delivered) == (Usage(12, 0), False, 2)
+
+
+def test_an_answer_without_output_has_its_usage() -> None:
+    reader = parser()
+    empty = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 0}}
+    read(stream(delta(""), {**delta("", finish_reason="stop"), "usage": empty["usage"]}, "[DONE]"), 30, reader)
+    assert (reader.usage, reader.usage_is_final, reader.delivered) == (Usage(12, 0), True, 0)
+
+
 def test_usage_in_the_finish_chunk_is_not_hidden() -> None:
     data = stream(delta("a"), {**delta("", finish_reason="stop"), "usage": USAGE}, "[DONE]")
     reader = parser(hides=True)
@@ -449,7 +472,7 @@ def test_only_events_with_data_are_output(size: int, end: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 9, 100_000])
-@pytest.mark.parametrize("form", ["event: error\ndata: %s\n\n", "data: %s\nevent:error\n\n"])
+@pytest.mark.parametrize("form", ["event: error\ndata: %s\n\n", "data: %s\nevent:error\n\n", "error: %s\n\n"])
 def test_an_event_named_error_is_an_error_at_any_place(size: int, form: str) -> None:
     reader = parser()
     failure = (form % json.dumps({"message": "x", "type": "InternalServerError"})).encode()
