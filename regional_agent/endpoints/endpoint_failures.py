@@ -63,10 +63,11 @@ class EndpointFailures:
 
     def failed_before_response(
         self, endpoint: Endpoint, tenant: str, request: object, outcome: AttemptOutcome, sent_at: float
-    ) -> None:
+    ) -> bool:
         """Record that a request failed before its client received a response. The cause is decided later, by `check`.
 
-        If a connection broke, the endpoint is probed at once, since its server may have ended.
+        If a connection broke, the endpoint is probed at once, since its server may have ended. Returns whether several
+        endpoints of one host broke the request's connections within JUDGED_AFTER_S.
 
         Args:
             request: identifies the request, which may fail at other endpoints too.
@@ -74,11 +75,14 @@ class EndpointFailures:
             sent_at: when the request was sent to the endpoint (s).
         """
         now = self._clock()
-        for sent in self._undecided.broke(request, _Sent(endpoint, tenant, sent_at, outcome), now):
+        together = self._undecided.broke(request, _Sent(endpoint, tenant, sent_at, outcome), now)
+        for sent in together:
             self._by_tenant.failed(sent.tenant, sent.endpoint.name, now)
             self.ended(sent.endpoint, sent.tenant, AttemptOutcome.INCONCLUSIVE, sent.at)
         if outcome is AttemptOutcome.UNREACHABLE:
             endpoint.probe_now.set()
+        places = {(sent.endpoint.address.host, sent.outcome) for sent in together}
+        return places == {(endpoint.address.host, AttemptOutcome.UNREACHABLE)}
 
     def are_caused_by(self, tenant: str) -> bool:
         """Whether the recent failures of a tenant's requests are caused by the requests."""

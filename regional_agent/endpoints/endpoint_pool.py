@@ -100,6 +100,11 @@ class EndpointPool(PoolAccount[Endpoint]):
         """Return the names of the endpoints whose kind of engine cannot extend a text, or is unknown."""
         return frozenset(endpoint.name for endpoint in self.endpoints if not ENGINES[endpoint.kind].extends_text)
 
+    def beside(self, names: frozenset[str]) -> frozenset[str]:
+        """Return the names of the endpoints at the hosts of `names`, these included."""
+        hosts = {endpoint.address.host for endpoint in self.endpoints if endpoint.name in names}
+        return frozenset(endpoint.name for endpoint in self.endpoints if endpoint.address.host in hosts)
+
     def update_readiness(self) -> None:
         """Update which endpoints may receive requests, and the totals of this and all affected pools."""
         available = ejected = stalled = 0

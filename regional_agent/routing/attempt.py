@@ -285,11 +285,11 @@ class LocalAttempt(Placement[Endpoint]):
         context.tried_endpoints |= {self.endpoint.name}
         self._judge_later(context, self.outcome or _SERVER_ERROR)
 
-    def _judge_later(self, context: RequestContext, outcome: AttemptOutcome) -> None:
-        """Leave it to `EndpointFailures` whether the endpoint or the request is the cause of a failure."""
+    def _judge_later(self, context: RequestContext, outcome: AttemptOutcome) -> bool:
+        """Leave it to `EndpointFailures` whether the endpoint or the request is the cause; returns its result."""
         self._judged_later = True
         failures, tenant = self._services.endpoints.failures, self.estimate.tenant
-        failures.failed_before_response(self.endpoint, tenant, context, outcome, self.since)
+        return failures.failed_before_response(self.endpoint, tenant, context, outcome, self.since)
 
     def _judge_again(self) -> None:
         """Let an error of the engine count against no endpoint if an earlier attempt of the request failed too."""
@@ -333,10 +333,14 @@ class LocalAttempt(Placement[Endpoint]):
                 alone, which is bounded: an endpoint that clients could mark as down would be down for all of them.
         """
         context.failed_because = Reason.ENGINE_FAILED
-        context.broken += broke
         context.tried_endpoints |= {self.endpoint.name}
         if broke:
-            self._judge_later(context, _UNREACHABLE)
+            if self._judge_later(context, _UNREACHABLE):  # their process may have ended
+                pool = self._services.endpoints.pool(self.estimate.model)
+                context.tried_endpoints |= pool.beside(context.tried_endpoints)
+                context.reported_error = "engines of one host broke the connection in turn"
+            else:
+                context.broken += 1
         elif self.endpoint.connection_failed():
             self.outcome = AttemptOutcome.UNREACHABLE
         else:

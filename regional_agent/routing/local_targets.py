@@ -258,8 +258,10 @@ def excluded_endpoints(pool: EndpointPool, context: RequestContext) -> frozenset
     if context.extends_text:
         excluded |= pool.unable_to_extend()
     if context.broken:
-        # The request may be the cause of a failure, and its second failure would not move it again.
+        # The request may be the cause of a failure, and its second failure would not move it again. Engines of one host
+        # often end together: they may be one process.
         on_trial = frozenset(view.name for view in pool.views if view.trial)
-        if on_trial and any(view.ready and view.name not in excluded | on_trial for view in pool.views):
-            excluded |= on_trial
+        for avoided in (on_trial, pool.beside(context.tried_endpoints)):
+            if avoided and any(view.ready and view.name not in excluded | avoided for view in pool.views):
+                excluded |= avoided
     return excluded

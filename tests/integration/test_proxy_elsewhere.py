@@ -152,3 +152,53 @@ async def test_a_request_that_crashes_engines_reaches_two_of_them(tmp_path: Path
         status, _, body = await ask(agent)
         assert (status, code(body)) == (502, "engine_failed")
         assert sum(len(gpu.requests) for gpu in (a, b, c)) == 2
+
+
+async def breaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def test_a_request_leaves_the_host_of_an_engine_that_broke_its_connection(tmp_path: Path) -> None:
+    """Engines of one host may be one process, which ends."""
+    async with (
+        engine(breaks) as a,
+        engine(breaks) as b,
+        engine(breaks) as c,
+        engine(answers) as gpu,
+        running_agent(tmp_path, [each.address for each in (a, b, c, gpu)]) as agent,
+    ):
+        elsewhere = list(agent.endpoints.every())[-1]
+        elsewhere.address = elsewhere.address._replace(host="localhost")
+        for _ in range(8):
+            status, headers, _ = await ask(agent)
+            assert (status, headers["x-penstock-endpoint"]) == (200, "gpu-3")
+        assert any(each.requests for each in (a, b, c))
+
+
+async def test_a_request_that_two_engines_of_one_host_break_is_sent_to_another_region(tmp_path: Path) -> None:
+    async with (
+        engine(breaks) as a,
+        engine(breaks) as b,
+        engine(breaks) as c,
+        engine(answers) as far,
+        running_agent(tmp_path / "far", [far.address], region="eu-es", anonymous=None) as server,
+        running_agent(tmp_path / "near", [each.address for each in (a, b, c)], peers={"eu-es": server.peer}) as agent,
+    ):
+        status, headers, _ = await ask(agent)
+        assert (status, headers["x-penstock-region"]) == (200, "eu-es")
+        assert sum(len(gpu.requests) for gpu in (a, b, c)) == 2
+        await until(lambda: agent.held() == server.held() == 0)
+
+
+async def test_a_request_that_breaks_engines_of_two_hosts_reaches_no_further_one(tmp_path: Path) -> None:
+    async with (
+        engine(breaks) as a,
+        engine(breaks) as b,
+        engine(breaks) as c,
+        running_agent(tmp_path, [each.address for each in (a, b, c)]) as agent,
+    ):
+        for endpoint, host in zip(agent.endpoints.every(), ("127.0.0.1", "localhost", "localhost"), strict=True):
+            endpoint.address = endpoint.address._replace(host=host)
+        status, _, body = await ask(agent)
+        assert (status, code(body)) == (502, "engine_failed")
+        assert sum(len(gpu.requests) for gpu in (a, b, c)) == 2

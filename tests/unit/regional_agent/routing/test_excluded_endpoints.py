@@ -11,7 +11,7 @@ from regional_agent.routing.local_targets import excluded_endpoints
 def pool(**views: str) -> Any:
     """Endpoints by name, each `ready`, `trial` or `down`."""
     shown = [SimpleNamespace(name=name, ready=state != "down", trial=state == "trial") for name, state in views.items()]
-    return SimpleNamespace(views=shown, renaming=frozenset())
+    return SimpleNamespace(views=shown, renaming=frozenset(), beside=lambda names: names)
 
 
 def context(broken: int, tried: set[str]) -> Any:
@@ -33,3 +33,10 @@ def test_a_request_that_was_moved_is_no_trial_request_unless_nothing_else_is_rea
     broken: int, tried: set[str], excluded: set[str]
 ) -> None:
     assert excluded_endpoints(pool(a="ready", b="trial", c="ready"), context(broken, tried)) == excluded
+
+
+@pytest.mark.parametrize(("state", "excluded"), [("ready", {"a", "b"}), ("down", {"a"})])
+def test_a_request_that_was_moved_leaves_the_host_unless_nothing_else_is_ready(state: str, excluded: set[str]) -> None:
+    of_two_hosts = pool(a="ready", b="ready", elsewhere=state)
+    of_two_hosts.beside = lambda names: names | {"b"} if "a" in names else names
+    assert excluded_endpoints(of_two_hosts, context(1, {"a"})) == excluded
