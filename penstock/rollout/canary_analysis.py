@@ -162,8 +162,6 @@ def _findings(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> list
 
     now = requests_since(rollout.marks, _selected(evidence, applies))
     enough = max(1, rules.min_requests)
-    if now.ended < enough:
-        return []
     usual = _sum(
         counts for region, counts in rollout.counts_before.items() if rollout.digest_for(region) == rollout.candidate
     )
@@ -174,7 +172,9 @@ def _findings(rollout: Rollout, rules: RolloutRules, evidence: Evidence) -> list
             "elsewhere",
         )
     known = usual if usual.ended >= enough else None
-    return exceeded(now, known, baseline, rules.max_failure_increase, rules.max_latency_factor)
+    if known is None and now.ended < enough:
+        return []
+    return exceeded(now, known, baseline, rules.max_failure_increase, rules.max_latency_factor, enough)
 
 
 def exceeded(
@@ -183,8 +183,11 @@ def exceeded(
     baseline: str,
     max_failure_increase: float,
     max_latency_factor: float,
+    enough: int,
 ) -> list[Finding]:
     """Returns the results that are worse than usual by more than the limits.
+
+    Before `enough` requests have ended, those that are missing count as successes, and no times are compared.
 
     Args:
         usual: the results to compare with; None without any, so that no failures are usual.
@@ -192,16 +195,16 @@ def exceeded(
         max_failure_increase: allowed increase (0-1) of the share of failed requests.
         max_latency_factor: maximum ratio of the mean times to first byte.
     """
-    found, share = [], now.failed_share
+    found, ended, share = [], max(now.ended, enough), now.failed_share
     if usual is None:
-        if share > max_failure_increase:
-            significant = share_is_above(now.failed, now.ended, max_failure_increase)
+        if now.failed > max_failure_increase * ended:
+            significant = share_is_above(now.failed, ended, max_failure_increase)
             found.append(Finding(f"{share:.1%} of requests fail, {0:.1%} without a baseline", significant))
         return found
-    if share > usual.failed_share + max_failure_increase:
-        significant = share_is_greater(now.failed, now.ended, usual.failed, usual.ended)
+    if now.failed > (usual.failed_share + max_failure_increase) * ended:
+        significant = share_is_greater(now.failed, ended, usual.failed, usual.ended)
         found.append(Finding(f"{share:.1%} of requests fail, {usual.failed_share:.1%} {baseline}", significant))
-    if usual.begun:
+    if usual.begun and now.ended >= enough:
         text = "mean time to first byte is {:.3f} s, {:.3f} s " + baseline
         found += greater_mean(_first_byte(now), _first_byte(usual), max_latency_factor, text)
     return found

@@ -105,11 +105,10 @@ def findings(rollout: ModelRollout, results: Comparison, *, needed: int | None =
     else:
         usual, baseline = results.before, BEFORE
     new, known = results.new, usual.requests if usual.requests.ended >= enough else None
-    if new.requests.ended < enough:
-        new = VersionCounts(msgspec.structs.replace(new.requests, ended=enough))
     if known is not None and min(new.requests.begun, known.begun) < enough:
         known = msgspec.structs.replace(known, begun=0, first_byte_s=0.0)
-    found = exceeded(new.requests, known, baseline, rollout.max_failure_increase, rollout.max_first_byte_factor)
+    max_increase, max_factor = rollout.max_failure_increase, rollout.max_first_byte_factor
+    found = exceeded(new.requests, known, baseline, max_increase, max_factor, enough)
     if min(new.timed, usual.timed) >= enough:
         text = "mean time per output token is {:.4f} s, {:.4f} s " + baseline
         time, usual_time = (Sample.of(each.timed, each.token_s, each.token_s2) for each in (new, usual))

@@ -59,7 +59,7 @@ class RolloutRules(PolicyStruct, frozen=True):
     if no agent of a canary region reports."""
     min_requests: Annotated[int, bounds(ge=0, le=1_000_000_000)] = 100
     """Minimum number of requests that have ended in the canary regions before their results are evaluated and before
-    the rollout proceeds."""
+    the rollout proceeds. More failures than so many requests may have are evaluated before."""
     max_failure_increase: Annotated[float, bounds(ge=0, le=1)] = 0.02
     """Allowed increase (0-1) of the share of requests that fail or are refused."""
     max_latency_factor: Annotated[float, bounds(ge=1, le=1000)] = 1.5

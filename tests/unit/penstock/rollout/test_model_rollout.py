@@ -76,7 +76,7 @@ def test_a_good_version_goes_through_its_steps() -> None:
         (counts(111, failed=11, token_s=0.031), "mean time per output token is 0.0310 s, 0.0200 s"),
         (counts(111, failed=11, length=49), "mean length of an answer is 49 tokens, 100"),
         (counts(111, failed=11, length=201), "mean length of an answer is 201 tokens, 100"),
-        (counts(30, failed=30), "30.0% of requests fail"),
+        (counts(30, failed=30), "100.0% of requests fail"),
     ],
 )
 def test_a_worse_version_is_rolled_back_with_its_evidence(new: VersionCounts, reason: str) -> None:

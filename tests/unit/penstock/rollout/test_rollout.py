@@ -179,7 +179,9 @@ class TestTheCanary:
             (fleet(word("b", NEW, 200, 20)), 60.0, Phase.ROLLED_BACK, "20.0% of requests fail, 0.0% before"),
             (fleet(word("b", NEW, 200, 3)), 60.0, Phase.CANARY, ""),
             (fleet(word("b", NEW, 200, 2)), 60.0, Phase.WATCH, ""),
-            (fleet(word("b", NEW, 149, 49)), 5.0, Phase.CANARY, ""),
+            (fleet(word("b", NEW, 149, 49)), 5.0, Phase.ROLLED_BACK, "100.0% of requests fail, 0.0% before"),
+            (fleet(word("b", NEW, 103, 3)), 5.0, Phase.CANARY, ""),
+            (fleet(word("b", NEW, 149, first_byte_s=9.0)), 5.0, Phase.CANARY, ""),
             (
                 fleet(word("b", NEW, 200, first_byte_s=0.2)),
                 5.0,
@@ -203,6 +205,12 @@ class TestTheCanary:
         story.see(fleet(word("b")))
         story.see(fleet(word("b", ended=100, failed=10)), 10.0)
         assert story.see(fleet(word("b", NEW, 200, 20)), 60.0) is Phase.WATCH
+
+    def test_few_requests_are_not_judged_without_a_baseline(self) -> None:
+        story = Story(msgspec.structs.replace(RULES, shadow_s=0.0))
+        story.see(fleet(word("b")))
+        assert story.see(fleet(word("b", NEW, 49, 49), word("a", OLD, 49)), 5.0) is Phase.CANARY
+        assert story.see(fleet(word("b", NEW, 49, 49), word("a", OLD, 50)), 5.0) is Phase.ROLLED_BACK
 
     def test_without_a_before_the_others_are_the_measure(self) -> None:
         story = Story(msgspec.structs.replace(RULES, shadow_s=0.0))
