@@ -37,12 +37,8 @@ def _compiled(
     if not zone:
         problem = "is in no zone" if name.name not in zones else "is the name of a zone, which cannot have a CNAME"
         errors.append(document.error(("name",), problem, "add a DnsZone that contains the name, or correct it"))
-    parent = name.name.partition(".")[2]
-    if zone and parent != zone and parent not in references.names_of("DnsName"):
-        # Resolvers that learn of no records at the parent do not ask for names below it (RFC 8020).
-        problem = f"is below {parent}, which has no records"
-        remedy = f"use a name directly below {zone}, or add a DnsName or DnsZone {parent}"
-        errors.append(document.error(("name",), problem, remedy))
+    if zone:
+        _check_parent(document, ("name",), name.name, zone, references)
     covers = frozenset(references.names_of("Region"))
     if name.regions is not UNSET:
         covers = references.regions_in(name.regions.jurisdictions).union(name.regions.regions)
@@ -73,6 +69,16 @@ def _compiled(
     )
 
 
+def _check_parent(document: Document, path: Path, name: str, zone: str, references: References) -> None:
+    """Check that the name above `name` has records."""
+    parent = name.partition(".")[2]
+    if parent != zone and parent not in references.names_of("DnsName") and parent not in references.names_of("DnsZone"):
+        # Resolvers that learn of no records at the parent do not ask for names below it (RFC 8020).
+        problem = f"is below {parent}, which has no records"
+        remedy = f"use a name directly below {zone}, or add a DnsName or DnsZone {parent}"
+        references.errors.append(document.error(path, problem, remedy))
+
+
 def _check_addresses(catalogue: Catalogue, references: References) -> None:
     """Check that every address can be parsed, and that no two regions have the same entry."""
     owners: dict[str, str] = {}
@@ -92,6 +98,11 @@ def _check_addresses(catalogue: Catalogue, references: References) -> None:
                 references.errors.append(document.error(path, problem, "give each region an entry of its own"))
     for document, zone in catalogue.of(DnsZone):
         for host, addresses in zone.name_servers.items():
+            if host.endswith(f".{zone.name}"):
+                _check_parent(document, ("name_servers", host), host, zone.name, references)
+            if host in references.names_of("DnsName"):
+                remedy = "give the name server a name of its own"
+                references.errors.append(document.error(("name_servers", host), "is the name of a DnsName", remedy))
             _parse(document, [(("name_servers", host, at), each) for at, each in enumerate(addresses)], references)
     for document, name in catalogue.of(DnsName):
         _parse(document, [(("last_resort", at), each) for at, each in enumerate(name.last_resort)], references)

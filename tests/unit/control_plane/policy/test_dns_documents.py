@@ -81,6 +81,8 @@ def test_the_order_of_a_failover_is_what_the_name_covers() -> None:
         ((ZONE, NAME), {"other_entry": "entry: {addresses: ['2001:db8:0::1']}"}, "is not an address as it is written"),
         ((ZONE, NAME), {"other_entry": "entry: {url: 'https://x.example/path'}"}, "is not well-formed"),
         ((ZONE.replace("[192.0.2.53]", "[]"), NAME), {}, "is in the zone and has no address"),
+        ((ZONE.replace("ns1.api", "ns1.dns.api"), NAME), {}, "is below dns.api.example.com, which has no records"),
+        ((ZONE.replace("ns1.api", "eu.api"), NAME), {}, "is the name of a DnsName"),
         ((ZONE.replace("{ns1.api.example.com: [192.0.2.53], ns.example.net: []}", "{}"), NAME), {}, "no name servers"),
     ],
 )
