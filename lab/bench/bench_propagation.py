@@ -24,7 +24,6 @@ from typing import Any
 import httpx
 import msgspec
 import uvloop
-import yaml
 from dulwich.objects import Blob, Commit, ObjectID, Tree
 from dulwich.repo import Repo
 
@@ -50,7 +49,7 @@ from lab.bench.bench_results import (
 )
 from lab.bench.propagation_agents import KNOWN, REVOKED, TENANT
 from lab.open_files import allow_many_open_files
-from lab.planet.bundle import SHIPPED_BUNDLE
+from lab.planet.bundle import SHIPPED_BUNDLE, without_stages
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_identity_dir
 from lab.planet.secret_files import write_secret, write_secrets
 from lab.quantile import quantile
@@ -67,8 +66,6 @@ APART_S = 2.0
 PATIENCE_S = 30.0
 GOAL_P99_S = 1.0
 OUT = Path("out/bench/propagation.json")
-AT_ONCE: Mapping[str, Any] = {"canary_regions": [], "shadow_s": 0, "canary_s": 0, "min_requests": 0, "watch_s": 0}
-"""A rollout without stages. The policy sets the duration of stages, so it is not measured."""
 
 TIER = f"apiVersion: penstock/v1\nkind: Tier\nname: {TENANT}\ndata_class: open\n"
 """Document of the tier of the tenant whose keys are revoked."""
@@ -184,10 +181,8 @@ class Repository:
 
 def bundle(number: int) -> dict[str, str]:
     """The shipped bundle without rollout stages, with a spillover margin that identifies the change."""
-    files = dict(read_folder(SHIPPED_BUNDLE))
+    files = without_stages(read_folder(SHIPPED_BUNDLE))
     for name, content in files.items():
-        if "kind: Rollout" in content:
-            files[name] = yaml.safe_dump({**yaml.safe_load(content), **AT_ONCE})
         if "kind: Spillover" in content:
             files[name] = content.replace("margin_s: 0.25", f"margin_s: {0.25 + number / 1000:.3f}")
     return files

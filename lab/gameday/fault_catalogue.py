@@ -14,6 +14,7 @@ from lab.demo.findings import Measured
 from lab.gameday.batch_in_progress import DuringBatch
 from lab.gameday.budget_pressure import UnderPressure
 from lab.gameday.client_flood import SLOW_CONNECTIONS
+from lab.gameday.cold_pools import ColdPools
 from lab.gameday.credential_faults import (
     expire_agent,
     expire_leader,
@@ -40,6 +41,7 @@ from lab.gameday.fault_injection import (
     storm,
 )
 from lab.gameday.store_faults import RUNNING_S, STOPPED_S, compact, lose_quorum, slow_etcd
+from lab.gameday.wake_webhook import Conduct
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, CHAT_70B, Topology, demo_planet
 
@@ -63,6 +65,10 @@ AGENTS_HALVED = UnderPressure(halve_agents("us-east"))
 BATCH_AGENT_KILLED = DuringBatch(kill_agents(NIGHT_REGION), max_runs=2)
 BATCH_REDIS_LOST = DuringBatch(freeze("redis"), max_runs=1)
 """Faults while a batch runs. Requests that a killed agent had begun run once more."""
+
+COLD_POOLS = ColdPools({})
+WAKE_HOOK_DOWN = ColdPools({"eu-de": Conduct.FAILS, "eu-es": Conduct.HANGS, "us-east": Conduct.FAILS})
+"""Faults in which a burst of requests needs a model of which every pool is cold."""
 
 
 class TargetKind(StrEnum):
@@ -192,6 +198,30 @@ FAULTS: dict[str, Fault] = {
             TargetKind.MODEL,
             "",
             fail_model(CHAT_70B),
+            detected_within_s=5.0,
+            model=CHAT_70B,
+            slots=_slots(CHAT_70B),
+        ),
+        Fault(
+            "cold-pools",
+            f"every engine of {CHAT_70B}, which is on demand, stops, and a burst of its requests reaches all agents",
+            TargetKind.MODEL,
+            "",
+            COLD_POOLS.inject,
+            prepare=COLD_POOLS.prepare,
+            conclude=COLD_POOLS.conclude,
+            detected_within_s=5.0,
+            model=CHAT_70B,
+            slots=_slots(CHAT_70B),
+        ),
+        Fault(
+            "wake-hook-down",
+            "as cold-pools, while the wake webhook answers eu-de and us-east with 500, and eu-es not at all",
+            TargetKind.MODEL,
+            "",
+            WAKE_HOOK_DOWN.inject,
+            prepare=WAKE_HOOK_DOWN.prepare,
+            conclude=WAKE_HOOK_DOWN.conclude,
             detected_within_s=5.0,
             model=CHAT_70B,
             slots=_slots(CHAT_70B),

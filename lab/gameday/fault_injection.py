@@ -110,6 +110,11 @@ def fail_model(model: str) -> Callable[[Planet], Callable[[], None]]:
     return _faulty(fault, lambda engine: engine.model == model)
 
 
+def stop_model(model: str) -> Callable[[Planet], Callable[[], None]]:
+    """Return a fault in which every engine of a model fails health checks, and serves what it still receives."""
+    return _faulty({"refuse_health": True}, lambda engine: engine.model == model)
+
+
 def fail_fast(endpoint: str) -> Callable[[Planet], Callable[[], None]]:
     """Return a fault in which an engine refuses every request immediately."""
     return _faulty({"error_rate": 1.0, "error_status": 503}, lambda engine: engine.name == endpoint)
@@ -120,7 +125,7 @@ def _faulty(fault: Mapping[str, object], affects: Callable[[Engine], bool]) -> C
 
     def inject(planet: Planet) -> Callable[[], None]:
         places = [
-            url(planet.ports[engine_port(region.name, engine.name)]) + "/lab/faults"
+            url(planet.ports[engine_port(region.name, engine.name)])
             for region in planet.topology.regions
             for engine in region.engines
             if affects(engine)
@@ -128,12 +133,17 @@ def _faulty(fault: Mapping[str, object], affects: Callable[[Engine], bool]) -> C
 
         def put(faults: Mapping[str, object]) -> None:
             for place in places:
-                _send("POST", place, faults)
+                put_faults(place, faults)
 
         put(fault)
         return lambda: put({})
 
     return inject
+
+
+def put_faults(engine: str, faults: Mapping[str, object]) -> None:
+    """Set the `lab.engine.faults.Faults` of the engine at a URL."""
+    _send("POST", engine + "/lab/faults", faults)
 
 
 def partition(pairs: Collection[tuple[str, str]]) -> Callable[[Planet], Callable[[], None]]:

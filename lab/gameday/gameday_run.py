@@ -25,6 +25,7 @@ from lab.demo.witness_watch import WitnessWatch
 from lab.gameday.credential_faults import clocks as faked_clocks
 from lab.gameday.day_verdict import EMPTY_WITHIN_S, RECOVERED_WITHIN_S, Day, judge
 from lab.gameday.fault_catalogue import Fault, gameday_planet
+from lab.planet.bundle import without_stages
 from lab.planet.fleet_watch import FleetWatch
 from lab.planet.planet import Planet
 from lab.replay.replayer import Replayer
@@ -91,7 +92,9 @@ async def run_gamedays(
     rng = Random(seed)
     inputs = gather(None, None, None, 1.0, rng)
     asks = _load(inputs, rng)
-    inputs = msgspec.structs.replace(inputs, topology=gameday_planet(inputs.topology))
+    # A day that changes the policy must not wait for canary regions, or be rolled back for the errors that it causes.
+    topology, bundle = gameday_planet(inputs.topology), without_stages(inputs.bundle)
+    inputs = msgspec.structs.replace(inputs, topology=topology, bundle=bundle)
     environments = partial(faked_clocks, processes=clocks) if clocks else None
     async with demo_fleet(inputs, out / "logs", environments=environments) as planet:
         console.print("starting the fleet", highlight=False)

@@ -19,6 +19,8 @@ GEO_ROUTING_FILE = "geo-routing.yaml"
 
 MODELS_FILE = "models.yaml"
 
+ROLLOUT_FILE = "rollout.yaml"
+
 IMAGES_FILE = Path(__file__).with_name("images.yaml")
 """Policy of image jobs, which the demo adds to the shipped bundle."""
 
@@ -59,6 +61,12 @@ def demo_bundle(matrix: RttMatrix) -> dict[str, str]:
     for file in (IMAGES_FILE, TENANTS_FILE):
         files[f"demo-{file.name}"] = file.read_text(encoding="utf-8")
     return files
+
+
+def without_stages(files: Mapping[str, str]) -> dict[str, str]:
+    """Return a bundle whose changes reach every region at once, without canary regions and evaluation."""
+    at_once = {"canary_regions": [], "shadow_s": 0, "canary_s": 0, "min_requests": 0, "watch_s": 0}
+    return {**files, ROLLOUT_FILE: yaml.safe_dump({**yaml.safe_load(files[ROLLOUT_FILE]), **at_once})}
 
 
 def usage_store_file(folder: Path, region: str) -> str:

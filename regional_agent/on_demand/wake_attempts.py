@@ -154,8 +154,13 @@ class WakeAttempts:
         if endpoint is not None:
             endpoint.probe_now.set()
         within_s = max(SETTLE_S, 2.0 * self.cold_start_s(model, prior_s))
-        if not await self._until(is_ready, within_s):
-            raise HookFailed(f"not ready {within_s:g} s after the hook answered")
+        until = self._clock() + within_s
+        while not is_ready():
+            if self._clock() >= until:
+                raise HookFailed(f"not ready {within_s:g} s after the hook answered")
+            # A cold start may take longer than the claim, which is short so that another agent replaces one that died.
+            await self._hooks.claims.claim(_name(endpoint), model, on_demand.timeout_s)
+            await self._until(is_ready, min(on_demand.timeout_s / 2.0, until - self._clock()))
         self._cold_starts.setdefault(model, ColdStarts()).add(self._clock() - began_at)
         return True
 

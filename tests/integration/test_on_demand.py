@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.endpoints.probing import warm_ups
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
 from regional_agent.on_demand.wake_attempts import WakeAttempts
+from regional_agent.on_demand.wake_claims import WakeClaims
 from regional_agent.on_demand.wake_hooks import WakeHooks
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
@@ -50,6 +52,8 @@ class SleepingEngine(SmallHttp):
         self.may_wake = asyncio.Event()
         self.may_wake.set()
         self.hook_status = 200
+        self.starts_later = False
+        """Whether the engine still sleeps when it has answered the request to wake."""
         self.warmed: list[Any] = []
         """Bodies of synthetic requests."""
         self.fails: tuple[int, ...] = ()
@@ -76,7 +80,7 @@ class SleepingEngine(SmallHttp):
             await self.may_wake.wait()
             if self.hook_status == 200:
                 sleeps = "sleep" in path or "unload" in path or '"keep_alive":0' in body.decode()
-                self.asleep = sleeps
+                self.asleep = sleeps or self.starts_later
             return self.hook_status, b"no memory" if self.hook_status != 200 else b"{}"
         if path == "/v1/completions":
             self.warmed.append(json.loads(body))
@@ -240,6 +244,34 @@ async def test_of_the_agents_of_a_region_one_wakes_an_endpoint(tmp_path: Path, r
         await until(lambda: all(each.waking_since(MODEL) for each in attempts))
         await until(lambda: len(engine.orders) == 1)
         engine.may_wake.set()
+        assert [(await client.answer()).status for client in clients] == [200, 200]
+        assert [path for path, _ in engine.orders] == ["/wake_up"]
+
+
+async def test_a_cold_start_longer_than_the_timeout_of_the_hook_causes_one_order(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, url = SleepingEngine(), redis_server.url
+    engine.starts_later = True
+    claims: Counter[str] = Counter()
+    claim = WakeClaims.claim
+
+    async def counted(self: WakeClaims, *args: Any, **options: Any) -> bool:
+        claims[self._agent] += 1
+        return await claim(self, *args, **options)
+
+    monkeypatch.setattr(WakeClaims, "claim", counted)
+    async with (
+        engine,
+        on_demand_agent(tmp_path / "1", [engine], redis_url=url, name="agent-1", timeout_s=2.0) as one,
+        on_demand_agent(tmp_path / "2", [engine], redis_url=url, name="agent-2", timeout_s=2.0) as other,
+    ):
+        clients = [await RawClient.connect(agent.traffic) for agent in (one, other)]
+        for client in clients:
+            client.send(post(BODY))
+        await until(lambda: claims.total() >= 6 or len(engine.orders) > 1)
+        assert [path for path, _ in engine.orders] == ["/wake_up"]
+        engine.asleep = False
         assert [(await client.answer()).status for client in clients] == [200, 200]
         assert [path for path, _ in engine.orders] == ["/wake_up"]
 
