@@ -195,9 +195,12 @@ class AttemptSink(TargetSink):
         if self._rejected_because is not None and self._after_rejection(is_whole=True):
             return
         intake, rest = self._intake, self._rejection
+        if intake is not None and (self._is_begun or intake.held) and intake.breaks_off:
+            self._break_off("the connection closed within the answer")
+            return
         if not self._is_begun:
             if intake is not None:
-                rest = intake.parser.finish(complete=True)
+                rest = intake.finish()
                 if intake.parser.error is not None and self._leaves(intake.parser.error):
                     return
                 rest = intake.take_held() + rest
@@ -222,17 +225,25 @@ class AttemptSink(TargetSink):
             return
         if owner is None:
             return
-        if self._is_begun:
-            attempt.failed(Outcome.ENGINE_CUT)
-            owner.fail(Refusal(_ENGINE_FAILED, f"the stream broke off: {error}"))
-        elif isinstance(error, Stale) and self._target.may_reconnect():
+        if not self._is_begun and isinstance(error, Stale) and self._target.may_reconnect():
             self._proxy.metrics.retried(RetryReason.STALE_CONNECTION)
             owner.enter(CONNECTING)
             self._target.reconnect(attempt, self)
+        elif isinstance(error, ConnectFailed):
+            attempt.unreachable(self._context, broke=False)
+            owner.retry(RetryReason.CONNECT_FAILED)
         else:
-            failed_connect = isinstance(error, ConnectFailed)
-            attempt.unreachable(self._context, broke=not failed_connect)
-            owner.retry(RetryReason.CONNECT_FAILED if failed_connect else RetryReason.CLOSED_EARLY)
+            self._break_off(str(error))
+
+    def _break_off(self, why: str) -> None:
+        """Process a connection that closed before the response was complete, after the request was sent."""
+        owner, attempt = self.owner, self.current
+        if owner is not None and self._is_begun:
+            attempt.failed(Outcome.ENGINE_CUT)
+            owner.fail(Refusal(_ENGINE_FAILED, f"the stream broke off: {why}"))
+        elif owner is not None:
+            attempt.unreachable(self._context, broke=True)
+            owner.retry(RetryReason.CLOSED_EARLY)
 
     def on_writable(self, writable: bool) -> None:
         """Apply the engine's back-pressure to the client's upload, or to its side of a tunnel."""

@@ -589,6 +589,65 @@ async def test_a_response_without_content_uses_no_tokens(tmp_path: Path) -> None
         assert (metered(agent), agent.counted()) == ((0, 0, 0, 0), {"ok": 1})
 
 
+async def test_an_empty_body_uses_no_tokens_and_an_empty_stream_is_an_error(tmp_path: Path) -> None:
+    async with engine(responds(b"")) as gpu, running_agent(tmp_path / "whole", [gpu.address]) as agent:
+        meter(agent)
+        assert (await ask(agent, body=body_of(PLAIN))).status == 200
+        assert (metered(agent), agent.counted()) == ((0, 0, 0, 0), {"ok": 1})
+    for parts in ((), (b": ping\n\n",)):
+        async with engine(streams(*parts)) as gpu, running_agent(tmp_path / "stream", [gpu.address]) as agent:
+            answer = await ask(agent, body=body_of(ASKED))
+            assert (answer.status, code(answer.body)) == (502, "engine_failed")
+
+
+def closes_after(body: bytes, media_type: bytes) -> Script:
+    """An engine whose close ends the response, as that of servers of HTTP/1.0."""
+
+    async def script(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.0 200 OK\r\nContent-Type: %b\r\n\r\n%b" % (media_type, body))
+        await writer.drain()
+        writer.close()
+
+    return script
+
+
+@pytest.mark.parametrize("asked", [PLAIN, ASKED])
+async def test_an_answer_that_a_close_ends_is_whole_or_cut(tmp_path: Path, asked: dict[str, Any]) -> None:
+    text, media_type = json.dumps(WHOLE).encode(), b"application/json"
+    if "stream" in asked:
+        text, media_type = b"".join((*WORDS, REPORT)).rstrip(), b"text/event-stream"
+    async with engine(closes_after(text, media_type)) as gpu, running_agent(tmp_path / "1", [gpu.address]) as agent:
+        meter(agent)
+        assert (await ask(agent, body=body_of(asked))).body == text
+        assert (metered(agent), agent.counted()) == ((12, 8, 3, 0), {"ok": 1})
+    if "stream" in asked:
+        return
+    async with (
+        engine(closes_after(text[:-9], media_type)) as gpu,
+        running_agent(tmp_path / "2", [gpu.address]) as agent,
+    ):
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await ask(agent, body=body_of(asked))
+        await until(lambda: agent.counted() == {"engine_cut": 1})
+
+
+@pytest.mark.parametrize("parts", [(*WORDS, REPORT, DONE), (*WORDS, REPORT)])
+async def test_a_stream_that_breaks_off_after_its_end_is_whole(tmp_path: Path, parts: Sequence[bytes]) -> None:
+    async def breaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + b"".join(map(chunk, parts)))
+        await writer.drain()
+        writer.close()
+
+    async with engine(breaks) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        answer = await ask(agent, body=body_of(ASKED))
+        if DONE in parts:
+            assert answer.body == b"".join(parts)
+            assert (metered(agent), agent.counted()) == ((12, 8, 3, 0), {"ok": 1})
+        else:
+            assert (b"engine_failed" in answer.body, agent.counted()) == (True, {"engine_cut": 1})
+
+
 async def test_statuses_in_any_sequence_leave_one_account_for_each_request(tmp_path: Path) -> None:
     statuses = [404, 400, 422, 429, 503, 529, 200, 422, 503, 400, 529, 404, 429, 200]
     turns = iter(statuses * 40)

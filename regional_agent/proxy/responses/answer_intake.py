@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_error, outcome_of_status
-from penstock.answers.answer_errors import AnswerError
+from penstock.answers.answer_errors import AnswerError, ErrorCause
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_UNDECIDED_BYTES, AnswerParser
 from penstock.pools.placement import WorkEstimate
@@ -42,7 +42,7 @@ _kinds: Final[dict[bytes, int]] = {}
 class AnswerIntake:
     """The reading of one response."""
 
-    __slots__ = ("_if_events", "_if_json", "held", "parser")
+    __slots__ = ("_if_events", "_if_json", "_rest", "held", "is_stream", "must_end", "parser")
 
     def __init__(
         self, parser: AnswerParser, if_json: AnswerParser | None = None, if_events: AnswerParser | None = None
@@ -56,6 +56,12 @@ class AnswerIntake:
         self.parser = parser
         self._if_json = if_json
         self._if_events = if_events
+        self._rest = b""
+        """What the client has yet to receive of a response whose end has been read."""
+        self.is_stream = False
+        """Whether the client asked for a stream, and the engine states that it sends one."""
+        self.must_end = False
+        """Whether the close of the connection ends the response, so that only the answer shows whether it is whole."""
         self.held = b""
         """What has arrived and is not forwarded yet, because it may be the beginning of an error."""
 
@@ -79,6 +85,23 @@ class AnswerIntake:
         """Return what is held, and hold it no longer."""
         held, self.held = self.held, b""
         return held
+
+    def finish(self) -> bytes:
+        """Read the end of a response; returns what the client has yet to receive, apart from what is held."""
+        parser = self.parser
+        rest, self._rest = self._rest + parser.finish(complete=True), b""
+        if self.is_stream and parser.between_records and not parser.is_unreadable and parser.error is None:
+            parser.error = AnswerError(ErrorCause.ENGINE, "the stream has no event")
+        return rest
+
+    @property
+    def breaks_off(self) -> bool:
+        """Whether a response that the close of its connection ended is only the beginning of an answer."""
+        parser = self.parser
+        if not self.must_end or parser.is_unreadable:
+            return False
+        self._rest += parser.finish(complete=True)
+        return not (self.is_finished or parser.error is not None)
 
     @property
     def is_finished(self) -> bool:
@@ -125,9 +148,12 @@ def intake_of(
         streaming: whether the client asked for a stream.
         hides_usage: whether the agent asked for the usage of the stream, and not the client.
     """
+    by_name = head.by_name
     if not 200 <= head.status < 300 or head.status in NO_BODY_STATUSES:
         return None
-    by_name = head.by_name
+    length = by_name.get(b"content-length")
+    if length == b"0" and not streaming:
+        return None
     content_type = by_name.get(b"content-type", b"")
     stated = _kinds.get(content_type)
     if stated is None:
@@ -144,13 +170,17 @@ def intake_of(
         kind = EVENTS if has_events else JSON
         if streaming and route is not None and route.stream is _LINES_KIND:
             kind = LINES
-    parser = AnswerParser(answer_format, kind, coding, hides_usage)
+    if_json = if_events = None
     if has_events and not coding:
         if kind == JSON:
-            return AnswerIntake(parser, if_events=AnswerParser(answer_format, EVENTS, coding, hides_usage))
-        if stated == _UNSTATED:
-            return AnswerIntake(parser, if_json=AnswerParser(answer_format, JSON, coding, False))
-    return AnswerIntake(parser)
+            if_events = AnswerParser(answer_format, EVENTS, coding, hides_usage)
+        elif stated == _UNSTATED:
+            if_json = AnswerParser(answer_format, JSON, coding, False)
+    intake = AnswerIntake(AnswerParser(answer_format, kind, coding, hides_usage), if_json, if_events)
+    intake.is_stream = streaming and stated in (EVENTS, LINES)
+    # A stream may have no end that is known.
+    intake.must_end = stated == JSON and length is None and b"transfer-encoding" not in by_name
+    return intake
 
 
 def _kind_of(content_type: bytes) -> int:

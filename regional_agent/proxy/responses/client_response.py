@@ -92,6 +92,11 @@ class ClientResponse:
             connection = KEEP_ALIVE_1_0 if request.http_1_0 else b""
         self._unsent += [lines, framing, connection, b"\r\n"]
 
+    @property
+    def has_length(self) -> bool:
+        """Whether the length of the body was stated, so that the body cannot end before."""
+        return self._head is None
+
     def add(self, chunk: bytes) -> None:
         """Add a part of the body."""
         if self._chunked:

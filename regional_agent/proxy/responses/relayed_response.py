@@ -133,7 +133,7 @@ class RelayedResponse:
     def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
         """Write the end of the response, which arrived over `upstream`; returns the failure that a peer reports."""
         if self._intake is not None:
-            rest = self._intake.parser.finish(complete=True)
+            rest = self._intake.finish()
             if rest:
                 self.writer.add(rest)
             if self._wants_id:
@@ -172,8 +172,15 @@ class RelayedResponse:
         return now
 
     def move(self, failure: Refusal, now: float) -> Refusal | bool:
-        """Return the failure for the client, since no other target can send the rest of the response."""
-        return failure
+        """Return the failure for the client; False if the stream has had its end, which ends the response."""
+        parser = None if self._intake is None else self._intake.parser
+        if self._ended or parser is None or not parser.ended or self.writer.has_length:
+            return failure
+        if parser.error is not None or parser.is_cut:
+            return failure
+        self.is_measured = False
+        self.on_end(None)
+        return False
 
     def not_moved(self, refusal: Refusal) -> Refusal:
         """The failure for the client if no target accepts the rest of the response. Not called, since none is asked."""
