@@ -35,8 +35,18 @@ def test_a_long_line_is_refused_before_it_is_complete() -> None:
     splitter = LineSplitter(max_bytes=10)
     assert list(splitter.feed(b"0123456789\n")) == [(1, b"0123456789")]
     assert list(splitter.feed(b"01234")) == []
-    with pytest.raises(LineTooLong, match="line 2 is longer than"):
+    with pytest.raises(LineTooLong, match="line 2 is longer than") as refused:
         list(splitter.feed(b"567890"))
+    assert refused.value.line == 2
+
+
+def test_a_line_may_have_the_maximum_length_and_no_more() -> None:
+    splitter = LineSplitter(max_bytes=10)
+    assert list(splitter.feed(b"01234")) == []
+    assert list(splitter.feed(b"\n0123456789")) == [(1, b"01234")]
+    assert list(splitter.finish()) == [(2, b"0123456789")]
+    with pytest.raises(LineTooLong, match="line 3 is longer than"):
+        list(splitter.feed(b"0123456789a\n"))
 
 
 @settings(max_examples=examples(100))
@@ -47,6 +57,14 @@ def test_ranges_have_the_same_lines(lines: list[int]) -> None:
     assert {line for line in range(1, 61) if line in done} == set(lines)
     assert done.count == len(lines)
     assert not any(done.add(line) for line in lines)
+
+
+def test_a_line_that_is_not_of_the_file_is_not_added() -> None:
+    done = DoneLines(7)
+    assert 8 not in done
+    assert not done.add(8)
+    assert done.count == 0
+    assert done.add(7)
 
 
 def test_every_state_leads_to_an_end() -> None:
@@ -81,11 +99,21 @@ def test_what_follows_a_response(status: int, refusal: str, runs: int, following
 
 def test_a_result_is_one_line_of_json() -> None:
     line = result_line("id", "a\n", 200, b'{\n  "text": "a\\nb"\r\n}\n')
-    assert line.count(b"\n") == 1
-    assert json.loads(line)["response"] == {"status_code": 200, "request_id": "id", "body": {"text": "a\nb"}}
+    assert (line.count(b"\n"), line.count(b"\r")) == (1, 0)
+    assert line.endswith(b"\n")
+    assert json.loads(line) == {
+        "id": "batch_req_id",
+        "custom_id": "a\n",
+        "response": {"status_code": 200, "request_id": "id", "body": {"text": "a\nb"}},
+        "error": None,
+    }
     for body in (b"abc", b"", b'"\xff"', b"{} {}"):
-        assert json.loads(result_line("id", "a", 200, body))["error"]["code"] == "response_not_json"
-    assert json.loads(error_line("id", "a", "code", "message"))["response"] is None
+        message = "the response with status 200 is not JSON"
+        assert result_line("id", "a", 200, body) == error_line("id", "a", "response_not_json", message)
+    error = {"code": "code", "message": "message"}
+    line = error_line("id", "a", "code", "message")
+    assert line.endswith(b"\n")
+    assert json.loads(line) == {"id": "batch_req_id", "custom_id": "a", "response": None, "error": error}
 
 
 def test_a_claim_is_free_after_its_lease_and_after_a_restart_of_its_agent() -> None:
@@ -108,3 +136,5 @@ def test_windows_and_forecasts() -> None:
     assert expected_at(record, claim, 500.0) == 600
     assert expected_at(record, claim, 950.0) == 1000
     assert expected_at(record, None, 0.0) is None
+    assert expected_at(record, Claim(1, "a", 1, 0.0, 0.0), 500.0) is None
+    assert expected_at(record, Claim(1, "a", 1, 0.0, 0.0, BatchCounts(90, 20), per_s=0.5), 500.0) == 500

@@ -94,9 +94,10 @@ def api_error(kind: str, message: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "body", "result"),
     [
-        (200, b'{"x":\n1}', {"type": "succeeded", "message": {"x": 1}}),
+        (200, b'{"x":\r\n1}', {"type": "succeeded", "message": {"x": 1}}),
         (400, b'{"type": "error", "error": {"type": "t", "message": "m"}}', api_error("t", "m")),
         (400, b'{"detail":"bad"}', api_error("invalid_request_error", 'status 400: b\'{"detail":"bad"}\'')),
+        (499, b"1" * 501, api_error("invalid_request_error", f"status 499: {b'1' * 500!r}")),
         (500, b"{}", api_error("api_error", "status 500: b'{}'")),
         (200, b"\xff", api_error("api_error", "response_not_json: the response with status 200 is not JSON (r)")),
         (502, b"<", api_error("api_error", "response_not_json: the response with status 502 is not JSON (r)")),
@@ -104,7 +105,7 @@ def api_error(kind: str, message: str) -> dict[str, Any]:
 )
 def test_the_result_of_a_message(status: int, body: bytes, result: dict[str, Any]) -> None:
     line = message_result_line("r", "a", status, body)
-    assert line.count(b"\n") == 1
+    assert (line.count(b"\n"), line.count(b"\r")) == (1, 0)
     assert line.endswith(b"\n")
     assert json.loads(line) == {"custom_id": "a", "result": result}
 
@@ -118,6 +119,7 @@ def test_messages_that_did_not_run() -> None:
 
 def test_the_progress_of_a_response_is_the_last_number_in_its_events() -> None:
     progress = ResponseProgress()
+    assert (progress.received_bytes, progress.reported) == (0, None)
     headers = {b"content-type": b"Text/event-stream; charset=utf-8"}
     progress.add(headers, b'data: {"progress": 0.25}\n\ndata: {"prog')
     assert (progress.received_bytes, progress.reported) == (38, 0.25)
@@ -125,6 +127,8 @@ def test_the_progress_of_a_response_is_the_last_number_in_its_events() -> None:
     assert (progress.received_bytes, progress.reported) == (38 + 52, 1.0)
     # Another attempt begins anew, and this one has no events.
     progress.add({b"content-type": b"application/json"}, b'{"progress": 0.5}\n')
+    assert (progress.received_bytes, progress.reported) == (18, None)
+    progress.add({}, b'{"progress": 0.5}\n')
     assert (progress.received_bytes, progress.reported) == (18, None)
 
 
