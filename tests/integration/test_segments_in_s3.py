@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from adapters.object_store.object_store import ObjectStore, StoreUnavailable
@@ -21,38 +15,12 @@ from control_plane.usage.usage_request import StoreToRead, UsageRequest
 from penstock.ledger.segment_names import SegmentName
 from regional_agent.ledger.segment_parquet import encode_segment
 from regional_agent.ledger.segment_uploader import SegmentUploader
-from tests.support.reserved_ports import reserved_ports
-from tests.support.wait import until_async
+from tests.support.s3_server import BUCKET, NEEDS_MOTO, SECRET, s3_address, s3_server
 from tests.unit.control_plane.usage.test_usage_query import DAY, NOON_MS, put, record
 
-MOTO = os.environ.get("MOTO_SERVER") or shutil.which("moto_server")
-URL = "s3://usage/penstock"
-SECRET = "not-in-any-message"
+URL = f"s3://{BUCKET}/usage"
 
-pytestmark = [pytest.mark.long, pytest.mark.skipif(MOTO is None, reason="run by make test-object-stores")]
-
-
-@contextmanager
-def moto(port: int) -> Iterator[None]:
-    """The server, without state of before."""
-    assert MOTO is not None
-    process = subprocess.Popen([MOTO, "-H", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-async def create_bucket(port: int) -> None:
-    async def creates() -> bool:
-        async with httpx.AsyncClient() as client:
-            try:
-                return (await client.put(f"http://127.0.0.1:{port}/usage")).status_code == 200
-            except httpx.HTTPError:
-                return False
-
-    await until_async(creates)
+pytestmark = NEEDS_MOTO
 
 
 def spool_file(folder: Path) -> SegmentUploader:
@@ -64,18 +32,12 @@ def spool_file(folder: Path) -> SegmentUploader:
 
 
 async def test_segments_are_kept_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with reserved_ports(1) as (port,):
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-        monkeypatch.setenv("AWS_REGION", "eu-central-1")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    with s3_address(monkeypatch) as port:
         uploader = spool_file(tmp_path / "spool")
         with pytest.raises(StoreUnavailable) as unavailable:
             uploader.put_all()
         assert SECRET not in str(unavailable.value)
-        with moto(port):
-            await create_bucket(port)
+        async with s3_server(port):
             assert uploader.put_all() == 1
             store: ObjectStore = open_store(URL)
             names = [put(store, number, record()) for number in range(MIN_SEGMENTS)]

@@ -44,9 +44,10 @@ def policy_with_store(folder: Path, regions: str) -> str:
         at_ms = int(datetime.combine(day, time(), UTC).timestamp() * 1000) + 1
         records = [_record(at_ms, f"tenant-{number:02}", 3600.0 * (number + 1)) for number in range(TENANTS)]
         # Two agents of the region, of which one had just started.
-        for agent, gpus in (("eu-de-a", 840.0), ("eu-de-b", 10.0)):
-            times = {"ready_gpu_s": gpus * 3600, "unready_gpu_s": 60.0 * 3600, "capacity_cost": 2 * gpus}
-            records.append(replace(_record(at_ms, "", 0.0), kind=int(RecordKind.CAPACITY), agent=agent, **times))
+        for agent, model, gpus in (("eu-de-a", "llama", 540), ("eu-de-a", "embed", 240), ("eu-de-b", "llama", 10)):
+            times = {"ready_gpu_s": gpus * 3600.0, "unready_gpu_s": 60.0 * 3600, "capacity_cost": 2.0 * gpus}
+            capacity = replace(_record(at_ms, "", 0.0), kind=int(RecordKind.CAPACITY), agent=agent, model=model)
+            records.append(replace(capacity, **times))
         store.put(str(SegmentName(day, "eu-de", "eu-de-a", 1, 1)), encode_segment(records))
     return STORE.format(folder=folder, regions=regions)
 
@@ -94,9 +95,11 @@ async def usage(page: Page, planet: Planet, token: str) -> None:
     await page.locator("main form select").select_option("requests")
     regions = page.get_by_role("table", name="requests by region")
     await expect(regions.locator("tbody tr")).to_have_text(["eu-de40100\u00a0%"], timeout=PATIENCE_MS)
-    idle = page.get_by_role("table", name="GPU time that served nothing").locator("tbody tr")
-    await expect(idle).to_have_count(1, timeout=PATIENCE_MS)
-    await expect(idle).to_contain_text("77\u00a0%")
+    idle = "GPU time that served nothing, by "
+    by_region = page.get_by_role("table", name=f"{idle}region").locator("tbody tr")
+    await expect(by_region).to_contain_text(["eu-de77\u00a0%"], timeout=PATIENCE_MS)
+    by_model = page.get_by_role("table", name=f"{idle}model").locator("tbody tr")
+    await expect(by_model).to_contain_text(["embed100\u00a0%", "llama65\u00a0%"])
     await page.screenshot(path=OUT / "usage-requests.png", full_page=True)
     await page.get_by_label("Tenant", exact=True).fill("tenant-07")
     await page.get_by_role("button", name="Read again").click()

@@ -42,14 +42,15 @@ export class UsageView {
       model: pending("By model", ""),
       tenant: pending("By tenant", ""),
       region: pending("By region", "The region that served. Requests that no region served have no name."),
-      idle: pending("GPU time that served nothing", "GPU time of all endpoints of a region, less what requests used, in the time for which agents recorded it."),
+      idleByRegion: pending(idleOf("region"), "GPU time of all endpoints of a region, less what requests used, in the time for which agents recorded it."),
+      idleByModel: pending(idleOf("model"), "The GPU time of an endpoint of several models counts in equal parts as theirs. What requests for an adapter used has a row with the name of the adapter, without ready GPU time."),
     };
     this.element = h("div", {}, h("section", { class: "wide" }, h("h1", {}, "Usage"),
       h("form", { class: "action", onsubmit: (event) => (event.preventDefault(), this.answers.clear(), read()) },
         h("label", {}, "From ", this.from), h("label", {}, "to ", this.to), h("label", {}, "Tenant ", this.tenant), h("label", {}, "Show ", this.measure),
         h("button", { type: "submit" }, "Read again")),
       this.problem, this.totals, this.missing), h("div", { class: "grid" }, Object.values(this.plots).map((plot) => plot.element)));
-    this.plots.day.element.className = this.plots.idle.element.className = "wide";
+    for (const plot of [this.plots.day, this.plots.idleByRegion, this.plots.idleByModel]) plot.element.className = "wide";
     read();
   }
 
@@ -66,7 +67,8 @@ export class UsageView {
         const answer = await this.#answer(by, stop.signal);
         if (stop.signal.aborted) return;
         this.#draw(by, answer);
-        if (by === "region") this.plots.idle.show(idle(answer, Boolean(this.tenant.value.trim())));
+        const idlePlot = { region: this.plots.idleByRegion, model: this.plots.idleByModel }[by];
+        idlePlot?.show(idle(by, answer, Boolean(this.tenant.value.trim())));
       }
     } catch (error) {
       if (stop.signal.aborted) return;
@@ -123,11 +125,13 @@ export class UsageView {
   }
 }
 
-/** A bar for each region, of the GPU time that served nothing. */
-function idle(answer, isOfTenant) {
+const idleOf = (by) => `GPU time that served nothing, by ${by}`;
+
+/** A bar for each region or model, of the GPU time that served nothing. */
+function idle(by, answer, isOfTenant) {
   if (isOfTenant) return h("p", { class: "empty" }, "Idle GPU time belongs to no tenant.");
-  return table("GPU time that served nothing", ["region", "idle", "ready", "not ready", "used", `cost of idle time, ${answer.currency}`, "known for"],
-    answer.capacity.map((row) => [row.group.region, bar(row.idle_share), hours(row.ready_gpu_s), hours(row.unready_gpu_s), hours(row.used_gpu_s),
+  return table(idleOf(by), [by, "idle", "ready", "not ready", "used", `cost of idle time, ${answer.currency}`, "known for"],
+    answer.capacity.map((row) => [row.group[by], bar(row.idle_share), hours(row.ready_gpu_s), hours(row.unready_gpu_s), hours(row.used_gpu_s),
       amount.format(row.idle_cost), duration(row.known_s)]), "No agent recorded the GPU time of its endpoints in this time.");
 }
 
