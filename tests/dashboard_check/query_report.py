@@ -11,7 +11,8 @@ import msgspec
 from tests.dashboard_check.panel_queries import Query, QueryKind
 
 EMPTY_ON_A_HEALTHY_FLEET: Mapping[str, str] = {
-    r"penstock_demand_requests_per_second:usual": "the run has no week before it",
+    r"penstock_demand_requests_per_second:(usual|avg1h offset)": "the run has no week before it",
+    r"penstock_agent_(wake_attempts_total|endpoint_asleep)": "no model of the demo is on demand",
     r"penstock_agent_directory_age_seconds": "the engines of the demo are named by address, not by a directory",
     r"penstock_agent_endpoint_version_skew": "the engines of the demo report no versions and revisions",
     r"penstock_agent_endpoint_gpu_": "the engines of the demo have no GPUs",
