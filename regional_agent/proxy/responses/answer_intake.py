@@ -96,9 +96,9 @@ class AnswerIntake:
 
     @property
     def breaks_off(self) -> bool:
-        """Whether a response that the close of its connection ended is only the beginning of an answer."""
+        """Whether a response that must end with its answer is only the beginning of one."""
         parser = self.parser
-        if not self.must_end or parser.is_unreadable:
+        if parser.is_unreadable:
             return False
         self._rest += parser.finish(complete=True)
         return not (self.is_finished or parser.error is not None)
