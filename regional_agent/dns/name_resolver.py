@@ -33,7 +33,6 @@ LAST_RESORT: Final = "last_resort"
 NONE: Final = "none"
 """Labels of answers without a region."""
 
-
 MIN_PREFIX_BITS: Final = {4: 16, 6: 32}
 """Minimum length of a client subnet's prefix, by IP version. A shorter one has clients of many places, so that it
 states nothing; resolvers send 24 and 56 (RFC 7871, section 11.1)."""

@@ -335,7 +335,8 @@ class LocalAttempt(Placement[Endpoint]):
         context.failed_because = Reason.ENGINE_FAILED
         context.tried_endpoints |= {self.endpoint.name}
         if broke:
-            if self._judge_later(context, _UNREACHABLE):  # their process may have ended
+            # Engines of one host may be one process that has ended, so that the request is not the cause.
+            if self._judge_later(context, _UNREACHABLE):
                 pool = self._services.endpoints.pool(self.estimate.model)
                 context.tried_endpoints |= pool.beside(context.tried_endpoints)
                 context.reported_error = "engines of one host broke the connection in turn"

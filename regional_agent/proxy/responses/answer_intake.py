@@ -94,9 +94,8 @@ class AnswerIntake:
             parser.error = AnswerError(ErrorCause.ENGINE, "the stream has no event")
         return rest
 
-    @property
     def breaks_off(self) -> bool:
-        """Whether a response that must end with its answer is only the beginning of one."""
+        """Read the end of a response that must end with its answer; returns whether it is only the beginning of one."""
         parser = self.parser
         if parser.is_unreadable:
             return False
