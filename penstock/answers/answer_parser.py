@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.answers.answer_errors import AnswerError, error_in, named_error
+from penstock.answers.answer_errors import AnswerError, ErrorCause, error_in, named_error
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.content_decoder import ContentDecoder
 from penstock.answers.event_splitter import EventSplitter, event_fields
@@ -84,6 +84,7 @@ class AnswerParser:
         "ended",
         "error",
         "finish_reason",
+        "needs_event",
         "object_id",
     )
 
@@ -123,6 +124,8 @@ class AnswerParser:
         self.finish_reason = ""
         self.object_id = ""
         """Identifier of the object that the answer creates; empty until it has arrived."""
+        self.needs_event = False
+        """Whether a stream that ends without an event is an error; set by the caller."""
         self._final_at = -1
         """`delivered` when the last report of the usage of the whole answer arrived; -1 without such a report."""
 
@@ -218,6 +221,8 @@ class AnswerParser:
                 rest = b""
         if not self.finish_reason and self._last and self._kind == EVENTS:
             self._read_finish(self._last)
+        if complete and self.needs_event and self.between_records and not self.is_unreadable and self.error is None:
+            self.error = AnswerError(ErrorCause.ENGINE, "the stream has no event")
         return rest if self._hides_usage else b""
 
     def _read(self, part: bytes) -> bytes:

@@ -200,7 +200,7 @@ class AttemptSink(TargetSink):
             return
         if not self._is_begun:
             if intake is not None:
-                rest = intake.finish()
+                rest = intake.rest + intake.parser.finish(complete=True)
                 if intake.parser.error is not None and self._leaves(intake.parser.error):
                     return
                 rest = intake.take_held() + rest

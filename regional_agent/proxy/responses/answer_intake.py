@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.accounts.account import Account
 from penstock.accounts.outcome_rules import Outcome, outcome_of_error, outcome_of_status
-from penstock.answers.answer_errors import AnswerError, ErrorCause
+from penstock.answers.answer_errors import AnswerError
 from penstock.answers.answer_format import AnswerFormats
 from penstock.answers.answer_parser import EVENTS, JSON, LINES, MAX_UNDECIDED_BYTES, AnswerParser
 from penstock.pools.placement import WorkEstimate
@@ -42,7 +42,7 @@ _kinds: Final[dict[bytes, int]] = {}
 class AnswerIntake:
     """The reading of one response."""
 
-    __slots__ = ("_if_events", "_if_json", "_rest", "held", "is_stream", "must_end", "parser")
+    __slots__ = ("_if_events", "_if_json", "held", "must_end", "parser", "rest")
 
     def __init__(
         self, parser: AnswerParser, if_json: AnswerParser | None = None, if_events: AnswerParser | None = None
@@ -56,10 +56,8 @@ class AnswerIntake:
         self.parser = parser
         self._if_json = if_json
         self._if_events = if_events
-        self._rest = b""
-        """What the client has yet to receive of a response whose end has been read."""
-        self.is_stream = False
-        """Whether the client asked for a stream, and the engine states that it sends one."""
+        self.rest = b""
+        """What the client has yet to receive of a response whose end `breaks_off` has read."""
         self.must_end = False
         """Whether the close of the connection ends the response, so that only the answer shows whether it is whole."""
         self.held = b""
@@ -86,20 +84,12 @@ class AnswerIntake:
         held, self.held = self.held, b""
         return held
 
-    def finish(self) -> bytes:
-        """Read the end of a response; returns what the client has yet to receive, apart from what is held."""
-        parser = self.parser
-        rest, self._rest = self._rest + parser.finish(complete=True), b""
-        if self.is_stream and parser.between_records and not parser.is_unreadable and parser.error is None:
-            parser.error = AnswerError(ErrorCause.ENGINE, "the stream has no event")
-        return rest
-
     def breaks_off(self) -> bool:
         """Read the end of a response that must end with its answer; returns whether it is only the beginning of one."""
         parser = self.parser
         if parser.is_unreadable:
             return False
-        self._rest += parser.finish(complete=True)
+        self.rest = parser.finish(complete=True)
         return not (self.is_finished or parser.error is not None)
 
     @property
@@ -176,7 +166,7 @@ def intake_of(
         elif stated == _UNSTATED:
             if_json = AnswerParser(answer_format, JSON, coding, False)
     intake = AnswerIntake(AnswerParser(answer_format, kind, coding, hides_usage), if_json, if_events)
-    intake.is_stream = streaming and stated in (EVENTS, LINES)
+    intake.parser.needs_event = streaming and stated in (EVENTS, LINES)
     # A stream may have no end that is known.
     intake.must_end = stated == JSON and length is None and b"transfer-encoding" not in by_name
     return intake

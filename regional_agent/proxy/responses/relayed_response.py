@@ -133,7 +133,7 @@ class RelayedResponse:
     def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
         """Write the end of the response, which arrived over `upstream`; returns the failure that a peer reports."""
         if self._intake is not None:
-            rest = self._intake.finish()
+            rest = self._intake.rest + self._intake.parser.finish(complete=True)
             if rest:
                 self.writer.add(rest)
             if self._wants_id:
