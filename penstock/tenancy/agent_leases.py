@@ -184,6 +184,8 @@ class AgentLeases:
         last = self._reported.get(use.key)
         if last is None or use.closed or use.unspent < use.request_amount:
             return True
-        if (use.used, use.unspent, use.period, use.epoch) != (last.used, last.unspent, last.period, last.epoch):
+        if (use.used, use.unspent, use.rate_per_s) != (last.used, last.unspent, last.rate_per_s):
+            return True
+        if (use.period, use.epoch) != (last.period, last.epoch):
             return True
         return abs(use.demand_per_s - last.demand_per_s) > SMALL_CHANGE * max(use.demand_per_s, last.demand_per_s)

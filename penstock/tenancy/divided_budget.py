@@ -65,7 +65,7 @@ class AgentHolding:
         """Amount in the newest answer, of which the agent has not reported whether it arrived; for an agent without a
         leader: the amount that it may have used since."""
         self.held = 0.0
-        """Amount that the agent may use: `unspent`, unless it is negative, and `granted`."""
+        """Amount that the agent may use: what is leased; of concurrent requests, up to its rate if that is more."""
         self.demand = 0.0
         self.request = 1.0
         self.share = 0.0
@@ -82,9 +82,9 @@ class AgentHolding:
         return self.announced_rate if self.announced_rate > self.reported_rate else self.reported_rate
 
     @property
-    def charge(self) -> float:
-        """Amount that is not available to other agents."""
-        return self.used + self.held
+    def leased(self) -> float:
+        """Amount that the agent may use while it has a leader: `unspent`, unless it is negative, and `granted`."""
+        return self.granted + self.unspent if self.unspent > 0.0 else self.granted
 
 
 class MoneyTotal(msgspec.Struct, frozen=True, array_like=True):
@@ -274,8 +274,6 @@ class DividedBudget:
             share = self.rate(0.0) / agents if not self.is_money else 0.0
             self.announce_rate(account, max(account.rate_in_force, share))
             self._update(account, account.used, min(0.0, account.unspent), 0.0)
-        if self.runs:
-            self._update(account, account.used, 0.0, max(0.0, account.announced_rate - account.used))
         if not is_registered:
             self.leave(agent)
 
@@ -295,6 +293,7 @@ class DividedBudget:
             return
         self.silent -= account.is_silent
         self.rates_in_force -= account.rate_in_force
+        account.announced_rate = account.reported_rate = 0.0
         if self.runs:
             self._update(account, 0.0, 0.0, 0.0)
         else:
@@ -371,15 +370,21 @@ class DividedBudget:
             return max(0.0, self.available + self.held) / left
         return self.full_rate
 
-    def rate_of(self, account: AgentHolding, wall: float) -> float:
-        """Return the rate of an agent's next lease: its part by demand, of what the rates in force of others leave.
+    def rate_of(self, account: AgentHolding, kept: float, wall: float) -> float:
+        """Return the rate of an agent's next lease: its part by demand, of what others leave.
 
         Without the limit, the rates at a moment at which demand moves would together exceed the budget, and a leader
-        that is lost then would leave them so. Places of running requests need none: they are held, and counted once.
+        that is lost then would leave them so. Others leave what their rates in force do not use; of concurrent
+        requests, which others may run already, what is available.
+
+        Args:
+            kept: amount that is not for this agent.
+            wall: Unix time (s).
         """
-        whole_rate = self.rate(wall)
         if self.runs:
-            return account.share * whole_rate
+            left = account.used + account.held + max(0.0, self.available - kept)
+            return float(int(min(account.share * (self.budget.limit - kept), left) + 1e-9))
+        whole_rate = self.rate(wall)
         left = whole_rate - self.rates_in_force + account.rate_in_force
         return max(0.0, min(account.share * whole_rate, left))
 
@@ -388,10 +393,11 @@ class DividedBudget:
         before = account.rate_in_force
         account.announced_rate = rate
         self.rates_in_force += account.rate_in_force - before
+        self._update(account, account.used, account.unspent, account.granted)
 
     def is_short(self, account: AgentHolding) -> bool:
         """Whether an agent has demand and cannot admit a usual request."""
-        return account.held < account.request and self._is_in_use(account)
+        return account.leased < account.request and self._is_in_use(account)
 
     def holders(self, reserve: float) -> list[str]:
         """Return the agents that hold clearly more than their part, which another agent could use."""
@@ -415,10 +421,14 @@ class DividedBudget:
 
     def _turn(self, account: AgentHolding, reserve: float) -> bool:
         """Whether an agent whose part is smaller than a request has one now: first come, first served."""
-        return account.held >= account.request or self.available - reserve >= account.request - account.held
+        free = self.available + account.held - reserve
+        return account.leased >= account.request or free >= account.request
 
     def _update(self, account: AgentHolding, used: float, unspent: float, granted: float) -> None:
         held = granted + unspent if unspent > 0.0 else granted
+        if self.runs:
+            # The agent may lose its leader, and then run as many at once.
+            held = max(held, account.rate_in_force - used)
         more_held = held - account.held
         self.held += more_held
         self.available -= more_held + used - account.used

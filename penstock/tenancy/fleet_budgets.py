@@ -14,7 +14,7 @@ from math import ceil
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.tenancy.agent_census import AgentCensus
-from penstock.tenancy.budget_lease import MONEY, PER_MINUTE, BudgetKey, BudgetLease, BudgetUse, period_of
+from penstock.tenancy.budget_lease import MAX_USES, MONEY, PER_MINUTE, BudgetKey, BudgetLease, BudgetUse, period_of
 from penstock.tenancy.divided_budget import AgentHolding, DividedBudget, MoneyTotal, restored, total_of
 from penstock.tenancy.opening_share import WHOLE, opening_part, reserved_part, whole
 from penstock.wire.budget_exchange import LEASE_S, MAX_CHANGES, ExchangeAnswer, ExchangeRequest, UsedBudget
@@ -126,7 +126,9 @@ class FleetBudgets:
             known = self._exchanges[sender] = _Exchange(request.region, request.epoch)
         known.number = request.number
         self._settle(known, arrived=(request.leader, request.answered) == (self.epoch, request.number - 1))
-        if self.census.hear(sender):
+        # The first request to a new leader has only what has changed since the answers of the earlier one.
+        is_partial = request.leader not in (0, self.epoch) or len(request.uses) >= MAX_USES
+        if (not is_partial or now >= self.census.unheard_until) and self.census.hear(sender):
             # Agents may start with equal parts as soon as the leader knows the budgets that are used.
             self.woken.update(self.census.covered(""))
         for use in request.uses:
@@ -293,7 +295,8 @@ class FleetBudgets:
         is_divided = budget.reshare(now, reserve, wall)
         target = budget.target(account, reserve)
         missing = target - account.unspent - account.granted
-        amount = min(missing, budget.available - max(reserve, self._withheld(budget, now)))
+        kept = max(reserve, self._withheld(budget, now))
+        amount = min(missing, budget.available + account.held - account.leased - kept)
         # A multiple of a power of two, so that the sums of amounts are exact, and ten requests are ten.
         amount = max(0.0, round(amount * QUANTUM) / QUANTUM)
         budget.grant(account, amount)
@@ -302,12 +305,12 @@ class FleetBudgets:
             self.counts.short += 1
             if is_divided:
                 self._make_due(budget.key, budget.holders(reserve))
-        rate = budget.rate_of(account, wall)
+        rate = budget.rate_of(account, kept, wall)
         is_changed = abs(rate - account.announced_rate) > 0.1 * max(rate, account.announced_rate)
         if not amount and not surplus and not is_changed:
             return None
         budget.announce_rate(account, rate)
-        keep = max(target, account.held) if not surplus else target
+        keep = max(target, account.leased) if not surplus else target
         return BudgetLease(
             budget.key, number, amount, keep, rate, budget.period, max(0.0, budget.available + budget.held)
         )

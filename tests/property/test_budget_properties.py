@@ -42,6 +42,7 @@ class DividedBudgets(RuleBasedStateMachine):
         self.began = self.fleet.now
         self.used = 0.0
         self.spent = 0.0
+        self.unknown = dict.fromkeys((PER_MINUTE, CONCURRENT), 0.0)
         self.periods: dict[int, float] = {}
         self.pass_time(0.5)
 
@@ -147,6 +148,11 @@ class DividedBudgets(RuleBasedStateMachine):
     def elect(self) -> None:
         if self.fleet.leader is not None:
             self.fleet.saved = self.fleet.leader.totals()
+        # No new leader can know the rate of an agent that it has never heard of; it assumes an equal part.
+        for key in self.unknown:
+            meters = [self.fleet.agents[name].meters.get(key) for name in self.cut & self.fleet.agents.keys()]
+            running = key == CONCURRENT
+            self.unknown[key] += sum(max(each.rate, each.used * running) for each in meters if each is not None)
         self.epoch += 1
         self.fleet.elect(self.epoch)
 
@@ -159,11 +165,12 @@ class DividedBudgets(RuleBasedStateMachine):
         if not hasattr(self, "fleet"):
             return
         budget = BUDGETS[PER_MINUTE]
-        allowed = whole(budget) + (self.fleet.now - self.began) * full_rate(budget)
+        rate = full_rate(budget) + self.unknown[PER_MINUTE]
+        allowed = whole(budget) + (self.fleet.now - self.began) * rate
         assert self.used <= allowed * 1.05 + 1, f"used {self.used} of {allowed}"
         meters = [agent.meters[CONCURRENT] for agent in self.fleet.agents.values() if CONCURRENT in agent.meters]
         running = sum(meter.used for meter in meters)
-        assert running <= BUDGETS[CONCURRENT].limit, f"{running} run"
+        assert running <= BUDGETS[CONCURRENT].limit + self.unknown[CONCURRENT], f"{running} run"
         for period, spent in self.periods.items():
             assert spent <= BUDGETS[MONEY].limit * 1.05, f"{spent} spent in {period}"
 

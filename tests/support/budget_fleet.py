@@ -120,6 +120,8 @@ class Agent:
     def __init__(self, name: str, region: str, epoch: int, now: float) -> None:
         self.name, self.region, self.epoch = name, region, epoch
         self.wants_exchange = False
+        self.regions: list[str] = [region]
+        """Regions of the registered agents, which an agent reads from etcd."""
         self.exchanged_at = now - 10.0
         self.leases = AgentLeases(LeaseHolder(name, region, epoch), self, now)
         self._all = Meters(self.leases, epoch)
@@ -147,7 +149,7 @@ class Agent:
 
     def registered(self, region: str) -> int:
         """Return the number of registered agents."""
-        return 1
+        return self.regions.count(region) if region else len(self.regions)
 
 
 class BudgetFleet:
@@ -184,6 +186,9 @@ class BudgetFleet:
 
     def register(self) -> None:
         """Let the leader know the agents that are registered."""
+        regions = [agent.region for agent in self.agents.values()]
+        for agent in self.agents.values():
+            agent.regions = regions
         if self.leader is not None:
             self.leader.set_agents({name: agent.region for name, agent in self.agents.items()}, self.now)
 

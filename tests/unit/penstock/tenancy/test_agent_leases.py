@@ -57,7 +57,7 @@ def test_a_counter_is_reported_again_when_it_has_changed() -> None:
     assert not reports(USE)
     assert not reports(replace(USE, demand_per_s=0.8)), "a fifth less"
     assert reports(replace(USE, demand_per_s=0.79))
-    assert not reports(replace(USE, demand_per_s=0.79, rate_per_s=9.0))
+    assert reports(replace(USE, demand_per_s=0.79, rate_per_s=9.0))
     for changed in ({"used": 6.0}, {"unspent": 2.0}, {"period": 3}, {"epoch": 8}):
         assert reports(replace(USE, **changed)), changed  # type: ignore[arg-type]
         assert reports(USE)

@@ -19,6 +19,7 @@ from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 from regional_agent.tenants.tenant_budgets import TenantBudgets
 from tests.support.budget_fleet import BudgetFleet
 
+PLACES = BudgetKey("team", "", BudgetUnit.CONCURRENT_REQUESTS, "")
 REGIONS = {"eu": ["a", "b", "c", "d"], "us": ["e", "f", "g"], "ap": ["h", "i", "j"]}
 COST = Cost(CostUnit.TOKEN, 0.001, 0.01)
 POLICY = Policy({}, {"m": Model("m", cost=COST)}, {}, ())
@@ -132,14 +133,56 @@ def test_places_move_to_the_agent_that_wants_them() -> None:
     of = Fleet(Budget(BudgetUnit.CONCURRENT_REQUESTS, 20.0))
     most = 0
     for name in ("eu/a", "us/e"):
+        running: deque[int] = deque(maxlen=10)
 
-        def offer(now: float, name: str = name) -> None:
+        def offer(now: float, name: str = name, running: deque[int] = running) -> None:
             nonlocal most
             for _ in range(5):
                 of.ask(name, holds_s=0.5)
             of.settle()
-            most = max(most, len(of.running))
+            running.append(len(of.running))
+            most = max(most, running[-1])
 
         of.fleet.run(10.0, offer)
-        assert len(of.running) >= 19
+        assert max(running) >= 18
     assert most <= 20
+
+
+def test_places_that_agents_may_take_without_a_leader_are_within_the_budget() -> None:
+    of, rng, worst = Fleet(Budget(BudgetUnit.CONCURRENT_REQUESTS, 20.0)), Random(5), 0.0
+    wanting: list[str] = []
+
+    def offer(now: float) -> None:
+        nonlocal wanting, worst
+        if int(now * 10) % 40 == 0:
+            wanting = rng.sample(of.names, 2)
+        for name in wanting:
+            for _ in range(4):
+                of.ask(name, holds_s=rng.choice((0.2, 0.5, 2.0)))
+        of.settle()
+        meters = [meter for budgets in of.budgets.values() for meter in budgets._meters.values()]
+        worst = max(worst, sum(max(meter.used, meter.rate_per_s) for meter in meters))
+
+    of.fleet.run(60.0, offer)
+    assert worst <= 20.0
+
+
+def test_a_new_leader_grants_nothing_until_agents_have_reported_all_that_they_hold() -> None:
+    fleet = BudgetFleet({PLACES: Budget(BudgetUnit.CONCURRENT_REQUESTS, 12.0)}, {"eu": ["a", "b"]})
+    fleet.run(1.0, lambda now: None)
+    a, b = fleet.agents["eu/a"], fleet.agents["eu/b"]
+    budget = fleet.budgets[PLACES]
+
+    while a.meters.get(PLACES) is None or a.meters[PLACES].used < 7.0:
+        a.take(PLACES, budget, fleet.now)
+        fleet.advance()
+    fleet.run(20.0, lambda now: None)
+    # The counter of `a` is no news to the first leader: the first request to the second one is without it.
+    fleet.elect(2)
+    request = a.request(fleet.now)
+    assert request.uses == ()
+    fleet.ask(request)
+    for _ in range(20):
+        b.take(PLACES, budget, fleet.now)
+        fleet.exchange("eu/b")
+    assert 7.0 + b.meters[PLACES].used <= 12.0
