@@ -19,8 +19,8 @@ from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, is_null
 from penstock.answers.token_counts import Usage
-from penstock.answers.usage_reader import Fields, ReportedUsage, is_empty, members_of, value_at
-from penstock.answers.values import CUT_REASONS, finish_reason_in, has_output, last_finish_reason, list_of, text_of
+from penstock.answers.usage_reader import Fields, ReportedUsage, is_empty, members_of
+from penstock.answers.values import CUT_REASONS, finish_reason_in, first_text, has_output, last_finish_reason, list_of
 
 JSON: Final = 0
 EVENTS: Final = 1
@@ -358,7 +358,9 @@ class AnswerParser:
         if done is not None and bytes(done) == _TRUE:
             self.ended = True
         if self._format.id_paths and not self.object_id:
-            self._find_id(fields)
+            self.object_id = first_text(fields, self._format.id_paths, MAX_ID_CHARS)
+            if self.object_id:
+                self._id_records = 0
         choices = fields.get("choices")
         is_usage_only = reports and error is None and choices is not None and is_empty(choices)
         if counts and has_output(fields):
@@ -367,14 +369,6 @@ class AnswerParser:
             is_final = self._kind == JSON or is_usage_only or self.ended or self.finish_reason != ""
             self._final_at = self.delivered if is_final else -1
         return is_usage_only and self._hides_usage
-
-    def _find_id(self, fields: Fields) -> None:
-        for path in self._format.id_paths:
-            raw = value_at(fields, path)
-            found = text_of(raw, MAX_ID_CHARS) if raw is not None else ""
-            if found:
-                self.object_id, self._id_records = found, 0
-                return
 
     def _note_error(self, error: AnswerError) -> None:
         if self.error is None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.answers.usage_reader import Fields, Raw, members_of
+from penstock.answers.usage_reader import Fields, Raw, members_of, value_at
 
 MAX_TEXT_BYTES: Final = 1024
 
@@ -49,6 +49,16 @@ def text_of(raw: Raw, max_chars: int) -> str:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return ""
     return text if len(text) <= max_chars else ""
+
+
+def first_text(fields: Fields, paths: tuple[tuple[str, ...], ...], max_chars: int) -> str:
+    """The first text of at most `max_chars` characters at one of the paths; empty if there is none."""
+    for path in paths:
+        raw = value_at(fields, path)
+        found = text_of(raw, max_chars) if raw is not None else ""
+        if found:
+            return found
+    return ""
 
 
 def finish_reason_in(fields: Fields) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
+from penstock.dns.client_subnet import is_same_place, subnet_of
 from penstock.dns.name_answer import NameServerView, Question, answer_name
 from penstock.dns.remote_backend import (
     FALSE,
@@ -19,7 +19,7 @@ from penstock.dns.remote_backend import (
     result_line,
 )
 from penstock.dns.zone_records import last_resort_records, region_records, zone_of, zone_records
-from penstock.policy.geography import NOWHERE, Location
+from penstock.policy.geography import NOWHERE
 from penstock.policy.kinds.dns_names import DnsName
 from penstock.policy.policy import Policy
 from regional_agent.config.active_config import ActiveConfig
@@ -32,19 +32,6 @@ Without effect on a zone that is not signed, since no other backend has a key of
 LAST_RESORT: Final = "last_resort"
 NONE: Final = "none"
 """Labels of answers without a region."""
-
-MIN_PREFIX_BITS: Final = {4: 16, 6: 32}
-"""Minimum length of a client subnet's prefix, by IP version. A shorter one has clients of many places, so that it
-states nothing; resolvers send 24 and 56 (RFC 7871, section 11.1)."""
-
-
-class Subnet(NamedTuple):
-    """Where a query comes from."""
-
-    network: IPv4Network | IPv6Network | None
-    """The client subnet, else the address of the resolver; None if neither can be read."""
-    is_client: bool
-    """Whether the query has a client subnet."""
 
 
 class NameResolver:
@@ -110,11 +97,11 @@ class NameResolver:
         return records_line([record for record in records if asked.qtype in (record.kind, "ANY")], 0)
 
     def _resolve(self, policy: Policy, name: DnsName, asked: Parameters) -> bytes:
-        subnet = subnet_of(asked)
+        subnet = subnet_of(asked.remote, asked.real_remote)
         near, client = NOWHERE, NOWHERE
         if subnet.network is not None:
             near = self._locator.locate(subnet.network.network_address)
-            if subnet.is_client and _same_place(near, self._locator.locate(subnet.network.broadcast_address)):
+            if subnet.is_client and is_same_place(near, self._locator.locate(subnet.network.broadcast_address)):
                 client = near
         question = Question(client, near)
         scope_bits = subnet.network.prefixlen if subnet.is_client and subnet.network is not None else 0
@@ -125,28 +112,3 @@ class NameResolver:
         records = last_resort_records(name)
         self._on_answer(name.name, LAST_RESORT if records else NONE)
         return records_line(records, scope_bits) if records else SERVFAIL
-
-
-def subnet_of(asked: Parameters) -> Subnet:
-    """Return where a query comes from. A subnet that cannot be read counts as unknown, and is not a client's."""
-    try:
-        network = ip_network(asked.real_remote.partition("%")[0], strict=False)
-    except ValueError:
-        return Subnet(None, is_client=False)
-    is_whole = network.prefixlen == network.max_prefixlen
-    # Without a client subnet, PowerDNS names the resolver in both fields.
-    is_resolver = is_whole and network.network_address == _address_of(asked.remote)
-    return Subnet(network, is_client=network.prefixlen >= MIN_PREFIX_BITS[network.version] and not is_resolver)
-
-
-def _same_place(first: Location, last: Location) -> bool:
-    """Whether both ends of a subnet are in one country and subdivision, on which residency depends."""
-    return (first.country, first.subdivision) == (last.country, last.subdivision)
-
-
-def _address_of(text: str) -> IPv4Address | IPv6Address | None:
-    """Return an address in any of its forms, without its zone; None if it cannot be read."""
-    try:
-        return ip_address(text.partition("%")[0])
-    except ValueError:
-        return None

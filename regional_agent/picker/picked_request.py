@@ -30,7 +30,8 @@ from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_selection import select_target
 from regional_agent.proxy.upstream_request import agent_lines, special_lines
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
+from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.queue_dispatcher import QueueEntry
 from regional_agent.routing.router import MAX_BROKEN
 from regional_agent.telemetry.tracing.request_trace import SpanEvent

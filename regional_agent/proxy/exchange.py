@@ -34,7 +34,8 @@ from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.proxy.target_selection import reads_while_queued, select_target
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
+from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.queue_dispatcher import QueueEntry
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 

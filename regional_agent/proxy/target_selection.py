@@ -8,7 +8,8 @@ from typing import Final
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
+from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.queue_dispatcher import QueueEntry
 
 _SATURATED: Final = Reason.SATURATED

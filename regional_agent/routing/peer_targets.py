@@ -14,7 +14,7 @@ from regional_agent.config.active_config import ActiveConfig
 from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.tenant_authentication import credential_of, key_id
-from regional_agent.routing.attempt import ForwardedAttempt
+from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 
 
 class PeerTargets:

@@ -20,7 +20,7 @@ from penstock.fleet.expected_wait import expected_wait_s
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.reasons import Reason, Refusal
-from regional_agent.routing.attempt import ForwardedAttempt
+from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
 from regional_agent.telemetry.label_values import QueueOutcome
 

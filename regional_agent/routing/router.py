@@ -33,7 +33,8 @@ from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.reauthorization import Reauthorization
 from regional_agent.requests.request_context import NO_NAMES, RequestContext
 from regional_agent.requests.work_estimate import session_key_of
-from regional_agent.routing.attempt import Attempt, ForwardedAttempt, LocalAttempt
+from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.routing.local_targets import LocalTargets, occupies_slot
 from regional_agent.routing.peer_targets import PeerTargets
 from regional_agent.routing.queue_dispatcher import OnTarget, QueueEntry

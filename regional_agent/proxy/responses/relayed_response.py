@@ -19,7 +19,8 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.answer_intake import AnswerIntake, outcome_of_answer
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.routing.attempt import REASONS, Attempt
+from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.forwarded_attempt import REASONS
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.dns.remote_backend import MAX_LINE_BYTES, BadMessage, Parameters, read_message
+from penstock.dns.client_subnet import subnet_of
+from penstock.dns.remote_backend import MAX_LINE_BYTES, BadMessage, read_message
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.region_entry import RegionEntry
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from regional_agent.dns.backend_socket import MAX_CONNECTIONS, BackendSocket
-from regional_agent.dns.name_resolver import subnet_of
 from tests.support.dns_names import NameServer, all_live, dns_policy
 from tests.support.wait import until
 
@@ -73,7 +73,7 @@ def test_an_answer_to_a_client_subnet_is_valid_for_this_subnet() -> None:
     ],
 )
 def test_client_subnets_are_distinguished_from_resolvers(real_remote: str, prefix: int | None, is_client: bool) -> None:
-    subnet = subnet_of(Parameters(remote="192.0.2.1", real_remote=real_remote))
+    subnet = subnet_of("192.0.2.1", real_remote)
     assert subnet.is_client is is_client
     assert (subnet.network.prefixlen if subnet.network else None) == prefix
 
@@ -93,7 +93,7 @@ def test_a_subnet_with_clients_of_several_countries_has_no_location(subnet: str,
 @pytest.mark.parametrize("remote", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "fe80::1%eth0"])
 def test_the_address_of_a_resolver_is_no_client_subnet_in_any_form(remote: str) -> None:
     real_remote = f"{remote}/{128 if ':' in remote else 32}"
-    assert not subnet_of(Parameters(remote=remote, real_remote=real_remote)).is_client
+    assert not subnet_of(remote, real_remote).is_client
 
 
 def test_without_a_live_region_the_last_resort_or_servfail_is_the_answer() -> None:

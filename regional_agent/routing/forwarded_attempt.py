@@ -1,0 +1,112 @@
+"""One try of a request at an agent of another region. Has the methods of `LocalAttempt`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from penstock.accounts.outcome_rules import Outcome
+from penstock.accounts.retry_rules import RetryReason
+from penstock.answers.answer_errors import AnswerError
+from penstock.answers.token_counts import Usage
+from penstock.health.progress import Stall
+from penstock.health.region_health import RegionState
+from penstock.routing.reasons import Reason
+from regional_agent.http.headers.header_rules import REFUSAL_HEADER, Header
+from regional_agent.requests.request_context import RequestContext
+from regional_agent.upstream.address import Address
+
+if TYPE_CHECKING:
+    from regional_agent.http.messages import Request
+    from regional_agent.peers.peer_prober import PeerProber
+
+REASONS: Final = {reason.value.encode(): reason for reason in Reason}
+
+_STALLED: Final = Outcome.STALLED
+"""Alias: in Python 3.11 reading an enum member from its class is a function call."""
+
+
+class ForwardedAttempt:
+    """An attempt in another region, whose agent chooses the endpoint."""
+
+    __slots__ = ("_peers", "address", "base_path", "endpoint_name", "from_peer", "kind", "region", "target_lines")
+
+    retry_reason: ClassVar[RetryReason] = RetryReason.PEER_REFUSED
+
+    def __init__(self, region: str, address: Address, kind: str, route_header: bytes, peers: PeerProber) -> None:
+        """Create an attempt.
+
+        Args:
+            region: the serving region.
+            address: the address of an agent of that region.
+            kind: why that region serves the request.
+            route_header: the signed route context.
+        """
+        self.from_peer = True
+        self.region = region
+        self.address = address
+        self.kind = kind
+        self.endpoint_name = ""
+        self.base_path = b""
+        self.target_lines = b"x-penstock-route: %b\r\n" % route_header
+        self._peers = peers
+
+    def request_for_target(self, request: Request) -> Request:
+        """The request as the target receives it, apart from `target_lines`."""
+        return request
+
+    def peer_failed(self) -> bool:
+        """Whether the prober has detected the failure of the region, even if its connections are open."""
+        return self._peers.state(self.region) is RegionState.FAILED
+
+    def on_head(self, status: int, by_name: dict[bytes, bytes], headers: Sequence[Header]) -> Reason | None:
+        """Process a response head; returns why the peer refused the request, or None."""
+        if REFUSAL_HEADER not in by_name:
+            return None
+        return REASONS.get(by_name[REFUSAL_HEADER], Reason.UNREACHABLE)
+
+    def on_first_byte(self, now: float) -> None:
+        """Do nothing: this agent holds no reservation."""
+
+    def progressed(self, now: float) -> None:
+        """Do nothing: the serving region evaluates the health of its endpoint."""
+
+    def waits(self, now: float) -> None:
+        """Do nothing: this agent holds no reservation."""
+
+    def waits_for_chunk(self, since: float, now: float) -> None:
+        """Do nothing: this agent holds no reservation."""
+
+    def stall(self) -> Stall | None:
+        """Return None: the serving region itself sends the request to another of its endpoints."""
+        return None
+
+    def moved_away(self, context: RequestContext) -> None:
+        """Not called, since `stall` returns None."""
+
+    def settle(self, now: float, service_s: float | None = None, usage: Usage | None = None) -> None:
+        """Do nothing: this agent holds no reservation."""
+
+    def failed(self, outcome: Outcome) -> None:
+        """Report the expiry of a timeout of this agent to the prober, as a failed request."""
+        if outcome is _STALLED:
+            self._peers.request_failed(self.region, self.address)
+
+    def erred(self, error: AnswerError) -> None:
+        """Do nothing: the serving region evaluates the health of its endpoint."""
+
+    def lacks_model(self, status: int, context: RequestContext) -> bool:
+        """Return False: the serving region itself sends the request to another of its endpoints."""
+        return False
+
+    def unreachable(self, context: RequestContext, *, broke: bool) -> None:
+        """Exclude the region after a failure before a response, and report the failed request to the prober."""
+        context.failed_because = Reason.ENGINE_FAILED
+        context.tried(self.region, Reason.UNREACHABLE)
+        self._peers.request_failed(self.region, self.address)
+
+    def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
+        """Exclude the region after its agent refused the request without starting it."""
+        context.failed_because = Reason.SATURATED
+        context.broken += reason is Reason.ENGINE_FAILED
+        context.tried(self.region, reason)
