@@ -1,1 +1,1 @@
-"""Models that are loaded on demand: how many endpoints are awake, and when a failed attempt is repeated."""
+"""Models that are loaded on demand: how many endpoints are awake, what leaves a full memory, when attempts repeat."""

@@ -74,20 +74,3 @@ class PoolSize:
 
 def _needed(load: float, slots: float) -> int:
     return ceil(load / slots - _ROUNDING) if slots > 0.0 else int(load > 0.0)
-
-
-class PoolView(NamedTuple):
-    """What decides whether a region may let its last awake endpoint of a model sleep."""
-
-    region: str
-    ready_elsewhere: frozenset[str]
-    """The other regions that have a ready endpoint of the model."""
-
-
-def may_be_last(view: PoolView) -> bool:
-    """Whether the last awake endpoint of a region must stay awake, because it may be the last of the fleet.
-
-    Of the regions with a ready endpoint, the first by name keeps its own. So two regions that see each other never both
-    let their last endpoint sleep, however old their views are.
-    """
-    return all(other > view.region for other in view.ready_elsewhere)

@@ -133,6 +133,21 @@ class Placement(Reservation[Member]):
         self.first_byte_at: float | None = None
         """Time (s) of the first byte of a streamed response."""
 
+    def take(self) -> None:
+        """Count the request on its endpoint. Called once."""
+        super().take()
+        uses = self.endpoint.uses
+        if uses is not None:
+            uses.begun(self.estimate.model)
+
+    def release(self) -> bool:
+        """Release the remaining reservation; False if it was released before."""
+        released = super().release()
+        uses = self.endpoint.uses
+        if released and uses is not None:
+            uses.ended(self.estimate.model)
+        return released
+
     def end_charge(self, now: float, service_s: float | None, usage: Usage | None) -> None:
         """Replace the estimate for which the tenant is charged by the work that the request used.
 

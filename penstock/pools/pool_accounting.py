@@ -12,6 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from penstock.fleet.expected_wait import mean_with, pool_service_s
 from penstock.health.outlier_ejection import EjectionRules, room_to_eject
 from penstock.policy.kinds.models import Model
+from penstock.pools.model_uses import ModelUses
 from penstock.pools.speed_learning import SpeedLearner, speeds
 from penstock.routing.endpoint_selection import Candidates, EndpointView
 
@@ -110,7 +111,7 @@ class GroupAccount(PoolTotals):
 class EndpointAccount:
     """One endpoint's account at one agent. Endpoint selection reads its `view`."""
 
-    __slots__ = ("completions", "learner", "name", "pools", "remote_load", "service_s", "view")
+    __slots__ = ("completions", "learner", "name", "pools", "remote_load", "service_s", "uses", "view")
 
     def __init__(self, view: EndpointView, accelerator: str) -> None:
         """Create an account without requests.
@@ -129,6 +130,8 @@ class EndpointAccount:
         self.completions = 0
         self.pools: tuple[PoolTotals, ...] = ()
         """The pools whose totals include this endpoint; the last is its capacity group, if it serves several models."""
+        self.uses: ModelUses | None = None
+        """The last use of each of its models; None if nothing depends on it."""
 
     @property
     def local_load(self) -> Load:

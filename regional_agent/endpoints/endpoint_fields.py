@@ -25,6 +25,9 @@ MAX_MODELS = 64
 MAX_REQUESTS = 100_000
 """Maximum slots, and maximum queue, of one endpoint."""
 
+MAX_MEMORY_GB = 1e6
+"""Maximum memory of one endpoint."""
+
 _SLOTS_REMEDY = "write the number of requests that the engine runs at once, such as vLLM's --max-num-seqs"
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -83,6 +86,15 @@ class EndpointSpec(msgspec.Struct, frozen=True):
     """Indexes or UUIDs of its GPUs on that page; empty for all."""
     adapters: tuple[str, ...] = ()
     """Patterns of the adapters that the engine serves although it does not list them."""
+    memory_gb: float | None = None
+    """Memory (GB) for the models that it loads on demand; None if all of them fit together."""
+    memory_group: str = ""
+    """Name that the endpoints have whose models share one memory; empty for a memory of its own."""
+
+    @property
+    def memory(self) -> str:
+        """Name of the memory that its models occupy."""
+        return f"group {self.memory_group}" if self.memory_group else self.name
 
     @property
     def ports(self) -> tuple[int | None, int | None]:
@@ -164,6 +176,12 @@ def _whole_number(minimum: int, maximum: int, unit: str) -> Callable[[Any], int]
     return check
 
 
+def _memory_gb(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 < value <= MAX_MEMORY_GB:
+        raise InvalidField(f"not a number above 0, at most {MAX_MEMORY_GB:g}; write the GB that models may occupy")
+    return float(value)
+
+
 def _slots(value: Any) -> int:
     if value == "auto":
         raise InvalidField(f"auto was removed; {_SLOTS_REMEDY}")
@@ -202,6 +220,8 @@ CHECKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "grpc_port": ("grpc_port", _port),
     "gpu_metrics_port": ("gpu_metrics_port", _port),
     "gpus": ("gpus", _gpus),
+    "memory_gb": ("memory_gb", _memory_gb),
+    "memory_group": ("memory_group", _name),
     **endpoint_options.CHECKS,
 }
 """By field name in files and registrations: the attribute of EndpointSpec, and a parser that raises InvalidField."""

@@ -168,6 +168,8 @@ def conflicts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
                 )
             )
     problems += _credential_conflicts(values)
+    if "memory_group" in values and "memory_gb" not in values:
+        problems.append(("memory_group", "the size of the memory is missing; add memory_gb"))
     address = values.get("address")
     if address is not None and not address.tls:
         for field in _TLS_FIELDS:

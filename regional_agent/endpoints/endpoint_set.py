@@ -23,6 +23,7 @@ from penstock.health.progress import StallReason
 from penstock.kv_cache.held_prefixes import HeldPrefixes
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy import Policy
+from penstock.pools.model_uses import ModelUses
 from penstock.pools.pool_accounting import DEFAULT_SERVICE_S, NO_LOAD, Load
 from regional_agent.background_tasks import cancel, keep_running, sleep_until_tick
 from regional_agent.endpoints import endpoint_credentials
@@ -357,6 +358,8 @@ class EndpointSet:
         for endpoint in self._by_name.values():
             configured.update(endpoint.spec.models)
             endpoint.reported.use_models(self._models, endpoint.spec.models)
+            if endpoint.uses is None and endpoint.spec.memory_gb is not None:
+                endpoint.uses = ModelUses()
             for model in endpoint.models:
                 members.setdefault(model, []).append(endpoint)
         pools = {}

@@ -45,7 +45,9 @@ class ReportedModels:
         "gpus",
         "listed_at",
         "loaded",
+        "other_bytes",
         "refused",
+        "size_bytes",
         "skews",
         "wake_methods",
         "wake_problem",
@@ -83,6 +85,10 @@ class ReportedModels:
         """Why the last warm-up was incomplete; empty if it was complete."""
         self.wake_problem = ""
         """Why the endpoint does not wake or sleep; empty if the last attempt succeeded."""
+        self.size_bytes: dict[str, float] = {}
+        """Memory (bytes) of each model that the engine has reported while it was loaded."""
+        self.other_bytes = 0.0
+        """Memory (bytes) of what the engine has loaded beside the models on demand."""
         self._on_pages = NO_FACTS
         self._pages_at = -inf
 

@@ -6,7 +6,7 @@ models"), Triton docs/protocol/extension_model_repository.md.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -68,6 +68,10 @@ class _Sleeping(msgspec.Struct):
 
 class _Running(msgspec.Struct):
     name: str
+    size: Any = 0
+    """Memory (bytes) that the model needs."""
+    size_vram: Any = None
+    """The part of it that it occupies on GPUs."""
 
 
 class _RunningList(msgspec.Struct):
@@ -79,6 +83,44 @@ _running: Final = msgspec.json.Decoder(_RunningList)
 
 _LATEST: Final = ":latest"
 """The tag that Ollama adds to a name without one."""
+
+
+class RunningModels(NamedTuple):
+    """What occupies the memory of an engine."""
+
+    needed_bytes: dict[str, float]
+    """Memory that each model on demand needs."""
+    other_bytes: float
+    """Memory of what the engine runs beside them."""
+
+
+def running_models(page: bytes, names: dict[str, str], most_bytes: float) -> RunningModels:
+    """The memory of what Ollama runs, by its page `/api/ps`. Sizes that are not possible are ignored.
+
+    Args:
+        names: the engine's name of each model on demand.
+        most_bytes: size of the memory.
+
+    Raises:
+        msgspec.DecodeError, UnicodeDecodeError, RecursionError: the page is not of the engine's form.
+    """
+    policy_names = {name.removesuffix(_LATEST): model for model, name in names.items()}
+    needed: dict[str, float] = {}
+    other_bytes = 0.0
+    for running in _running.decode(page).models:
+        model = policy_names.get(running.name.removesuffix(_LATEST))
+        size = _possible_bytes(running.size, most_bytes)
+        if model is None:
+            on_gpu = size if running.size_vram is None else _possible_bytes(running.size_vram, most_bytes)
+            other_bytes += on_gpu or 0.0
+        elif size:
+            needed[model] = size
+    return RunningModels(needed, min(other_bytes, most_bytes))
+
+
+def _possible_bytes(size: Any, most_bytes: float) -> float | None:
+    is_number = isinstance(size, int) and not isinstance(size, bool)
+    return float(size) if is_number and 0 <= size <= most_bytes else None
 
 
 def asleep(method: WakeMethod, page: bytes, names: dict[str, str]) -> frozenset[str]:

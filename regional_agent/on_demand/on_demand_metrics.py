@@ -26,6 +26,15 @@ class OnDemandMetrics:
             )
         )
         registry.register(
+            counter_family(
+                "penstock_agent_evictions",
+                "Endpoints that this agent has put to sleep so that another model has room in their memory, by the"
+                " model that left.",
+                ("model",),
+                self._evictions,
+            )
+        )
+        registry.register(
             gauge_family(
                 "penstock_agent_cold_start_seconds",
                 "Expected seconds from a request for a model of which every endpoint sleeps until one is ready: the"
@@ -46,6 +55,10 @@ class OnDemandMetrics:
     def _attempts(self) -> list[tuple[tuple[str, ...], float]]:
         counts = {} if self.models is None else self.models.attempts.counts
         return [((model, action.value, result), float(count)) for (model, action, result), count in counts.items()]
+
+    def _evictions(self) -> list[tuple[tuple[str, ...], float]]:
+        evicted = {} if self.models is None else self.models.attempts.evicted
+        return [((model,), float(count)) for model, count in evicted.items()]
 
     def _cold_starts(self) -> list[tuple[tuple[str, ...], float]]:
         cold_starts_s = {} if self.models is None else self.models.cold_starts_s()

@@ -14,13 +14,22 @@ from typing import Final, NamedTuple, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize, PoolView, may_be_last
+from penstock.on_demand.last_copy import CopyView, Scopes, may_be_last, scopes_of
+from penstock.on_demand.pool_size import PoolLimits, PoolSeen, PoolSize
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.policy import Policy
 from regional_agent.background_tasks import sleep_until_tick
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.endpoint_set import EndpointSet
+from regional_agent.on_demand.model_memory import (
+    ModelMemory,
+    Place,
+    best_first,
+    counts_as_one,
+    of_other_models,
+    sleeps_alone,
+)
 from regional_agent.on_demand.wake_attempts import WakeAttempts
 from regional_agent.on_demand.wake_hooks import Action, WakeHooks
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
@@ -30,6 +39,9 @@ DECIDE_EVERY_S: Final = 0.5
 
 WANTED_S: Final = 2.0
 """Time (s) for which a request that found no ready endpoint counts as load."""
+
+NO_ROOM: Final = "no room for "
+"""Begins the text of a model that does not fit into the memory of an endpoint."""
 
 Candidate = TypeVar("Candidate", Endpoint, Endpoint | None)
 
@@ -62,7 +74,10 @@ class OnDemandModels:
         self._queue = queue
         self.attempts = WakeAttempts(endpoints, queue, hooks, rng)
         """What wakes endpoints and lets them sleep."""
+        self.memory = ModelMemory(endpoints, queue, self.attempts, self._spare)
+        """The memories of the endpoints."""
         self._others = others
+        self._scopes: Scopes = frozenset()
         self._clock = time.monotonic
         self._policy: Policy | None = None
         self._models: dict[str, Model] = {}
@@ -89,7 +104,8 @@ class OnDemandModels:
         }
         if self._ending:
             self._endpoints.use_policy(replace(policy, models={**policy.models, **self._ending}))
-        self._models = on_demand | self._ending
+        self._models = self.memory.models = on_demand | self._ending
+        self._scopes = scopes_of(policy, self._others.region) if self._models else frozenset()
         self._sizes = {name: self._sizes.get(name) or PoolSize() for name in self._models}
         self.attempts.forget_others(frozenset(self._models))
 
@@ -103,7 +119,8 @@ class OnDemandModels:
             return None
         self._wanted_at[model.name] = now = self._clock()
         ready_in_s = self._ready_in_s(known, now)
-        return None if ready_in_s == inf else ready_in_s <= within_s
+        # Without room, an endpoint sleeps that will not wake.
+        return None if ready_in_s == inf and not self._asleep(known) else ready_in_s <= within_s
 
     def wanted_by(self, origin: str, model: str) -> None:
         """Count a request of another region's clients, unless a nearer region has an endpoint of the model."""
@@ -130,6 +147,7 @@ class OnDemandModels:
         """Decide for each model periodically, until cancelled."""
         while True:
             await sleep_until_tick(DECIDE_EVERY_S)
+            self.memory.tick()
             for model in list(self._models.values()):
                 self.decide(model)
 
@@ -143,6 +161,9 @@ class OnDemandModels:
             self._wake_all(model)
             return
         change = self._sizes[name].change(self._seen(model, awake, now), self._limits(model), now)
+        if change <= 0:
+            for asleep in self._asleep(model):
+                _state_room(asleep, name, "")
         if change > 0:
             self._wake(model, change)
         elif (
@@ -151,14 +172,22 @@ class OnDemandModels:
             # Until Redis has answered its claim, an endpoint that is to sleep still counts as awake.
             and not any(self.attempts.is_busy(each, name) for each in awake)
         ):
-            idle = self._due(Action.SLEEP, [each for each in awake if _sleeps_alone(each, on_demand)], name)
+            idle = self._due(Action.SLEEP, [each for each in awake if sleeps_alone(each, on_demand)], name)
             if idle:
                 self.attempts.let_sleep(min(idle, key=_load), name, on_demand)
 
     def _wake(self, model: Model, most: int | None = None) -> None:
-        """Begin to wake the endpoints that can wake now, at most this number of them."""
-        for endpoint in self._due(Action.WAKE, self._asleep(model), model.name)[:most]:
-            self.attempts.wake(endpoint, model.name, _of(model), model.scaling.cold_start_s)
+        """Begin to wake the endpoints that can wake now, at most this number of them, those with free memory first."""
+        due = self._due(Action.WAKE, self._asleep(model), model.name)
+        begun = 0
+        for place in best_first([Place(each, self.memory.room(each, model.name)) for each in due]):
+            # What has begun for another endpoint may have taken the room.
+            endpoint, room = place.endpoint, self.memory.room(place.endpoint, model.name) if begun else place.room
+            _state_room(endpoint, model.name, room.problem)
+            if not room.problem and (most is None or begun < most):
+                begun += 1
+                leaving = self.memory.leaving(room)
+                self.attempts.wake(endpoint, model.name, _of(model), model.scaling.cold_start_s, leaving)
 
     def _wake_all(self, model: Model) -> None:
         """Wake each endpoint of a model that policy no longer loads on demand; forget the model when all are awake."""
@@ -187,8 +216,10 @@ class OnDemandModels:
         stuck = sum(
             each.view.in_flight for each in self._configured(name) if sleeps(each, name) and len(each.spec.models) == 1
         )
-        load = float(self._endpoints.pool(name).in_flight + self._queue.waiting(name) + stuck)
-        releases = sum(endpoint.releases for endpoint in awake)
+        pool = self._endpoints.pool(name)
+        others = sum(of_other_models(each, name) for each in pool.endpoints if each.view.ready)
+        load = float(max(0, pool.in_flight - others) + self._queue.waiting(name) + stuck)
+        releases = sum(endpoint.releases for endpoint in awake if counts_as_one(endpoint))
         if not load and (
             releases > self._releases.get(name, releases) or now - self._wanted_at.get(name, -inf) < WANTED_S
         ):
@@ -199,15 +230,27 @@ class OnDemandModels:
         return PoolSeen(len(awake), len(self.attempts.waking_since(name)), load, mean_slots)
 
     def _limits(self, model: Model) -> PoolLimits:
-        view = PoolView(self._others.region, self._others.ready_regions(model.name))
         scaling, on_demand = model.scaling, _of(model)
         return PoolLimits(
             scaling.min_endpoints,
             scaling.max_endpoints,
             self._policy.spillover.target_utilisation if self._policy is not None else 1.0,
             on_demand.idle_s,
-            not on_demand.scale_to_zero and may_be_last(view),
+            self._keeps_last(model),
         )
+
+    def _keeps_last(self, model: Model) -> bool:
+        """Whether the last awake endpoint of a model in the region stays awake."""
+        if _of(model).scale_to_zero:
+            return False
+        return may_be_last(CopyView(self._others.region, self._others.ready_regions(model.name), self._scopes))
+
+    def _spare(self, model: Model) -> int:
+        """Return how many endpoints of a model may sleep so that another model has room."""
+        awake = self._awake(model.name)
+        if not self._others.sees_all_load() or any(self.attempts.is_busy(each, model.name) for each in awake):
+            return 0
+        return len(awake) - max(model.scaling.min_endpoints, int(self._keeps_last(model)))
 
     def _configured(self, model: str) -> list[Endpoint]:
         return [each for each in self._endpoints.every() if model in each.spec.models and not each.view.draining]
@@ -231,11 +274,19 @@ class OnDemandModels:
         cold_start_s, attempts = self._cold_start_s(model), self.attempts
         begun = [max(0.0, since + cold_start_s - now) for since in attempts.waking_since(model.name)]
         later = [
-            max(0.0, attempts.not_before(Action.WAKE, each, model.name) - now) + cold_start_s
+            max(attempts.not_before(Action.WAKE, each, model.name) - now, self.memory.room(each, model.name).in_s, 0.0)
+            + cold_start_s
             for each in self._asleep(model)
             if not attempts.is_busy(each, model.name)
         ]
         return min(begun + later, default=inf)
+
+
+def _state_room(endpoint: Endpoint | None, model: str, problem: str) -> None:
+    """Let operators see why a model does not wake on an endpoint."""
+    text = f"{NO_ROOM}{model}: {problem}" if problem else ""
+    if endpoint is not None and (text or endpoint.reported.wake_problem.startswith(f"{NO_ROOM}{model}:")):
+        endpoint.reported.wake_problem = text
 
 
 def sleeps(endpoint: Endpoint, model: str) -> bool:
@@ -259,8 +310,3 @@ def _of(model: Model) -> OnDemand:
 
 def _load(endpoint: Endpoint) -> int:
     return endpoint.view.in_flight
-
-
-def _sleeps_alone(endpoint: Endpoint, on_demand: OnDemand) -> bool:
-    """Whether no other model of the endpoint sleeps with it: vLLM sleeps as a whole, and a webhook stops all."""
-    return len(endpoint.spec.models) == 1 or on_demand.wake in (WakeMethod.OLLAMA, WakeMethod.TRITON)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -30,7 +30,21 @@ cold start if that is longer."""
 _POLL_S: Final = 0.05
 _NONE: Final = Attempts()
 
+CLAIM_S: Final = 15.0
+"""Lifetime (s) of the claim of a memory, which is renewed while a model is loaded."""
+
+CLAIMED_ELSEWHERE_S: Final = 2.0
+"""Time (s) after which an agent asks again for a memory into which another agent loads a model."""
+
 log = structlog.get_logger()
+
+
+class Leaving(NamedTuple):
+    """A model that leaves the memory of an endpoint, so that another one has room."""
+
+    endpoint: Endpoint
+    model: str
+    on_demand: OnDemand
 
 
 class WakeAttempts:
@@ -53,12 +67,20 @@ class WakeAttempts:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._waking_since: dict[tuple[str, str], float] = {}
         self._cold_starts: dict[str, ColdStarts] = {}
+        self._loading: Counter[str] = Counter()
+        """Attempts that load a model, by name of the memory."""
         self.counts: Counter[tuple[str, Action, str]] = Counter()
         """Ended attempts by model, action and result: `succeeded` or `failed`."""
+        self.evicted: Counter[str] = Counter()
+        """Endpoints that were put to sleep so that another model has room, by model."""
 
     def is_busy(self, endpoint: Endpoint | None, model: str) -> bool:
         """Whether an attempt runs."""
         return (_name(endpoint), model) in self._tasks
+
+    def loads_into(self, memory: str) -> bool:
+        """Whether an attempt loads a model into a memory. One at a time does, so that what it needs is known."""
+        return self._loading[memory] > 0
 
     def not_before(self, action: Action, endpoint: Endpoint | None, model: str) -> float:
         """Time (s) before which no further attempt begins."""
@@ -86,20 +108,33 @@ class WakeAttempts:
         self._tried = {key: tried for key, tried in self._tried.items() if key[2] in models}
         self._cold_starts = {model: known for model, known in self._cold_starts.items() if model in models}
 
-    def wake(self, endpoint: Endpoint | None, model: str, on_demand: OnDemand, prior_s: float) -> None:
+    def wake(
+        self,
+        endpoint: Endpoint | None,
+        model: str,
+        on_demand: OnDemand,
+        prior_s: float,
+        leaving: Sequence[Leaving] = (),
+    ) -> None:
         """Begin to wake an endpoint; None asks a webhook for one.
 
         Args:
             prior_s: the cold start (s) before the first is measured.
+            leaving: what is put to sleep before, so that the model has room.
         """
         key = _name(endpoint), model
         self._waking_since[key] = self._clock()
-        self._begin(Action.WAKE, key, endpoint, self._wake(endpoint, model, on_demand, prior_s))
+        work = self._wake(endpoint, model, on_demand, prior_s)
+        if endpoint is not None and endpoint.spec.memory_gb is not None:
+            # Counted now, since the next decision comes before the task begins.
+            self._loading[endpoint.spec.memory] += 1
+            work = self._wake_with_room(endpoint, model, on_demand, leaving, work)
+        self._begin(Action.WAKE, key, endpoint, work)
 
-    def let_sleep(self, endpoint: Endpoint, model: str, on_demand: OnDemand) -> None:
+    def let_sleep(self, endpoint: Endpoint, model: str, on_demand: OnDemand) -> asyncio.Task[None]:
         """Begin to let a model of an endpoint sleep. It receives no new requests, and finishes its own."""
         work = self._let_sleep(endpoint, model, on_demand)
-        self._begin(Action.SLEEP, (endpoint.name, model), endpoint, work)
+        return self._begin(Action.SLEEP, (endpoint.name, model), endpoint, work)
 
     async def stop(self) -> None:
         """Stop all attempts; the engines complete what they have begun."""
@@ -108,16 +143,19 @@ class WakeAttempts:
 
     def _begin(
         self, action: Action, key: tuple[str, str], endpoint: Endpoint | None, work: Coroutine[Any, Any, bool]
-    ) -> None:
+    ) -> asyncio.Task[None]:
         task = asyncio.create_task(self._attempt(action, key, endpoint, work), name=f"{action} {key}")
         self._tasks[key] = task
-        task.add_done_callback(lambda _: self._ended(key, work))
+        memory = endpoint.spec.memory if action is Action.WAKE and endpoint is not None else ""
+        task.add_done_callback(lambda _: self._ended(key, memory, work))
+        return task
 
-    def _ended(self, key: tuple[str, str], work: Coroutine[Any, Any, bool]) -> None:
+    def _ended(self, key: tuple[str, str], memory: str, work: Coroutine[Any, Any, bool]) -> None:
         # A task that is cancelled before its first step has not begun to await it.
         work.close()
         del self._tasks[key]
         self._waking_since.pop(key, None)
+        self._loading[memory] = max(0, self._loading[memory] - 1)
 
     async def _attempt(
         self, action: Action, key: tuple[str, str], endpoint: Endpoint | None, work: Coroutine[Any, Any, bool]
@@ -164,6 +202,44 @@ class WakeAttempts:
         self._cold_starts.setdefault(model, ColdStarts()).add(self._clock() - began_at)
         return True
 
+    async def _wake_with_room(
+        self,
+        endpoint: Endpoint,
+        model: str,
+        on_demand: OnDemand,
+        leaving: Sequence[Leaving],
+        wake: Coroutine[Any, Any, bool],
+    ) -> bool:
+        """Put to sleep what leaves, then wake the endpoint. Returns whether this agent did."""
+        claims, memory = self._hooks.claims, f"memory of {endpoint.spec.memory}"
+        try:
+            # Two agents that load different models would each count on the same room.
+            if not await claims.claim(memory, "", CLAIM_S):
+                await self._until(lambda: False, CLAIMED_ELSEWHERE_S)
+                return False
+            keeps = asyncio.create_task(self._keep_claim(memory), name=f"claim of {memory}")
+            try:
+                for each in leaving:
+                    await asyncio.wait((self.let_sleep(*each),))
+                    if each.model in _loaded(each.endpoint):
+                        raise HookFailed(f"no room: {each.model} of {each.endpoint.name} stays loaded")
+                    self.evicted[each.model] += 1
+                    log.info(
+                        "model left the memory of another", model=each.model, endpoint=each.endpoint.name, other=model
+                    )
+                return await wake
+            finally:
+                await cancel([keeps])
+                # The others see by their next probes what is loaded now.
+                await claims.claim(memory, "", CLAIMED_ELSEWHERE_S)
+        finally:
+            wake.close()
+
+    async def _keep_claim(self, memory: str) -> None:
+        while True:
+            await asyncio.sleep(CLAIM_S / 3.0)
+            await self._hooks.claims.claim(memory, "", CLAIM_S)
+
     async def _let_sleep(self, endpoint: Endpoint, model: str, on_demand: OnDemand) -> bool:
         """Returns whether the model sleeps; False if requests need it, or another agent lets an endpoint sleep."""
         within_s = DRAIN_S + on_demand.timeout_s + SETTLE_S
@@ -172,7 +248,7 @@ class WakeAttempts:
             return False
         self._endpoints.fall_asleep(endpoint, endpoint.reported.falls_asleep | {model})
         try:
-            ended = await self._until(lambda: not endpoint.view.in_flight or self._is_awaited(model), DRAIN_S)
+            ended = await self._until(lambda: not in_use(endpoint, model) or self._is_awaited(model), DRAIN_S)
             if not ended or self._is_awaited(model):
                 return False
             await self._hooks.run(Action.SLEEP, model, endpoint, on_demand)
@@ -198,6 +274,13 @@ class WakeAttempts:
 
 def _name(endpoint: Endpoint | None) -> str:
     return "" if endpoint is None else endpoint.name
+
+
+def in_use(endpoint: Endpoint, model: str) -> bool:
+    """Whether requests for a model run on an endpoint; where uses are not counted, requests for any of its models."""
+    if not endpoint.view.in_flight or endpoint.uses is None:
+        return endpoint.view.in_flight > 0
+    return endpoint.uses.in_use(model, endpoint.now())
 
 
 def _loaded(endpoint: Endpoint) -> tuple[str, ...]:

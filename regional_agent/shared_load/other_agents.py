@@ -44,6 +44,8 @@ class OtherAgents:
         self._live: dict[AgentStart, _Received] = {}
         self._work: list[Difference] = []
         """Work that tenants received at the other agents since `take_work`."""
+        self._idle_ms: list[dict[str, dict[str, int]]] = []
+        """The last uses of models that were received since `take_idle`."""
         self._numbers: dict[AgentStart, int] = {}
         """Last sequence number of each start, least recently received first."""
 
@@ -61,6 +63,8 @@ class OtherAgents:
         counted = before is not None and before.counts
         counts = counted or self._is_known(load.agent)
         self._live[start] = _Received(load, now, counts)
+        if counts and load.idle_ms:
+            self._idle_ms.append(load.idle_ms)
         if before is None or counts is not counted:
             return counts
         past = before.load
@@ -72,6 +76,11 @@ class OtherAgents:
         """Return the work that tenants received at the other agents since the last call."""
         work, self._work = self._work, []
         return work
+
+    def take_idle(self) -> list[dict[str, dict[str, int]]]:
+        """Return the times (ms) since the last uses of models that were received since the last call."""
+        idle_ms, self._idle_ms = self._idle_ms, []
+        return idle_ms
 
     def is_live(self, load: PublishedLoad) -> bool:
         """Whether the agent that published a load still publishes."""

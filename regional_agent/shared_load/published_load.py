@@ -19,6 +19,9 @@ MAX_US = 10**13
 MAX_WAITED_MS = 3_600_000
 """Maximum published waiting time (ms) of a request; a longer time is published as this time."""
 
+MAX_IDLE_MS = 3_600_000
+"""Maximum published time (ms) since the last use of a model; a longer time is published as this time."""
+
 MAX_RANK = 10_000
 """Maximum absolute value of a published priority."""
 
@@ -30,6 +33,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 _EndpointLoad = tuple[_Requests, _Work, _Work]
 _Total = Annotated[int, msgspec.Meta(ge=-MAX_WORK_US, le=MAX_WORK_US)]
 _Priority = Annotated[int, msgspec.Meta(ge=-MAX_RANK, le=MAX_RANK)]
+_Idle = Annotated[int, msgspec.Meta(ge=0, le=MAX_IDLE_MS)]
 _Totals = Annotated[list[tuple[_Priority, _Name, _Total]], msgspec.Meta(max_length=MAX_PUBLISHED)]
 
 
@@ -61,6 +65,9 @@ class PublishedLoad(msgspec.Struct, frozen=True):
     """Admission queues by model."""
     work: dict[str, _Totals] = {}
     """Work that tenants received at this agent, by model; see `region_work`."""
+    idle_ms: dict[str, dict[str, _Idle]] = {}
+    """Time (ms) since this agent's last use of models, by endpoint and model; 0 while requests run. Only of endpoints
+    whose models share a memory."""
 
     @property
     def field(self) -> str:
@@ -77,12 +84,14 @@ class _UncheckedLoad(msgspec.Struct, frozen=True):
     loads: dict[str, msgspec.Raw] = {}
     waiting: dict[str, msgspec.Raw] = {}
     work: dict[str, msgspec.Raw] = {}
+    idle_ms: dict[str, msgspec.Raw] = {}
 
 
 _decoder = msgspec.json.Decoder(PublishedLoad)
 _unchecked_decoder = msgspec.json.Decoder(_UncheckedLoad)
 _load_decoder = msgspec.json.Decoder(_EndpointLoad)
 _totals_decoder = msgspec.json.Decoder(_Totals)
+_idle_decoder = msgspec.json.Decoder(dict[str, _Idle])
 _queue_decoder = msgspec.json.Decoder(QueueSummary)
 
 
@@ -119,4 +128,8 @@ def _valid_part(encoded: bytes) -> PublishedLoad:
     for model, totals in unchecked.work.items():
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             work[model] = _totals_decoder.decode(totals)
-    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues, work)
+    idle_ms: dict[str, dict[str, int]] = {}
+    for name, models in unchecked.idle_ms.items():
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            idle_ms[name] = _idle_decoder.decode(models)
+    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues, work, idle_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from penstock.pools.placement import Reservation
 from penstock.pools.pool_accounting import NO_LOAD, Load
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.shared_load.other_agents import OtherAgents
-from regional_agent.shared_load.published_load import MAX_REQUESTS, MAX_US, PublishedLoad, QueueSummary
+from regional_agent.shared_load.published_load import MAX_IDLE_MS, MAX_REQUESTS, MAX_US, PublishedLoad, QueueSummary
 
 Reserved = TypeVar("Reserved", bound=Reservation[Any])
 
@@ -115,6 +115,17 @@ class SharedLoad:
         """Return the work of tenants at this agent to publish, by model."""
         return self.work.totals(self._clock())
 
+    def idle_ms(self) -> dict[str, dict[str, int]]:
+        """Return the times (ms) since this agent's last uses of models to publish, by endpoint and model."""
+        now = self._clock()
+        return {
+            endpoint.name: {
+                model: min(MAX_IDLE_MS, round(idle_s * 1000.0)) for model, idle_s in endpoint.uses.own(now).items()
+            }
+            for endpoint in self._endpoints.every()
+            if endpoint.uses is not None
+        }
+
     def receive(self, published: Iterable[PublishedLoad], read_at: float) -> bool:
         """Process the loads that the other agents published; returns whether their load or queues have changed.
 
@@ -126,11 +137,19 @@ class SharedLoad:
         may_differ = self._is_faded
         for load in published:
             may_differ |= self._others.receive(load, read_at)
+        for idle_ms in self._others.take_idle():
+            self._used_elsewhere(idle_ms, read_at)
         work = self._others.take_work()
         if work:
             self.work.started_elsewhere(work, read_at)
             may_differ = True
         return may_differ and self.fade()
+
+    def _used_elsewhere(self, idle_ms: Mapping[str, Mapping[str, int]], read_at: float) -> None:
+        for endpoint in self._endpoints.every():
+            if endpoint.uses is not None:
+                for model, idle in idle_ms.get(endpoint.name, {}).items():
+                    endpoint.uses.used_elsewhere(model, idle / 1000.0, read_at)
 
     def fade(self) -> bool:
         """Sum the other agents' load, weighted by its age; returns whether the sum or the queues have changed."""

@@ -119,7 +119,8 @@ class SharedLoadExchange:
         began_at = time.monotonic()
         self._number += 1
         work = self._load.work_totals()
-        load = PublishedLoad(self._agent.name, self._agent.epoch, self._number, loads, dict(queues), work)
+        idle_ms = self._load.idle_ms()
+        load = PublishedLoad(self._agent.name, self._agent.epoch, self._number, loads, dict(queues), work, idle_ms)
         sealed = seal_load(load, self._region_key)
         if len(sealed) > MAX_LOAD_BYTES:
             log.warning("the load of this agent is too large for the other agents", size_bytes=len(sealed))

@@ -48,10 +48,16 @@ class OnDemand(PolicyStruct, frozen=True):
     idle_s: Annotated[float, bounds(ge=0, le=604_800)] = 900.0
     """Time (s) after which an endpoint sleeps that the load of this time did not need; 0: never."""
     scale_to_zero: bool = False
-    """Whether the last awake endpoint of the model in the fleet may sleep."""
+    """Whether the last awake endpoint of the model may sleep that the residency rules permit to some requests."""
     sleep_level: Annotated[int, bounds(ge=1, le=2)] = 1
     """Level of vLLM's sleep mode. 1: weights move to the memory of the host. 2: weights are discarded, and read again
     from disk."""
+    memory_gb: Annotated[float, bounds(gt=0, le=1e6)] | UnsetType = UNSET
+    """Memory (GB) that the model occupies while it is loaded, for endpoints whose entry has `memory_gb`; Ollama reports
+    it once the model was loaded. Absent: the model counts as fitting until it is known."""
+    evict_after_s: Annotated[float, bounds(ge=0, le=604_800)] = 60.0
+    """Time (s) after its last request or its load after which an idle endpoint of the model may be put to sleep because
+    another model needs its memory; 0: never. It is never the last copy, unless `scale_to_zero`."""
 
     def conflict(self) -> Conflict | None:
         if (self.wake is WakeMethod.WEBHOOK) is (self.webhook is not UNSET):

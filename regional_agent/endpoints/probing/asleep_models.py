@@ -7,9 +7,10 @@ from typing import Final
 import msgspec
 
 from penstock.policy.kinds.on_demand import WakeMethod
+from penstock.policy.policy import BYTES_PER_GB
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.probing.endpoint_models import MAX_LIST_BYTES, TIMEOUT_S, LoadedModels, NotReady
-from regional_agent.on_demand.engine_calls import ASLEEP_PAGES, asleep
+from regional_agent.on_demand.engine_calls import ASLEEP_PAGES, asleep, running_models
 from regional_agent.routing.engine_request import RequestRewrite
 from regional_agent.upstream.http_fetch import FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -38,6 +39,10 @@ async def without_asleep(
                 raise NotReady(f"GET {page} answers {answer.status}{_REMEDIES.get(method, '')}")
             try:
                 sleeping |= asleep(method, answer.body, names)
+                if method is WakeMethod.OLLAMA and endpoint.spec.memory_gb is not None:
+                    running = running_models(answer.body, names, endpoint.spec.memory_gb * BYTES_PER_GB)
+                    endpoint.reported.size_bytes.update(running.needed_bytes)
+                    endpoint.reported.other_bytes = running.other_bytes
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise NotReady(f"GET {page}: {error}") from None
     if not sleeping:

@@ -1,0 +1,179 @@
+"""Models on demand that share the memory of an endpoint: the least recently used one leaves for another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+from msgspec.structs import replace
+
+from adapters.servers.redis import RedisServer
+from penstock.policy.kinds.models import Model, Scaling
+from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
+from regional_agent.background_tasks import cancel, keep_running
+from regional_agent.config.start_epoch import AgentInstance
+from regional_agent.endpoints.endpoint_status import endpoint_status
+from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
+from regional_agent.on_demand.wake_hooks import WakeHooks
+from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
+from regional_agent.upstream.address import Address
+from tests.support.agents import Agent, running_agent
+from tests.support.chats import ask, code
+from tests.support.planet import MODEL
+from tests.support.shared_loads import region_keys
+from tests.support.small_http import Headers, SmallHttp
+from tests.support.sockets import RawClient, post
+from tests.support.wait import until
+
+OTHER = "qwen2.5-32b"
+GB = 10**9
+
+
+class OllamaHost(SmallHttp):
+    """Ollama with 24 GB, which reports the sizes of its models as it likes."""
+
+    def __init__(self) -> None:
+        super().__init__(self._answer)
+        self.loaded: list[str] = []
+        self.size_gb: dict[str, float] = {MODEL: 16.0, OTHER: 20.0}
+        self.orders: list[tuple[str, str]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def _answer(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        path = target.decode()
+        if path == "/v1/models":
+            return 200, json.dumps({"data": [{"id": name} for name in (MODEL, OTHER)]}).encode()
+        if path == "/api/ps":
+            sizes = [{"name": f"{name}:latest", "size": int(self.size_gb[name] * GB)} for name in self.loaded]
+            return 200, json.dumps({"models": sizes}).encode()
+        if path == "/api/generate":
+            asked = json.loads(body)
+            name = asked["model"]
+            self.orders.append(("unload" if asked["keep_alive"] == 0 else "load", name))
+            self.loaded = [each for each in self.loaded if each != name] + [name] * (asked["keep_alive"] != 0)
+            return 200, b"{}"
+        if path == "/v1/chat/completions":
+            await self.may_answer.wait()
+            return 200, b'{"ok":1}'
+        return (404, b"") if path == "/metrics" else (200, b"{}")
+
+
+def chat(model: str) -> bytes:
+    return json.dumps({"model": model, "messages": []}).encode()
+
+
+@asynccontextmanager
+async def two_models(
+    directory: Path, host: OllamaHost, *, redis: RedisServer | None = None, name: str = "agent-1", **fields: object
+) -> AsyncIterator[tuple[Agent, OnDemandModels]]:
+    """Run an agent with both models on demand on one host, with its memory in the entry."""
+    options = {"engine": "ollama", "memory_gb": 24}
+    url = None if redis is None else redis.url
+    addresses = [Address.parse(host.url)]
+    async with running_agent(
+        directory, addresses, models=(MODEL, OTHER), options=options, redis_url=url, name=name
+    ) as agent:
+        on_demand = OnDemand(WakeMethod.OLLAMA, idle_s=0.0, **{"evict_after_s": 0.3, "memory_gb": 18.0, **fields})
+        known = {each: Model(each, scaling=Scaling(2.0), on_demand=on_demand) for each in (MODEL, OTHER)}
+        agent.config.policy = replace(agent.config.policy, models=known)
+        region_redis = None if url is None else RegionRedis(RedisAddress(url), region_keys("eu-de"), "eu-de")
+        hooks = WakeHooks(AgentInstance("eu-de", name, 1), agent.endpoints._connections, None, region_redis)
+        others = OtherParts("eu-de", lambda model: frozenset(), lambda model: frozenset(), lambda: True)
+        models = OnDemandModels(agent.endpoints, agent.queue, hooks, others, Random(1))
+        models.use_policy(agent.config.policy)
+        agent.endpoints.use_policy(agent.config.policy)
+        agent.router.local.on_demand = agent.metrics.on_demand.models = models
+        agent.endpoints.start()
+        task = keep_running("models on demand", models.keep_deciding)
+        await until(lambda: all(each.reported.loaded is not None for each in agent.endpoints.every()))
+        try:
+            yield agent, models
+        finally:
+            await cancel([task])
+            await models.attempts.stop()
+            await agent.endpoints.stop()
+
+
+async def test_the_idle_model_leaves_when_another_needs_its_memory(tmp_path: Path) -> None:
+    host = OllamaHost()
+    async with host, two_models(tmp_path, host, scale_to_zero=True) as (agent, _):
+        assert (await ask(agent, body=chat(MODEL))).status == 200
+        assert (await ask(agent, body=chat(OTHER))).status == 200
+        assert host.orders == [("load", MODEL), ("unload", MODEL), ("load", OTHER)]
+        assert 'penstock_agent_evictions_total{model="llama-3.1-8b"} 1.0' in agent.metrics.render().decode()
+        (endpoint,) = agent.endpoints.every()
+        assert endpoint.reported.size_bytes[MODEL] == 16.0 * GB, "as the engine reports, not as policy states"
+
+
+async def test_both_stay_loaded_where_the_engine_reports_that_both_fit(tmp_path: Path) -> None:
+    host = OllamaHost()
+    host.size_gb = {MODEL: 5.0, OTHER: 6.0}
+    async with host, two_models(tmp_path, host, scale_to_zero=True) as (agent, _):
+        for model in (MODEL, OTHER):
+            assert (await ask(agent, body=chat(model))).status == 200
+        assert sorted(host.loaded) == sorted([MODEL, OTHER])
+
+
+async def test_the_last_copy_stays_and_the_reason_is_seen(tmp_path: Path) -> None:
+    host = OllamaHost()
+    async with host, two_models(tmp_path, host) as (agent, models):
+        assert (await ask(agent, body=chat(MODEL))).status == 200
+        (endpoint,) = agent.endpoints.every()
+        await until(lambda: not models.attempts.loads_into(endpoint.spec.memory))
+        refused = await ask(agent, body=chat(OTHER))
+        assert (refused.status, code(refused.body)) == (503, "none_ready")
+        await until(lambda: endpoint.reported.wake_problem != "")
+        shown = endpoint_status(endpoint, None)["wake_problem"]
+        assert shown == (
+            f"no room for {OTHER}: it needs 18 of 24 GB: 8 are free, and the others are in use, the last copies, or do"
+            " not leave"
+        )
+        assert host.orders == [("load", MODEL)]
+
+
+async def test_a_model_in_use_stays(tmp_path: Path) -> None:
+    host = OllamaHost()
+    host.loaded = [MODEL]
+    async with host, two_models(tmp_path, host, scale_to_zero=True) as (agent, _):
+        host.may_answer.clear()
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(chat(MODEL)))
+        await until(lambda: agent.held() == 1)
+        assert (await ask(agent, body=chat(OTHER))).status == 503
+        host.may_answer.set()
+        assert (await client.answer()).status == 200
+        assert not host.orders
+
+
+async def test_a_model_that_another_agent_uses_stays(tmp_path: Path, redis_server: RedisServer) -> None:
+    host = OllamaHost()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(host)
+        agents = [
+            await stack.enter_async_context(
+                two_models(tmp_path / name, host, redis=redis_server, name=name, scale_to_zero=True)
+            )
+            for name in ("agent-1", "agent-2")
+        ]
+        (first, models), (second, _) = agents
+        assert (await ask(second, body=chat(MODEL))).status == 200
+        host.may_answer.clear()
+        client = await RawClient.connect(second.traffic)
+        client.send(post(chat(MODEL)))
+        (endpoint,) = first.endpoints.every()
+        await until(lambda: endpoint.remote_load.requests == 1 and MODEL in endpoint.models)
+        uses = endpoint.uses
+        assert uses is not None
+        await until(lambda: uses.runs_elsewhere(MODEL, endpoint.now()))
+        assert (await ask(first, body=chat(OTHER))).status == 503
+        assert host.orders == [("load", MODEL)]
+        host.may_answer.set()
+        assert (await client.answer()).status == 200
+        await until(lambda: models.memory.room(endpoint, OTHER).in_s == 0.0)
+        assert (await ask(first, body=chat(OTHER))).status == 200
+        assert host.orders[1:] == [("unload", MODEL), ("load", OTHER)]
