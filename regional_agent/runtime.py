@@ -194,12 +194,13 @@ class AgentRuntime:
         credits = CreditLedger(
             name, self.endpoints, self.queue, self.demand, agents_here=self._agents_here, clock=clock
         )
+        self.queue.promised = credits.granted
         self.peers = PeerProber(
             agent,
             sessions,
             pools.peers,
             self._directory,
-            CreditRequests(credits.wanted, self.queue.credit_arrived),
+            CreditRequests(credits.wanted, credits.batch_wanted, self.queue.credit_arrived),
             rng,
         )
         self.objects = KnownObjects(self.exchanges.objects, RegionObjects(agent, self.peers, pools.peers))

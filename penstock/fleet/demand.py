@@ -22,16 +22,19 @@ of a mistake in the policy."""
 
 
 class ArrivalRate:
-    """Arrival rate of one traffic class. The owner increments `arrived`; `settle` converts the count into a rate."""
+    """Arrival rates of one traffic class. The owner increments the counts; `settle` converts them into rates."""
 
-    __slots__ = ("arrived", "per_s", "regions")
+    __slots__ = ("arrived", "batch_arrived", "batch_per_s", "per_s", "regions")
 
     def __init__(self, regions: tuple[str, ...]) -> None:
         """`regions` are the members of the residency class."""
         self.regions = regions
         self.arrived = 0
-        """Requests since the last call of `settle`."""
+        """Requests with a priority since the last call of `settle`."""
         self.per_s = 0.0
+        self.batch_arrived = 0
+        """Batch requests since the last call of `settle`."""
+        self.batch_per_s = 0.0
 
     def settle(self, elapsed_s: float, watched_s: float) -> None:
         """Updates the rate with the requests that arrived in the last `elapsed_s` seconds.
@@ -42,4 +45,5 @@ class ArrivalRate:
         """
         weight = (1.0 - exp(-elapsed_s / TIME_CONSTANT_S)) / (1.0 - exp(-watched_s / TIME_CONSTANT_S))
         self.per_s += weight * (self.arrived / elapsed_s - self.per_s)
-        self.arrived = 0
+        self.batch_per_s += weight * (self.batch_arrived / elapsed_s - self.batch_per_s)
+        self.arrived = self.batch_arrived = 0

@@ -69,6 +69,9 @@ class DemandReport(msgspec.Struct, frozen=True, gc=False):
     regions: tuple[str, ...]
     """Members of the residency class, so that the planner can handle a class that no other report contains."""
     requests_per_s: float
+    """Requests with a priority. Agents of earlier releases include batch requests."""
+    batch_per_s: float = 0.0
+    """Batch requests, which the plan does not place."""
 
 
 class PeerReport(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.fleet.expected_wait import headroom_slots
 from penstock.fleet.snapshot import FRESH_S, Snapshot, pools
 from penstock.health.region_health import RegionHealth, RegionState
 from penstock.policy.policy import Policy
@@ -10,7 +11,7 @@ from penstock.routing.region_selection import RegionView
 
 def reported_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, now: float) -> dict[str, RegionView]:
     """Returns the state of each region at an origin's agents, without waits and spill credits, which reports do not
-    contain.
+    contain. The room for batch requests is all headroom of the region, of which its agents grant batch credits.
 
     The state of a region is from the newest report of the origin, otherwise from the control plane. The state DEGRADED,
     which does not affect routing, is from the control plane only.
@@ -32,5 +33,8 @@ def reported_views(policy: Policy, snapshot: Snapshot, origin: str, model: str, 
         here = found.get((region, model))
         ready = here is not None and here.report.ready > 0
         weight = health.weight(now, policy.failover) if state is RegionState.RECOVERING is health.state else 1.0
-        views[region] = RegionView(state, ready, weight)
+        room = 0
+        if here is not None:
+            room = headroom_slots(here.report.in_flight, here.report.slots, policy.spillover.target_utilisation)
+        views[region] = RegionView(state, ready, weight, batch_room=room)
     return views

@@ -274,8 +274,12 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     requests_per_s: float
 
 
-def demand(snapshot: Snapshot, now: float) -> list[Demand]:
-    """Returns offered demand by origin and traffic class, weighted by the age of the reports."""
+def demand(snapshot: Snapshot, now: float, *, with_batch: bool = False) -> list[Demand]:
+    """Returns offered demand by origin and traffic class, weighted by the age of the reports.
+
+    Args:
+        with_batch: include batch requests, which need capacity, but which no plan places.
+    """
     total: dict[tuple[str, str, str], float] = {}
     members: dict[str, frozenset[str]] = {}
     listened = _ages_as_of(snapshot, now)
@@ -285,7 +289,8 @@ def demand(snapshot: Snapshot, now: float) -> list[Demand]:
             continue
         for row in held.report.demand:
             key = (region, row.model, row.residency)
-            total[key] = total.get(key, 0.0) + weight * row.requests_per_s
+            per_s = row.requests_per_s + row.batch_per_s if with_batch else row.requests_per_s
+            total[key] = total.get(key, 0.0) + weight * per_s
             if row.residency not in members:
                 members[row.residency] = frozenset(row.regions)
     return [

@@ -29,6 +29,8 @@ class ArcReason(StrEnum):
     """Home has failed or is draining."""
     FAILBACK = "failback"
     """Home is on its failback ramp."""
+    BATCH = "batch"
+    """A batch request uses idle slots of a cheaper region, or home has none. No arc of a plan has this reason."""
 
 
 class Arc(msgspec.Struct, frozen=True, gc=False):

@@ -13,6 +13,7 @@ from penstock.policy.entry_map import order_by_entry_map
 from penstock.policy.kinds.region_entry import RegionEntry
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, mask
+from penstock.routing.batch_placement import batch_options
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.region_selection import (
     NO_CLOSURES,
@@ -84,7 +85,11 @@ def decide(
             plan.ramp if plan is not None else 1.0, plan.closed_for(model) if plan is not None else NONE_CLOSED, limited
         )
     class_plan = plan.lookup(model, request.permitted.name) if plan is not None else None
-    options = region_options(policy, class_plan, request, views, closures)
+    options = (
+        region_options(policy, class_plan, request, views, closures)
+        if request.batch_at is None
+        else batch_options(policy, request, views, closures)
+    )
     if isinstance(options, Refusal):
         return options
     return within_mask(Decision(residency, draw(options, rng, request.session), options))

@@ -18,7 +18,7 @@ from penstock.jobs.store_selection import select_store
 from penstock.planning.plan import NONE_CLOSED, Arc, ArcReason, RegionPlan
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.models import Version
-from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.kinds.tenants import BATCH_PRIORITY, Tenant
 from penstock.policy.model_versions import model_of_tier, models_for, versions_of, with_share
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, applies
@@ -61,6 +61,10 @@ class ExplainQuery(msgspec.Struct, frozen=True):
     stays_in: str = ""
     """Region to which the session has spilled from this agent, and where it stays while that region grants credits;
     empty for none, and at control planes."""
+    is_batch: bool = False
+    """Whether the request is below all priorities: one of a job, or of a tenant whose tier has `batch`."""
+    at: float = 0.0
+    """Unix time (s) of the prices by which a batch request is placed."""
 
     def by(self, record: TenantRecord) -> ExplainQuery:
         """Return the query for a tenant that the API created."""
@@ -73,7 +77,8 @@ class RegionVerdict(StrEnum):
     SERVES = "serves"
     """The region would be chosen, always or with some probability."""
     SPARE = "spare"
-    """The region could serve but is not needed: the plan assigns no share to it, and no nearer region has failed."""
+    """The region could serve but is not needed: the plan assigns no share to it, and no nearer region has failed; or
+    it costs more than another region with idle slots for a batch request."""
     REJECTED = "rejected"
     """The region is permitted, but cannot serve this request now."""
     FORBIDDEN = "forbidden"
@@ -208,6 +213,9 @@ def explain(
     if query.model in policy.models and not permits_model(policy, restrictions_of(policy, tenant), query.model):
         hidden = Refusal(Reason.MODEL_NOT_FOUND, f"tenant {tenant.name} may not use the model {query.model}")
         return _refused(policy, explanation, views, hidden)
+    if tenant.priority == BATCH_PRIORITY and not query.is_batch:
+        query = msgspec.structs.replace(query, is_batch=True)
+        explanation = msgspec.structs.replace(explanation, query=query)
     facts = RequestFacts(tenant.name, tenant.data_class, query.location)
     explanation = msgspec.structs.replace(
         explanation,
@@ -268,6 +276,7 @@ def _chosen(
         query.overflow,
         session if query.session else None,
         stays_in=query.stays_in,
+        batch_at=query.at if query.is_batch else None,
     )
     decision = decide(policy, plan, residency, request, views, rng)
     if isinstance(decision, Refusal):
@@ -383,5 +392,6 @@ def _verdict(
         return RegionVerdict.UNCONSIDERED
     if options:
         return RegionVerdict.SERVES
+    reasons = tuple(rejection for rejection in reasons if rejection.reason is not Reason.COSTS_MORE)
     is_rejected = any(query.overflow or rejection.reason not in _OVERFLOW_ONLY for rejection in reasons)
     return RegionVerdict.REJECTED if is_rejected else RegionVerdict.SPARE

@@ -50,6 +50,8 @@ class Reason(StrEnum):
     SPILLOVER_LIMIT = "spillover_limit"
     NO_CREDIT = "no_credit"
     NOT_WORTH_THE_TRIP = "not_worth_the_trip"
+    NO_IDLE_SLOTS = "no_idle_slots"
+    COSTS_MORE = "costs_more"
     ALREADY_TRIED = "already_tried"
     UNREACHABLE = "unreachable"
     NONE_READY = "none_ready"

@@ -39,6 +39,9 @@ class RegionView(msgspec.Struct, frozen=True):
     """Spill credits that the region granted to this origin."""
     context_tokens: int = 0
     """Largest context length (tokens) of the region's endpoints for the model; 0 if unknown."""
+    batch_room: int = 0
+    """Batch requests that may start in the region now: batch credits that it granted to this origin, or idle slots of
+    the origin itself."""
 
 
 class RegionChoice(msgspec.Struct, frozen=True):
@@ -86,7 +89,7 @@ class RegionRequest(msgspec.Struct, frozen=True):
     session: int | None = None
     """Key of the session that the request belongs to, which has a home among the regions; None: drawn by the shares."""
     may_spill: bool = True
-    """Whether the request may use a spill credit. Batch requests may not, nor requests while higher priorities wait."""
+    """Whether the request may use a spill credit; not while requests of higher priorities wait."""
     cached_s: float = 0.0
     """Prefill (s) that the origin's caches spare the request, and another region would have to compute: sessions with
     little cached spill first."""
@@ -94,6 +97,8 @@ class RegionRequest(msgspec.Struct, frozen=True):
     """The region to which the session has spilled: it stays there while the region grants credits; empty for none."""
     spared_s: Mapping[str, float] = NOTHING_SPARED
     """Prefill (s) that the caches of other regions spare the request: overflow prefers them by that much."""
+    batch_at: float | None = None
+    """Unix time (s) at which a batch request, which is below all priorities, is placed; None for other requests."""
 
 
 class Closures(msgspec.Struct, frozen=True):
@@ -123,20 +128,18 @@ def region_options(
         plan: the origin's plan for this traffic class; None if the plan has no entry for the class.
         views: state by region; a region without one counts as unknown.
     """
-    origin, permitted, tried = request.origin, request.permitted, request.tried
+    origin, tried = request.origin, request.tried
     closed, limited = closures.closed, closures.limited
-    usable, rejected = _usable(permitted, views, tried)
-    if closed or limited:
-        usable = _open(plan, usable, closed, limited, tried, rejected)
+    usable, rejected = usable_regions(plan, request, views, closures)
     if not usable:
-        return _no_region(permitted, views, rejected, tried)
+        return no_region(request, views, rejected)
     spilled = usable.get(request.stays_in)
     if spilled is not None and spilled.credits > 0 and request.may_spill:
         stays = RegionChoice(request.stays_in, ArcReason.SPILLOVER, spends_credit=True, rejected=tuple(rejected))
         return (RegionOption(stays, 1.0),)
     order = policy.nearest_first(origin, _nearest_of(usable, closed, limited))
     if request.overflow and not request.may_spill:
-        detail = f"{origin} is full, and spill credits are for requests of higher priority"
+        detail = f"{origin} is full, and requests of higher priority wait for spill credits"
         return Refusal(Reason.SATURATED, detail, tuple(rejected), retry_after_s=MIN_RETRY_S)
     if request.overflow:
         choice = _overflow(policy, request, order, usable, views, rejected)
@@ -203,9 +206,15 @@ def idle_region_exists(
     )
 
 
-def _usable(
-    permitted: ResidencyClass, views: Mapping[str, RegionView], tried: Mapping[str, Reason]
+def usable_regions(
+    plan: ClassPlan | None, request: RegionRequest, views: Mapping[str, RegionView], closures: Closures
 ) -> tuple[dict[str, RegionView], list[Rejection]]:
+    """The permitted regions that can serve a request and are open to it, and the reasons against the others.
+
+    Args:
+        plan: gives closed regions their remaining shares; None for no shares.
+    """
+    permitted, tried = request.permitted, request.tried
     usable: dict[str, RegionView] = {}
     rejected: list[Rejection] = []
     for region in sorted(permitted.regions):
@@ -218,16 +227,14 @@ def _usable(
             rejected.append(Rejection(region, Reason.MODEL_NOT_READY))
         else:
             usable[region] = view
+    if closures.closed or closures.limited:
+        usable = _open(plan, usable, closures.closed, closures.limited, tried, rejected)
     return usable, rejected
 
 
-def _no_region(
-    permitted: ResidencyClass,
-    views: Mapping[str, RegionView],
-    rejected: list[Rejection],
-    tried: Mapping[str, Reason],
-) -> Refusal:
-    full = Reason.SATURATED in tried.values()
+def no_region(request: RegionRequest, views: Mapping[str, RegionView], rejected: list[Rejection]) -> Refusal:
+    """The refusal of a request for which no region is usable."""
+    permitted, full = request.permitted, Reason.SATURATED in request.tried.values()
     return Refusal(
         Reason.SATURATED if full else Reason.NONE_READY,
         "every permitted region that serves this model is full"

@@ -20,6 +20,9 @@ from penstock.fleet.slot_ledger import SlotLedger
 MAX_WANTED = 10_000
 """Maximum number of credits that one origin requests from one receiver for one model."""
 
+BATCH_RESERVE = 1
+"""Slots of a region's headroom that batch credits leave to spillover of requests with a priority."""
+
 ROUNDING = 1e-6
 """Added before a number of requests is rounded down, since rounding errors in sums of slots are smaller than this."""
 
@@ -114,6 +117,17 @@ def _ledger(groups: Sequence[GroupLoad], free: Sequence[float]) -> SlotLedger[st
         for model in groups[at].models:
             draws.setdefault(model, []).append(at)
     return SlotLedger(free, draws)
+
+
+def batch_headroom(headroom: int, granted: int, waiting: int) -> int:
+    """The headroom that is left for batch credits: batch requests of other regions take only what all others leave.
+
+    Args:
+        headroom: that of the agent for batch requests, computed with BATCH_RESERVE requests more in flight.
+        granted: unexpired credits of the agent for requests with a priority.
+        waiting: batch requests that wait at the agent, which precede those of other regions.
+    """
+    return max(0, headroom - granted - waiting)
 
 
 def fair_part(headroom: int, agent: AgentRank) -> int:

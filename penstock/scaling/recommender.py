@@ -108,7 +108,7 @@ class Recommender:
             forecast: forecast of demand, as of `now`.
             now: Unix time, in seconds; at least the time of the previous call.
         """
-        measured = demand(snapshot, now)
+        measured = demand(snapshot, now, with_batch=True)
         seen = {key: pool for key, pool in pools(snapshot, now).items() if pool.report.endpoints > 0}
         for key in _from_zero(policy, snapshot, now) - seen.keys():
             seen[key] = FadedPool(PoolReport(key[1], 0, 0, 0, 0, 0.0), 0.0)

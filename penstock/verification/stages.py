@@ -153,7 +153,7 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def at_decisions(policy: Policy, situation: Situation) -> Reached:
-    """Check the regions chosen for one class, for every origin, set of losses, plan and retry.
+    """Check the regions chosen for one class, for every origin, set of losses, plan and retry, of batch requests too.
 
     A retry excludes the regions already tried, as a loss does. Each set of losses is therefore enumerated both as
     failures and as earlier rejections.
@@ -176,10 +176,11 @@ def at_decisions(policy: Policy, situation: Situation) -> Reached:
         for origin in sorted(regions):
             for views, tried, plan, overflow in _circumstances(policy, origin, model, held, lost):
                 request = RegionRequest(origin, model, held.permitted, tried, overflow)
-                for region in _answers(policy, plan, held, request, views, rng):
-                    decisions += 1
-                    if region is not None and (region not in regions or region in lost):
-                        breaches.append(breach(policy, "decide", situation, region, f"chosen at {origin}", lost))
+                for each in (request, msgspec.structs.replace(request, batch_at=0.0)):
+                    for region in _answers(policy, plan, held, each, views, rng):
+                        decisions += 1
+                        if region is not None and (region not in regions or region in lost):
+                            breaches.append(breach(policy, "decide", situation, region, f"chosen at {origin}", lost))
     return Reached(decisions, whole, tuple(breaches))
 
 
@@ -203,7 +204,7 @@ def _circumstances(
     Losses are failures or rejections; regions are on a ramp or not, busy or idle, with spill credits or without; and
     there is no plan, a plan, or a plan whose permitted regions are all closed, completely or except as last resort.
     """
-    tempting = RegionView(RegionState.HEALTHY, True, credits=100)
+    tempting = RegionView(RegionState.HEALTHY, True, credits=100, batch_room=100)
     arcs = tuple(
         Arc(name, 0.001 if name in held.permitted.regions else 0.999, ArcReason.HOME) for name in policy.regions
     )
@@ -224,9 +225,10 @@ def _circumstances(
             if name not in held.permitted.regions:
                 views[name] = tempting
             elif name in lost and not refused:
-                views[name] = RegionView(RegionState.FAILED, True, credits=granted)
+                views[name] = RegionView(RegionState.FAILED, True, credits=granted, batch_room=granted)
             else:
-                views[name] = RegionView(RegionState.HEALTHY, True, weight, wait_s if name == origin else 0.0, granted)
+                waits_s = wait_s if name == origin else 0.0
+                views[name] = RegionView(RegionState.HEALTHY, True, weight, waits_s, granted, batch_room=granted)
         yield views, dict.fromkeys(lost, Reason.SATURATED) if refused else {}, plan, overflow
 
 

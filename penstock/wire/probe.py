@@ -43,6 +43,8 @@ class ProbeRequest(msgspec.Struct, frozen=True):
     """Spill credits that the requesting agent asks for, by model."""
     prefix_digest: int = 0
     """Digest of the sketch of prompt beginnings that the requesting agent has of the probed agent; 0 for none."""
+    batch_wanted: dict[str, int] = {}
+    """Batch credits that the requesting agent asks for, by model."""
 
 
 class ModelReadiness(msgspec.Struct, frozen=True):
@@ -56,6 +58,8 @@ class ModelReadiness(msgspec.Struct, frozen=True):
     """Requests that the requesting agent may send beyond the plan until the credits expire."""
     context_tokens: int = 0
     """Largest context length (tokens) of the region's endpoints for the model; 0 if unknown."""
+    batch_credits: int = 0
+    """Batch requests that the requesting agent may send until the credits expire."""
 
 
 class ProbeResponse(msgspec.Struct, frozen=True):
@@ -124,6 +128,7 @@ def _is_possible(answer: ProbeResponse) -> bool:
     return 0.0 <= answer.credit_ttl_s <= MAX_CREDIT_TTL_S and all(
         0.0 <= readiness.expected_wait_s <= MAX_EXPECTED_WAIT_S
         and 0 <= readiness.credits <= MAX_WANTED
+        and 0 <= readiness.batch_credits <= MAX_WANTED
         and 0 <= readiness.context_tokens <= MAX_CONTEXT_TOKENS
         for readiness in answer.models.values()
     )

@@ -9,7 +9,17 @@ from penstock.fleet.expected_wait import headroom_slots
 from penstock.planning.plan import RegionPlan
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
-from penstock.routing.spill_credits import AgentRank, Grants, fair_part, grant, shared_headroom, wanted
+from penstock.routing.spill_credits import (
+    BATCH_RESERVE,
+    MAX_WANTED,
+    AgentRank,
+    Grants,
+    batch_headroom,
+    fair_part,
+    grant,
+    shared_headroom,
+    wanted,
+)
 from penstock.wire.probe import ProbeRequest
 from regional_agent.endpoints.endpoint_set import EndpointSet
 from regional_agent.routing.queue_dispatcher import QueueDispatcher
@@ -46,6 +56,7 @@ class CreditLedger:
         self._agents_here = agents_here
         self._clock = clock
         self._grants: dict[str, Grants] = {}
+        self._batch_grants: dict[str, Grants] = {}
 
     def wanted(self, model: str, spillover: Spillover) -> int:
         """The number of credits that this agent requests from each other region for a model.
@@ -71,6 +82,15 @@ class CreditLedger:
         )
         return ceil(part * lacking)
 
+    def batch_wanted(self, model: str, spillover: Spillover) -> int:
+        """The number of batch credits that this agent requests from each other region for a model.
+
+        They are for the batch requests that wait here, and for those that will arrive while the credits are valid: a
+        batch request that could start here starts in a cheaper region, if that region has granted a credit before.
+        """
+        arriving = ceil(self._demand.batch_per_s(model) * spillover.credit_ttl_s)
+        return min(MAX_WANTED, self._queue.batch_waiting_here(model) + arriving)
+
     def grant(self, model: str, request: ProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:
         """Grant credits to the agent that sent a probe, out of this agent's part of the region's headroom.
 
@@ -92,8 +112,33 @@ class CreditLedger:
         self._grants[model] = grants
         return granted
 
+    def grant_batch(self, model: str, request: ProbeRequest, policy: Policy, plan: RegionPlan | None) -> int:
+        """Grant batch credits to the agent that sent a probe; as `grant`, which is called before.
+
+        Batch credits are granted out of what the credits for requests with a priority leave, less one slot of the
+        region. Credits for requests with a priority are granted as if there were no batch credits.
+        """
+        wanted = request.batch_wanted.get(model, 0)
+        if not wanted and model not in self._batch_grants:
+            return 0
+        headroom = batch_headroom(
+            self._headroom(model, request.server, policy, plan, for_batch=True),
+            self.granted(model),
+            self._queue.batch_waiting_here(model),
+        )
+        grants, granted = grant(
+            self._batch_grants.get(model, Grants()),
+            f"{request.origin}/{request.agent}",
+            wanted,
+            headroom,
+            self._clock(),
+            policy.spillover.credit_ttl_s,
+        )
+        self._batch_grants[model] = grants
+        return granted
+
     def granted(self, model: str) -> int:
-        """Unexpired credits for a model that this agent has granted."""
+        """Unexpired credits for requests with a priority that this agent has granted for a model."""
         return self._grants.get(model, Grants()).outstanding(self._clock())
 
     def headroom(self, model: str, region: str, policy: Policy, plan: RegionPlan | None) -> int:
@@ -102,21 +147,34 @@ class CreditLedger:
         Args:
             region: this agent's region; a region that `plan` closes has no headroom.
         """
+        return self._headroom(model, region, policy, plan, for_batch=False)
+
+    def _headroom(self, model: str, region: str, policy: Policy, plan: RegionPlan | None, *, for_batch: bool) -> int:
+        """As `headroom`. For batch credits, BATCH_RESERVE slots are not free, and batch credits of other models count.
+
+        Batch requests that wait count for neither.
+        """
         if plan is not None and region in plan.closed_for(model):
             return 0
         agents, target = self._agents_here(), policy.spillover.target_utilisation
         agent = AgentRank(agents.index(self._agent) if self._agent in agents else 0, len(agents))
-        coupled = self._endpoints.groups.coupled(model)
+        coupled, reserve = self._endpoints.groups.coupled(model), BATCH_RESERVE if for_batch else 0
         if coupled:
-            now, others = self._clock(), self._grants.keys() & set(coupled) - {model}
+            waiting = {name: self._queue.waiting(name) for name in coupled}
+            waiting[model] += reserve
+            now, granted = self._clock(), {}
+            for name in sorted(set(coupled) - {model}):
+                granted[name] = self.granted(name)
+                if for_batch and name in self._batch_grants:
+                    granted[name] += self._batch_grants[name].outstanding(now)
             return shared_headroom(
                 model,
                 self._endpoints.groups.loads(coupled, self._endpoints.pools),
-                {name: self._queue.waiting(name) for name in coupled},
-                {name: self._grants[name].outstanding(now) for name in sorted(others)},
+                waiting,
+                granted,
                 target,
                 agent,
             )
         pool = self._endpoints.pool(model)
-        in_flight = pool.in_flight + self._queue.waiting(model)
+        in_flight = pool.in_flight + self._queue.waiting(model) + reserve
         return fair_part(headroom_slots(in_flight, pool.slots, target), agent)

@@ -75,6 +75,8 @@ class CreditRequests(NamedTuple):
 
     wanted: Callable[[str, Spillover], int]
     """Returns the number of credits to request from each region for a model."""
+    batch_wanted: Callable[[str, Spillover], int]
+    """Returns the number of batch credits to request from each region for a model."""
     on_granted: Callable[[], None]
     """Called when a region has granted credits."""
 
@@ -192,6 +194,12 @@ class PeerProber:
         if peer is not None:
             peer.spend(model, self._clock())
 
+    def spend_batch(self, region: str, model: str) -> None:
+        """Use a batch credit for a request."""
+        peer = self.regions.get(region)
+        if peer is not None:
+            peer.spend_batch(model, self._clock())
+
     def request_failed(self, region: str, address: Address) -> None:
         """Record a failed request to an agent, and probe the region at once."""
         peer = self.regions.get(region)
@@ -285,7 +293,7 @@ class PeerProber:
         if serves and not current.can_serve:
             current.can_serve = True
             peer.round_succeeded(current.started_at, now, self._failover)
-        if any(model.credits for model in answer.models.values()):
+        if any(model.credits or model.batch_credits for model in answer.models.values()):
             self._credits.on_granted()
 
     async def _answer(
@@ -375,10 +383,14 @@ class PeerProber:
         models = policy.models if policy is not None else {}
         spillover = policy.spillover if policy is not None else Spillover()
         wanted = {model: credits for model in models if (credits := self._credits.wanted(model, spillover)) > 0}
+        for_batch = {
+            model: credits for model in models if (credits := self._credits.batch_wanted(model, spillover)) > 0
+        }
         peer = self.regions.get(region)
         agent = peer.agents.get(address) if peer is not None else None
         digest = agent.prefix_digest if agent is not None else 0
-        return ProbeRequest(self._region, self._agent, region, os.urandom(8).hex(), time.time(), wanted, digest)
+        nonce, now = os.urandom(8).hex(), time.time()
+        return ProbeRequest(self._region, self._agent, region, nonce, now, wanted, digest, for_batch)
 
     def _expected_rtt_s(self, peer: PeerRegion) -> float:
         if peer.rtt_s is not None:

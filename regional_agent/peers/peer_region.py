@@ -29,7 +29,16 @@ log = structlog.get_logger()
 class PeerAgent:
     """The state of one agent of the region."""
 
-    __slots__ = ("answer", "held_credits", "prefix_digest", "rejection_logged", "rtt_s", "session", "sketch")
+    __slots__ = (
+        "answer",
+        "held_batch_credits",
+        "held_credits",
+        "prefix_digest",
+        "rejection_logged",
+        "rtt_s",
+        "session",
+        "sketch",
+    )
 
     def __init__(self) -> None:
         self.answer: ProbeResponse | None = None
@@ -41,7 +50,9 @@ class PeerAgent:
         self.rtt_s: float | None = None
         """Smoothed round-trip time (s); None before the first valid answer of the agent."""
         self.held_credits = HeldCredits()
-        """The spill credits that the agent has granted."""
+        """The spill credits that the agent has granted for requests with a priority."""
+        self.held_batch_credits = HeldCredits()
+        """The batch credits that the agent has granted."""
         self.sketch: Sketch = EMPTY
         """The prompt beginnings that the agent's region holds, as the agent last published them."""
         self.prefix_digest = 0
@@ -106,6 +117,8 @@ class PeerRegion:
         agent.rtt_s = rtt_s if agent.rtt_s is None else agent.rtt_s + RTT_GAIN * (rtt_s - agent.rtt_s)
         granted = {model: readiness.credits for model, readiness in answer.models.items()}
         agent.held_credits = agent.held_credits.received(self.name, granted, now, answer.credit_ttl_s)
+        for_batch = {model: readiness.batch_credits for model, readiness in answer.models.items()}
+        agent.held_batch_credits = agent.held_batch_credits.received(self.name, for_batch, now, answer.credit_ttl_s)
         self._views.clear()
 
     def session(self, address: Address) -> Session | None:
@@ -210,8 +223,16 @@ class PeerRegion:
                 self._views.pop(model, None)
                 return
 
+    def spend_batch(self, model: str, now: float) -> None:
+        """Use one unexpired batch credit of any agent of the region."""
+        for agent in self.agents.values():
+            if agent.held_batch_credits.available(self.name, model, now) > 0:
+                agent.held_batch_credits = agent.held_batch_credits.spent(self.name, model)
+                self._views.pop(model, None)
+                return
+
     def _view(self, model: str, now: float, failover: Failover) -> tuple[RegionView, float]:
-        waits, credits, until = [], 0, inf
+        waits, credits, batch_room, until = [], 0, 0, inf
         contexts: list[int] = []
         for agent in self.agents.values():
             readiness = agent.answer.models.get(model) if agent.answer is not None else None
@@ -224,6 +245,10 @@ class PeerRegion:
             if available > 0:
                 credits += available
                 until = min(until, agent.held_credits.credits[self.name, model].expires_at)
+            available = agent.held_batch_credits.available(self.name, model, now)
+            if available > 0:
+                batch_room += available
+                until = min(until, agent.held_batch_credits.credits[self.name, model].expires_at)
         if contexts:
             self._contexts[model] = 0 if 0 in contexts else max(contexts)
         if self.health.state is RegionState.RECOVERING:
@@ -235,6 +260,7 @@ class PeerRegion:
             expected_wait_s=min(waits, default=0.0),
             credits=credits,
             context_tokens=self._contexts.get(model, 0),
+            batch_room=batch_room,
         )
         return view, until
 

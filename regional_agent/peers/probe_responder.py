@@ -105,7 +105,8 @@ class ProbeResponder:
             return ModelReadiness(ready=False, expected_wait_s=0.0)
         wait_s = min(MAX_EXPECTED_WAIT_S, self._queue.wait_s(model))
         credits = self._credits.grant(model, request, policy, self._config.plan)
+        batch_credits = self._credits.grant_batch(model, request, policy, self._config.plan)
         pool = self._endpoints.pool(model)
         if not pool.ready and request.wanted.get(model, 0) > 0:
             self.on_wanted(request.origin, model)
-        return ModelReadiness(pool.ready > 0, wait_s, credits, pool.largest_context)
+        return ModelReadiness(pool.ready > 0, wait_s, credits, pool.largest_context, batch_credits)

@@ -64,7 +64,7 @@ SenderKey = tuple[bytes | None, bytes | None, bytes | None, str]
 class Sender:
     """The principal and location of a client, under one policy."""
 
-    __slots__ = ("budgets", "facts", "masks", "principal", "tenant")
+    __slots__ = ("budgets", "facts", "is_job", "masks", "principal", "tenant")
 
     def __init__(self, principal: Principal, facts: RequestFacts, masks: Masks) -> None:
         """`masks` is shared by all senders of one tenant, location and list of permitted models."""
@@ -74,6 +74,8 @@ class Sender:
         self.masks = masks
         self.budgets: SenderBudgets | None = None
         """The budgets that limit the sender; None if there are none."""
+        self.is_job = False
+        """Whether the sender's requests are those of jobs, which are below all priorities."""
 
 
 class Authorization:
@@ -324,6 +326,7 @@ class Authorization:
             principal.budgets = found.key.budgets
         sender = Sender(principal, facts, self._masks_of(principal, facts))
         sender.budgets = self.budgets.of(principal.tenant, principal.key, principal.budgets)
+        sender.is_job = True
         return sender
 
     def withdrawn(self, policy: Policy) -> Withdrawn:

@@ -13,7 +13,7 @@ from penstock.planning.plan import RegionPlan
 from penstock.policy.adapter_patterns import base_model_of
 from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.models import ModelVersions
-from penstock.policy.kinds.tenants import Tenant
+from penstock.policy.kinds.tenants import BATCH_PRIORITY, Tenant
 from penstock.policy.model_versions import (
     WHOLE_PERCENT,
     model_of_tier,
@@ -53,6 +53,7 @@ from regional_agent.telemetry.demand_meter import DemandMeter
 IDS_AT_ONCE: Final = 64
 """Number of trace ids generated per batch."""
 
+_BATCH: Final = BATCH_PRIORITY
 _MODEL_NOT_FOUND: Final = Reason.MODEL_NOT_FOUND
 """An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
@@ -212,7 +213,7 @@ class ClientRequestReader:
             context.deadline_at = now + timeout_s
             context.own_deadline = timeout_s == client_timeout_s
             context.principal = principal
-            context.priority = tenant.priority
+            context.priority = _BATCH if sender.is_job else tenant.priority
             context.weight = tenant.weight
             context.max_use = tenant.max_use
             context.max_wait_s = model.max_wait_s
@@ -224,7 +225,8 @@ class ClientRequestReader:
                 context.object_location, context.may_fall_back = earlier, False
             elif route is not None and route.client_object:
                 prefer_object(self.objects, context, now)
-            self._demand.offered(fields.model, mask.permitted, facts.location.country)
+            is_batch = context.priority == _BATCH
+            self._demand.offered(fields.model, mask.permitted, facts.location.country, is_batch=is_batch)
         except BaseException:
             if reservation is not None:
                 reservation.give_back(now)
@@ -257,7 +259,8 @@ class ClientRequestReader:
         context.model = fields.model
         context.max_wait_s = fallback.max_wait_s
         context.forget_tries()
-        self._demand.offered(fields.model, context.residency.permitted, facts.location.country)
+        permitted, is_batch = context.residency.permitted, context.priority == _BATCH
+        self._demand.offered(fields.model, permitted, facts.location.country, is_batch=is_batch)
         return True
 
     def _version(

@@ -16,9 +16,11 @@ import msgspec
 from adapters.geoip import parse_address
 from penstock.policy.adapter_patterns import served_model
 from penstock.policy.geography import Location, country_error
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
+from penstock.policy.policy import Policy
 from penstock.routing.affinity import session_key
-from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key
-from penstock.routing.reasons import Reason
+from penstock.routing.explain import ExplainQuery, Explanation, explain, tenant_by_key, tenant_of
+from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.tenant_record import TenantRecord
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.requests.client_location import Locator
@@ -27,7 +29,7 @@ from regional_agent.routing.router import Router
 MAX_PARAMETERS = 100
 
 SINGLE = frozenset(
-    {"model", "tenant", "key_digest", "country", "subdivision", "ip", "session", "overflow", "path", "method"}
+    {"batch", "model", "tenant", "key_digest", "country", "subdivision", "ip", "session", "overflow", "path", "method"}
 )
 """Query parameters that may occur once; `tried` may be repeated."""
 
@@ -81,6 +83,8 @@ class ExplainService:
         name, path, method = served_model(policy, given["model"]), given.get("path", ""), given.get("method", "POST")
         session = given.get("session", "")
         query = ExplainQuery(router.region, name, tenant, location, tried, overflow, path, method, session)
+        is_batch = given.get("batch", "") == "true"
+        query = msgspec.structs.replace(query, is_batch=is_batch, at=self._wall_clock())
         if record is not None and tenant not in policy.tenants:
             query, tenant = query.by(record), record.name
         model, sender = policy.models.get(query.model), tenant or policy.anonymous_tenant or ""
@@ -89,6 +93,8 @@ class ExplainService:
             query = msgspec.structs.replace(query, stays_in=router.spilled.region_of(key, now))
         endpoints = () if model is None else router.local.consider(model, sender, session, now)
         views = router.views(policy.regions, query.model, now)
+        idle = router.queue.idle_slots(query.model, _max_use(policy, query))
+        views[router.region] = msgspec.structs.replace(views[router.region], batch_room=idle)
         explanation = explain(policy, self._config.plan, query, views, Random(), endpoints)
         return msgspec.structs.replace(explanation, queue=router.local.queue.explain(query.model))
 
@@ -110,6 +116,16 @@ class ExplainService:
         if address is None or "country" in given or "subdivision" in given:
             raise BadExplainQuery("ip: is not an IP address, or the parameter country or subdivision is present too")
         return self._locator.locate(address)
+
+
+def _max_use(policy: Policy, query: ExplainQuery) -> float:
+    """Return the part (0-1] of the slots that batch requests of a query may use: that of the tenant's tier, and for a
+    tenant with a priority that of the job store, since its only batch requests are those of jobs."""
+    tenant = tenant_of(policy, query)
+    if isinstance(tenant, Refusal) or tenant.priority == BATCH_PRIORITY:
+        return 1.0 if isinstance(tenant, Refusal) else tenant.max_use
+    stores = [each for each in policy.job_stores or () if query.origin in (each.covers or frozenset())]
+    return min((each.max_use_percent / 100.0 for each in stores), default=1.0)
 
 
 def _parameters(target: bytes) -> dict[str, str]:

@@ -80,6 +80,10 @@ class LocalTargets:
             RegionState.HEALTHY, ready=pool.ready > 0, expected_wait_s=wait_s, context_tokens=pool.largest_context
         )
 
+    def batch_room(self, context: RequestContext) -> int:
+        """Return how many batch requests like one may start in this region now."""
+        return self.queue.idle_slots(context.model, context.max_use) if occupies_slot(context) else 1
+
     def has_free_slot(self, model: str) -> bool:
         """Whether one more request for a model would start at once in this region."""
         pool = self.endpoints.pool(model)
@@ -175,7 +179,7 @@ class LocalTargets:
 
     def place(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
         """Reserve the engine of this region that would finish soonest; return the reason if there is none."""
-        if context.priority == BATCH_PRIORITY and occupies_slot(context) and not self.queue.has_idle_slots(context):
+        if context.priority == BATCH_PRIORITY and not self.batch_room(context):
             return Reason.SATURATED
         pool = self.endpoints.pool(context.model)
         excluded = excluded_endpoints(pool, context)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.planning.plan import ArcReason
 from penstock.routing.prefix_sketch import Held
 from penstock.routing.reasons import Reason
 from penstock.routing.region_selection import RegionChoice, RegionView
@@ -15,6 +16,9 @@ from regional_agent.peers.peer_prober import PeerProber
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.requests.tenant_authentication import credential_of, key_id
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
+
+_BATCH: Final = ArcReason.BATCH
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
 
 class PeerTargets:
@@ -38,12 +42,14 @@ class PeerTargets:
         """Returns what the caches of another region hold of a prompt, given by the keys of its leading blocks."""
 
     def forward(self, context: RequestContext, where: RegionChoice) -> ForwardedAttempt | Reason:
-        """Return a target in another region, with its signed route context. Uses a spill credit if required."""
+        """Return a target in another region, with its signed route context. Uses a credit if required."""
         address = self._peers.address(where.region)
         session = None if address is None else self._peers.session(where.region, address)
         if address is None or session is None:
             return Reason.UNREACHABLE
-        if where.spends_credit:
+        if where.why is _BATCH:
+            self._peers.spend_batch(where.region, context.model)
+        elif where.spends_credit:
             self._peers.spend(where.region, context.model)
         request, wall, now = context.request, time.time(), self._clock()
         route_context = RouteContext(

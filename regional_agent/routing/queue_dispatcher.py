@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from penstock.admission.model_queue import ModelQueue, Pass, QueueHead, remote_head
@@ -18,6 +19,7 @@ from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.admission.tenant_order import QueuedRequest, urgency_at
 from penstock.fleet.expected_wait import expected_wait_s
 from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
@@ -93,6 +95,8 @@ class QueueDispatcher:
         self._yielding: dict[str, asyncio.TimerHandle] = {}
         self._pass_scheduled = False
         self._elsewhere = False
+        self.promised: Callable[[str], int] = lambda model: 0
+        """Returns the slots that this agent has promised to other regions for requests with a priority for a model."""
         self._numbers_from = int.from_bytes(os.urandom(4)) << 20
         """Added to the numbers of the requests that wait here, so that the numbers are unique in the region."""
 
@@ -101,6 +105,11 @@ class QueueDispatcher:
         queue, remote = self._queues.get(model), self._shared_load.remote_queues.get(model)
         here = queue.length_without_batch() if queue else 0
         return here + sum(queue.requests for queue in remote) if remote else here
+
+    def batch_waiting_here(self, model: str) -> int:
+        """Batch requests for a model that wait at this agent."""
+        queue = self._queues.get(model)
+        return len(queue) - queue.length_without_batch() if queue else 0
 
     def is_awaited(self, model: str) -> bool:
         """Whether a request for a model waits at some agent of the region."""
@@ -111,18 +120,23 @@ class QueueDispatcher:
         queue = self._queues.get(model)
         return len(queue) if queue is not None else 0
 
-    def higher_waits(self, context: RequestContext) -> bool:
-        """Whether a request of a higher priority than that of `context` waits at an agent of the region."""
-        queue = self._queues.get(context.model)
-        if queue and queue.highest() > context.priority:
+    def higher_waits(self, model: str, priority: int) -> bool:
+        """Whether a request of a higher priority than `priority` waits at an agent of the region."""
+        queue = self._queues.get(model)
+        if queue and queue.highest() > priority:
             return True
-        remote = self._shared_load.remote_queues.get(context.model)
-        return any(-each.behind > context.priority for each in remote) if remote else False
+        remote = self._shared_load.remote_queues.get(model)
+        return any(-each.behind > priority for each in remote) if remote else False
 
-    def has_idle_slots(self, context: RequestContext) -> bool:
-        """Whether a batch request may start: few slots are in use, and no request with a priority waits."""
-        pool = self._endpoints.pool(context.model)
-        return pool.in_flight < context.max_use * pool.slots and not self.higher_waits(context)
+    def idle_slots(self, model: str, max_use: float) -> int:
+        """The slots of a model that batch requests may use now: none while a request with a priority waits.
+
+        Args:
+            max_use: part (0-1] of the slots up to which batch requests start.
+        """
+        pool = self._endpoints.pool(model)
+        in_use = pool.in_flight + self.promised(model)
+        return 0 if self.higher_waits(model, BATCH_PRIORITY) else max(0, ceil(max_use * pool.slots) - in_use)
 
     def is_shared(self, context: RequestContext, now: float) -> bool:
         """Whether tenants besides that of a request use its model at `now` (s)."""
@@ -365,7 +379,7 @@ def _group(waiter: Waiter) -> str:
     """The group of a request: requests of one residency class may use the same endpoints and regions.
 
     Long prompts are groups of their own, since an endpoint with room may take a short prompt and no long one. So are
-    the requests that only the endpoint with their object can serve.
+    the requests that only the endpoint with their object can serve, and batch requests, which have other credits.
     """
     context = waiter.context
     name = context.residency.permitted.name
@@ -374,6 +388,8 @@ def _group(waiter: Waiter) -> str:
         return f"{name}, at {location.endpoint}"
     if context.context_class:
         name = f"{name}, from {context.context_class} tokens"
+    if context.priority == BATCH_PRIORITY:
+        name = f"{name}, batch"
     return f"{name}, long prompts" if is_long(context.estimate) else name
 
 

@@ -6,9 +6,12 @@ reservation, or the refusal for the client.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
@@ -145,9 +148,12 @@ class Router:
             return self._saturated(context, f"the request was queued in {location.region}, which has the object", now)
         if context.attempts >= MAX_ATTEMPTS:
             return self._saturated(context, f"{MAX_ATTEMPTS} attempts were rejected", now)
-        if not self.local.endpoints.pool(context.model).ready and not self.awaits_endpoint(context):
-            return self._saturated(context, f"{self.region} has no ready endpoint", now)
+        if context.priority == BATCH_PRIORITY and context.route_context is not None:
+            return self._saturated(context, f"batch requests of other regions are not queued in {self.region}", now)
         elsewhere = self._may_leave(context, now)
+        is_away = elsewhere and context.priority == BATCH_PRIORITY
+        if not (self.local.endpoints.pool(context.model).ready or is_away or self.awaits_endpoint(context)):
+            return self._saturated(context, f"{self.region} has no ready endpoint", now)
         return self.queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere)
 
     def awaits_endpoint(self, context: RequestContext) -> bool:
@@ -160,12 +166,11 @@ class Router:
 
     def _try_again(self, context: RequestContext, now: float) -> Attempt | Refusal | None:
         """Retry a queued request: regions and engines that were full or busy may have room."""
-        view = self._peers.view
         context.tried_regions = {
             region: reason
             for region, reason in context.tried_regions.items()
             if reason not in (Reason.SATURATED, Reason.MODEL_NOT_READY)
-            or (region != self.region and view(region, context.model, now).credits <= 0)
+            or (region != self.region and not self._has_credit(region, context, now))
         }
         context.tried_endpoints -= context.busy_endpoints
         context.busy_endpoints = NO_NAMES
@@ -179,6 +184,10 @@ class Router:
             target.reason is Reason.NONE_READY and self.awaits_endpoint(context)
         )
         return None if waits else target
+
+    def _has_credit(self, region: str, context: RequestContext, now: float) -> bool:
+        view = self._peers.view(region, context.model, now)
+        return (view.batch_room if context.priority == BATCH_PRIORITY else view.credits) > 0
 
     def _object_target(
         self, context: RequestContext, location: ObjectLocation, now: float, *, in_turn: bool
@@ -222,6 +231,8 @@ class Router:
         """Select the region; if it is full or unreachable, exclude it and select again."""
         policy, plan = self._config.policy, self._config.plan
         assert policy is not None
+        if context.priority == BATCH_PRIORITY:
+            return self._batch_target(context, now, in_turn=in_turn)
         session, stays_in = None, ""
         if len(self.spilled):
             session = session_key_of(context.request, context.estimate)
@@ -236,7 +247,7 @@ class Router:
             if isinstance(target, (LocalAttempt, ForwardedAttempt)):
                 return target
             context.tried(planned.region, target)
-        may_spill = context.priority != BATCH_PRIORITY and (in_turn or not self.queue.higher_waits(context))
+        may_spill = in_turn or not self.queue.higher_waits(context.model, context.priority)
         while True:
             permitted, tried = context.residency.permitted, context.tried_regions
             is_full = tried.get(self.region) is Reason.SATURATED
@@ -262,6 +273,34 @@ class Router:
             if isinstance(target, (LocalAttempt, ForwardedAttempt)):
                 if where.spends_credit and session is not None:
                     self.spilled.spilled(session, where.region, now)
+                return target
+            context.tried(where.region, target)
+            if target is _TOO_LONG:
+                self._exclude_shorter(context, views)
+
+    def _batch_target(self, context: RequestContext, now: float, *, in_turn: bool) -> Attempt | Refusal:
+        """Select the cheapest region with idle slots; if its agent refuses, exclude it and select again."""
+        policy, permitted = self._config.policy, context.residency.permitted
+        assert policy is not None
+        local, model, priced_at = self.local, context.model, time.time()
+        waits = not in_turn and occupies_slot(context) and self.queue.must_queue(context)
+        while True:
+            views = self.views(permitted.regions, model, now)
+            if waits:
+                # Batch requests that wait here are before this one, in all regions.
+                views = {region: replace(view, batch_room=0) for region, view in views.items()}
+            else:
+                views[self.region] = replace(views[self.region], batch_room=local.batch_room(context))
+            request = RegionRequest(self.region, model, permitted, context.tried_regions, batch_at=priced_at)
+            decision = decide(policy, self._config.plan, context.residency, request, views, self._rng)
+            if isinstance(decision, Refusal):
+                return self._too_long_for_all(context, views) or decision
+            where = decision.choice
+            if where.region == self.region:
+                target: Attempt | Reason = local.place(context, where.why, now)
+            else:
+                target = self._peers.forward(context, where)
+            if isinstance(target, (LocalAttempt, ForwardedAttempt)):
                 return target
             context.tried(where.region, target)
             if target is _TOO_LONG:
@@ -332,8 +371,8 @@ class Router:
         )
 
     def _may_leave(self, context: RequestContext, now: float) -> bool:
-        """Whether an idle region may soon grant spill credits for a request."""
-        if context.route_context is not None or context.priority == BATCH_PRIORITY:
+        """Whether an idle region may soon grant a credit for a request."""
+        if context.route_context is not None:
             return False
         permitted = context.residency.permitted
         views = self.views(permitted.regions, context.model, now)

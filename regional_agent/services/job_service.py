@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from math import inf
-from typing import Final
 
 from penstock.jobs.job_records import JobSender
 from penstock.jobs.store_selection import select_store
-from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
 from penstock.routes.route import Route
@@ -22,8 +20,6 @@ from regional_agent.requests.authorization import NO_POLICY, Sender, refuse_rout
 from regional_agent.requests.client_request_reader import ClientRequestReader
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.services.service import LEDGER_FULL, RoutedService
-
-_BATCH: Final = BATCH_PRIORITY
 
 
 class JobService(RoutedService):
@@ -115,7 +111,6 @@ class JobService(RoutedService):
         context = self._reader.read_from(policy, request, sender, now, inf, proxy.limits.request_timeout_s)
         if isinstance(context, RequestContext):
             context.has_credential = False
-            context.priority = _BATCH
             context.max_use = min(context.max_use, self._max_use)
             context.may_fall_back = False
         return context

@@ -23,11 +23,14 @@ class DemandMeter:
         self._rates: dict[tuple[str, str], ArrivalRate] = {}
         self._countries: dict[str, ArrivalRate] = {}
 
-    def offered(self, model: str, residency: ResidencyClass, country: str | None = None) -> None:
+    def offered(
+        self, model: str, residency: ResidencyClass, country: str | None = None, *, is_batch: bool = False
+    ) -> None:
         """Count one request for `model` that the regions of `residency` may serve.
 
         Args:
             country: country of the client; None if unknown.
+            is_batch: whether the request is below all priorities.
         """
         origin = self._countries.get(country or "")
         if origin is None and len(self._countries) < MAX_COUNTRIES and len(country or "") <= MAX_COUNTRY:
@@ -39,7 +42,10 @@ class DemandMeter:
             if len(self._rates) >= MAX_CLASSES:
                 return
             rate = self._rates[model, residency.name] = ArrivalRate(tuple(sorted(residency.regions)))
-        rate.arrived += 1
+        if is_batch:
+            rate.batch_arrived += 1
+        else:
+            rate.arrived += 1
 
     def settle(self) -> None:
         """Update the rates to the current time, and drop negligible ones; called about once a second."""
@@ -52,13 +58,18 @@ class DemandMeter:
         _settle(self._countries, elapsed_s, now - self._began_at)
 
     def per_s(self, model: str) -> float:
-        """Return the arrival rate of a model in requests per second, over all residency classes."""
+        """Return the arrival rate of a model in requests with a priority per second, over all residency classes."""
         return sum(rate.per_s for (name, _), rate in self._rates.items() if name == model)
+
+    def batch_per_s(self, model: str) -> float:
+        """Return the arrival rate of a model in batch requests per second, over all residency classes."""
+        return sum(rate.batch_per_s for (name, _), rate in self._rates.items() if name == model)
 
     def report(self) -> tuple[DemandReport, ...]:
         """Return the arrival rate of every model and residency class."""
         return tuple(
-            DemandReport(model, residency, rate.regions, rate.per_s) for (model, residency), rate in self._rates.items()
+            DemandReport(model, residency, rate.regions, rate.per_s, rate.batch_per_s)
+            for (model, residency), rate in self._rates.items()
         )
 
     def report_countries(self) -> tuple[CountryReport, ...]:
@@ -69,5 +80,5 @@ class DemandMeter:
 def _settle(rates: dict[_Key, ArrivalRate], elapsed_s: float, watched_s: float) -> None:
     for key, rate in list(rates.items()):
         rate.settle(elapsed_s, watched_s)
-        if rate.per_s < FORGET_BELOW_PER_S:
+        if rate.per_s + rate.batch_per_s < FORGET_BELOW_PER_S:
             del rates[key]

@@ -6,12 +6,13 @@ from enum import StrEnum
 
 
 class RequestKind(StrEnum):
-    """Why a region served a request; the first four are `penstock.planning.plan.ArcReason`."""
+    """Why a region served a request; the first five are `penstock.planning.plan.ArcReason`."""
 
     HOME = "home"
     SPILLOVER = "spillover"
     FAILOVER = "failover"
     FAILBACK = "failback"
+    BATCH = "batch"
     FORWARDED = "forwarded"
     """Another agent forwarded the request; its origin counts the request too, under its own kind."""
 

@@ -45,7 +45,7 @@ class Agent(SmallHttp):
         self.sessions = sessions
         self.region = "there"
         """The region in its responses."""
-        self.models = {"m": ModelReadiness(True, 0.125, 4)}
+        self.models = {"m": ModelReadiness(True, 0.125, 4, batch_credits=5)}
         self.sketch = encode_sketch({4: 0.5})
         """What it publishes of the prompt beginnings that its region holds."""
         self.starting = False
@@ -95,6 +95,7 @@ async def agents() -> AsyncIterator[list[Agent]]:
 class Observer:
     def __init__(self, directory: Path, *addresses: str) -> None:
         self.wanted: dict[str, int] = {}
+        self.batch_wanted: dict[str, int] = {}
         self.connections = UpstreamPool()
         self.sessions = sessions = agent_sessions("here")
         self.directory = AgentDirectory(
@@ -105,7 +106,11 @@ class Observer:
             sessions,
             self.connections,
             self.directory,
-            CreditRequests(lambda model, spillover: self.wanted.get(model, 0), lambda: None),
+            CreditRequests(
+                lambda model, spillover: self.wanted.get(model, 0),
+                lambda model, spillover: self.batch_wanted.get(model, 0),
+                lambda: None,
+            ),
             Random(1),
         )
 
@@ -134,17 +139,22 @@ async def observer_of_two(agents: list[Agent], tmp_path: Path) -> AsyncIterator[
 
 
 async def test_probes_return_the_region_state_and_request_credits(observer: Observer, agents: list[Agent]) -> None:
-    observer.wanted = {"m": 3}
+    observer.wanted, observer.batch_wanted = {"m": 3}, {"m": 8}
     observer.peers.use(POLICY)
     await observer.reaches(RegionState.HEALTHY)
     view = observer.peers.view("there", "m", time.monotonic())
     assert (view.ready, view.expected_wait_s, view.credits, view.weight) == (True, 0.125, 4, 1.0)
+    assert view.batch_room == 5
     assert not observer.peers.view("there", "n", time.monotonic()).ready
     assert observer.peers.address("there") == agents[0].address
     question = agents[0].questions[-1]
     assert (question.origin, question.agent, question.wanted) == ("here", "agent-1", {"m": 3})
+    assert question.batch_wanted == {"m": 8}
     observer.peers.spend("there", "m")
-    assert observer.peers.view("there", "m", time.monotonic()).credits == 3
+    observer.peers.spend_batch("there", "m")
+    observer.peers.spend_batch("there", "m")
+    view = observer.peers.view("there", "m", time.monotonic())
+    assert (view.credits, view.batch_room) == (3, 3)
     assert observer.peers.held("there", [1, 2, 3, 4, 5]) == (4, 0.5)
     await until(lambda: agents[0].questions[-1].prefix_digest == digest_of(agents[0].sketch))
     (report,) = observer.peers.report()

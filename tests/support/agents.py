@@ -88,6 +88,7 @@ class FixedPeers:
         self.here = here
         self.addresses = dict(addresses)
         self.credits = dict(credits)
+        self.batch_credits: dict[str, int] = {}
         self.states = dict.fromkeys(addresses, RegionState.HEALTHY)
         self.broke: list[str] = []
         self.spent: list[str] = []
@@ -95,7 +96,8 @@ class FixedPeers:
         """What other regions hold of every prompt."""
 
     def view(self, region: str, model: str, now: float) -> RegionView:
-        return RegionView(self.state(region), ready=region in self.addresses, credits=self.credits.get(region, 0))
+        granted, for_batch = self.credits.get(region, 0), self.batch_credits.get(region, 0)
+        return RegionView(self.state(region), region in self.addresses, credits=granted, batch_room=for_batch)
 
     def held(self, region: str, prefix: Sequence[int]) -> Held:
         return self.holdings.get(region, NOTHING_HELD)
@@ -117,6 +119,9 @@ class FixedPeers:
 
     def spend(self, region: str, model: str) -> None:
         self.spent.append(region)
+
+    def spend_batch(self, region: str, model: str) -> None:
+        self.batch_credits[region] -= 1
 
 
 class Agent:

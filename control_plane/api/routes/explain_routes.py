@@ -79,6 +79,9 @@ class ExplainRequest(ClientPlace):
         strict=True,
         description="Whether the origin is full, so that other regions need a spill credit.",
     )
+    batch: bool = Field(
+        False, strict=True, description="Whether the request is below all priorities, as those of jobs are."
+    )
     path: str = Field("", max_length=2048, description="Path of the request, of which the route is explained.")
     method: str = Field("POST", max_length=16, description="Method of the request; `WEBSOCKET` for an upgrade to one.")
     session: str = Field("", max_length=256, description="Name of the session, as in the header `x-session-id`.")
@@ -128,7 +131,7 @@ def routes(
             return _created(keys.tenants, by, body, now)
 
         def found() -> ExplainResponse:
-            asked = _asked(policy, body, geoip, created(policy))
+            asked = _asked(policy, body, geoip, created(policy), now)
             views = reported_views(policy, snapshot, asked.origin, asked.model, now)
             explanation = explain(policy, plan, asked, views, rng)
             provenance = _provenance(newest, plan, explanation.policy_digest)
@@ -141,7 +144,7 @@ def routes(
         kept = past.events()
 
         def found_then() -> ExplainResponse:
-            asked = _asked(old_policy, body, geoip, created(old_policy))
+            asked = _asked(old_policy, body, geoip, created(old_policy), moment.at)
             old = past.plan(asked.origin, moment.plan_generation, plan)
             views = reported_views(old_policy, snapshot, asked.origin, asked.model, now)
             entries = old.plan.classes if old.plan is not None else ()
@@ -216,7 +219,9 @@ def _created(tenants: TenantStore, policy: Policy, body: ExplainRequest, now: fl
     return record
 
 
-def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup, created: TenantRecord | None) -> ExplainQuery:
+def _asked(
+    policy: Policy, body: ExplainRequest, geoip: GeoIpLookup, created: TenantRecord | None, at: float
+) -> ExplainQuery:
     origin = require_region(policy, body.origin, "origin")
     for region in body.tried:
         require_region(policy, region, "tried")
@@ -232,4 +237,5 @@ def _asked(policy: Policy, body: ExplainRequest, geoip: GeoIpLookup, created: Te
     model, location = served_model(policy, body.model), body.location(geoip)
     tried = dict(body.tried)
     asked = ExplainQuery(origin, model, tenant, location, tried, body.overflow, body.path, body.method, body.session)
+    asked = msgspec.structs.replace(asked, is_batch=body.batch, at=at)
     return asked if created is None or created.name in policy.tenants else asked.by(created)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -52,6 +53,7 @@ def explain(
         list[str] | None, typer.Option(help="Region that did not start the request, as region=reason; may be repeated.")
     ] = None,
     overflow: Annotated[bool, typer.Option("--overflow", help="The origin is full.")] = False,
+    batch: Annotated[bool, typer.Option("--batch", help="The request is one of a job.")] = False,
     path: Annotated[str, typer.Option(help="Path of the request: explains its route too.")] = "",
     method: Annotated[str, typer.Option(help="Method of the request, with --path.")] = "POST",
     record: Annotated[
@@ -88,6 +90,7 @@ def explain(
         location = Location(country, subdivision)
         failed = _tried(tried) if tried else dict(logged.tried) if logged is not None else {}
         asked = ExplainQuery(origin, model, tenant, location, failed, overflow, path, method, session or "")
+        asked = replace(asked, is_batch=batch, at=time.time())
         if policy is not None:
             if ip is not None or agent is not None:
                 raise UsageFault("--ip and --agent cannot be used with --policy; give --country")
@@ -164,6 +167,7 @@ def _body(asked: ExplainQuery, key_digest: str | None, ip: str | None) -> dict[s
         "subdivision": asked.location.subdivision,
         "tried": asked.tried,
         "overflow": asked.overflow,
+        "batch": asked.is_batch,
         "session": asked.session,
         "path": asked.path,
         "method": asked.method,
@@ -194,6 +198,7 @@ def _by_agent(
         "ip": ip,
         "session": asked.session or None,
         "overflow": "true" if asked.overflow else None,
+        "batch": "true" if asked.is_batch else None,
         "tried": [f"{region}:{reason.value}" for region, reason in asked.tried.items()],
         "path": asked.path or None,
         "method": asked.method if asked.path else None,
@@ -211,7 +216,7 @@ def _offline(bundle: str, asked: ExplainQuery, key_digest: str | None) -> Explan
             raise UsageFault("no tenant of the bundle has this key")
         asked = replace(asked, tenant=tenant)
     asked = replace(asked, model=served_model(policy, asked.model))
-    views = {region: RegionView(RegionState.HEALTHY, ready=True) for region in policy.regions}
+    views = {region: RegionView(RegionState.HEALTHY, ready=True, batch_room=1) for region in policy.regions}
     return explained(policy, None, asked, views, Random())
 
 

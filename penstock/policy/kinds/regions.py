@@ -103,8 +103,8 @@ class Region(PolicyStruct, frozen=True):
 
     price_hours: Annotated[tuple[PriceHours, ...], Meta(extra_json_schema={"maxItems": 32})] | UnsetType = UNSET
     """Prices of a GPU hour by time of day and day of the week; the first that covers the time applies, and
-    `cost_per_gpu_hour` at all other times. Planning, the ledger and what-if use the price of the time; limits of
-    spillover compare `cost_per_gpu_hour`."""
+    `cost_per_gpu_hour` at all other times. Planning, the placement of batch requests, the ledger and what-if use the
+    price of the time; limits of spillover compare `cost_per_gpu_hour`."""
     price_time_zone: Annotated[str, length(1, 64)] | UnsetType = UNSET
     """Time zone of `price_hours`, by IANA name, such as `Europe/Berlin`. Default: UTC."""
 

@@ -17,7 +17,7 @@ from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.models import ModelVersions, Version
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.result_cache import ResultCache
-from penstock.policy.kinds.tenants import Tenant, Tier
+from penstock.policy.kinds.tenants import BATCH_PRIORITY, Tenant, Tier
 from penstock.routing.explain import (
     ApplicableRule,
     ConsideredRegion,
@@ -110,6 +110,40 @@ def test_overflow_needs_a_credit() -> None:
     nobody = explain(policy(), None, asked, healthy(*EVERYWHERE), Random(1))
     assert nobody.refusal is not None
     assert nobody.refusal.reason is Reason.SATURATED
+
+
+def test_a_batch_request_is_in_the_cheapest_region_with_idle_slots() -> None:
+    fleet = policy()
+    priced = {"eu-de": 3.0, "us-east": 2.0, "eu-es": 1.0}
+    regions = {
+        name: msgspec.structs.replace(region, cost_per_gpu_hour=priced[name]) for name, region in fleet.regions.items()
+    }
+    fleet = msgspec.structs.replace(fleet, regions=regions)
+    views = healthy("eu-de", "us-east", batch_room=1) | healthy("eu-es", credits=9)
+    asked = ExplainQuery("eu-de", MODEL, "open", is_batch=True)
+    explanation = explain(fleet, None, asked, views, Random(1))
+    assert explanation.chosen is not None
+    assert (explanation.chosen.region, explanation.chosen.why, explanation.chosen.spends_credit) == (
+        "us-east",
+        ArcReason.BATCH,
+        True,
+    )
+    assert {
+        name: (considered.verdict, [each.reason for each in considered.reasons])
+        for name, considered in reported(explanation).items()
+    } == {
+        "us-east": (RegionVerdict.SERVES, []),
+        "eu-de": (RegionVerdict.SPARE, [Reason.COSTS_MORE]),
+        "eu-es": (RegionVerdict.REJECTED, [Reason.NO_IDLE_SLOTS]),
+    }
+    assert reported(explanation)["eu-de"].reasons[0].detail == "3 for a GPU hour, and 2 in us-east"
+    below_all = msgspec.structs.replace(fleet.tenants["open"], priority=BATCH_PRIORITY)
+    of_tier = msgspec.structs.replace(fleet, tenants={"open": below_all})
+    same = explain(of_tier, None, ExplainQuery("eu-de", MODEL, "open"), views, Random(1))
+    assert (same.chosen, same.query.is_batch) == (explanation.chosen, True)
+    full = explain(fleet, None, asked, healthy(*EVERYWHERE, credits=9), Random(1))
+    assert full.refusal is not None
+    assert full.refusal.reason is Reason.SATURATED
 
 
 @pytest.mark.parametrize("tried", [{}, {"eu-de": Reason.SATURATED}])
@@ -285,7 +319,7 @@ class TestBelievedViews:
         views = reported_views(policy(), self.snapshot(), "eu-de", MODEL, 100.5)
         assert views["eu-es"].state is RegionState.FAILED
         assert views["us-east"] == RegionView(RegionState.HEALTHY, ready=False)
-        assert views["eu-de"] == RegionView(RegionState.HEALTHY, ready=True)
+        assert views["eu-de"] == RegionView(RegionState.HEALTHY, ready=True, batch_room=80)
 
     def test_an_old_word_counts_no_more(self) -> None:
         views = reported_views(policy(), self.snapshot(), "eu-de", MODEL, 110.0)

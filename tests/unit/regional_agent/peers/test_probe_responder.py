@@ -12,6 +12,7 @@ from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.spillover_and_failover import Spillover
 from penstock.policy.policy import Policy
+from penstock.policy.residency import residency_class
 from penstock.routing.affinity import AffinityIndex
 from penstock.routing.hot_prefixes import HotPrefixes
 from penstock.routing.prefix_sketch import decode_sketch
@@ -67,17 +68,19 @@ class Here:
             "agent-1",
             self.endpoints,
             queue,
-            DemandMeter(self.clock),
+            demand := DemandMeter(self.clock),
             agents_here=lambda: self.agents,
             clock=self.clock,
         )
+        self.queue, self.demand = queue, demand
         config = cast(ActiveConfig, self)
         self.responder = ProbeResponder(
             AgentInstance("here", "agent-1", 1), HERE, config, self.endpoints, queue, credits
         )
 
-    def ask(self, origin: str = "a", agent: str = "x", known: int = 0, **wanted: int) -> ProbeResponse:
-        question = ProbeRequest(origin, agent, "here", "nonce", time.time(), wanted, known)
+    def ask(self, origin: str = "a", agent: str = "x", known: int = 0, batch: int = 0, **wanted: int) -> ProbeResponse:
+        for_batch = {"m": batch} if batch else {}
+        question = ProbeRequest(origin, agent, "here", "nonce", time.time(), wanted, known, for_batch)
         (status, body), session = self.probe(question)
         assert status == 200, body
         return open_response(body, question, session)
@@ -149,6 +152,33 @@ def test_counts_granted_credits_and_headroom_until_they_expire(here: Here) -> No
     assert here.credits.headroom("m", "here", POLICY, closed) == 0
 
 
+def test_grants_batch_credits_out_of_what_is_left_less_one_slot(here: Here) -> None:
+    answer = here.ask("a", batch=99).models["m"]
+    assert (answer.credits, answer.batch_credits) == (0, 9)
+    answer = here.ask("b", m=4, batch=99).models["m"]
+    assert (answer.credits, answer.batch_credits) == (4, 0), "the others are granted to a"
+    assert here.ask("a", batch=99).models["m"].batch_credits == 5
+    assert here.ask("b", m=99).models["m"].credits == 10, "batch credits take nothing from them"
+    assert here.ask("a", batch=99).models["m"].batch_credits == 0
+    assert here.credits.granted("m") == 10
+    here.clock.now += 0.76
+    here.queue.batch_waiting_here = lambda model: 7  # type: ignore[method-assign]
+    assert here.ask("a", batch=99).models["m"].batch_credits == 2, "batch requests that wait here are first"
+
+
+def test_wants_batch_credits_for_waiting_and_arriving_batch_requests(here: Here) -> None:
+    assert here.credits.batch_wanted("m", POLICY.spillover) == 0
+    here.queue.batch_waiting_here = lambda model: 7  # type: ignore[method-assign]
+    for _ in range(6):
+        here.demand.offered("m", residency_class(frozenset({"here"})), is_batch=True)
+    here.clock.now += 3.0
+    here.demand.settle()
+    assert (here.demand.per_s("m"), here.demand.batch_per_s("m")) == (0.0, 2.0)
+    assert here.credits.batch_wanted("m", POLICY.spillover) == 7 + 2
+    (report,) = here.demand.report()
+    assert (report.requests_per_s, report.batch_per_s) == (0.0, 2.0)
+
+
 async def test_models_that_share_endpoints_share_their_credits(here: Here, tmp_path: Path) -> None:
     file = tmp_path / "endpoints.yaml"
     file.write_text(
@@ -162,12 +192,17 @@ async def test_models_that_share_endpoints_share_their_credits(here: Here, tmp_p
     assert here.ask("a", m=7).models["m"].credits == 7
     # Three slots of the group are left, and two of the endpoint that serves this model alone.
     assert here.ask("b", cold=99).models["cold"].credits == 5
+    assert here.ask("a", "z", batch=99).models["m"].batch_credits == 0
     assert here.ask("b", m=99, cold=2).models["cold"].credits == 2
     for _ in range(10):
         here.gpu.take()
     here.clock.now += 0.76
     answer = here.ask("a", m=9, cold=9)
     assert (answer.models["m"].credits, answer.models["cold"].credits) == (0, 2)
+    here.gpu.give_back()
+    here.gpu.give_back()
+    here.clock.now += 0.76
+    assert here.ask("a", "z", batch=99).models["m"].batch_credits == 1
 
 
 def test_grants_headroom_once_over_the_agents_of_an_origin(here: Here) -> None:

@@ -286,16 +286,18 @@ async def test_the_explanation_has_the_tenants_in_order_and_why(here: Here) -> N
 
 
 async def test_a_batch_request_starts_only_in_idle_slots_and_behind_all_others(here: Here) -> None:
-    batch: Any = SimpleNamespace(model="m", priority=BATCH_PRIORITY, max_use=0.75, received_at=here.clock.now)
-    assert not here.room.has_idle_slots(batch)
+    assert here.room.idle_slots("m", 0.75) == 0
     here.gpu.give_back()
-    assert here.room.has_idle_slots(batch), "one of two slots is in use"
+    assert here.room.idle_slots("m", 0.75) == 1, "one of two slots is in use"
+    here.room.promised = lambda model: 1
+    assert here.room.idle_slots("m", 0.75) == 0, "the other slot is promised to another region"
+    here.room.promised = lambda model: 0
     here.cannot_use_it = "bound"
     bound = here.place("bound", priority=-1000)
-    assert not here.room.has_idle_slots(batch)
+    assert not here.room.idle_slots("m", 0.75)
     here.room.leave(bound)
-    assert here.room.has_idle_slots(batch)
+    assert here.room.idle_slots("m", 0.75)
     here.view.remote_queues = {"m": [QueueSummary(1, 1000, 0, 77)]}
-    assert not here.room.has_idle_slots(batch), "a request waits at another agent"
+    assert not here.room.idle_slots("m", 0.75), "a request waits at another agent"
     here.view.remote_queues = {"m": [QueueSummary(0, -BATCH_PRIORITY, 0, 77)]}
-    assert here.room.has_idle_slots(batch)
+    assert here.room.idle_slots("m", 0.75)
