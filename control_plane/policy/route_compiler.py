@@ -168,6 +168,8 @@ def _check_shape(document: Document, route: Route, references: References) -> No
     for field, pointers in _pointers(route.cost):
         for index, pointer in enumerate(pointers):
             _check_pointer(document, ("cost", field, index), pointer, route, references)
+    for index, pointer in enumerate(route.chosen_by_engine):
+        _check_pointer(document, ("chosen_by_engine", index), pointer, route, references)
     if route.stream_field:
         _check_pointer(document, ("stream_field",), route.stream_field, route, references)
         if route.stream in ("none", "websocket"):

@@ -191,6 +191,9 @@ class Route(PolicyStruct, frozen=True, omit_defaults=True):
     previous_object: Place = ""
     """JSON pointer to the identifier of an earlier object in a request that creates one. Only the endpoint that created
     the earlier object for the same tenant serves the request; beside `client_object`, the pointer is not read."""
+    chosen_by_engine: Pointers = ()
+    """JSON pointers to members that requests must not have, because the engine chooses them, such as an identifier that
+    could be another client's: such requests are refused with status 400."""
     occupies_slot: bool = True
     """Whether a request occupies a slot of its endpoint. false is for a WebSocket that only carries notifications."""
     converter: Literal["", "comfyui", "comfyui-file"] = ""

@@ -59,7 +59,8 @@ class RouteReader:
         }
         self.model_pointers = self.by_source[ModelSource.JSON]
         objects = tuple(place for place in (route.client_object, route.previous_object) if place.startswith("/"))
-        self.reads_body = bool(self.model_pointers or route.stream_field or objects)
+        chosen = route.chosen_by_engine
+        self.reads_body = bool(self.model_pointers or route.stream_field or objects or chosen)
         """Whether the body decides more than cost and session, so that it must be JSON that agents can read."""
         self.fixed = self.by_source[ModelSource.FIXED]
         self.object_parameter = route.object_parameter
@@ -67,7 +68,8 @@ class RouteReader:
         self.number_pointers = tuple(pointer for name in _NUMBERS for pointer in getattr(route.cost, name))
         """JSON pointers to the numbers that determine the cost."""
         flags = (route.stream_field,) if route.stream_field else ()
-        self._fields = BodyFields([*self.model_pointers, *flags, *pointers_of(route.cost), *route.session, *objects])
+        pointers = (*flags, *pointers_of(route.cost), *route.session, *objects, *chosen)
+        self._fields = BodyFields([*self.model_pointers, *pointers])
 
     def read(self, body: bytes | bytearray) -> dict[str, Raw] | str:
         """The undecoded value at each pointer of the route that the body contains, or a description of its problem."""

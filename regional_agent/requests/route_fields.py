@@ -47,6 +47,9 @@ def route_fields(request: Request, reader: RouteReader) -> RequestFields | Refus
         if isinstance(read, Refusal):
             return read
         values = read
+        for pointer in reader.route.chosen_by_engine:
+            if pointer in values:
+                return _bad(f"{pointer}: the engine chooses this member; send the request without it")
         in_body = reader.models_in(values)
         if isinstance(in_body, str):
             return _bad(in_body)

@@ -78,11 +78,15 @@ async def test_a_workflow_is_one_request_with_its_images(tmp_path: Path) -> None
         # A client chooses neither the identifier, which could be that of another client, nor the place in the queue.
         body = json.dumps(workflow("SaveImage") | {"prompt_id": "x HTTP/1.1\r\n", "front": True, "number": -1}).encode()
         assert "x" not in json.loads((await ask(agent, body=body, path=WAIT)).body)["prompt_id"]
+        for member in ("prompt_id", "front", "number"):
+            chosen = json.dumps(workflow("SaveImage") | {"client_id": "c", member: 1}).encode()
+            refused = await ask(agent, body=chosen, path="/prompt")
+            assert (refused.status, member in json.loads(refused.body)["detail"]) == (400, True)
         image = await run(agent, "PreviewImage", query="?images=bytes")
         assert (image.status, image.headers["content-type"], image.body) == (200, "image/png", PNG)
         # Each workflow has a client of its own, since ComfyUI sends messages by client.
         assert len(set(comfy.clients)) == len(comfy.clients) == 4
-        assert agent.counted() == {"ok": 5.0}
+        assert agent.counted()["ok"] == 5.0
         assert agent.held() == 0
 
 
@@ -193,6 +197,7 @@ async def test_a_workflow_runs_in_another_region_and_later(tmp_path: Path) -> No
             answer = await run(agent, "SaveImage")
             assert (answer.status, len(json.loads(answer.body)["images"])) == (200, 1)
             assert answer.headers["x-penstock-region"] == "eu-es"
+            agent.peers.batch_credits["eu-es"] = 1
             async with JobClient(agent.traffic) as client:
                 accepted = await client.http.post(WAIT, json=workflow("SaveImage"), headers={"prefer": "respond-async"})
                 assert accepted.status_code == 202

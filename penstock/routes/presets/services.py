@@ -34,8 +34,9 @@ def comfyui_routes(model: str | None) -> tuple[Route, ...]:
 
     Requests for the history of a prompt, and requests for a file (`/view`), whose query parameter `prompt_id` ComfyUI
     ignores, are sent to the ComfyUI that runs the prompt, the latter only for files of the prompt: names of files are
-    easily guessed. The WebSocket and the prompts of one client id are sent to one ComfyUI. `/prompt/wait` is not
-    ComfyUI's: the agent waits for the end of the prompt and returns its images.
+    easily guessed. The WebSocket and the prompts of one client id are sent to one ComfyUI. A client that chose the
+    identifier of its prompt could choose that of another client's. `/prompt/wait` is not ComfyUI's: the agent waits for
+    the end of the prompt and returns its images.
     """
     places, errors = fixed_or_beside(model), ErrorFormat.PROBLEM
     return (
@@ -47,6 +48,7 @@ def comfyui_routes(model: str | None) -> tuple[Route, ...]:
             errors=errors,
             object_id="/prompt_id",
             client_object="/client_id",
+            chosen_by_engine=("/prompt_id", "/number", "/front"),
         ),
         Route(
             "comfyui-prompt-wait",

@@ -88,6 +88,7 @@ REFUSED = [
     (HEAD + "path: /x\n" + IN_BODY + "object_id: '?a=b'\n", "routes.yaml:6: object_id: '?a=b' is no query parameter; write ? and the name of a query parameter, such as ?clientId"),
     (HEAD + "path: /x\nbody: opaque\nmodel: [{source: query, name: m}]\nclient_object: /id\n", "routes.yaml:7: client_object: cannot match: a body of kind opaque is not read; write `body: json`, or remove it"),
     (HEAD + "path: /x/{id}\nobject_id: id\nclient_object: '?c'\n", "routes.yaml:6: client_object: is set, and the route has another identifier that determines the endpoint; keep one of them"),
+    (HEAD + "path: /x\n" + IN_BODY + "chosen_by_engine: [id]\n", "routes.yaml:6: chosen_by_engine[0]: the JSON pointer 'id' does not start with `/`; write a JSON pointer (RFC 6901), such as /options/model"),
     (HEAD + "path: /x\n" + IN_BODY + "occupies_slot: false\n", "routes.yaml:6: occupies_slot: is false, and the route is no WebSocket; write `stream: websocket`, or remove it"),
     (HEAD + "path: /x/{id}\n" + IN_BODY + "object_id: id\n", "routes.yaml:5: model: is set, and the model of a request for an object is that of the object; remove it, or write object_id as a JSON pointer"),
     (HEAD + "path: /x\n" + IN_BODY + "previous_object: /previous\n", "routes.yaml:6: previous_object: is set, and the route creates no object; write `object_id`, or remove it"),

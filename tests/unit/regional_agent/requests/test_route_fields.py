@@ -165,6 +165,14 @@ def test_flags_and_numbers_have_one_type_and_one_name(body: dict[str, Any]) -> N
     assert refused(request("/x", (FIXED, "m"), body=good | body, **fields))
 
 
+@pytest.mark.parametrize("member", ['"id": null', '"\\u0069d": "x"', '"a": {"id": 1}', '"x": 1, "a": {"id": 1}'])
+def test_a_member_that_the_engine_chooses_is_refused_by_its_name(member: str) -> None:
+    fields = {"chosen_by_engine": ("/id", "/a/id")}
+    named = "/a/id" if '"a"' in member else "/id"
+    assert refused(request("/x", (FIXED, "m"), body=b"{%b}" % member.encode(), **fields)).startswith(f"{named}: ")
+    assert model(request("/x", (FIXED, "m"), body=b'{"x": {"id": 1}, "a": {}}', **fields)) == "m"
+
+
 def test_a_body_with_the_flag_of_streams_is_json() -> None:
     flagged = {"stream": StreamKind.SSE, "stream_field": "/stream"}
     assert "not valid JSON" in refused(request("/x", (FIXED, "m"), body=b'{"stream": true,}', **flagged))
@@ -258,6 +266,7 @@ def test_a_compressed_body_that_agents_do_not_read_is_forwarded_where_the_path_n
         (((JSON, "/model"),), {}),
         (((FIXED, "m"),), {"stream": StreamKind.SSE, "stream_field": "/stream"}),
         (((FIXED, "m"),), {"client_object": "/client_id"}),
+        (((FIXED, "m"),), {"chosen_by_engine": ("/id",)}),
     ],
 )
 def test_a_compressed_body_that_decides_is_refused_with_the_remedy(places: Any, more: Any) -> None:
