@@ -171,6 +171,11 @@ class AnswerParser:
         return self._kind != JSON and not self.begun and not self._splitter.rest
 
     @property
+    def counts_output(self) -> bool:
+        """Whether `delivered` increases with each part of the answer."""
+        return self._kind != JSON and self._reducer is None and not self.is_unreadable
+
+    @property
     def usage(self) -> Usage | None:
         """The usage that the answer has reported; None without a report."""
         if self._usage is not None:

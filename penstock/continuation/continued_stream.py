@@ -63,6 +63,7 @@ class ContinuedStream:
         "failure",
         "is_cut",
         "problem",
+        "records",
         "usage_event",
     )
 
@@ -93,6 +94,8 @@ class ContinuedStream:
         """Whether the client received an answer that the engine ended before its end, by its finish reason."""
         self.done = False
         """Whether the client has received the end of the answer, or an error of its request."""
+        self.records = 0
+        """Number of events that have arrived, without comments."""
         self.usage_event = b""
         """The last event with usage, whether or not forwarded to the client; empty before the first such event."""
 
@@ -172,6 +175,7 @@ class ContinuedStream:
             data = event_data(event)
             if data is None:
                 return event
+            self.records += 1
             if data == DONE_DATA:
                 self.done = True
                 return self._release_held() + event

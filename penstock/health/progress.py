@@ -78,7 +78,7 @@ class ProgressSample(NamedTuple):
     """The progress of one endpoint's requests, all sent by one agent. Times are monotonic, in seconds."""
 
     progressed_at: float = -inf
-    """When a byte of a response last arrived."""
+    """When output last arrived: a byte of a response, comments and pings excepted."""
     waiting_since: float = inf
     """Since when a request has waited longest for its first byte or its next chunk; inf if none waits."""
     overdue_since: float = inf
@@ -128,6 +128,7 @@ class ProgressTracker:
         "_has_run",
         "_idle_readings",
         "_overdue_since",
+        "_streams",
         "_unusual_since",
         "_waiting_since",
         "progressed_at",
@@ -135,9 +136,11 @@ class ProgressTracker:
 
     def __init__(self) -> None:
         self.progressed_at = -inf
-        """When a byte of a response last arrived (s)."""
+        """When output last arrived (s)."""
         self._answers = LongestWaits()
         """Waits for responses that are not streamed."""
+        self._streams = LongestWaits()
+        """Durations of complete streams."""
         self._first_chunks = LongestWaits()
         """Waits for the first bytes of streams."""
         self._gaps = LongestWaits()
@@ -172,14 +175,17 @@ class ProgressTracker:
         if since < self._overdue_since:
             self._overdue_since = since
         history = self._first_chunks if streaming else self._answers
+        if history.count < MIN_RESPONSES:
+            # A first chunk takes no longer than a whole response, and that no longer than a stream of the same answer.
+            history = self._answers if streaming else self._streams
         if history.count >= MIN_RESPONSES and waited_s >= HISTORY_FACTOR * history.longest_s:
             self._unusual_since = min(self._unusual_since, since)
 
     def waits_for_chunk(self, since: float, expected_s: float, now: float) -> None:
-        """Record that a stream has been silent since `since` (s).
+        """Record that a stream has sent no output since `since` (s).
 
         Args:
-            since: when the last chunk arrived (s).
+            since: when output last arrived (s).
             expected_s: expected time (s) of the first chunk; some engines send a chunk before they begin.
             now: the present time (s), by the same clock.
         """
@@ -189,13 +195,18 @@ class ProgressTracker:
             return
         if since < self._overdue_since:
             self._overdue_since = since
-        usual_s = max(self._first_chunks.longest_s, self._gaps.longest_s)
-        if self._first_chunks.count >= MIN_RESPONSES and now - since >= HISTORY_FACTOR * usual_s:
+        history = self._first_chunks if self._first_chunks.count >= MIN_RESPONSES else self._answers
+        usual_s = max(history.longest_s, self._gaps.longest_s)
+        if history.count >= MIN_RESPONSES and now - since >= HISTORY_FACTOR * usual_s:
             self._unusual_since = min(self._unusual_since, since)
 
-    def began(self, waited_s: float, *, streaming: bool) -> None:
-        """Record a response without an error, whose first byte took `waited_s` (s)."""
-        (self._first_chunks if streaming else self._answers).add(waited_s)
+    def began(self, waited_s: float) -> None:
+        """Record a stream without an error, whose first event took `waited_s` (s)."""
+        self._first_chunks.add(waited_s)
+
+    def completed(self, duration_s: float, *, streaming: bool) -> None:
+        """Record a complete response that took `duration_s` (s)."""
+        (self._streams if streaming else self._answers).add(duration_s)
 
     def resumed(self, silent_s: float) -> None:
         """Record a chunk of a stream after a noticeable silence (s)."""

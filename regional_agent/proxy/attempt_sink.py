@@ -348,11 +348,13 @@ class AttemptSink(TargetSink):
         owner.enter(STREAMING)
         self._is_begun = True
         target.waits_since = now = self._proxy.clock()
-        attempt.progressed(now)
         if context.trace is not None:
             context.trace.note(_STREAM, now)
-        if context.estimate.streaming:
-            attempt.on_first_byte(now)
+        intake = self._intake
+        if target.upstream is None or not chunk or intake is None or not intake.parser.between_records:
+            attempt.progressed(now)
+            if context.estimate.streaming:
+                attempt.on_first_byte(now)
         response = self.response
         if response is None:
             response = self.response = self._new_response(attempt, head, now)

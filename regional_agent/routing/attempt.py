@@ -170,14 +170,14 @@ class LocalAttempt(Placement[Endpoint]):
             self._prefilled()
             self.endpoint.traffic.first_bytes.observe(now - self.since)
             if self.outcome is None:
-                self.endpoint.progress.began(now - self.since, streaming=True)
+                self.endpoint.progress.began(now - self.since)
             try:
                 self._services.chooser.learn_first_byte(self, now)
             except Exception:
                 log.exception("learning from a first byte failed", endpoint=self.endpoint.name)
 
     def progressed(self, now: float) -> None:
-        """Record that a byte of the response has arrived recently. `now` in s."""
+        """Record that output has arrived recently. `now` in s."""
         self.endpoint.progress.progressed_at = now
         if self._silent_since:
             self.endpoint.progress.resumed(now - self._silent_since)
@@ -205,7 +205,7 @@ class LocalAttempt(Placement[Endpoint]):
             services.on_release()
 
     def waits_for_chunk(self, since: float, now: float) -> None:
-        """Record that no further byte of the response has arrived since `since` (s). Called a few times a second."""
+        """Record that no further output has arrived since `since` (s). Called a few times a second."""
         self._silent_since = since
         if self._is_evidence():
             self.endpoint.progress.waits_for_chunk(since, self.expected_first_byte_s(), now)
@@ -243,8 +243,7 @@ class LocalAttempt(Placement[Endpoint]):
             if service_s is not None:
                 endpoint.completed(service_s)
                 if self.outcome is None:
-                    if not self.estimate.streaming:
-                        endpoint.progress.began(now - self.since, streaming=False)
+                    endpoint.progress.completed(now - self.since, streaming=self.estimate.streaming)
                     services.chooser.learn_response(self, now, usage)
             elif self.outcome in _GIVEN_UP and not self._judged_later:
                 endpoint.occupation.abandoned(now)

@@ -57,10 +57,10 @@ async def between(processes: list[EngineProcess], directory: Path) -> AsyncItera
             await running.endpoints.stop()
 
 
-async def ask(running: Agent, path: str = "/v1/chat/completions") -> Answer:
+async def ask(running: Agent, *, streaming: bool = True) -> Answer:
     client = await RawClient.connect(running.traffic)
-    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": True}).encode()
-    client.send(post(body, "x-lab-output-tokens: 5", path=path))
+    request = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stream": streaming}
+    client.send(post(json.dumps({**request, "max_tokens": 5}).encode(), "x-lab-output-tokens: 5"))
     try:
         return await client.answer()
     finally:
@@ -166,6 +166,10 @@ async def test_a_stall_of_all_engines_makes_none_suspect(tmp_path: Path) -> None
         await until(lambda: running.held() == 0)
 
 
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+EVENT, COMMENT = b"9\r\ndata: x\n\n\r\n", b"8\r\n: ping\n\n\r\n"
+
+
 class Freezing:
     """An engine that answers health probes at all times, and requests until it is frozen."""
 
@@ -174,17 +178,24 @@ class Freezing:
         self.asked_while_frozen = 0
         self.beginning = b""
         """What a frozen engine sends of a response."""
+        self.ping = b""
+        """What its server sends ten times a second, to keep the connection open; empty for nothing."""
 
     async def __call__(self, engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         if self.is_frozen and received.head.startswith(b"POST"):
             self.asked_while_frozen += 1
             writer.write(self.beginning)
+            while self.ping:
+                writer.write(self.ping)
+                await asyncio.sleep(0.1)
             await stay_silent(engine, received, writer)
         await answer_well(engine, received, writer)
 
 
 @asynccontextmanager
-async def frozen_after_a_history(directory: Path, siblings: int) -> AsyncIterator[tuple[Agent, Freezing]]:
+async def frozen_after_a_history(
+    directory: Path, siblings: int, *, streaming: bool = True
+) -> AsyncIterator[tuple[Agent, Freezing]]:
     """Run an agent whose first engine freezes after it has served, with siblings, or with another region if none."""
     freezing = Freezing()
     async with AsyncExitStack() as stack:
@@ -202,7 +213,7 @@ async def frozen_after_a_history(directory: Path, siblings: int) -> AsyncIterato
         members = running.endpoints.pool(MODEL).endpoints
         async with asyncio.timeout(PATIENCE_S):
             while members[0].completions < 4:
-                assert (await ask(running)).status == 200
+                assert (await ask(running, streaming=streaming)).status == 200
         freezing.is_frozen = True
         yield running, freezing
 
@@ -250,12 +261,33 @@ async def test_a_request_without_another_target_stays_at_a_frozen_engine(tmp_pat
         await until(lambda: running.held() == 0)
 
 
-async def test_streams_that_stop_make_an_only_engine_suspect(tmp_path: Path) -> None:
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_streams_and_whole_responses_are_a_history_of_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streaming: bool
+) -> None:
+    # The estimate of a whole response, without knowledge of the engine, would not be due for 20 s.
+    monkeypatch.setattr("penstock.health.progress.DUE_FACTOR", 0.1)
+    async with frozen_after_a_history(tmp_path, 0, streaming=streaming) as (running, freezing):
+        assert (await ask(running, streaming=not streaming)).status == 200, "in the other region"
+        assert freezing.asked_while_frozen == 1
+        assert running.held() == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "ping", "continues"),
+    [(EVENT, b"", False), (EVENT, COMMENT, False), (COMMENT, COMMENT, False), (COMMENT, COMMENT, True)],
+    ids=["silent", "pings", "pings alone", "pings alone, may continue"],
+)
+async def test_streams_without_output_make_an_only_engine_suspect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes, ping: bytes, continues: bool
+) -> None:
+    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.1)
+    monkeypatch.setattr("regional_agent.proxy.responses.relayed_response.MAX_CHECK_INTERVAL_S", 0.2)
     async with frozen_after_a_history(tmp_path, 0) as (running, freezing):
-        freezing.beginning = (
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-            b"9\r\ndata: x\n\n\r\n"
-        )
+        if continues:
+            running.continue_streams()
+        freezing.beginning = STREAM + first
+        freezing.ping = ping
         client = await RawClient.connect(running.traffic)
         client.send(post(json.dumps({"model": MODEL, "messages": [], "stream": True}).encode()))
         await client.head()

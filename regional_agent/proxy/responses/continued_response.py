@@ -102,7 +102,12 @@ class ContinuedResponse:
         else:
             self._may_move = False
             return self.not_moved(Refusal(_ENGINE_FAILED, f"the engine responded with status {head.status}"))
-        return self._add(self._stream.feed(chunk)) if chunk else None
+        if not chunk:
+            return None
+        events = self._stream.feed(chunk)
+        if upstream is not None and not self._stream.records:
+            relayed.await_event()
+        return self._add(events)
 
     def on_body(self, chunk: bytes) -> Refusal | None:
         """Forward the complete events of the stream."""
@@ -111,6 +116,8 @@ class ContinuedResponse:
     def _add(self, events: bytes) -> Refusal | None:
         relayed = self._relayed
         relayed.writer.has_news = True
+        if relayed.awaits_event and self._stream.records:
+            relayed.note_event()
         if events:
             relayed.writer.add(events)
         if not self._stream.failure:
@@ -124,7 +131,8 @@ class ContinuedResponse:
 
     def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
         """Detect a stream that stopped arriving, or whose endpoint or region has failed."""
-        due = self._relayed.check(idle_s, waits_since, now, waits_for_client=waits_for_client)
+        delivered = self._stream.records
+        due = self._relayed.check(idle_s, waits_since, now, waits_for_client=waits_for_client, delivered=delivered)
         if isinstance(due, Refusal) or due > now:
             return due
         attempt = self._relayed.attempt

@@ -30,6 +30,9 @@ MAX_CHECK_INTERVAL_S: Final = 3.0
 CHECKS_PER_STALL: Final = 20
 """Checks of a stream within the stall timeout. A stall is detected at most one interval between checks late."""
 
+COMMENT_CHECK_INTERVAL_S: Final = 0.5
+"""Maximum time (s) between two checks of a stream that receives comments alone."""
+
 _OK: Final = Outcome.OK
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
@@ -40,11 +43,14 @@ class RelayedResponse:
 
     __slots__ = (
         "_context",
+        "_delivered",
         "_ended",
         "_intake",
+        "_output_at",
         "_proxy",
         "_wants_id",
         "attempt",
+        "awaits_event",
         "first_byte_at",
         "is_measured",
         "keep_alive",
@@ -64,6 +70,12 @@ class RelayedResponse:
         self._proxy = proxy
         self._context = context
         self._intake = intake
+        self.awaits_event = False
+        """Whether only comments have arrived, by which an engine keeps a stream open."""
+        self._delivered = 0
+        """The output that had arrived at the last check, as the parser counts it."""
+        self._output_at = now
+        """When output last arrived (s), or its last absence was the client's."""
         self._wants_id = False
         """Whether the response creates an object whose identifier has not arrived yet."""
         self._ended = False
@@ -74,7 +86,8 @@ class RelayedResponse:
         """Whether the response has ended, and the client connection can be used for another request."""
         self.attempt = attempt
         """The attempt whose response is forwarded."""
-        self.first_byte_at = now
+        self.first_byte_at: float | None = now
+        """When the response began (s); None while only comments have arrived."""
         self.writer = writer
 
     def begin(
@@ -92,6 +105,11 @@ class RelayedResponse:
         request.body = b""
         if request.kept_bytes:
             self.writer.client.listener.bodies.drop(request)
+        intake = self._intake
+        if upstream is not None and chunk and intake is not None and intake.parser.between_records:
+            # Chunks that are relayed would not show when the first event arrives.
+            upstream = None
+            self.await_event()
         self.add_head(head, upstream)
         if chunk:
             self.writer.add(chunk)
@@ -104,7 +122,7 @@ class RelayedResponse:
         if context.estimate.streaming and context.route_context is None:
             writer.gaps = proxy.metrics.sample_stream(context.model)
         if context.client_object and 200 <= head.status < 300:
-            keep_client_object(context, attempt, proxy.router.requests.objects, self.first_byte_at)
+            keep_client_object(context, attempt, proxy.router.requests.objects, self._output_at)
         route = request.route
         if intake is not None and route is not None and route.object_id and route.creates_objects:
             self._wants_id, upstream = True, None
@@ -127,9 +145,21 @@ class RelayedResponse:
             chunk = self._intake.parser.feed(chunk)
             if self._wants_id:
                 self._keep_created_object()
+            if self.awaits_event and self._intake.parser.begun:
+                self.note_event()
         if chunk:
             self.writer.add(chunk)
         return None
+
+    def await_event(self) -> None:
+        """Record that the response began with comments alone."""
+        self.awaits_event, self.first_byte_at = True, None
+
+    def note_event(self) -> None:
+        """Record the first event of a response that began with comments."""
+        self.awaits_event, self.first_byte_at = False, self._proxy.clock()
+        self.attempt.progressed(self.first_byte_at)
+        self.attempt.on_first_byte(self.first_byte_at)
 
     def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
         """Write the end of the response, which arrived over `upstream`; returns the failure that a peer reports."""
@@ -149,28 +179,46 @@ class RelayedResponse:
         trailer = upstream.error_trailer if upstream is not None and self.attempt.from_peer else b""
         return Refusal(REASONS.get(trailer, _ENGINE_FAILED), "") if trailer else None
 
-    def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
+    def check(
+        self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool, delivered: int = -1
+    ) -> Refusal | float:
         """Detect a response that stopped arriving at `now` (s); returns the failure, or the time of the next check (s).
 
-        That time is `now` if no data has arrived since the last check, and the client waits for data.
+        That time is `now` if no data has arrived since the last check, and the client waits for data. Comments and
+        pings are data, but no progress of the endpoint: a server can send them while its engine is frozen.
 
         Args:
             idle_s: maximum time (s) without data.
             waits_since: when data last arrived (s), or its last absence was the client's.
             waits_for_client: whether the client does not read, or has not sent its whole request.
+            delivered: a count that grows with the output; negative for that of the parser.
         """
         writer = self.writer
         writer.count_relayed()
-        if writer.has_news or waits_for_client:
-            if writer.has_news:
-                self.attempt.progressed(now)
-            writer.has_news = False
-            return now + min(idle_s / CHECKS_PER_STALL, MAX_CHECK_INTERVAL_S)
-        if now - waits_since > idle_s:
+        has_news, writer.has_news = writer.has_news, False
+        has_output = has_news and self._has_output(delivered)
+        if has_output:
+            self.attempt.progressed(now)
+        if has_output or waits_for_client:
+            self._output_at = now
+        elif has_news or now - waits_since <= idle_s:
+            self.attempt.waits_for_chunk(self._output_at, now)
+        else:
             self.attempt.failed(Outcome.STALLED)
             return Refusal(Reason.STREAM_STALLED, f"no data for {idle_s:g} s")
-        self.attempt.waits_for_chunk(waits_since, now)
-        return now
+        if not (has_news or waits_for_client):
+            return now
+        interval_s = min(idle_s / CHECKS_PER_STALL, MAX_CHECK_INTERVAL_S)
+        return now + (interval_s if self._output_at == now else min(interval_s, COMMENT_CHECK_INTERVAL_S))
+
+    def _has_output(self, delivered: int) -> bool:
+        """Whether output has arrived since the last check, and not only comments and pings."""
+        if delivered < 0:
+            if self._intake is None or not self._intake.parser.counts_output:
+                return True
+            delivered = self._intake.parser.delivered
+        before, self._delivered = self._delivered, delivered
+        return delivered != before
 
     def move(self, failure: Refusal, now: float) -> Refusal | bool:
         """Return the failure for the client; False if the stream has had its end, which ends the response."""

@@ -101,7 +101,10 @@ def test_zero_disables() -> None:
 def with_history(*waits_s: float, streaming: bool = True) -> ProgressTracker:
     tracker = ProgressTracker()
     for wait_s in waits_s:
-        tracker.began(wait_s, streaming=streaming)
+        if streaming:
+            tracker.began(wait_s)
+        else:
+            tracker.completed(wait_s, streaming=False)
     return tracker
 
 
@@ -135,6 +138,16 @@ def test_too_few_responses_are_no_history() -> None:
 def test_whole_responses_are_compared_with_whole_responses() -> None:
     assert stall_at(with_history(0.1, 0.1, 0.1), 1000.0, streaming=False) is None
     assert stall_at(with_history(0.1, 0.1, 0.1, streaming=False), 6.0, streaming=False) is not None
+
+
+def test_durations_of_the_other_kind_are_the_history_of_an_endpoint_without_one() -> None:
+    tracker = with_history(0.1, 0.1, 0.1)
+    for duration_s in (1.0, 60.0, 2.0):
+        tracker.completed(duration_s, streaming=True)
+    assert stall_at(tracker, 60.0 * HISTORY_FACTOR - 0.1, streaming=False) is None
+    assert stall_at(tracker, 60.0 * HISTORY_FACTOR, streaming=False) is not None
+    assert stall_at(with_history(60.0, 1.0, 1.0, streaming=False), 60.0 * HISTORY_FACTOR - 0.1) is None
+    assert stall_at(with_history(60.0, 1.0, 1.0, streaming=False), 60.0 * HISTORY_FACTOR) is not None
 
 
 def test_old_waits_are_forgotten() -> None:
