@@ -12,7 +12,14 @@ from penstock.fleet.report import AgentReport
 from penstock.fleet.snapshot import FADED_S, ReportVerdict, Snapshot, add_report
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy_diff import diff
-from penstock.policy.service_objective import Measure, ObjectiveReport, ServiceObjective
+from penstock.policy.service_objective import (
+    Measure,
+    ObjectiveReport,
+    ServiceObjective,
+    objective_id,
+    parse_objective_id,
+    within_text,
+)
 from penstock.rollout.canary_analysis import observations
 from penstock.rollout.objective_analysis import ObjectiveCounts
 from regional_agent.telemetry.agent_metrics import AgentMetrics
@@ -206,3 +213,17 @@ def test_reports_of_earlier_agents_count_streams() -> None:
     report = msgspec.json.decode(earlier, type=ObjectiveReport)
     assert report == ObjectiveReport("m", 1.0, 0.9, 2, 1)
     assert report.wanted == ("m", 1.0, 0.9, Measure.FIRST_BYTE)
+
+
+def test_the_text_of_an_objective_in_records_is_read_back() -> None:
+    assert objective_id(Measure.FIRST_BYTE, 1.5, 0.999_95) == "first_byte 1.5 0.99995"
+    for objective in ((Measure.FIRST_BYTE, 1.5, 0.99), (Measure.TOTAL, 60.0, 0.999_999_9)):
+        assert parse_objective_id(objective_id(*objective)) == objective
+    for text in ("first_byte 1.5", "first 1.5 0.9", "total x 0.9", ""):
+        with pytest.raises(ValueError):  # noqa: PT011
+            parse_objective_id(text)
+
+
+def test_what_responses_within_an_objective_do() -> None:
+    assert within_text(1.50, Measure.FIRST_BYTE) == "begin within 1.5 s"
+    assert within_text(60.0, Measure.TOTAL) == "are complete within 60 s"
