@@ -69,6 +69,7 @@ AGENT: Mapping[str, Any] = {
     "endpoints_file": "/etc/penstock/endpoints.yaml",
     "registration_token_file": "/etc/penstock/registration.tokens",
     "wake_token_file": "/etc/penstock/wake.token",
+    "quality_token_file": "/etc/penstock/quality.token",
     "geoip_file": "/var/lib/GeoIP/GeoLite2-City.mmdb",
     "identity_dir": "/etc/penstock/identity",
     "webhook_key_file": "/etc/penstock/webhook.keys",

@@ -192,7 +192,7 @@ async def serve(settings: AgentSettings, traffic_socket: socket.socket | None = 
         traffic.keep_results(
             AgentResultCache(runtime.client_requests, proxy, runtime.exchanges.results, lambda: purges.purges)
         )
-        copies = traffic.copies = RequestCopies(proxy, runtime.config, rng)
+        copies = traffic.copies = RequestCopies(proxy, runtime.config, rng, settings.quality_token_file)
         peer = PeerService(runtime.forwarded_requests, proxy, runtime.config, runtime.responder, runtime.object_queries)
         listeners, urls = await _open_listeners(
             _ServiceListener("admin", settings.admin_listen, admin, tls.admin),

@@ -57,6 +57,10 @@ class VersionResults(msgspec.Struct, frozen=True):
     """Mean time (s) per output token of streams; null without one."""
     answer_tokens: float | None
     """Mean length (tokens) of successful answers; null without one."""
+    scored: int = 0
+    """Pairs of answers that the quality hook scored."""
+    score: float | None = None
+    """Their mean score, from -1 (the old version is better) to 1; null without one."""
 
 
 class ModelRolloutStatus(msgspec.Struct, frozen=True):
@@ -115,4 +119,6 @@ def _results(counts: VersionCounts) -> VersionResults:
         requests.mean_first_byte_s if requests.begun else None,
         counts.mean_token_s if counts.timed else None,
         counts.mean_length if counts.answers else None,
+        counts.scored,
+        counts.mean_score if counts.scored else None,
     )

@@ -28,6 +28,14 @@ class VersionCounts(msgspec.Struct, frozen=True, array_like=True):
     """Sum of the squares (s²) of the mean times per output token; 0 from agents of earlier releases, as the next."""
     answer_tokens2: float = 0.0
     """Sum of the squares (tokens²) of the lengths."""
+    scored: int = 0
+    """Pairs of answers that the quality hook scored; of the new version."""
+    score: float = 0.0
+    """Sum of their scores, from -1 (the old version is better) to 1."""
+    score2: float = 0.0
+    """Sum of the squares of the scores."""
+    unscored: int = 0
+    """Pairs that the hook did not score."""
 
     def __add__(self, other: VersionCounts) -> VersionCounts:
         return VersionCounts(
@@ -38,6 +46,10 @@ class VersionCounts(msgspec.Struct, frozen=True, array_like=True):
             self.answer_tokens + other.answer_tokens,
             self.token_s2 + other.token_s2,
             self.answer_tokens2 + other.answer_tokens2,
+            self.scored + other.scored,
+            self.score + other.score,
+            self.score2 + other.score2,
+            self.unscored + other.unscored,
         )
 
     def since(self, mark: VersionCounts) -> VersionCounts:
@@ -50,6 +62,10 @@ class VersionCounts(msgspec.Struct, frozen=True, array_like=True):
             max(0, self.answer_tokens - mark.answer_tokens),
             max(0.0, self.token_s2 - mark.token_s2),
             max(0.0, self.answer_tokens2 - mark.answer_tokens2),
+            max(0, self.scored - mark.scored),
+            self.score - mark.score,
+            max(0.0, self.score2 - mark.score2),
+            max(0, self.unscored - mark.unscored),
         )
 
     @property
@@ -63,12 +79,22 @@ class VersionCounts(msgspec.Struct, frozen=True, array_like=True):
         return self.answer_tokens / self.answers if self.answers else 0.0
 
     @property
+    def mean_score(self) -> float:
+        """Mean score (-1 to 1) of the pairs; 0 without one."""
+        return self.score / self.scored if self.scored else 0.0
+
+    @property
     def are_valid(self) -> bool:
         """Whether the counters are within their limits."""
         counts = (self.timed, self.answers, self.answer_tokens, self.token_s, self.token_s2)
         squares = 0.0 <= self.answer_tokens2 <= float(MAX_COUNT) ** 2
+        scores = 0 <= self.scored <= MAX_COUNT and 0 <= self.unscored <= MAX_COUNT
+        scores = scores and abs(self.score) <= self.scored and 0.0 <= self.score2 <= self.scored
         return (
-            squares and self.requests.are_valid and all(isfinite(count) and 0 <= count <= MAX_COUNT for count in counts)
+            scores
+            and squares
+            and self.requests.are_valid
+            and all(isfinite(count) and 0 <= count <= MAX_COUNT for count in counts)
         )
 
 

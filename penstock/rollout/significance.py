@@ -83,6 +83,11 @@ def share_is_above(part: int, count: int, share: float) -> bool:
     return part >= MIN_PART and is_greater(Sample.of_share(part, count), known, share * (1.0 - share))
 
 
+def mean_is_above(sample: Sample, mean: float) -> bool:
+    """Returns whether the mean of a sample is greater than a known mean by more than chance explains."""
+    return is_greater(sample, Sample(inf, mean, 0.0), sample.variance)
+
+
 def standard_errors(count: float, other_count: float) -> float:
     """Returns the number of standard errors that equal samples of these sizes never differ by, with the probability of
     1 - MAX_ERROR; infinite without values."""

@@ -26,7 +26,7 @@ from penstock.rollout.model_rollout import (
     transition,
 )
 from penstock.rollout.rollout_progress import Condition, Finding, elapsed, undecided
-from penstock.rollout.significance import Sample
+from penstock.rollout.significance import Sample, mean_is_above
 
 SAME_TIME = "of the old version at the same time"
 BEFORE = "of the old version before"
@@ -121,7 +121,23 @@ def findings(rollout: ModelRollout, results: Comparison, *, needed: int | None =
         found += greater_mean(length, usual_length, rollout.max_length_factor, text)
         text = "mean length of an answer is {1:.0f} tokens, {0:.0f} " + baseline
         found += greater_mean(usual_length, length, rollout.max_length_factor, text)
-    return found
+    return found + _of_scores(rollout, new)
+
+
+def _of_scores(rollout: ModelRollout, new: VersionCounts) -> list[Finding]:
+    """Returns the finding that the quality hook prefers the old version by more than the limit permits.
+
+    A pair that was not scored is no evidence: a hook that fails rolls nothing back.
+    """
+    quality = rollout.shadow.quality if rollout.shadow else UNSET
+    if not quality or new.scored < quality.min_pairs:
+        return []
+    preference = Sample.of(new.scored, -new.score, new.score2)
+    if preference.mean <= quality.max_decrease:
+        return []
+    least = -quality.max_decrease
+    text = f"mean score of {new.scored} pairs of answers is {new.mean_score:.3f}, the least permitted is {least:g}"
+    return [Finding(text, mean_is_above(preference, quality.max_decrease))]
 
 
 def conditions(
@@ -138,6 +154,8 @@ def conditions(
                 found.append(_ended("the old version", results.old, rollout.min_requests))
             if copies is not UNSET and copies.min_requests:
                 found.append(_ended("copies", results.new, copies.min_requests))
+            if copies is not UNSET and copies.quality is not UNSET:
+                found.append(_scored(results.new, copies.quality.min_pairs))
             return (*found, *_room(state, rollout, evidence), *undecided(_findings(state, rollout, results)))
         case ModelPhase.STEP:
             time = elapsed(elapsed_s, rollout.step_s, f"at {state.percent:g} %")
@@ -153,6 +171,13 @@ def conditions(
 def _ended(what: str, counts: VersionCounts, needed: int) -> Condition:
     ended = counts.requests.ended
     return Condition(f"{ended} of {needed} requests of {what} ended", ended >= needed)
+
+
+def _scored(counts: VersionCounts, needed: int) -> Condition:
+    text = f"{counts.scored} of {needed} pairs of answers scored"
+    if counts.unscored:
+        text += f"; the quality hook failed for {counts.unscored} others"
+    return Condition(text, counts.scored >= needed)
 
 
 def _room(state: ModelRolloutState, rollout: ModelRollout, evidence: VersionEvidence) -> tuple[Condition, ...]:

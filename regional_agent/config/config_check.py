@@ -47,6 +47,7 @@ def _problems(settings: AgentSettings) -> list[str]:
         (settings.redis_password_file, lambda path: read_secret(path, "password for Redis", min_bytes=1)),
         (settings.registration_token_file, load_tokens),
         (settings.wake_token_file, lambda path: read_secret(path, "token of wake webhooks", min_bytes=1)),
+        (settings.quality_token_file, lambda path: read_secret(path, "token of quality hooks", min_bytes=1)),
         (settings.webhook_key_file, read_webhook_keys),
         (settings.admin_api_keys_file, read_api_keys),
         (settings.access_log_file, lambda path: _check_writable(path.parent, "name a file in another directory")),

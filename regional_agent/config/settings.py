@@ -216,6 +216,9 @@ class AgentSettings(BaseModel):
     wake_token_file: Path | None = None
     """File with the bearer token that webhooks of models on demand receive, one line; read for each call. Default:
     none."""
+    quality_token_file: Path | None = None
+    """File with the bearer token that quality hooks of rollouts receive, one line; read for each pair. Default:
+    none."""
     warm_up_s: Annotated[float, Field(ge=0.0, le=600.0)] = 30.0
     """Time (s) over which the weight of an endpoint grows to 1 after it becomes ready or returns from ejection."""
     ejection_s: Annotated[float, Field(gt=0.0, le=120.0)] = 5.0

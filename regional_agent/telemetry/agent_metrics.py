@@ -42,6 +42,7 @@ from regional_agent.telemetry.stream_gaps import STREAMS_PER_SAMPLE, StreamGaps
 from regional_agent.telemetry.usage_counters import usage_counters
 from regional_agent.telemetry.usage_meter import UsageMeter
 from regional_agent.tenants.budget_metrics import BudgetMetrics
+from regional_agent.versions.quality_metrics import QualityMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of the result of `render`: the Prometheus text format."""
@@ -167,6 +168,7 @@ class AgentMetrics:
         self.jobs = JobMetrics(self.registry)
         self.on_demand = OnDemandMetrics(self.registry, self.endpoints.places)
         self.coalescing = CoalescingMetrics(self.registry)
+        self.quality = QualityMetrics(self.registry)
         self.result_cache = ResultCacheMetrics(self.registry)
         self.loop_delay = LoopDelay(self.registry, "penstock_agent")
         self._peer_state = self._gauge(

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from math import inf
-from typing import Final
+from random import Random
+from typing import Final, NamedTuple
 
 import structlog
 
 from penstock.accounts.account import Account
 from penstock.policy.kinds.models import ModelVersions
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
-from penstock.policy.model_versions import rollout_of
+from penstock.policy.model_versions import old_version, rollout_of
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.config.active_config import ActiveConfig
@@ -43,18 +44,21 @@ log = structlog.get_logger()
 
 
 class CopyReader(ClientRequestReader):
-    """Creates the contexts of copies. They are no demand, and have the new version."""
+    """Creates the contexts of copies. They are no demand, and have the new version, or the old one to compare with."""
 
-    def __init__(self, reader: ClientRequestReader) -> None:
+    def __init__(self, reader: ClientRequestReader, *, of_new: bool) -> None:
         super().__init__(
             reader.authorization, reader._expectations, reader.objects, DemandMeter(time.monotonic), reader._rng
         )
+        self._of_new = of_new
 
     def _drawn_version(
         self, policy: Policy, versions: ModelVersions, tenant: str, request: Request, fields: RequestFields
     ) -> str:
         rollout = rollout_of(policy, fields.model)
-        return fields.model if rollout is None else rollout.to
+        if rollout is None:
+            return fields.model
+        return rollout.to if self._of_new else old_version(versions, rollout)
 
 
 class CopyRouter(Router):
@@ -69,10 +73,11 @@ class CopyRouter(Router):
 
 
 class CopyRecorder(OutcomeRecorder):
-    """Records the copies of an agent as evidence and as overhead."""
+    """Records the copies of an agent as overhead, and those of the new version as evidence."""
 
-    def __init__(self, recorder: OutcomeRecorder) -> None:
+    def __init__(self, recorder: OutcomeRecorder, *, of_new: bool) -> None:
         super().__init__(recorder._region, recorder.metrics, RequestTally(), None)
+        self._of_new = of_new
         self.versions = recorder.versions
         self._of_agent = recorder
 
@@ -81,7 +86,7 @@ class CopyRecorder(OutcomeRecorder):
         try:
             if isinstance(attempt, LocalAttempt):
                 self._charge_fleet(context, attempt, account.ended_at, account)
-            if account.reason not in _NO_ROOM:
+            if self._of_new and account.reason not in _NO_ROOM:
                 self.versions.ended(context, account, account.ended_at - context.received_at)
         except Exception:
             log.exception("recording a copy failed", model=context.model)
@@ -100,20 +105,33 @@ class CopyRecorder(OutcomeRecorder):
             ledger.copied(context, attempt, account, now)
 
 
+class CopyPath(NamedTuple):
+    """The request path of the copies of one version."""
+
+    reader: CopyReader
+    proxy: Proxy
+
+    @classmethod
+    def beside(cls, proxy: Proxy, rng: Random, *, of_new: bool) -> CopyPath:
+        """Return the path beside that of clients' requests, for the new version or the old one."""
+        reader = CopyReader(proxy.router.requests, of_new=of_new)
+        recorder = CopyRecorder(proxy.recorder, of_new=of_new)
+        router = CopyRouter(proxy.router, reader)
+        return cls(reader, Proxy(router, proxy.pools, recorder, proxy.limits, via=proxy.via, rng=rng))
+
+
 class CopyService(RoutedService):
     """Runs one copy."""
 
-    def __init__(
-        self, reader: CopyReader, proxy: Proxy, config: ActiveConfig, sender: Sender, name: str, max_use: float
-    ) -> None:
+    def __init__(self, path: CopyPath, config: ActiveConfig, sender: Sender, name: str, max_use: float) -> None:
         """Create the service for a copy of a request of `sender`.
 
         Args:
             name: the model that the client requested.
-            max_use: part (0-1) of the new version's slots below which the copy may start.
+            max_use: part (0-1) of the version's slots below which the copy may start.
         """
-        super().__init__(proxy, config, reader.objects)
-        self._reader = reader
+        super().__init__(path.proxy, config, path.reader.objects)
+        self._reader = path.reader
         self._sender = sender
         self._name = name
         self._max_use = max_use

@@ -29,7 +29,8 @@ class _Counters:
     def __init__(self) -> None:
         self.requests = RequestTally()
         self.timed = self.answers = self.answer_tokens = 0
-        self.token_s = self.token_s2 = self.answer_tokens2 = 0.0
+        self.token_s = self.token_s2 = self.answer_tokens2 = self.score = self.score2 = 0.0
+        self.scored = self.unscored = 0
 
     def counts(self) -> VersionCounts:
         return VersionCounts(
@@ -40,6 +41,10 @@ class _Counters:
             self.answer_tokens,
             self.token_s2,
             self.answer_tokens2,
+            self.scored,
+            self.score,
+            self.score2,
+            self.unscored,
         )
 
 
@@ -78,6 +83,18 @@ class VersionTally:
             token_s = (account.ended_at - first_byte_at) / (usage.answer_tokens - 1)
             counters.token_s += token_s
             counters.token_s2 += token_s * token_s
+
+    def scored(self, name: str, model: str, score: float | None) -> None:
+        """Count the score of a pair of answers; None if the quality hook failed."""
+        counters = self._counters.get((name, model))
+        if counters is None:
+            return
+        if score is None:
+            counters.unscored += 1
+            return
+        counters.scored += 1
+        counters.score += score
+        counters.score2 += score * score
 
     def report(self) -> tuple[VersionReport, ...]:
         """Return the counts of every version."""

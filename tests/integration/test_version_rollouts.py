@@ -6,8 +6,11 @@ import asyncio
 import json
 from collections import Counter
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import msgspec
+import pytest
 
 from adapters.store import keys
 from adapters.store.codec import encode
@@ -20,15 +23,18 @@ from penstock.fleet.snapshot import Snapshot, add_report
 from penstock.fleet.version_counts import VersionCounts
 from penstock.ledger.ledger_record import RecordKind
 from penstock.planning.plan import RegionPlan
-from penstock.policy.kinds.model_rollouts import ModelRollout, ShadowRequests
+from penstock.policy.kinds.model_rollouts import ModelRollout, QualityHook, ShadowRequests
 from penstock.policy.kinds.models import Model, ModelVersions, Version
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from regional_agent.telemetry.usage_meter import OTHER_TENANTS
+from regional_agent.versions import answer_pairs
+from regional_agent.versions.shadow_requests import RequestCopies
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask
 from tests.support.planet import EU_ONLY
 from tests.support.reports import report
+from tests.support.small_http import Headers, SmallHttp
 from tests.support.sockets import ReceivedRequest, ScriptedEngine, engine
 from tests.support.wait import until
 
@@ -218,3 +224,107 @@ async def test_copies_take_spare_slots_only_and_stay_where_residency_permits(tmp
         fleet.use(SHADOW)
         assert await fleet.ask(2) == "v1"
         await until(lambda: sent("v2") == before + 1)
+
+
+class Scorer(SmallHttp):
+    """A quality hook, which keeps what it receives."""
+
+    def __init__(self, answer: bytes = b'{"score": -0.5}') -> None:
+        super().__init__(self._score)
+        self.pairs: list[dict[str, Any]] = []
+        self.authorization: bytes | None = None
+        self.status, self.answer_body = 200, answer
+
+    def _score(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        self.pairs.append(json.loads(body))
+        self.authorization = dict(headers).get(b"authorization")
+        return self.status, self.answer_body
+
+
+def scored_by(hook: Scorer, region: str = "eu-de") -> ModelRollout:
+    quality = QualityHook(f"{hook.url}/pairs", region, percent=100.0, timeout_s=0.5, min_pairs=10)
+    return msgspec.structs.replace(
+        ROLLOUT, prepare_s=99, shadow=ShadowRequests(percent=100.0, max_concurrent=1, min_requests=0, quality=quality)
+    )
+
+
+async def test_a_hook_scores_pairs_of_answers_and_learns_nothing_about_the_tenant(tmp_path: Path) -> None:
+    async with (
+        Scorer() as hook,
+        engine(serves) as gpu,
+        running_agent(tmp_path, [gpu.address], models=["v1", "v2"], slots=64) as agent,
+    ):
+        token = tmp_path / "token"
+        token.write_text("of-the-scorer\n")
+        token.chmod(0o600)
+        agent.service.copies = RequestCopies(agent.proxy, agent.config, Random(1), token)
+        fleet = Fleet(agent, scored_by(hook))
+        await fleet.tick()
+        for number in range(10):
+            body = json.dumps({"model": "chat", "messages": [str(number)], "user": "jane@example.com"}).encode()
+            assert (await ask(agent, "x-session-id: secret", body=body)).status == 200
+            await until(lambda number=number: fleet.counts("v2").scored == number + 1)
+        pair = hook.pairs[0]
+        assert (pair["name"], pair["old"], pair["new"]) == ("chat", "v1", "v2")
+        assert pair["request"] == {"model": "v1", "messages": ["0"]}
+        assert json.loads(pair["answers"]["old"]["body"])["usage"]["completion_tokens"] == 20
+        assert pair["answers"]["new"]["content_type"] == "application/json"
+        assert "secret" not in json.dumps(hook.pairs)
+        assert hook.authorization == b"Bearer of-the-scorer"
+        asked = Counter(json.loads(request.body)["model"] for request in gpu.requests)
+        assert asked == {"v1": 20, "v2": 10}, "the old version answers each request of a pair again"
+        assert (fleet.counts("v1").requests.ended, fleet.counts("v2").requests.ended) == (10, 10)
+        assert await fleet.tick() is None, "rolled back"
+        (stored,) = (await fleet.rollouts.stored()).values()
+        assert stored.state is not None
+        assert stored.state.why.startswith("mean score of 10 pairs of answers is -0.500")
+        await agent.service.copies.stop()
+
+
+async def test_a_hook_that_fails_is_counted_and_one_where_residency_forbids_it_receives_nothing(tmp_path: Path) -> None:
+    async with (
+        Scorer() as hook,
+        engine(serves) as gpu,
+        running_agent(tmp_path, [gpu.address], models=["v1", "v2"], slots=64, anonymous="personal") as agent,
+    ):
+        fleet = Fleet(agent, scored_by(hook, "us-east"))
+        await fleet.tick()
+        assert await fleet.ask(0) == "v1"
+        await until(lambda: fleet.counts("v2").requests.ended == 1)
+        fleet.use(scored_by(hook))
+        for number, (status, body) in enumerate([(500, b""), (200, b"{}"), (200, b'{"score": 7}'), (307, b"")], 1):
+            hook.status, hook.answer_body = status, body
+            assert await fleet.ask(number) == "v1"
+            await until(lambda number=number: fleet.counts("v2").unscored == number)
+        assert len(hook.pairs) == 4, "none of the request that residency keeps in the EU"
+        hook.silent = True
+        assert await fleet.ask(9) == "v1"
+        await until(lambda: fleet.counts("v2").unscored == 5)
+        assert fleet.counts("v2").scored == 0
+        text = agent.metrics.render().decode()
+        assert 'penstock_agent_quality_pairs_total{model="v2",result="failed"} 5.0' in text
+        assert await fleet.tick() == 0.0, "still prepared"
+
+
+async def test_pairs_that_wait_for_a_slow_hook_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_pairs, "MAX_WAITING", 1)
+    async with (
+        Scorer() as hook,
+        engine(serves) as gpu,
+        running_agent(tmp_path, [gpu.address], models=["v1", "v2"], slots=64) as agent,
+    ):
+        hook.silent = True
+        rollout = scored_by(hook)
+        assert rollout.shadow
+        assert rollout.shadow.quality
+        slow = msgspec.structs.replace(rollout.shadow.quality, timeout_s=60.0)
+        fleet = Fleet(
+            agent, msgspec.structs.replace(rollout, shadow=msgspec.structs.replace(rollout.shadow, quality=slow))
+        )
+        await fleet.tick()
+        for number in range(3):
+            assert await fleet.ask(number) == "v1"
+            await until(lambda number=number: fleet.counts("v2").requests.ended == number + 1)
+            await until(lambda: agent.held() == 0)
+        dropped = 'penstock_agent_quality_pairs_total{model="v2",result="dropped"} 2.0'
+        await until(lambda: dropped in agent.metrics.render().decode())

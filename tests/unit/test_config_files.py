@@ -173,6 +173,7 @@ FILES_OF_AGENTS = [
     ("x", "registration_token_file: x\n"),
     ("x", "webhook_key_file: x\n"),
     ("x", "wake_token_file: x\n"),
+    ("x", "quality_token_file: x\n"),
     ("x", "geoip_file: x\n"),
 ]
 

@@ -8,15 +8,18 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.policy.fields import (
+    REQUIRED,
     Conflict,
     ModelRef,
     NonEmpty,
     PolicyStruct,
+    RegionRef,
     TenantRef,
     VersionsRef,
     bounds,
     pattern,
 )
+from penstock.wire.reserved_addresses import is_reserved
 
 TenantRefs = Annotated[tuple[TenantRef, ...], Meta(extra_json_schema={"maxItems": 1000})]
 Percent = Annotated[float, bounds(gt=0, le=100)]
@@ -27,11 +30,46 @@ HeaderName = Annotated[
 ]
 
 
+HookUrl = Annotated[
+    str,
+    pattern(
+        r"^(https://[A-Za-z0-9._-]+|https://\[[0-9A-Fa-f:.]+\]|http://(localhost|127\.0\.0\.1|\[::1\])):[1-9][0-9]{0,4}"
+        r"(/[A-Za-z0-9._~!$&'()*+,;=:@%/-]{0,500})?$",
+        "write https, a host, a port and a path, such as https://scorer.internal:8443/pairs",
+    ),
+]
+
+
 class StickyBy(StrEnum):
     """What keeps its version while the share is unchanged, and moves to the new version at most once as it grows."""
 
     SESSION = "session"
     TENANT = "tenant"
+
+
+class QualityHook(PolicyStruct, frozen=True):
+    """A URL that scores pairs of answers. For a sample of the copies, the old version runs a copy too, and the hook
+    receives the request and both answers, without the name or the key of the tenant."""
+
+    url: Annotated[HookUrl, REQUIRED] = ""
+    """URL that receives each pair: https with a port, or http on this machine. Redirects are not followed."""
+    region: Annotated[RegionRef, REQUIRED] = ""
+    """Region in which the hook processes what it receives: a pair is sent only if residency permits this region for the
+    request."""
+    percent: Percent = 10.0
+    """Share (0-100) of the copies of which the answers are scored."""
+    timeout_s: Annotated[float, bounds(ge=0.1, le=300)] = 30.0
+    """Maximum time (s) of a response of the hook."""
+    min_pairs: Annotated[int, bounds(ge=10, le=1_000_000)] = 50
+    """Minimum number of scored pairs before the first step, and before scores count."""
+    max_decrease: Annotated[float, bounds(ge=0, le=1)] = 0.1
+    """Allowed preference (0-1) for the old version: the new one is worse if the mean score is below its negation."""
+
+    def conflict(self) -> Conflict | None:
+        host = self.url.split("//")[-1].split("/")[0].rsplit(":", 1)[0].strip("[]")
+        if is_reserved(host):
+            return Conflict(f"{host} is an address that no server has", "write the name of the hook's server")
+        return None
 
 
 class ShadowRequests(PolicyStruct, frozen=True):
@@ -47,6 +85,8 @@ class ShadowRequests(PolicyStruct, frozen=True):
     leaves the region that received the request."""
     min_requests: Annotated[int, bounds(ge=0, le=1_000_000)] = 20
     """Minimum number of copies that have ended before the first step."""
+    quality: QualityHook | UnsetType = UNSET
+    """Scores of the answers. Absent: answers are compared by their length alone, and leave the fleet for no hook."""
 
 
 class ModelRollout(PolicyStruct, frozen=True):

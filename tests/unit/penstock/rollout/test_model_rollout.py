@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.version_counts import VersionCounts
-from penstock.policy.kinds.model_rollouts import ModelRollout, ShadowRequests
+from penstock.policy.kinds.model_rollouts import ModelRollout, QualityHook, ShadowRequests
 from penstock.rollout.model_rollout import (
     FINAL_PHASES,
     TRANSITIONS,
@@ -173,3 +173,39 @@ def test_each_phase_can_be_rolled_back_and_only_operators_leave_the_last_ones() 
         assert phase is ModelPhase.ROLLED_BACK or (phase, ModelEvent.ROLL_BACK) in TRANSITIONS
     leaving = {event for (phase, event) in TRANSITIONS if phase in FINAL_PHASES}
     assert leaving == {ModelEvent.ROLL_BACK, ModelEvent.RESUME}
+
+
+QUALITY = QualityHook("https://scorer.internal:8443/pairs", "eu-de", min_pairs=50, max_decrease=0.1)
+SCORED = replace(ROLLOUT, shadow=ShadowRequests(min_requests=0, quality=QUALITY))
+
+
+def scores(scored: int, mean: float, unscored: int = 0) -> VersionCounts:
+    """Counts of a version of which part of the pairs have a score of -1 or 1, and the others 0."""
+    return replace(counts(60), scored=scored, score=mean * scored, score2=abs(mean) * scored, unscored=unscored)
+
+
+def test_a_version_whose_answers_are_worse_is_rolled_back_with_the_score() -> None:
+    state = begun(SCORED)
+    after = observe(state, SCORED, evidence(counts(500), scores(50, -0.7)), 2.0)
+    assert after.phase is ModelPhase.ROLLED_BACK
+    assert after.why == "mean score of 50 pairs of answers is -0.700, the least permitted is -0.1"
+
+
+@pytest.mark.parametrize("new", [scores(50, -0.1), scores(50, -0.2), scores(50, 0.9), scores(49, -1.0)])
+def test_scores_that_limits_or_chance_explain_roll_nothing_back(new: VersionCounts) -> None:
+    assert observe(begun(SCORED), SCORED, evidence(counts(500), new), 2.0).phase is ModelPhase.PREPARING
+
+
+def test_a_quality_hook_that_fails_delays_the_first_step_and_is_seen() -> None:
+    state, down = begun(SCORED), evidence(counts(500), scores(3, 0.0, unscored=70))
+    assert observe(state, SCORED, down, 600.0) == state
+    (unmet,) = (each.text for each in conditions(state, SCORED, down, 600.0) if not each.is_met)
+    assert unmet == "3 of 50 pairs of answers scored; the quality hook failed for 70 others"
+    good = evidence(counts(500), scores(50, 0.0))
+    assert observe(state, SCORED, good, 600.0).phase is ModelPhase.STEP
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "0.0.0.0"])
+def test_a_quality_hook_at_a_reserved_address_is_refused(host: str) -> None:
+    assert replace(QUALITY, url=f"https://{host}:443/").conflict() is not None
+    assert QUALITY.conflict() is None

@@ -7,7 +7,14 @@ from math import inf
 
 import pytest
 
-from penstock.rollout.significance import Sample, is_greater, share_is_above, share_is_greater, standard_errors
+from penstock.rollout.significance import (
+    Sample,
+    is_greater,
+    mean_is_above,
+    share_is_above,
+    share_is_greater,
+    standard_errors,
+)
 
 
 class Growing:
@@ -76,3 +83,24 @@ def test_a_small_sample_that_lacks_the_tail_of_a_large_one_does_not_differ() -> 
 
 def test_without_squares_any_difference_counts() -> None:
     assert is_greater(Sample.of(10, 11.0, 0.0), Sample.of(10, 10.0, 0.0))
+
+
+@pytest.mark.parametrize("values", [(-1.0, 0.0, 1.0), (-1.0, 1.0), (0.0,) * 9 + (1.0,), (0.0, 0.2, 0.4)])
+def test_a_mean_at_its_limit_is_seldom_above_it_however_often_it_is_compared(values: tuple[float, ...]) -> None:
+    """At most 1 % of the samples are ever found to be above their own mean."""
+    limit, found = sum(values) / len(values), 0
+    for seed in range(200):
+        rng, total, squares = random.Random(seed), 0.0, 0.0
+        for count in range(1, 401):
+            value = rng.choice(values)
+            total, squares = total + value, squares + value * value
+            if count >= 50 and mean_is_above(Sample.of(count, total, squares), limit):
+                found += 1
+                break
+    assert found <= 2
+
+
+def test_a_mean_above_its_limit_is_found() -> None:
+    rng = random.Random(1)
+    drawn = [rng.choice((-1.0, 0.0, 1.0, 1.0)) for _ in range(400)]
+    assert mean_is_above(Sample.of(400, sum(drawn), sum(value * value for value in drawn)), 0.0)

@@ -1,0 +1,159 @@
+"""Pairs of answers of two versions of a model, which the quality hook of the policy scores.
+
+The scores are evidence about the new version. A hook that fails, is slow or answers nonsense is counted and logged, and
+is no evidence: it delays a rollout, and rolls nothing back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+import structlog
+
+from adapters.files.plain_file import UnusableFile
+from adapters.files.secret_file import read_secret
+from penstock.policy.kinds.model_rollouts import QualityHook
+from regional_agent.background_tasks import cancel
+from regional_agent.http.headers.header_rules import Header
+from regional_agent.jobs.internal_connection import InternalResponse
+from regional_agent.upstream.address import Address
+from regional_agent.upstream.http_fetch import FetchRequest, fetch
+from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.upstream.upstream_sink import UpstreamError
+from regional_agent.versions.quality_metrics import PairResult, QualityMetrics
+
+MAX_ANSWER_BYTES: Final = 256 * 1024
+"""Maximum size (bytes) of an answer that is scored."""
+
+MAX_WAITING: Final = 8
+"""Maximum number of pairs that the hooks of an agent score at one time. Further pairs are dropped."""
+
+MAX_SCORE_BYTES: Final = 64 * 1024
+
+_OF_CLIENTS: Final = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+"""Fields of requests that identify people or sessions and do not change the answer."""
+
+_JSON: Final = (b"content-type", b"application/json")
+
+log = structlog.get_logger()
+
+
+class PairOf(NamedTuple):
+    """The versions of a pair, and what scores it."""
+
+    name: str
+    """The model that the client requested."""
+    old: str
+    to: str
+    quality: QualityHook
+
+
+class _Answer(msgspec.Struct):
+    content_type: str
+    body: str
+
+
+class _Pair(msgspec.Struct):
+    name: str
+    old: str
+    new: str
+    request: Any
+    answers: dict[str, _Answer]
+
+
+class _Verdict(msgspec.Struct):
+    score: float
+
+
+class _NotScored(Exception):
+    """The hook did not score a pair; the message states why."""
+
+
+_verdict: Final = msgspec.json.Decoder(_Verdict)
+
+Count = Callable[[str, str, float | None], None]
+"""Counts the score of a pair of a requested name and its new version; None if the hook failed."""
+
+
+class AnswerPairs:
+    """The pairs of one agent."""
+
+    def __init__(
+        self, connections: UpstreamPool, token_file: Path | None, metrics: QualityMetrics, count: Count
+    ) -> None:
+        """Create the pairs.
+
+        Args:
+            token_file: has the bearer token of the hooks; None sends none.
+            count: counts the evidence.
+        """
+        self._connections = connections
+        self._token_file = token_file
+        self._metrics = metrics
+        self._count = count
+        self._running: set[asyncio.Task[None]] = set()
+
+    def offer(self, pair: PairOf, request: bytes, old: InternalResponse, new: InternalResponse) -> None:
+        """Send a pair to its hook, unless it is large or too many pairs wait. Does not block."""
+        if len(self._running) >= MAX_WAITING or max(len(old.body), len(new.body)) > MAX_ANSWER_BYTES:
+            self._metrics.counted(pair.to, PairResult.DROPPED)
+            return
+        task = asyncio.create_task(self._score(pair, request, old, new), name="score of a pair of answers")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def stop(self) -> None:
+        """Cancel the calls of hooks that run."""
+        await cancel(list(self._running))
+
+    async def _score(self, pair: PairOf, request: bytes, old: InternalResponse, new: InternalResponse) -> None:
+        score: float | None = None
+        try:
+            score = await self._asked(pair.quality, encoded(pair, request, old, new))
+        except _NotScored as error:
+            log.warning("a pair of answers was not scored", model=pair.to, reason=str(error))
+        except Exception:
+            log.exception("a pair of answers was not scored", model=pair.to)
+        self._metrics.counted(pair.to, PairResult.FAILED if score is None else PairResult.SCORED)
+        self._count(pair.name, pair.to, score)
+
+    async def _asked(self, quality: QualityHook, body: bytes) -> float:
+        headers: tuple[Header, ...] = (_JSON,)
+        if self._token_file is not None:
+            try:
+                token = await asyncio.to_thread(read_secret, self._token_file, "token of quality hooks", min_bytes=1)
+            except UnusableFile as error:
+                raise _NotScored(str(error)) from None
+            headers = (_JSON, (b"authorization", b"Bearer " + token))
+        request = FetchRequest(urlsplit(quality.url).path or "/", headers, body)
+        address, timeout_s = Address.parse(quality.url), quality.timeout_s
+        try:
+            answer = await fetch(self._connections, address, request, timeout_s=timeout_s, limit_bytes=MAX_SCORE_BYTES)
+            if answer.status != 200:
+                raise _NotScored(f"the hook answers {answer.status}")
+            score = _verdict.decode(answer.body).score
+        except UpstreamError as error:
+            raise _NotScored(str(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise _NotScored(f"the answer of the hook is no score: {error}") from None
+        if not isfinite(score) or not -1.0 <= score <= 1.0:
+            raise _NotScored("the score is not from -1 to 1")
+        return score
+
+
+def encoded(pair: PairOf, request: bytes, old: InternalResponse, new: InternalResponse) -> bytes:
+    """Return what the hook receives, without what identifies the tenant, its clients and their sessions."""
+    asked = msgspec.json.decode(request)
+    if isinstance(asked, dict):
+        asked = {name: value for name, value in asked.items() if name not in _OF_CLIENTS}
+    answers = {
+        version: _Answer(answer.header(b"content-type"), answer.body.decode("utf-8", "replace"))
+        for version, answer in (("old", old), ("new", new))
+    }
+    return msgspec.json.encode(_Pair(pair.name, pair.old, pair.to, asked, answers))
