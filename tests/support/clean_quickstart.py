@@ -135,15 +135,16 @@ def _run(first: Machine, second: Machine | None, directory: Path) -> dict[str, A
 
 
 def main() -> int:
-    """Run the trials; exit code 1 if a first answer took too long."""
+    """Run the trials; exit code 1 if a first answer took too long, or a Python does not run."""
     wheel, directory, pythons = Path(sys.argv[1]), Path(sys.argv[2]).resolve(), sys.argv[3:]
     directory.mkdir(parents=True, exist_ok=True)
     # The checkout must not shadow what is installed.
     os.environ.pop("PYTHONPATH", None)
-    found = []
+    found, missing = [], []
     for python in pythons:
-        if subprocess.run([python, "-V"], capture_output=True).returncode:
-            print(f"{python} does not run here")
+        if shutil.which(python) is None or subprocess.run([python, "-V"], capture_output=True).returncode:
+            print(f"{python} does not run here, so that it is not tried: name one that does in PYTHONS")
+            missing.append(python)
             continue
         found.append(trial(wheel, python, directory / Path(python).name))
         print(found[-1], flush=True)
@@ -151,7 +152,7 @@ def main() -> int:
     slow = [
         each for each in found if each["first_answer_after_s"] > MAX_FIRST_ANSWER_S * max(1.0, each["load_per_core"])
     ]
-    return 1 if slow or not found else 0
+    return 1 if slow or missing else 0
 
 
 if __name__ == "__main__":
