@@ -1,6 +1,12 @@
 from math import inf
 
-from penstock.health.warm_up_weight import STEPS, warm_since, warm_up_weight
+from penstock.health.warm_up_weight import (
+    warm_since,
+    warm_up_weight,
+)
+
+STEPS = 10
+"""As documented, and not imported: a test fails if a tuned constant changes."""
 
 
 def test_weight_rises_from_a_tenth_to_whole_in_steps() -> None:

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.planning.failover_tables import MAX_ARCS, FailoverTableSchedule, _rounded
+from penstock.planning.failover_tables import (
+    FailoverTableSchedule,
+    _rounded,
+)
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable, RegionPlan
 
+MAX_ARCS = 4
 INTERVAL_S, MISSING_INTERVAL_S, PARTS = 10.0, 2.0, 20
 """As documented, and not imported: a test fails if a tuned constant changes."""
 

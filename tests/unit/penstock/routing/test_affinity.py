@@ -9,10 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.routing.affinity import (
-    BLOCK_BYTES,
-    MAX_BLOCKS,
-    MAX_HOLDERS,
-    MAX_UNPUBLISHED,
     NOTHING,
     SESSION_BIT,
     AffinityIndex,
@@ -20,6 +16,7 @@ from penstock.routing.affinity import (
     session_key,
 )
 
+BLOCK_BYTES, MAX_BLOCKS, MAX_HOLDERS, MAX_UNPUBLISHED = 1_024, 64, 16, 4_096
 HELD_S, NOTED_S, PUBLISHED_AGAIN_S, SESSION_GAP_S, STORING_S = 300.0, 1.0, 60, 0.5, 2.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
 

@@ -166,6 +166,33 @@ def test_near_ties_are_broken_at_random() -> None:
     assert min(counts.values()) > 60
 
 
+@pytest.mark.parametrize(
+    ("decode_s", "later_us", "ties"),
+    [
+        # 2 % of a score of 2.07 s, which is less than 50 ms.
+        (2.0, 40_000, True),
+        (2.0, 43_000, False),
+        # 50 ms, which are less than 2 % of a score of 10.15 s.
+        (10.0, 49_000, True),
+        (10.0, 51_000, False),
+    ],
+)
+def test_scores_are_near_within_two_percent_and_a_twentieth_of_a_second(
+    decode_s: float, later_us: int, ties: bool
+) -> None:
+    pool = [known("a"), known("b", prefill_us=later_us)]
+    counts = Counter(chosen(pool, seed, work=Work(0.05, decode_s)) for seed in range(40))
+    assert (counts["b"] > 0) is ties
+
+
+@pytest.mark.parametrize(
+    ("completions", "in_flight", "is_new"), [(0, 1, False), (0, 2, True), (7, 15, False), (7, 16, True), (8, 60, False)]
+)
+def test_a_newcomer_earns_two_requests_by_each_completion(completions: int, in_flight: int, is_new: bool) -> None:
+    view = known("new", slots=64, limit=64, completions=completions, in_flight=in_flight)
+    assert (view.score_coefficients[0] > 10_000.0) is is_new
+
+
 def test_a_newcomer_gets_no_more_than_it_has_earned_while_others_can() -> None:
     newcomer = known("new", completions=0, in_flight=1)
     veteran = known("old", in_flight=7, decode_us=30_000_000)
