@@ -381,11 +381,6 @@ class EndpointSet:
     def _new_pool(self, model: str) -> EndpointPool:
         return EndpointPool(self._prior_s.get(model, DEFAULT_SERVICE_S), self._outlier_detection.rules, self._zone)
 
-    def _recount(self) -> None:
-        for pool in self._pools.values():
-            pool.recount()
-        self.groups.recount()
-
     def _start_probing(self, endpoint: Endpoint) -> None:
         if endpoint in self._probes:
             return

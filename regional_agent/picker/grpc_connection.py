@@ -359,17 +359,17 @@ class GrpcConnection:
             raise Http2Error(PROTOCOL_ERROR, "SETTINGS has a stream, or acknowledges with a payload")
         if flags & ACK:
             return
-        for name, value in http2.settings_of(payload):
-            if name == http2.INITIAL_WINDOW_SIZE:
-                if value > MAX_WINDOW_BYTES:
-                    raise Http2Error(http2.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
-                self._stream_window = value
-                self._unblocks = True
-            elif name == http2.MAX_FRAME_SIZE and not MAX_FRAME_BYTES <= value < 1 << 24:
-                raise Http2Error(PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of bounds")
-            elif name == http2.HEADER_TABLE_SIZE and value < http2.DEFAULT_TABLE_BYTES:
-                # Responses have no entries of the table, but its size 0 has to be stated.
-                self._block_prefix = _SHRINK_TABLE
+        settings = http2.settings_of(payload)
+        window = dict(settings).get(http2.INITIAL_WINDOW_SIZE, self._stream_window)
+        if window > self._stream_window:
+            # The setting applies to open streams too (RFC 9113, section 6.9.2).
+            most_granted = max((stream.granted_bytes for stream in self._streams.values()), default=0)
+            if window + most_granted > MAX_WINDOW_BYTES:
+                raise Http2Error(http2.FLOW_CONTROL_ERROR, "the window of a stream is too large")
+        self._stream_window, self._unblocks = window, True
+        if any(name == http2.HEADER_TABLE_SIZE and value < http2.DEFAULT_TABLE_BYTES for name, value in settings):
+            # Responses have no entries of the table, but its size 0 has to be stated.
+            self._block_prefix = _SHRINK_TABLE
         self._frames.append(http2.frame(SETTINGS, ACK, 0, b""))
 
     # streams

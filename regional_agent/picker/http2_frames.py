@@ -89,10 +89,16 @@ def settings_frame(values: dict[int, int]) -> bytes:
 
 
 def settings_of(payload: bytes) -> list[tuple[int, int]]:
-    """Return the settings of a client, in order; raises Http2Error for a payload that ends within one."""
+    """Return the settings of a client, in order; raises Http2Error for values out of bounds, and for a cut payload."""
     if len(payload) % _SETTING.size:
         raise Http2Error(FRAME_SIZE_ERROR, "SETTINGS ends within a setting")
-    return list(_SETTING.iter_unpack(payload))
+    settings = list(_SETTING.iter_unpack(payload))
+    for name, value in settings:
+        if name == INITIAL_WINDOW_SIZE and value > MAX_WINDOW_BYTES:
+            raise Http2Error(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
+        if name == MAX_FRAME_SIZE and not MAX_FRAME_BYTES <= value < 1 << 24:
+            raise Http2Error(PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of bounds")
+    return settings
 
 
 def window_update_frame(stream: int, grown_bytes: int) -> bytes:

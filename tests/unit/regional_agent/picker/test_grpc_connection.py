@@ -245,6 +245,10 @@ FLOOD = raw(http2.HEADERS, b"\x04") + raw(http2.CONTINUATION) * 2000
         (raw(http2.WINDOW_UPDATE, b"\x7f\xff\xff\xff", stream=0), http2.FLOW_CONTROL_ERROR),
         (OPENED + raw(http2.WINDOW_UPDATE, b"\x7f\xff\xff\xff"), http2.FLOW_CONTROL_ERROR),
         (raw(http2.SETTINGS, b"\0\4\xff\xff\xff\xff", stream=0), http2.FLOW_CONTROL_ERROR),
+        (
+            OPENED + raw(http2.WINDOW_UPDATE, b"\x7f\0\0\0") + raw(http2.SETTINGS, b"\0\4\x7f\xff\xff\xff", stream=0),
+            http2.FLOW_CONTROL_ERROR,
+        ),
         (raw(http2.SETTINGS, b"\0\5\0\0\0\1", stream=0), http2.PROTOCOL_ERROR),
         (raw(http2.SETTINGS, b"\0\5\0", stream=0), http2.FRAME_SIZE_ERROR),
         (raw(http2.PING, bytes(7), stream=0), http2.PROTOCOL_ERROR),
