@@ -10,15 +10,16 @@ class DoneLines:
 
     def __init__(self, lines: int) -> None:
         """Start with an empty set, for a file of so many lines."""
+        self._lines = lines
         self._bits = bytearray(lines // 8 + 1)
         self.count = 0
 
     def __contains__(self, line: int) -> bool:
-        return line >> 3 < len(self._bits) and bool(self._bits[line >> 3] & (1 << (line & 7)))
+        return 0 < line <= self._lines and bool(self._bits[line >> 3] & (1 << (line & 7)))
 
     def add(self, line: int) -> bool:
         """Add a line; returns False if the set has the line, or the file has no such line."""
-        if line in self or line >> 3 >= len(self._bits):
+        if line in self or not 0 < line <= self._lines:
             return False
         self._bits[line >> 3] |= 1 << (line & 7)
         self.count += 1

@@ -57,6 +57,7 @@ def test_ranges_have_the_same_lines(lines: list[int]) -> None:
     assert {line for line in range(1, 61) if line in done} == set(lines)
     assert done.count == len(lines)
     assert not any(done.add(line) for line in lines)
+    assert not any(done.add(line) for line in (-1, 0, 61, 63, 64, 10**9)), "lines that the file does not have"
 
 
 def test_a_line_that_is_not_of_the_file_is_not_added() -> None:
