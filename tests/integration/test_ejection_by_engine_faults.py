@@ -231,21 +231,34 @@ async def test_a_tenant_whose_prompts_break_engines_ejects_none(tmp_path: Path, 
         finally:
             client.close()
 
+    together = asyncio.Barrier(3)
+
+    async def one_at_each(engine: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if received.body and (b"poison" not in received.body or b"late" in received.body):
+            await together.wait()
+        await break_for_poison(engine, received, writer)
+
+    async def send_to_each(tenant: str, content: str) -> list[int]:
+        return await asyncio.gather(*(send(tenant, content) for _ in range(3)))
+
     async with (
-        engine(break_for_poison) as first,
-        engine(break_for_poison) as second,
-        engine(break_for_poison) as third,
-        running_agent(tmp_path, [first.address, second.address, third.address], anonymous=None) as agent,
+        engine(one_at_each) as first,
+        engine(one_at_each) as second,
+        engine(one_at_each) as third,
+        running_agent(
+            tmp_path, [first.address, second.address, third.address], anonymous=None, slots=1, queue=0
+        ) as agent,
     ):
         tenants = {name: Tenant(name, "open", (sha256(name.encode()).hexdigest(),)) for name in "ab"}
         agent.config.policy = msgspec.structs.replace(agent.config.policy, tenants=tenants)
         agent.endpoints.start()
         try:
-            # Both tenants have been at every endpoint before a third failure in a row.
-            for _ in range(30):
-                assert await send("a", prompt) in (0, 502)
-                assert [await send("b", "hello") for _ in range(3)] == [200] * 3
+            assert 200 not in await send_to_each("a", prompt)
+            assert await send_to_each("b", "hello") == [200] * 3
+            for _ in range(RULES.consecutive_failures + 1):
+                assert 200 not in await send_to_each("a", prompt)
             assert agent.endpoints.pool(MODEL).ejected == 0
+            assert await send_to_each("b", "hello") == [200] * 3
         finally:
             await agent.endpoints.stop()
 
