@@ -238,6 +238,7 @@ def _batch(batch: BatchScene) -> dict[str, Any]:
         "completed_before_loss": batch.done_before_loss,
         "extra_engine_runs": sum(runs - 1 for runs in batch.engine_runs),
         "outside_residency": batch.outside,
+        "engine_runs_by_region": batch.ran_in,
     }
 
 

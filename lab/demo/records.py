@@ -170,6 +170,8 @@ class BatchScene(msgspec.Struct, frozen=True):
     """Arrivals at engines for each line of the output file, as the witness recorded them."""
     outside: int
     """Arrivals at engines outside the tenant's permitted regions, by the lab's own table."""
+    ran_in: dict[str, int] = {}
+    """Arrivals at engines by region."""
 
 
 class EventKind(StrEnum):

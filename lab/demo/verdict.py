@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from lab.demo.batches.batch_scene import NIGHT_REGION
 from lab.demo.findings import Finding, finding, percent, residency, seconds
 from lab.demo.images.image_outcomes import image_outcomes, requests_of
 from lab.demo.measure import (
@@ -294,13 +295,16 @@ def _batches(run: Run) -> Finding:
         was_cut = batch.region != run.scenario.lost_region or 0 < (batch.done_before_loss or 0) < batch.requests
         most, least = max(batch.engine_runs, default=0), min(batch.engine_runs, default=0)
         ran = least >= 1 and most <= MAX_BATCH_RUNS and not batch.outside
+        # Its region is the dearest, and others have idle slots.
+        ran = ran and (batch.region != NIGHT_REGION or any(region != NIGHT_REGION for region in batch.ran_in))
+        where = ", ".join(f"{count} in {region}" for region, count in sorted(batch.ran_in.items()))
         holds = holds and once and was_cut and ran and batch.status == "completed" and not batch.errors
         lost, lines = lost + losses, lines + len(batch.output)
         cut = f", {batch.done_before_loss} of them before its region was killed" if losses else ""
         counts.append(
             f"{batch.region}: {batch.status}, {len(written)} of {batch.requests} custom_ids in the results{cut}, "
             f"{sum(written.values()) - len(written)} twice, {len(batch.errors)} errors, {extra} extra engine runs "
-            f"(at most {most - 1} of one request), {batch.outside} outside residency"
+            f"(at most {most - 1} of one request), {batch.outside} outside residency; runs: {where}"
         )
     says = "; ".join(counts) or "no batch ended"
     return finding("batches", holds and lost == 1 and len(run.batches) == BATCHES, lines, says)

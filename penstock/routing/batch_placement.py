@@ -2,7 +2,9 @@
 
 Batch requests follow no shares of the plan, since they use what all other requests leave idle. They need room in every
 region: idle slots at the origin, and a batch credit elsewhere, which a region grants out of what remains after the
-credits of requests with a priority (`spill_credits.batch_headroom`). Without room, a batch request waits at its origin.
+credits of requests with a priority (`spill_credits.batch_headroom`). A region grants credits up to its target
+utilisation, so its slots in use are compared with the bound of the request, too. Without room, a
+batch request waits at its origin.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def batch_options(
     usable, rejected = usable_regions(None, request, views, closures)
     if not usable:
         return no_region(request, views, rejected)
-    idle = {name: view for name, view in usable.items() if view.batch_room > 0}
+    idle = {name: view for name, view in usable.items() if _has_room(view, request.max_use)}
     rejected += [Rejection(name, Reason.NO_IDLE_SLOTS) for name in usable if name not in idle]
     if not idle:
         detail = "no permitted region has idle slots for requests below all priorities"
@@ -61,3 +63,7 @@ def batch_options(
     if chosen == origin:
         why = ArcReason.HOME
     return (RegionOption(RegionChoice(chosen, why, spends_credit, tuple(rejected)), 1.0),)
+
+
+def _has_room(view: RegionView, max_use: float) -> bool:
+    return view.batch_room > 0 and (not view.slots or view.in_use < max_use * view.slots)

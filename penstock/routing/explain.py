@@ -65,6 +65,8 @@ class ExplainQuery(msgspec.Struct, frozen=True):
     """Whether the request is below all priorities: one of a job, or of a tenant whose tier has `batch`."""
     at: float = 0.0
     """Unix time (s) of the prices by which a batch request is placed."""
+    max_use: float = 1.0
+    """Part (0-1] of a region's slots up to which the batch request starts; 1 at control planes, which know no waits."""
 
     def by(self, record: TenantRecord) -> ExplainQuery:
         """Return the query for a tenant that the API created."""
@@ -277,6 +279,7 @@ def _chosen(
         session if query.session else None,
         stays_in=query.stays_in,
         batch_at=query.at if query.is_batch else None,
+        max_use=query.max_use,
     )
     decision = decide(policy, plan, residency, request, views, rng)
     if isinstance(decision, Refusal):

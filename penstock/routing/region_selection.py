@@ -42,6 +42,10 @@ class RegionView(msgspec.Struct, frozen=True):
     batch_room: int = 0
     """Batch requests that may start in the region now: batch credits that it granted to this origin, or idle slots of
     the origin itself."""
+    slots: int = 0
+    """Slots of another region, by its last answer; 0 if unknown."""
+    in_use: int = 0
+    """Slots of another region that are in use or promised: by its last answer, and by what was sent there since."""
 
 
 class RegionChoice(msgspec.Struct, frozen=True):
@@ -99,6 +103,8 @@ class RegionRequest(msgspec.Struct, frozen=True):
     """Prefill (s) that the caches of other regions spare the request: overflow prefers them by that much."""
     batch_at: float | None = None
     """Unix time (s) at which a batch request, which is below all priorities, is placed; None for other requests."""
+    max_use: float = 1.0
+    """Part (0-1] of a region's slots up to which the batch request starts."""
 
 
 class Closures(msgspec.Struct, frozen=True):

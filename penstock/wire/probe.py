@@ -29,6 +29,10 @@ MAX_CREDIT_TTL_S = 60.0
 """Maximum lifetime (s) of spill credits in a response."""
 
 
+MAX_SLOTS = 10_000_000
+"""Maximum number of slots of a region in a response."""
+
+
 class ProbeRequest(msgspec.Struct, frozen=True):
     """A probe request from an agent of one region to an agent of another."""
 
@@ -60,6 +64,11 @@ class ModelReadiness(msgspec.Struct, frozen=True):
     """Largest context length (tokens) of the region's endpoints for the model; 0 if unknown."""
     batch_credits: int = 0
     """Batch requests that the requesting agent may send until the credits expire."""
+    slots: int = 0
+    """Concurrent requests that the region's ready endpoints run; 0 if unknown."""
+    in_use: int = 0
+    """Slots that are in use, awaited, or promised by spill credits: some batch requests start only below a part of the
+    slots that is lower than the target utilisation."""
 
 
 class ProbeResponse(msgspec.Struct, frozen=True):
@@ -129,6 +138,8 @@ def _is_possible(answer: ProbeResponse) -> bool:
         0.0 <= readiness.expected_wait_s <= MAX_EXPECTED_WAIT_S
         and 0 <= readiness.credits <= MAX_WANTED
         and 0 <= readiness.batch_credits <= MAX_WANTED
+        and 0 <= readiness.slots <= MAX_SLOTS
+        and 0 <= readiness.in_use <= MAX_SLOTS
         and 0 <= readiness.context_tokens <= MAX_CONTEXT_TOKENS
         for readiness in answer.models.values()
     )

@@ -31,6 +31,7 @@ class PeerAgent:
 
     __slots__ = (
         "answer",
+        "batch_sent",
         "held_batch_credits",
         "held_credits",
         "prefix_digest",
@@ -51,6 +52,8 @@ class PeerAgent:
         """Smoothed round-trip time (s); None before the first valid answer of the agent."""
         self.held_credits = HeldCredits()
         """The spill credits that the agent has granted for requests with a priority."""
+        self.batch_sent: dict[str, int] = {}
+        """Batch requests by model that were sent to the region on credits of the agent since its newest response."""
         self.held_batch_credits = HeldCredits()
         """The batch credits that the agent has granted."""
         self.sketch: Sketch = EMPTY
@@ -111,6 +114,7 @@ class PeerRegion:
         if agent.answer is None:
             self.reachable = (*self.reachable, address)
         agent.answer = answer
+        agent.batch_sent.clear()
         agent.take_sketch(answer)
         self._last_ready = self._ready_models()
         agent.rejection_logged = False
@@ -228,11 +232,13 @@ class PeerRegion:
         for agent in self.agents.values():
             if agent.held_batch_credits.available(self.name, model, now) > 0:
                 agent.held_batch_credits = agent.held_batch_credits.spent(self.name, model)
+                agent.batch_sent[model] = agent.batch_sent.get(model, 0) + 1
                 self._views.pop(model, None)
                 return
 
     def _view(self, model: str, now: float, failover: Failover) -> tuple[RegionView, float]:
         waits, credits, batch_room, until = [], 0, 0, inf
+        slots = in_use = sent = 0
         contexts: list[int] = []
         for agent in self.agents.values():
             readiness = agent.answer.models.get(model) if agent.answer is not None else None
@@ -241,6 +247,9 @@ class PeerRegion:
             if readiness.ready:
                 waits.append(readiness.expected_wait_s)
                 contexts.append(readiness.context_tokens)
+                if readiness.in_use >= in_use:
+                    slots, in_use = readiness.slots, readiness.in_use
+                sent += agent.batch_sent.get(model, 0)
             available = agent.held_credits.available(self.name, model, now)
             if available > 0:
                 credits += available
@@ -261,6 +270,8 @@ class PeerRegion:
             credits=credits,
             context_tokens=self._contexts.get(model, 0),
             batch_room=batch_room,
+            slots=slots,
+            in_use=in_use + sent,
         )
         return view, until
 

@@ -11,7 +11,7 @@ from penstock.routing.hot_prefixes import HotPrefixes
 from penstock.routing.prefix_sketch import digest_of
 from penstock.wire import probe
 from penstock.wire.identity import BadIdentity, decode_certificate, encode_certificate
-from penstock.wire.probe import MAX_EXPECTED_WAIT_S, ModelReadiness, ProbeRequest, ProbeResponse
+from penstock.wire.probe import MAX_EXPECTED_WAIT_S, MAX_SLOTS, ModelReadiness, ProbeRequest, ProbeResponse
 from penstock.wire.session import BadSignature, Sessions
 from regional_agent.config.active_config import ActiveConfig
 from regional_agent.config.start_epoch import AgentInstance
@@ -109,4 +109,7 @@ class ProbeResponder:
         pool = self._endpoints.pool(model)
         if not pool.ready and request.wanted.get(model, 0) > 0:
             self.on_wanted(request.origin, model)
-        return ModelReadiness(pool.ready > 0, wait_s, credits, pool.largest_context, batch_credits)
+        in_use = min(MAX_SLOTS, pool.in_flight + self._queue.waiting(model) + self._credits.granted(model))
+        return ModelReadiness(
+            pool.ready > 0, wait_s, credits, pool.largest_context, batch_credits, min(MAX_SLOTS, pool.slots), in_use
+        )

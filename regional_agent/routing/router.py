@@ -291,7 +291,9 @@ class Router:
                 views = {region: replace(view, batch_room=0) for region, view in views.items()}
             else:
                 views[self.region] = replace(views[self.region], batch_room=local.batch_room(context))
-            request = RegionRequest(self.region, model, permitted, context.tried_regions, batch_at=priced_at)
+            request = RegionRequest(
+                self.region, model, permitted, context.tried_regions, batch_at=priced_at, max_use=context.max_use
+            )
             decision = decide(policy, self._config.plan, context.residency, request, views, self._rng)
             if isinstance(decision, Refusal):
                 return self._too_long_for_all(context, views) or decision

@@ -52,6 +52,8 @@ with_room = st.fixed_dictionaries(
             st.sampled_from((True, True, True, False)),
             credits=st.integers(0, 3),
             batch_room=st.integers(0, 2),
+            slots=st.sampled_from((0, 4)),
+            in_use=st.integers(0, 4),
         )
         for name in NAMES
     },
@@ -82,7 +84,7 @@ def test_a_batch_request_is_placed_in_the_cheapest_permitted_region_with_room(
         return
     at = hour * 3600.0
     plan = RegionPlan(origin, 1, 1, "", 0.0, (), closed=tuple(Closed(name, "m", False) for name in sorted(closed)))
-    request = RegionRequest(origin, "m", held.permitted, earlier, batch_at=at)
+    request = RegionRequest(origin, "m", held.permitted, earlier, batch_at=at, max_use=0.75)
     decision = decide(policy, plan, held, request, seen, Random(1))
     admissible = {
         name
@@ -93,6 +95,7 @@ def test_a_batch_request_is_placed_in_the_cheapest_permitted_region_with_room(
         and is_usable(view)
         and view.ready
         and view.batch_room > 0
+        and (view.slots == 0 or view.in_use < 3)
     }
     if isinstance(decision, Refusal):
         assert not admissible

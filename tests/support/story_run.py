@@ -131,12 +131,16 @@ def story_run(seed: int = 7, rate_per_s: float = 10.0) -> Run:
     )
 
 
+AWAY = {"jp-tok": 2, "us-east": 10}
+"""Where a batch of jp-tok ran."""
+
+
 def batch_scenes(created_at_s: float) -> tuple[BatchScene, BatchScene]:
     """A batch of a region that stays, and one whose region is killed: two of its requests ran twice."""
     night, lost = (tuple(f"line-{number}" for number in range(count)) for count in (12, 6))
     runs = (1, 2, 1, 2, 1, 1)
     return (
-        BatchScene("jp-tok", 12, created_at_s, created_at_s + 30.0, "completed", night, (), None, (1,) * 12, 0),
+        BatchScene("jp-tok", 12, created_at_s, created_at_s + 30.0, "completed", night, (), None, (1,) * 12, 0, AWAY),
         BatchScene("eu-de", 6, created_at_s, created_at_s + 60.0, "completed", lost, (), 2, runs, 0),
     )
 

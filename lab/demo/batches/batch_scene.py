@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -109,6 +110,7 @@ class BatchStage:
             done_before_loss=done,
             engine_runs=tuple(len(seen.get(id, ())) for id in ids),
             outside=sum(region not in required for id in ids for region in seen.get(id, ())),
+            ran_in=dict(Counter(region for id in ids for region in seen.get(id, ()))),
         )
 
     async def _end(

@@ -155,6 +155,7 @@ def test_a_scene_that_did_not_end_proves_nothing() -> None:
     ("number", "fields"),
     [
         (0, {"output": RUN.batches[0].output[1:]}),
+        (0, {"ran_in": {"jp-tok": 12}}),
         (0, {"output": (*RUN.batches[0].output, "line-0")}),
         (0, {"output": (*RUN.batches[0].output[1:], "line-13")}),
         (0, {"output": RUN.batches[0].output[1:], "errors": ("line-0",)}),

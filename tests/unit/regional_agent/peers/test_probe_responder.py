@@ -154,9 +154,10 @@ def test_counts_granted_credits_and_headroom_until_they_expire(here: Here) -> No
 
 def test_grants_batch_credits_out_of_what_is_left_less_one_slot(here: Here) -> None:
     answer = here.ask("a", batch=99).models["m"]
-    assert (answer.credits, answer.batch_credits) == (0, 9)
+    assert (answer.credits, answer.batch_credits, answer.slots, answer.in_use) == (0, 9, 20, 0)
     answer = here.ask("b", m=4, batch=99).models["m"]
     assert (answer.credits, answer.batch_credits) == (4, 0), "the others are granted to a"
+    assert answer.in_use == 4
     assert here.ask("a", batch=99).models["m"].batch_credits == 5
     assert here.ask("b", m=99).models["m"].credits == 10, "batch credits take nothing from them"
     assert here.ask("a", batch=99).models["m"].batch_credits == 0
