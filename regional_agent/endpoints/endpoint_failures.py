@@ -9,6 +9,7 @@ import structlog
 
 from penstock.health.failure_attribution import TenantFailures, UndecidedBreaks
 from penstock.health.outlier_ejection import AttemptOutcome
+from penstock.health.suspect_requests import SuspectRequests
 from regional_agent.endpoints.endpoint import Endpoint
 
 _SERVED: Final = AttemptOutcome.SERVED
@@ -43,6 +44,8 @@ class EndpointFailures:
         self._on_ejected = on_ejected
         self._by_tenant = TenantFailures()
         self._undecided: UndecidedBreaks[_Sent] = UndecidedBreaks()
+        self.suspects = SuspectRequests()
+        """The requests that broke several endpoints."""
 
     def ended(self, endpoint: Endpoint, tenant: str, outcome: AttemptOutcome, sent_at: float) -> None:
         """Apply the outcome of a request that a tenant's client sent.

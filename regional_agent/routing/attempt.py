@@ -330,6 +330,9 @@ class LocalAttempt(Placement[Endpoint]):
         context.failed_because = Reason.ENGINE_FAILED
         context.tried_endpoints |= {self.endpoint.name}
         if broke:
+            if context.broken and context.request.whole:
+                suspects = self._services.endpoints.failures.suspects
+                suspects.add(self.estimate.tenant, context.request.body, self.endpoint.now())
             # Engines of one host may be one process that has ended, so that the request is not the cause.
             if self._judge_later(context, _UNREACHABLE):
                 pool = self._services.endpoints.pool(self.estimate.model)

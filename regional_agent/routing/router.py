@@ -102,6 +102,9 @@ class Router:
         context.plan_generation = 0 if plan is None else plan.generation
         if context.attempts >= MAX_ATTEMPTS:
             return Refusal(context.failed_because, f"{MAX_ATTEMPTS} attempts failed before a response began")
+        suspects = self.local.endpoints.failures.suspects
+        if now < suspects.until and not (context.attempts or context.broken) and context.request.whole:
+            context.broken = (MAX_BROKEN - 1) * suspects.includes(context.estimate.tenant, context.request.body, now)
         if context.broken >= MAX_BROKEN:
             detail = f"{MAX_BROKEN} engines failed after they received the request, which may be the cause"
             return Refusal(Reason.ENGINE_FAILED, detail)

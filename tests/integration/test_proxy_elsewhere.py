@@ -152,6 +152,25 @@ async def test_a_request_that_crashes_engines_reaches_two_of_them(tmp_path: Path
         status, _, body = await ask(agent)
         assert (status, code(body)) == (502, "engine_failed")
         assert sum(len(gpu.requests) for gpu in (a, b, c)) == 2
+        # Repetitions, as of an SDK, may break one engine each.
+        for repeated in range(1, 3):
+            assert (await ask(agent)).status == 502
+            assert sum(len(gpu.requests) for gpu in (a, b, c)) == 2 + repeated
+        other = BODY.replace(b'"messages": []', b'"messages": [{}]')
+        assert (await ask(agent, body=other)).status == 502
+        assert sum(len(gpu.requests) for gpu in (a, b, c)) == 6
+
+
+async def test_a_repeated_request_is_served_once_engines_have_recovered(tmp_path: Path) -> None:
+    is_well = False
+
+    async def recovers(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await (answers if is_well else breaks)(e, received, writer)
+
+    async with engine(recovers) as a, engine(recovers) as b, running_agent(tmp_path, [a.address, b.address]) as agent:
+        assert (await ask(agent)).status == 502
+        is_well = True
+        assert (await ask(agent)).status == 200
 
 
 async def breaks(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
