@@ -89,7 +89,7 @@ def refuse_address(address: str, networks: Networks, *, is_secure: bool) -> str:
     """
     if is_reserved(address):
         return f"{address} is a link-local, multicast or metadata address"
-    number = ip_address(address.partition("%")[0])
+    number = ip_address(address)
     if any(number in network for network in networks):
         return ""
     if not is_public(address):

@@ -112,7 +112,7 @@ def _holds_documents(value: Any) -> bool:
 
 def _by_name(documents: Any) -> dict[str, Any]:
     if isinstance(documents, list):
-        return {str(document.get("name", index)): document for index, document in enumerate(documents)}
+        return {document["name"]: document for document in documents}
     return dict(documents)
 
 

@@ -121,6 +121,8 @@ def test_a_body_that_arrives_fast_enough_counts_as_new(places: ConnectionPlaces)
     assert places.open("c", 1.0)[1] is slow
     places.receive(fast, 1_000 * MIN_RECEIVE_RATE, 2.0)
     assert fast.since == 2.0
+    places.receive(fast, 8 * 1024, 9.0)
+    assert fast.since == 2.5
 
 
 def test_a_connection_that_was_closed_for_another_is_closed_once(places: ConnectionPlaces) -> None:

@@ -270,6 +270,7 @@ def test_a_head_that_does_not_use_its_turn_is_skipped_for_a_while() -> None:
     queue.pass_over(live, 10.2)
     assert queue.first_of_agents(OWN, [dead, live], 10.3) is None, "two dead agents delay nothing either"
     assert queue.first_of_agents(OWN, [dead._replace(which=9)], 10.3) is not None, "its next one has its own turn"
+    assert queue.first_of_agents(OWN, [dead], 9.99 + PASSED_OVER_S) is None
     assert queue.first_of_agents(OWN, [dead, live], 10.0 + PASSED_OVER_S) == dead
 
 

@@ -25,6 +25,13 @@ def test_the_tenant_with_fewer_running_jobs_is_first_and_the_oldest_of_a_tenant(
     assert without[2:] == waiting
 
 
+def test_tenants_take_turns_whatever_the_number_of_their_jobs() -> None:
+    jobs = [*(job("a", age) for age in range(10, 20)), *(job("b", age) for age in range(5))]
+    tenants = [each.tenant for each in fair_order(jobs, (), NOW, Random(1))]
+    assert [set(tenants[at : at + 2]) for at in range(0, 10, 2)] == [{"a", "b"}] * 5
+    assert tenants[10:] == ["a"] * 5
+
+
 def test_a_job_with_an_idempotency_key_does_not_wait_for_all_later_jobs() -> None:
     keyed = JobPaths("a", JOB + "f" * 32)
     assert fair_order([job("a", 2), keyed, job("a", 1)], (), NOW, Random(1))[0] == keyed

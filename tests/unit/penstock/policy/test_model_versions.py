@@ -64,6 +64,10 @@ def test_every_place_has_a_version_with_a_share(weights: list[float], place: flo
     assert {version.model: version.percent for version in versions.versions}[name] > 0.0
 
 
+def test_beyond_the_sum_of_the_shares_the_last_version_with_a_share_serves() -> None:
+    assert version_at(split(99.5, 0.499_999, 0.0), 99.999_999_9) == "v1"
+
+
 ROLLOUT = ModelRollout("m", "v1", (10.0,), opt_in_tenants=("in",), excluded_tenants=("out", "both"))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.policy.kinds.operations import MaintenanceWindow, Recurrence
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.kinds.tenants import Tier
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import Change, ChangeKind, diff
 from penstock.policy.time_zone import ClockChange, TimeZone
@@ -97,3 +99,11 @@ def test_a_zone_is_shown_with_its_window_and_only_the_rules_that_differ() -> Non
     (change,) = diff(by_berlin, later)
     assert (change.kind, change.name, change.field) == ("TimeZone", "Europe/Berlin", "changes")
     assert len(str(change)) < 100
+
+
+def test_the_last_document_of_an_optional_kind_is_removed() -> None:
+    tiers = {"gold": Tier("gold", "open")}
+    (change,) = diff(changed(tiers=tiers), changed(tiers=UNSET))
+    assert (change.how, change.kind, change.name) == (ChangeKind.REMOVED, "Tier", "gold")
+    (change,) = diff(changed(tiers=UNSET), changed(tiers=tiers))
+    assert (change.how, change.kind, change.name) == (ChangeKind.ADDED, "Tier", "gold")

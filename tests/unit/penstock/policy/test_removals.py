@@ -145,3 +145,4 @@ def test_listed_names_are_accepted_and_the_others_still_count() -> None:
 def test_a_message_names_a_bounded_number_of_documents() -> None:
     names = tuple(f"t{number}" for number in range(MAX_NAMED + 5))
     assert str(Removal("Tenant", names)).endswith(f"t{MAX_NAMED - 1} and 5 more")
+    assert str(Removal("Tenant", names[:MAX_NAMED])) == "Tenant " + ", ".join(names[:MAX_NAMED])
