@@ -14,6 +14,10 @@ VARYING_HEADERS: Final = frozenset({b"content-length", b"date", b"x-request-id"}
 
 MAX_HEADERS: Final = 256
 
+_UNSUPPORTED: Final = frozenset({501, 505})
+"""Statuses with which a server responds to the same request each time; SDKs would repeat it after any status from 500
+on."""
+
 _VERSIONS: Final = frozenset({"1.1", "1.0"})
 
 _OTHER_FRAMING: Final = frozenset({b"transfer-encoding", b"upgrade"})
@@ -72,6 +76,8 @@ class ResponseHead:
         if has_links:
             headers = without_server_address(headers, host, base_path)
         lines = response_lines_to_client(headers, self.by_name, from_peer=from_peer)
+        if self.status in _UNSUPPORTED and b"x-should-retry" not in self.by_name:
+            lines.append(b"x-should-retry: false\r\n")
         joined = b"".join([status_line(self.status), *lines])
         if has_links:
             # Not cached, since endpoints with different base paths may share the connection.

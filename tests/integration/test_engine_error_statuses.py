@@ -114,6 +114,9 @@ async def test_statuses_that_another_engine_would_not_change_are_forwarded_at_on
     ):
         answers = [await ask(agent, body=request()) for _ in range(6)]
         assert [answer.status for answer in answers].count(status) == len(one.requests) > 0
+        retries = {answer.headers.get("x-should-retry") for answer in answers if answer.status == status}
+        assert retries == {None if status == 504 else "false"}, "504: the client decides"
+        assert not any("x-should-retry" in answer.headers for answer in answers if answer.status == 200)
 
 
 async def test_a_route_that_is_not_repeatable_forwards_the_error(tmp_path: Path) -> None:
