@@ -43,6 +43,9 @@ MAX_STEP_S = 1.0
 RECOMMEND_EVERY_S = 5.0
 """Time (s) between two recommendations of capacity."""
 
+RECOMMEND_SOON_S = 1.0
+"""The same when an active region was lost or is back, beside which standby regions wait for their order."""
+
 SHADOW_EVERY_S = 2.0
 """Time (s) between two comparisons of plans while a policy is in shadow."""
 
@@ -201,7 +204,9 @@ class PlanningLoop:
         self._planned_at = now
         outcome = await self._publisher.publish(plans, policies.main.policy, now)
         self._metrics.updates.put("plan", partial(self._metrics.show_plan, list(self._publisher.in_force.values())))
-        if now - self._recommended_at >= RECOMMEND_EVERY_S:
+        waits_s = now - self._recommended_at
+        is_lost = self._recommender.standby.is_due(policies.main.policy, self._fleet.snapshot)
+        if waits_s >= (RECOMMEND_SOON_S if is_lost else RECOMMEND_EVERY_S):
             await self._recommend(policies.main.policy, now)
         return outcome
 

@@ -128,7 +128,13 @@ class Endpoint:
             connection.respond(503 if self._engine.faults.refuse_health else 200, b"")
         else:
             connection.respond(
-                200, models_body(self._config.served_model_name, self._created, self._config.max_model_len)
+                200,
+                models_body(
+                    self._config.served_model_name,
+                    self._created,
+                    self._config.max_model_len,
+                    self._engine.faults.revision,
+                ),
             )
 
     def _serve_at_once(self, connection: HttpConnection) -> bool:

@@ -21,6 +21,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Reset the connection of each completion after this many tokens; None disables the fault."""
     refuse_health: bool = False
     """Respond 503 to /health; completions continue."""
+    revision: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    """The revision (`root`) that the engine reports; empty for the model."""
     reject: bool = False
     """Respond 429 to completions, as a gateway in front of a full engine does."""
 

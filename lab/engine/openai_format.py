@@ -144,14 +144,14 @@ def error_body(status: int, error_type: str, message: str, param: str | None = N
     return msgspec.json.encode({"error": {"message": message, "type": error_type, "param": param, "code": status}})
 
 
-def models_body(model: str, created: int, max_model_len: int) -> bytes:
-    """The response to GET /v1/models."""
+def models_body(model: str, created: int, max_model_len: int, revision: str = "") -> bytes:
+    """The response to GET /v1/models; `revision` is the root of the model, empty for its name."""
     card = {
         "id": model,
         "object": "model",
         "created": created,
         "owned_by": "vllm",
-        "root": model,
+        "root": revision or model,
         "parent": None,
         "max_model_len": max_model_len,
         "permission": [],

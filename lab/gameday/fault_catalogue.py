@@ -40,7 +40,9 @@ from lab.gameday.fault_injection import (
     slow_down,
     storm,
 )
+from lab.gameday.pilot_light import PilotLight
 from lab.gameday.store_faults import RUNNING_S, STOPPED_S, compact, lose_quorum, slow_etcd
+from lab.gameday.version_skew import VersionSkew
 from lab.gameday.wake_webhook import Conduct
 from lab.planet.planet import Planet
 from lab.planet.topology import CHAT_8B, CHAT_70B, Topology, demo_planet
@@ -69,6 +71,10 @@ BATCH_REDIS_LOST = DuringBatch(freeze("redis"), max_runs=1)
 COLD_POOLS = ColdPools({})
 WAKE_HOOK_DOWN = ColdPools({"eu-de": Conduct.FAILS, "eu-es": Conduct.HANGS, "us-east": Conduct.FAILS})
 """Faults in which a burst of requests needs a model of which every pool is cold."""
+
+
+PILOT_LIGHT = PilotLight("eu-de", "eu-es", "eu-es-small-a100")
+VERSION_SKEW = VersionSkew("eu-de", "eu-de-small-a100")
 
 
 class TargetKind(StrEnum):
@@ -133,6 +139,21 @@ class Fault(NamedTuple):
 def _slots(model: str) -> Mapping[str, int]:
     engines = [engine for region in PLANET.regions for engine in region.engines if engine.model == model]
     return {engine.name: engine.max_num_seqs for engine in engines}
+
+
+def _cold(name: str, what: str, pools: ColdPools) -> Fault:
+    return Fault(
+        name,
+        what,
+        TargetKind.MODEL,
+        "",
+        pools.inject,
+        prepare=pools.prepare,
+        conclude=pools.conclude,
+        detected_within_s=5.0,
+        model=CHAT_70B,
+        slots=_slots(CHAT_70B),
+    )
 
 
 FAULTS: dict[str, Fault] = {
@@ -202,29 +223,37 @@ FAULTS: dict[str, Fault] = {
             model=CHAT_70B,
             slots=_slots(CHAT_70B),
         ),
-        Fault(
+        _cold(
             "cold-pools",
             f"every engine of {CHAT_70B}, which is on demand, stops, and a burst of its requests reaches all agents",
-            TargetKind.MODEL,
-            "",
-            COLD_POOLS.inject,
-            prepare=COLD_POOLS.prepare,
-            conclude=COLD_POOLS.conclude,
-            detected_within_s=5.0,
-            model=CHAT_70B,
-            slots=_slots(CHAT_70B),
+            COLD_POOLS,
         ),
-        Fault(
+        _cold(
             "wake-hook-down",
             "as cold-pools, while the wake webhook answers eu-de and us-east with 500, and eu-es not at all",
-            TargetKind.MODEL,
-            "",
-            WAKE_HOOK_DOWN.inject,
-            prepare=WAKE_HOOK_DOWN.prepare,
-            conclude=WAKE_HOOK_DOWN.conclude,
-            detected_within_s=5.0,
-            model=CHAT_70B,
-            slots=_slots(CHAT_70B),
+            WAKE_HOOK_DOWN,
+        ),
+        Fault(
+            "pilot-light",
+            "kill -9 of every agent and engine of eu-de, whose demand the pilot light eu-es takes over",
+            TargetKind.REGION,
+            "eu-de",
+            PILOT_LIGHT.inject,
+            prepare=PILOT_LIGHT.prepare,
+            conclude=PILOT_LIGHT.conclude,
+            detected_within_s=1.0,
+            clients_within_s=1.0,
+            may_break=True,
+        ),
+        Fault(
+            "version-skew",
+            "the fastest engine of the small model in eu-de serves another revision than policy expects",
+            TargetKind.SLOW_ENDPOINT,
+            "eu-de",
+            VERSION_SKEW.inject,
+            prepare=VERSION_SKEW.prepare,
+            conclude=VERSION_SKEW.conclude,
+            endpoint="eu-de-small-a100",
         ),
         Fault(
             "regions-partitioned",

@@ -19,6 +19,8 @@ GEO_ROUTING_FILE = "geo-routing.yaml"
 
 MODELS_FILE = "models.yaml"
 
+REGIONS_FILE = "regions.yaml"
+
 ROLLOUT_FILE = "rollout.yaml"
 
 IMAGES_FILE = Path(__file__).with_name("images.yaml")

@@ -50,8 +50,14 @@ class StandbyWatch:
         """The expected demand of the last moment without a lost region."""
         self._had: frozenset[tuple[str, str]] = frozenset()
         """Every (region, model) of that moment that had endpoints."""
+        self._lost: frozenset[str] = frozenset()
+        """The lost active regions at the last step."""
         self.takeover: Takeover | None = None
         """The current takeover, or the last one; None if there was none."""
+
+    def is_due(self, policy: Policy, snapshot: Snapshot) -> bool:
+        """Whether other active regions are lost than at the last step, so that standby regions have another order."""
+        return _has_standby(policy) and _lost(policy, snapshot) != self._lost
 
     def step(
         self,
@@ -69,9 +75,8 @@ class StandbyWatch:
             pools: every (region, model) that has endpoints.
             expected: the expected demand.
         """
-        regions = policy.regions.items()
-        lost = frozenset(name for name, it in regions if not it.is_standby and snapshot.state(name) in AWAY)
-        if not lost or not any(region.is_standby for _, region in regions):
+        lost = self._lost = _lost(policy, snapshot)
+        if not lost or not _has_standby(policy):
             self._before, self._had = expected, frozenset(pools)
             self._end(now)
             return Displaced(expected, frozenset())
@@ -124,6 +129,15 @@ class StandbyWatch:
         if not servers or key.origin not in policy.regions:
             return ""
         return policy.nearest_first(key.origin, servers & policy.regions.keys())[0]
+
+
+def _lost(policy: Policy, snapshot: Snapshot) -> frozenset[str]:
+    regions = policy.regions.items()
+    return frozenset(name for name, region in regions if not region.is_standby and snapshot.state(name) in AWAY)
+
+
+def _has_standby(policy: Policy) -> bool:
+    return any(region.is_standby for region in policy.regions.values())
 
 
 def _at_least(row: Expected, now: Expected | None) -> Expected:

@@ -263,8 +263,13 @@ class OnDemandModels:
         name, by_webhook = model.name, _of(model).wake is WakeMethod.WEBHOOK
         known = self._configured(name)
         if not known:
-            return [None] if by_webhook else []
+            return [None] if by_webhook and self._creates(name) else []
         return [each for each in known if each.usable and sleeps(each, name)]
+
+    def _creates(self, model: str) -> bool:
+        """Whether a webhook is asked for an endpoint here: no other region has one that the same requests may use."""
+        others = self._others.regions_with(model)
+        return any(not others & scope for scope in self._scopes)
 
     def _cold_start_s(self, model: Model) -> float:
         return self.attempts.cold_start_s(model.name, model.scaling.cold_start_s)

@@ -30,6 +30,9 @@ cold start if that is longer."""
 _POLL_S: Final = 0.05
 _NONE: Final = Attempts()
 
+KEPT_S: Final = 3.0
+"""Time (s) after the end of a delay for which an agent keeps the claim of an endpoint that it could not wake."""
+
 CLAIM_S: Final = 15.0
 """Lifetime (s) of the claim of a memory, which is renewed while a model is loaded."""
 
@@ -168,8 +171,12 @@ class WakeAttempts:
             self._tried.pop((action, *key), None)
             log.info("endpoint changed on demand", action=action.value, endpoint=name, model=model)
         except HookFailed as error:
-            tried = self._tried.get((action, *key), _NONE).failed(str(error), self._clock(), self._rng)
+            now = self._clock()
+            tried = self._tried.get((action, *key), _NONE).failed(str(error), now, self._rng)
             self._tried[action, name, model] = tried
+            if action is Action.WAKE:
+                # The other agents of the region leave the next attempt to this one, as long as it lives.
+                await self._hooks.claims.claim(name, model, tried.not_before - now + KEPT_S)
             problem = f"{action.value} of {model} failed {tried.failures} times: {error}"
             log.warning("endpoint not changed on demand", action=action.value, endpoint=name, problem=problem)
         self.counts[model, action, "failed" if problem else "succeeded"] += 1

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from adapters.servers.redis import RedisServer
+from penstock.on_demand import wake_history
 from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.kinds.warm_up import WarmUp
@@ -27,7 +28,7 @@ from regional_agent.endpoints.probing import warm_ups
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
 from regional_agent.on_demand.wake_attempts import WakeAttempts
 from regional_agent.on_demand.wake_claims import WakeClaims
-from regional_agent.on_demand.wake_hooks import WakeHooks
+from regional_agent.on_demand.wake_hooks import Action, WakeHooks
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
@@ -248,6 +249,27 @@ async def test_of_the_agents_of_a_region_one_wakes_an_endpoint(tmp_path: Path, r
         assert [path for path, _ in engine.orders] == ["/wake_up"]
 
 
+async def test_of_the_agents_of_a_region_one_repeats_an_attempt_that_failed(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_history, "FIRST_RETRY_S", 0.2)
+    engine, url = SleepingEngine(), redis_server.url
+    engine.hook_status = 500
+    async with (
+        engine,
+        on_demand_agent(tmp_path / "1", [engine], redis_url=url, name="agent-1", timeout_s=0.3) as one,
+        on_demand_agent(tmp_path / "2", [engine], redis_url=url, name="agent-2", timeout_s=0.3) as other,
+    ):
+        clients = [await RawClient.connect(agent.traffic) for agent in (one, other)]
+        for client in clients:
+            client.send(post(BODY))
+        counts = [agent.metrics.on_demand.models.attempts.counts for agent in (one, other)]
+        await until(lambda: max(each[MODEL, Action.WAKE, "failed"] for each in counts) >= 3)
+        assert min(each[MODEL, Action.WAKE, "failed"] for each in counts) == 0
+        engine.hook_status = 200
+        assert [(await client.answer()).status for client in clients] == [200, 200]
+
+
 async def test_a_cold_start_longer_than_the_timeout_of_the_hook_causes_one_order(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +393,35 @@ async def test_a_webhook_receives_the_order_with_its_token(tmp_path: Path) -> No
         order = {"action": "wake", "region": "eu-de", "model": MODEL, "endpoint": None}
         assert orders == [(b"/wake", b"Bearer of-the-hook", order)]
         assert agent.waiting() == 1
+        client.close()
+
+
+async def test_a_region_without_endpoints_asks_no_webhook_while_another_has_some_for_the_same_requests(
+    tmp_path: Path,
+) -> None:
+    orders: list[Any] = []
+
+    def receive(method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        orders.append(json.loads(body))
+        return 200, b""
+
+    async with AsyncExitStack() as stack:
+        hook, with_model = await stack.enter_async_context(SmallHttp(receive)), ["eu-es"]
+        agent = await stack.enter_async_context(
+            on_demand_agent(
+                tmp_path, [], wake=WakeMethod.WEBHOOK, webhook=f"{hook.url}/wake", with_model=with_model, cold_start_s=1
+            )
+        )
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(BODY))
+        await until(lambda: agent.waiting() == 1)
+        models = agent.metrics.on_demand.models
+        for _ in range(3):
+            models.decide(agent.config.policy.models[MODEL])
+        assert not models.attempts.waking_since(MODEL)
+        # Requests that residency keeps in the EU may not use an endpoint in us-east.
+        with_model[:] = ["us-east"]
+        await until(lambda: bool(orders))
         client.close()
 
 

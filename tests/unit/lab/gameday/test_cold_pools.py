@@ -15,7 +15,6 @@ from lab.gameday.wake_webhook import Conduct, Order, WakeWebhook
 from lab.planet.bundle import MODELS_FILE, SHIPPED_BUNDLE, without_stages
 from lab.planet.topology import CHAT_70B
 
-AGENTS = {"eu-de": 1, "eu-es": 1, "eu-gb": 1}
 GOOD = Burst(Counter({200: 4}), 6.0, 4)
 DE, ES = Order(1.0, "wake", "eu-de", "de-1"), Order(1.1, "wake", "eu-es", "es-1")
 DOWN = {"eu-de": Conduct.FAILS, "eu-es": Conduct.HANGS}
@@ -23,11 +22,10 @@ PROBLEMS = {"de-1": "POST /wake answers 500", "es-1": "no answer within 2 s"}
 
 
 def test_one_order_for_each_cold_pool_and_every_answer_count() -> None:
-    found = judge_wakes({}, GOOD, [DE, ES], {}, AGENTS)
+    found = judge_wakes({}, GOOD, [DE, ES], {})
     assert found.events == 4
     assert "de-1 1, es-1 1" in found.says
-    assert judge_wakes({}, GOOD, [DE, *[Order(1.0, "wake", "eu-gb", "")] * 3], {}, AGENTS).events == 4
-    assert judge_wakes({}, GOOD, [DE, *[Order(1.0, "wake", "eu-gb", "")] * 9], {}, AGENTS).events == 0
+    assert judge_wakes({}, GOOD, [DE, Order(1.0, "wake", "eu-gb", "")], {}).events == 0, "a region without endpoints"
 
 
 @pytest.mark.parametrize(
@@ -43,16 +41,16 @@ def test_one_order_for_each_cold_pool_and_every_answer_count() -> None:
 def test_a_refused_lost_or_late_request_and_a_second_order_leave_nothing_to_count(
     burst: Burst, orders: list[Order]
 ) -> None:
-    assert judge_wakes({}, burst, orders, {}, AGENTS).events == 0
+    assert judge_wakes({}, burst, orders, {}).events == 0
 
 
 def test_a_webhook_that_fails_is_called_a_few_times_and_its_problem_is_visible() -> None:
     burst = Burst(Counter({200: 1, 503: 3}), 20.0, 4)
-    assert judge_wakes(DOWN, burst, [DE, ES] * 4, PROBLEMS, AGENTS).events == 4
-    assert judge_wakes(DOWN, burst, [DE, ES] * 9, PROBLEMS, AGENTS).events == 0
-    assert judge_wakes(DOWN, burst, [DE], PROBLEMS, AGENTS).events == 0
-    assert judge_wakes(DOWN, burst, [DE, ES], {"de-1": PROBLEMS["de-1"]}, AGENTS).events == 0
-    assert judge_wakes(DOWN, Burst(Counter({200: 3, 0: 1}), 20.0, 4), [DE, ES], PROBLEMS, AGENTS).events == 0
+    assert judge_wakes(DOWN, burst, [DE, ES] * 4, PROBLEMS).events == 4
+    assert judge_wakes(DOWN, burst, [DE, ES] * 9, PROBLEMS).events == 0
+    assert judge_wakes(DOWN, burst, [DE], PROBLEMS).events == 0
+    assert judge_wakes(DOWN, burst, [DE, ES], {"de-1": PROBLEMS["de-1"]}).events == 0
+    assert judge_wakes(DOWN, Burst(Counter({200: 3, 0: 1}), 20.0, 4), [DE, ES], PROBLEMS).events == 0
 
 
 def test_the_webhook_starts_endpoints_fails_or_does_not_answer() -> None:

@@ -128,3 +128,15 @@ def test_only_the_demand_that_the_lost_region_served_is_displaced_and_it_counts_
     after = {us: Expected(60.0, everywhere), abroad: Expected(30.0, not_in_de)}
     displaced = by.step(policy, failed, pools, after, 6.0).expected
     assert {key: row.requests_per_s for key, row in displaced.items()} == {de: 70.0, us: 60.0, abroad: 30.0}
+
+
+def test_the_order_is_due_at_once_when_an_active_region_is_lost_and_when_it_is_back() -> None:
+    policy, by = planned(RegionRole.PILOT_LIGHT), Recommender()
+    well, lost = at(1.0, 20.0, 20.0, 1), at(2.0, None, 20.0, 1, RegionState.FAILED)
+    desired(by, policy, well, 1.0)
+    assert not by.standby.is_due(policy, well)
+    assert by.standby.is_due(policy, lost)
+    assert not by.standby.is_due(planned(RegionRole.ACTIVE), lost), "without a standby region"
+    desired(by, policy, lost, 2.0)
+    assert not by.standby.is_due(policy, lost)
+    assert by.standby.is_due(policy, well)
