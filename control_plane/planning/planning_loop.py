@@ -24,6 +24,7 @@ from control_plane.rollout.rollout_runner import ActivePolicies, PolicyVersion, 
 from penstock.fleet.capacity import Shortfall
 from penstock.fleet.leader_handover import health_to_hand_over, inherited_health
 from penstock.fleet.snapshot import Snapshot, demand, pools, settled
+from penstock.planning.measurements import measured_bytes
 from penstock.planning.plan import RegionPlan
 from penstock.planning.planner import PlanResult
 from penstock.planning.tick_input import TickInput
@@ -322,7 +323,7 @@ def _show_fleet(
         if row.model in policy.models:
             rates[row.origin, row.model] = rates.get((row.origin, row.model), 0.0) + row.requests_per_s
     metrics.show_demand(rates)
-    egress = egress_hourly_cost(policy, demands, in_force)
+    egress = egress_hourly_cost(policy, demands, in_force, measured_bytes(policy, snapshot, now))
     metrics.cost.show(gpu_hourly_cost(policy, seen_pools, now), egress)
 
 

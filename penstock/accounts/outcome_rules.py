@@ -25,9 +25,11 @@ class Outcome(StrEnum):
     CLIENT_LEFT = "client_left"
     """The client disconnected before the end of the response."""
     CLIENT_ERROR = "client_error"
-    """The engine responded with 4xx or with an error that the request caused; or the request itself was invalid."""
+    """The engine responded with 4xx or with an error that the request caused; or the request itself was invalid, or its
+    body did not arrive in time."""
     EXPIRED = "expired"
-    """The deadline that the client set passed before the end of the response."""
+    """The deadline that the client set passed before the end of the response; or a time limit passed, and the client
+    had read the response more slowly than it arrived."""
     REFUSED = "refused"
     """The request was authorized, and no region could serve it."""
     ENGINE_ERROR = "engine_error"

@@ -9,6 +9,8 @@ from msgspec import Meta
 
 from penstock.fleet.endpoint_report import MAX_TEXT, EndpointReport
 from penstock.fleet.expected_wait import MEMORY_COMPLETIONS
+from penstock.fleet.message_bytes import MAX_MODELS as MAX_SIZED_MODELS
+from penstock.fleet.message_bytes import MessageBytes
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.traffic_report import CountryReport, SpilloverReport
 from penstock.fleet.version_counts import MAX_REPORTED as MAX_VERSIONS
@@ -143,6 +145,8 @@ class AgentReport(msgspec.Struct, frozen=True):
     """The budgets of tenants and keys that were exceeded last at this agent."""
     versions: Annotated[tuple[VersionReport, ...], Meta(max_length=MAX_VERSIONS)] = ()
     """Results of the versions of names with a rollout, since this epoch of the agent began."""
+    message_bytes: Annotated[tuple[MessageBytes, ...], Meta(max_length=MAX_SIZED_MODELS)] = ()
+    """Mean sizes of requests and responses by model."""
 
     @property
     def has_possible_texts(self) -> bool:

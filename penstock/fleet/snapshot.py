@@ -406,6 +406,7 @@ def _is_valid(report: AgentReport) -> bool:
         and report.request_counts.are_valid
         and len(report.versions) <= MAX_VERSIONS
         and all(version.counts.are_valid for version in report.versions)
+        and all(sizes.is_possible for sizes in report.message_bytes)
         and all(objective.is_possible for objective in report.objectives)
         and len(endpoints) <= MAX_ENDPOINTS
         and 0 <= report.endpoints_omitted <= MAX_COUNT

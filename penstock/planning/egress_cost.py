@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.fleet.message_bytes import MessageBytes
 from penstock.policy.kinds.models import Model
 from penstock.policy.policy import BYTES_PER_GB
 
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 Amount = TypeVar("Amount", float, "NDArray[np.float64]")
 
 
-def egress_cost(model: Model, entry_per_gb: Amount, server_per_gb: Amount) -> Amount:
+def egress_cost(sizes: Model | MessageBytes, entry_per_gb: Amount, server_per_gb: Amount) -> Amount:
     """The egress cost of a request that enters in one region and is served in another: its body and its response.
 
     Args:
-        model: gives the mean size of bodies and responses.
+        sizes: the mean sizes of bodies and responses: as policy assumes them, or as measured.
         entry_per_gb: price of a GB leaving the entry region, in the currency of the bundle.
         server_per_gb: the same for the serving region.
     """
-    return (entry_per_gb * model.request_bytes + server_per_gb * model.response_bytes) / BYTES_PER_GB
+    return (entry_per_gb * sizes.request_bytes + server_per_gb * sizes.response_bytes) / BYTES_PER_GB

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from penstock.fleet.message_bytes import MessageBytes
 from penstock.fleet.snapshot import Demand, FadedPool
 from penstock.planning.egress_cost import egress_cost
 from penstock.planning.plan import RegionPlan
@@ -32,13 +33,17 @@ def gpu_hourly_cost(
 
 
 def egress_hourly_cost(
-    policy: Policy, demands: Iterable[Demand], plans: Mapping[str, RegionPlan]
+    policy: Policy,
+    demands: Iterable[Demand],
+    plans: Mapping[str, RegionPlan],
+    measured: Mapping[str, MessageBytes],
 ) -> dict[tuple[str, str], float]:
     """The price of traffic between each (origin, server), in the currency of the bundle per hour.
 
     Args:
         demands: the measured demand.
         plans: the slices in force, by origin.
+        measured: measured sizes of messages by model, in place of those of the policy.
     """
     per_s = {(row.origin, row.model, row.residency): row.requests_per_s for row in demands}
     found: dict[tuple[str, str], float] = {}
@@ -50,6 +55,7 @@ def egress_hourly_cost(
             for arc in entry.arcs:
                 if arc.server != origin and arc.server in policy.regions:
                     prices = (policy.regions[name].egress_cost_per_gb for name in (origin, arc.server))
-                    cost = arc.share * rate * egress_cost(policy.models[entry.model], *prices) * SECONDS_PER_HOUR
+                    sizes = measured.get(entry.model) or policy.models[entry.model]
+                    cost = arc.share * rate * egress_cost(sizes, *prices) * SECONDS_PER_HOUR
                     found[origin, arc.server] = found.get((origin, arc.server), 0.0) + cost
     return found

@@ -80,6 +80,8 @@ class OutcomeRecorder:
             if context.route_context is None:
                 streaming = context.estimate.streaming
                 judgement = self._tally.ended(context.model, outcome, ttft_s, total_s, streaming=streaming)
+                if outcome is _OK:
+                    self._tally.message_bytes.count(context.model, account.received_bytes, account.sent_bytes)
                 if self.versions.rollouts:
                     self.versions.ended(context, account, total_s)
             if self.ledger is not None:

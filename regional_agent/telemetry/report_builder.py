@@ -92,6 +92,7 @@ class ReportBuilder:
             rejected_files=self._rejected_files(),
             ledger=self._state.ledger(),
             versions=self._state.versions(),
+            message_bytes=self._state.tally.message_bytes.report(),
             budget_refusals=() if self._state.budgets is None else self._state.budgets.refusals.newest(time.time()),
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.accounts.outcome_rules import FAULTS_OF_POLICY, RULES, Counts, Outcome
+from penstock.fleet.message_bytes import BytesTally
 from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.kinds.models import Model
 from penstock.policy.service_objective import Measure, ObjectiveReport
@@ -24,11 +25,13 @@ _TOTAL: Final = Measure.TOTAL
 class RequestTally:
     """Counters of ended and failed requests and first-byte times, and a tally for each service objective."""
 
-    __slots__ = ("_begun", "_ended", "_failed", "_first_byte_s", "_first_byte_s2", "objectives")
+    __slots__ = ("_begun", "_ended", "_failed", "_first_byte_s", "_first_byte_s2", "message_bytes", "objectives")
 
     def __init__(self) -> None:
         self._ended = self._failed = self._begun = 0
         self._first_byte_s = self._first_byte_s2 = 0.0
+        self.message_bytes = BytesTally()
+        """Sizes of the requests and responses of clients, by model."""
         self.objectives: dict[str, dict[Measure, ObjectiveTally]] = {}
         """Tallies of service objectives, by model and measure."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -10,9 +11,9 @@ import pytest
 from penstock.routes.route import Timeouts
 from regional_agent.http.limits import Limits
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import BODY, ask, code, never_responds, streams_forever
+from tests.support.chats import BODY, SSE_HEAD, ask, chunk, code, never_responds, streams_forever
 from tests.support.planet import MODEL
-from tests.support.sockets import RawClient, engine, post
+from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
 
 SHORT_S, LONG_S = 0.3, 600.0
@@ -73,3 +74,36 @@ async def test_the_total_limit_of_a_route_replaces_the_agents_and_the_client_may
         use_limits(running, Timeouts(), Timeouts())
         assert code((await ask(running)).body) == "deadline_passed"
         assert running.held() == 0
+
+
+async def floods(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    writer.write(SSE_HEAD)
+    while True:
+        writer.write(chunk(b"data: %b\n\n" % (b"x" * 60_000)))
+        await writer.drain()
+
+
+async def test_a_limit_that_a_slow_reader_exceeds_is_no_failure_of_the_fleet(tmp_path: Path) -> None:
+    limits = Limits(idle_linger_s=0.0, request_timeout_s=1.0)
+    async with engine(floods) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as running:
+        client = await RawClient.connect(running.traffic)
+        client.send(post(BODY))
+        await until(lambda: bool(running.counted()))
+        assert running.counted() == {"expired": 1}
+        assert running.tally.report().failed == 0
+        client.close()
+
+
+async def test_a_limit_that_a_slow_upload_exceeds_is_no_failure_of_the_fleet(tmp_path: Path) -> None:
+    limits = Limits(idle_linger_s=0.0, request_timeout_s=0.5, kept_body_bytes=8192)
+    fields = f'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n{MODEL}\r\n--b\r\n'
+    head = "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+    file = 'Content-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + "x" * 65_536
+    async with engine(never_responds) as gpu, running_agent(tmp_path, [gpu.address], limits=limits) as running:
+        client = await RawClient.connect(running.traffic)
+        client.send(f"{head}Content-Length: 1000000\r\n\r\n{fields}{file}".encode())
+        answer = await client.answer()
+        assert (answer.status, code(answer.body)) == (408, "request_timeout")
+        assert running.counted() == {"client_error": 1}
+        assert running.tally.report().failed == 0
+        client.close()

@@ -12,7 +12,7 @@ from penstock.planning.linear_program.arc_details import ArcDetails
 from penstock.planning.linear_program.flows import Flows
 from penstock.planning.linear_program.problem import Problem
 from penstock.planning.linear_program.solver import ModelSolver, OutOfTime, Unsolved
-from penstock.planning.measured_round_trips import measured_round_trips
+from penstock.planning.measurements import measurements
 from penstock.planning.plan_builder import PlanBuilder
 from penstock.planning.planner import PlanResult
 from penstock.planning.share_moves import Key, NearestFirst
@@ -39,9 +39,9 @@ class FlowPlanner:
     def plan(self, tick: TickInput) -> PlanResult:
         """As `Planner.plan`."""
         builder, work = self._builder.problems(tick.policy), workload(tick)
-        measured_ms = measured_round_trips(tick.snapshot, tick.now)
+        measured = measurements(tick.policy, tick.snapshot, tick.now)
         problems = builder.problems(
-            work.open_demands, work.open_supply, work.open_in_force, work.limits, tick.now, measured_ms
+            work.open_demands, work.open_supply, work.open_in_force, work.limits, tick.now, measured
         )
         nearest_first = builder.distances.nearest_first
         answers, fallbacks = self._solve(problems)

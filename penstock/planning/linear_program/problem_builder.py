@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from penstock.planning.linear_program.distances import Distances
 from penstock.planning.linear_program.n_minus_one import confinements
 from penstock.planning.linear_program.problem import Group, Held, Pool, Problem, Shape, TrafficClass
 from penstock.planning.linear_program.waiting_cost import pieces
+from penstock.planning.measurements import Measurements
 from penstock.planning.plan import ClassPlan
 from penstock.planning.share_moves import Key
 from penstock.policy.gpu_price import gpu_price
@@ -30,6 +30,9 @@ MIN_SLOTS = 1e-3
 
 TIE_S = 1e-6
 """Cost (s) per position in the order of region names, which breaks ties between regions."""
+
+
+NOTHING_MEASURED = Measurements()
 
 
 class ProblemBuilder:
@@ -47,6 +50,7 @@ class ProblemBuilder:
         self._per_hour: dict[str, float] = {}
         """Price of a GPU hour by region, at the time of the problems."""
         self._lag_ms = self.distances.deviations_ms(policy, {})
+        self._bytes = NOTHING_MEASURED.message_bytes
         """Deviation (ms) of the measured round trips from those of the policy, by (origin, server)."""
 
     def problems(
@@ -56,7 +60,7 @@ class ProblemBuilder:
         before: Mapping[Key, ClassPlan],
         interventions: Interventions = NO_INTERVENTIONS,
         now: float = 0.0,
-        measured_ms: Mapping[tuple[str, str], float] = MappingProxyType({}),
+        measured: Measurements = NOTHING_MEASURED,
     ) -> list[Problem]:
         """The problems of all models that have both demand and a region that can serve them, in the order of names.
 
@@ -68,9 +72,10 @@ class ProblemBuilder:
             before: the plan's entries in force, by key.
             interventions: limits on the share that may leave its origin; `demands` and `supply` respect them already.
             now: Unix time (s), of the prices.
-            measured_ms: measured round trips by (origin, server), in place of those of the policy.
+            measured: round trips and sizes of messages, in place of those of the policy.
         """
-        self._lag_ms = self.distances.deviations_ms(self.policy, measured_ms)
+        self._lag_ms = self.distances.deviations_ms(self.policy, measured.round_trips_ms)
+        self._bytes = measured.message_bytes
         self._per_hour = {region: gpu_price(self.policy, region, now) for region in self.policy.regions}
         demands_of: dict[str, dict[Key, Demand]] = {}
         for key, demand in demands.items():
@@ -210,8 +215,9 @@ class ProblemBuilder:
         cost = np.zeros((len(self.distances.names), len(shape.pools)))
         for name in shape.models:
             of_model = np.array([pool.model == name for pool in shape.pools])
-            model, there = self.policy.models[name], per_gb[shape.pool_at[of_model]]
-            cost[:, of_model] = egress_cost(model, per_gb[:, None], there[None, :])
+            sizes = self._bytes.get(name) or self.policy.models[name]
+            there = per_gb[shape.pool_at[of_model]]
+            cost[:, of_model] = egress_cost(sizes, per_gb[:, None], there[None, :])
         cost[shape.pool_at, np.arange(len(shape.pools))] = 0.0
         egress_s = cost * self.policy.objective.latency_ms_per_cost / MS_PER_S / work
         rtt_ms = np.maximum(0.0, self.distances.apart_ms + self._lag_ms)

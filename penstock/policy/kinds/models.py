@@ -141,7 +141,8 @@ class Model(PolicyStruct, frozen=True):
     expected_service_s: Annotated[float, bounds(ge=0.001, le=3600)] = 5.0
     """Time (s) for which one request occupies a slot. A prior, used until completions are measured."""
     request_bytes: Annotated[float, bounds(ge=0, le=1e9)] = 4_000.0
-    """Mean size (bytes) of a request body: egress of the origin when another region serves the request."""
+    """Mean size (bytes) of a request body: egress of the origin when another region serves the request. A prior, as the
+    next: the planner uses the sizes that agents measure."""
     response_bytes: Annotated[float, bounds(ge=0, le=1e9)] = 4_000.0
     """Mean size (bytes) of a response body: egress of the serving region."""
     cost: Cost = Cost()

@@ -43,4 +43,4 @@ def test_egress_is_what_the_plan_sends_to_other_regions() -> None:
     plans = {"a": RegionPlan("a", 1, 1, "", 0.0, (ClassPlan("m", "a+b", arcs, ()),))}
     demand = [Demand("a", "m", "a+b", frozenset({"a", "b"}), 40.0)]
     per_request = 0.1 * 1e-3 + 0.2 * 2e-3
-    assert egress_hourly_cost(POLICY, demand, plans) == {("a", "b"): pytest.approx(0.25 * 40 * 3600 * per_request)}
+    assert egress_hourly_cost(POLICY, demand, plans, {}) == {("a", "b"): pytest.approx(0.25 * 40 * 3600 * per_request)}
