@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.admission.model_queue import ModelQueue
 from penstock.admission.tenant_order import QueuedRequest
-from penstock.admission.work_counters import (
-    WorkCounters,
-)
+from penstock.admission.work_counters import ModelCounters, WorkCounters
 
-MAX_TENANTS, MIN_SWEEP = 1_024, 64
+MAX_TENANTS, MIN_SWEEP, SHARED_S = 1_024, 64, 10.0
 """As documented, and not imported: a test fails if a tuned constant changes."""
 
 
@@ -97,3 +97,21 @@ def test_work_at_another_agent_counts_for_its_tenant_and_the_virtual_time() -> N
     assert counters.join("new", 1.0).received_s == 4.0
     assert counters.received_s("here") == 0.0, "it waits, and keeps its place"
     assert [each.tenant for each in counters.changed] == [], "agents publish only what they start themselves"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 6), st.booleans()), max_size=12), st.integers(0, 12))
+def test_a_model_is_shared_while_another_tenant_had_a_request_lately(
+    requests: list[tuple[str, int, bool]], later_s: int
+) -> None:
+    counters, now, seen = ModelCounters(), 100.0, []
+    for tenant, pause_s, is_here in requests:
+        now += pause_s
+        if is_here:
+            counters.start(0, tenant, 1.0, 1.0, now)
+        else:
+            counters.started_elsewhere(0, tenant, 1.0, now)
+        seen.append((tenant, now))
+    now += later_s
+    for tenant in "abcd":
+        is_shared = any(other != tenant and now - at < SHARED_S for other, at in seen)
+        assert counters.is_shared(tenant, now) is is_shared
