@@ -92,6 +92,7 @@ class AttemptSink(TargetSink):
         "_writer",
         "attempt",
         "client_stalled",
+        "client_was_slow",
         "lacking",
         "owner",
         "response",
@@ -127,6 +128,8 @@ class AttemptSink(TargetSink):
         """What the agent asks the engine to report; None if the response is no stream."""
         self.lacking: LocalAttempt | None = None
         """The attempt at an endpoint that responded as if it lacked the model."""
+        self.client_was_slow = False
+        """Whether the client has read the response more slowly than its target sent it."""
         self.client_stalled = False
         """Whether the client's write buffer is above its high-water mark."""
 

@@ -170,7 +170,7 @@ class Exchange(AttemptOwner):
         """Enforce the deadline and the engine timeouts; returns when to check again (s)."""
         state = self._state
         if state is not TUNNEL and now > self.context.deadline_at:
-            self.end(Refusal(Reason.DEADLINE_PASSED, "the request's deadline has passed"))
+            self._pass_deadline()
         elif state is AWAITING:
             self._sink.check_awaiting(now)
         elif state is REJECTED:
@@ -181,6 +181,15 @@ class Exchange(AttemptOwner):
                 return min(self.context.deadline_at, due)
             self.fail(due)
         return now
+
+    def _pass_deadline(self) -> None:
+        """End the exchange at its deadline. A client that sends or reads too slowly for it is the cause itself."""
+        context = self.context
+        if not (context.request.whole or self._target.write_stalled):
+            self.on_request_refused(Refusal(Reason.REQUEST_TIMEOUT, "the request body did not arrive in time"))
+            return
+        context.own_deadline = context.own_deadline or self._sink.client_was_slow
+        self.end(Refusal(Reason.DEADLINE_PASSED, "the request's deadline has passed"))
 
     def shut_down(self) -> None:
         """End the exchange because the agent stops."""
@@ -223,6 +232,7 @@ class Exchange(AttemptOwner):
         self._sink.client_stalled = not writable
         # Before the response, the back-pressure belongs to an earlier response of the same connection.
         if self._state is not AWAITING:
+            self._sink.client_was_slow = self._sink.client_was_slow or not writable
             self._target.set_reading(writable)
 
     def on_request_body(self, chunk: bytes) -> None:
