@@ -21,6 +21,15 @@ from penstock.converters.comfyui import (
     prompt_id_of,
     prompt_with_client,
 )
+from penstock.converters.comfyui_images import (
+    MAX_ALL_BYTES,
+    input_images,
+    kind_of,
+    stored_as,
+    upload_form,
+    with_images,
+)
+from regional_agent.converters.image_fetch import ImageFetch
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.http_fetch import Fetched, FetchRequest, fetch
 from regional_agent.upstream.upstream_pool import UpstreamPool
@@ -69,9 +78,11 @@ class Engine(NamedTuple):
         request = FetchRequest(self.base_path + target, self.headers)
         return await fetch(self.pool, self.address, request, timeout_s=POLL_TIMEOUT_S, limit_bytes=limit_bytes)
 
-    async def post(self, target: str, body: bytes, timeout_s: float = POLL_TIMEOUT_S) -> Fetched:
+    async def post(
+        self, target: str, body: bytes, timeout_s: float = POLL_TIMEOUT_S, content_type: bytes = _JSON
+    ) -> Fetched:
         """Send a POST; raises UpstreamError."""
-        headers = (*self.headers, (b"content-type", _JSON))
+        headers = (*self.headers, (b"content-type", content_type))
         request = FetchRequest(self.base_path + target, headers, body)
         return await fetch(self.pool, self.address, request, timeout_s=timeout_s)
 
@@ -79,9 +90,10 @@ class Engine(NamedTuple):
 class ComfyUiRun:
     """Runs one workflow."""
 
-    def __init__(self, engine: Engine, body: bytes, form: ResultForm) -> None:
-        """Prepare to run the prompt `body`."""
+    def __init__(self, engine: Engine, body: bytes, form: ResultForm, images: ImageFetch | None = None) -> None:
+        """Prepare to run the prompt `body`; `images` fetches input images by URL."""
         self._engine = engine
+        self._images = images or ImageFetch()
         self._body = body
         self._form = form
         self._prompt: asyncio.Task[Fetched] | None = None
@@ -99,8 +111,12 @@ class ComfyUiRun:
     async def _run(self) -> ConvertedResponse:
         try:
             prompt = prompt_with_client(self._body, uuid4().hex)
+            images = await self._load_images()
         except BadWorkflow as error:
             return failure(400, "invalid_prompt", str(error))
+        if images:
+            names = {name: await self._upload(kind, content) for name, kind, content in images}
+            prompt = with_images(prompt, names)
         self._prompt = asyncio.create_task(
             self._engine.post("/prompt", prompt, SUBMIT_TIMEOUT_S), name="prompt of a workflow"
         )
@@ -118,6 +134,25 @@ class ComfyUiRun:
         if not end.succeeded:
             return failure(422, "execution_error", "a node of the workflow failed", end.messages)
         return await self._result(prompt_id, end)
+
+    async def _load_images(self) -> list[tuple[str, str, bytes]]:
+        """Return name, kind and content of each input image; raises BadWorkflow."""
+        found, size_bytes = [], 0
+        for image in input_images(self._body):
+            content = await self._images.content(image) if image.url else image.content
+            size_bytes += len(content)
+            if size_bytes > MAX_ALL_BYTES:
+                raise BadWorkflow(f"the input images have more than {MAX_ALL_BYTES} bytes")
+            found.append((image.name, kind_of(image.name, content), content))
+        return found
+
+    async def _upload(self, kind: str, content: bytes) -> str:
+        """Upload an input image under a random name; returns the name by which nodes find it."""
+        content_type, form = upload_form(f"{uuid4().hex}.{kind}", content, uuid4().hex)
+        found = await self._engine.post("/upload/image", form, SUBMIT_TIMEOUT_S, content_type.encode())
+        if found.status != 200:
+            raise UpstreamError(f"the ComfyUI answered {found.status} to the upload of an image")
+        return stored_as(found.body)
 
     async def _end_of(self, prompt_id: str) -> Finished | None:
         """Wait for the end of the workflow; None if the ComfyUI has lost it."""

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
-from base64 import b64decode
+import re
+import ssl
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from penstock.converters.comfyui import BadWorkflow
+from penstock.converters.comfyui_images import MAX_IMAGE_BYTES, InputImage
 from penstock.planning.plan import RegionPlan
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routes.route import Timeouts
 from regional_agent.converters import comfyui_run
+from regional_agent.converters.image_fetch import ImageFetch
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.integration.test_async_requests import ended
 from tests.integration.test_objects import request
 from tests.support.agents import Agent, running_agent
+from tests.support.certificates import make_authority, make_certificate
 from tests.support.chats import ask
 from tests.support.comfyui import PNG, ComfyUi, workflow
 from tests.support.jobs import JobClient, job_store
 from tests.support.planet import MODEL, plan
+from tests.support.small_http import Headers, SmallHttp
 from tests.support.sockets import Answer, RawClient, engine, post
 from tests.support.wait import until
 
@@ -88,6 +97,81 @@ async def test_a_workflow_is_one_request_with_its_images(tmp_path: Path) -> None
         assert len(set(comfy.clients)) == len(comfy.clients) == 4
         assert agent.counted()["ok"] == 5.0
         assert agent.held() == 0
+
+
+def with_image(**image: str) -> bytes:
+    """A workflow that loads an image of the request, and another string that looks like its name."""
+    prompt = workflow("LoadImage", "SaveImage")
+    prompt["prompt"]["0"]["inputs"] = {"image": "in.png", "note": "in.png!"}
+    return json.dumps(prompt | {"input_images": {"in.png": image}}).encode()
+
+
+async def test_input_images_of_the_request_are_uploaded_under_names_that_nobody_can_guess(tmp_path: Path) -> None:
+    comfy = ComfyUi()
+    async with serving(tmp_path, comfy) as agent:
+        for _ in range(2):
+            answer = await ask(agent, body=with_image(b64_json=b64encode(PNG).decode()), path=WAIT)
+            assert answer.status == 200, answer.body
+        assert comfy.loaded == [PNG, PNG]
+        names = [re.fullmatch(r"penstock/[0-9a-f]{32}\.png", name) for name in comfy.inputs]
+        assert (len(names), all(names)) == (2, True)
+        for image, problem in (
+            ({"b64_json": b64encode(b"<svg/>").decode()}, "no image"),
+            ({"b64_json": "?"}, "not base64"),
+            ({"url": "http://images.example/in.png"}, "must begin with https://"),
+            ({"url": "https://169.254.169.254/in.png"}, "not public"),
+            ({"url": f"https://localhost:{agent.traffic.port}/in.png"}, "not public"),
+            ({"b64_json": "", "url": ""}, "either b64_json or url"),
+        ):
+            refused = await ask(agent, body=with_image(**image), path=WAIT)
+            assert (refused.status, problem in json.loads(refused.body)["error"]["message"]) == (400, True), problem
+        unused = json.dumps(workflow("SaveImage") | {"input_images": {"in.png": {"url": "https://x/"}}}).encode()
+        assert (await ask(agent, body=unused, path=WAIT)).status == 400
+        assert len(comfy.inputs) == 2
+        assert agent.held() == 0
+
+
+async def test_an_input_image_is_fetched_from_a_checked_address_without_redirects(tmp_path: Path) -> None:
+    make_authority(tmp_path / "ca", "ours")
+    certificate = make_certificate(tmp_path / "ca", "ours", "images")
+    server_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_tls.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    trusted = partial(ssl.create_default_context, cafile=str(tmp_path / "ca/ours.pem"))
+    hosts: list[str] = []
+
+    def images(method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
+        hosts.append(dict(headers)[b"host"].decode())
+        return {b"/in.png?a=b": (200, PNG), b"/moved": (302, b"")}.get(target, (200, b"x" * (MAX_IMAGE_BYTES + 1)))
+
+    server = SmallHttp(images)
+    server._tls = server_tls
+    await server.start()
+
+    async def resolved(host: str, port: int) -> list[str]:
+        return {"localhost": ["127.0.0.1"], "two.example": ["127.0.0.1", "10.0.0.1"]}.get(host, [])
+
+    fetch = ImageFetch(resolved, partial(UpstreamPool, trusted), lambda address: address == "127.0.0.1")
+
+    async def content(url: str) -> bytes:
+        return await fetch.content(InputImage("in.png", b"", url))
+
+    try:
+        assert await content(f"https://localhost:{server.port}/in.png?a=b") == PNG
+        assert hosts == [f"localhost:{server.port}"]
+        for url, problem in (
+            (f"https://localhost:{server.port}/moved", "status 302"),
+            (f"https://localhost:{server.port}/large", "TooLarge"),
+            (f"https://two.example:{server.port}/in.png", "not public"),
+            (f"https://none.example:{server.port}/in.png", "or none"),
+        ):
+            with pytest.raises(BadWorkflow, match=problem):
+                await content(url)
+        with pytest.raises(BadWorkflow, match="cannot be fetched"):
+            await ImageFetch(resolved, is_permitted=lambda address: True).content(
+                InputImage("in.png", b"", f"https://localhost:{server.port}/in.png?a=b")
+            )
+    finally:
+        await server.stop()
 
 
 async def test_only_files_of_the_named_prompt_are_read(tmp_path: Path) -> None:

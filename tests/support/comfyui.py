@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from email.parser import BytesParser
+from email.policy import HTTP
 from typing import Any
 from urllib.parse import parse_qs
 from uuid import uuid4
@@ -32,6 +34,10 @@ class ComfyUi:
         self.clients: list[str] = []
         self.viewed: list[str] = []
         """Targets of requests for files."""
+        self.inputs: dict[str, bytes] = {}
+        """Uploaded images by the name that nodes use."""
+        self.loaded: list[bytes] = []
+        """Images that nodes have loaded."""
         self.tokens: list[str | None] = []
         self.release = asyncio.Event()
         self._interrupted = asyncio.Event()
@@ -66,6 +72,11 @@ class ComfyUi:
                         wait.cancel()
                     if self._interrupted.is_set():
                         return outputs, "execution_interrupted"
+                case "LoadImage":
+                    content = self.inputs.get(fields["inputs"]["image"])
+                    if content is None:
+                        return outputs, "execution_error"
+                    self.loaded.append(content)
                 case "Fail":
                     return outputs, "execution_error"
                 case kind:
@@ -82,6 +93,9 @@ class ComfyUi:
         match method.decode(), path.rstrip("/").split("/")[1:]:
             case "POST", ["prompt"]:
                 status, answer = self._submit(json.loads(received.body))
+                body = json.dumps(answer).encode()
+            case "POST", ["upload", "image"]:
+                status, answer = self._upload(received)
                 body = json.dumps(answer).encode()
             case "GET", ["queue"] if self.failing_queues > 0:
                 self.failing_queues -= 1
@@ -109,6 +123,15 @@ class ComfyUi:
                 pass
         head = f"HTTP/1.1 {status} Status\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + (b"" if method == b"HEAD" else body))
+
+    def _upload(self, received: ReceivedRequest) -> tuple[int, dict[str, Any]]:
+        kind = received.header("content-type") or ""
+        message = BytesParser(policy=HTTP).parsebytes(f"content-type: {kind}\r\n\r\n".encode() + received.body)
+        parts = {part.get_param("name", header="content-disposition"): part for part in message.iter_parts()}
+        name, folder = parts["image"].get_filename(), parts["subfolder"].get_content().strip()
+        assert parts["overwrite"].get_content().strip() == "false"
+        self.inputs[f"{folder}/{name}"] = parts["image"].get_payload(decode=True)
+        return 200, {"name": name, "subfolder": folder, "type": "input"}
 
     def _submit(self, prompt: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         unknown = [node for node, fields in prompt["prompt"].items() if "class_type" not in fields]
