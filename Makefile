@@ -39,7 +39,7 @@ TESTS_OF_ROUTER = $(wildcard $(addprefix tests/integration/test_,proxy*.py eject
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test-newest test-upgrade test-mutations test-ui test-attacks test-attacks-compiled test-gateways test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-picker bench-router bench-planner bench-propagation bench-usage bench-tenants bench-jobs test fuzz test-compiled test-long test-object-stores verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
+.PHONY: help test-newest test-upgrade test-mutations test-ui test-attacks test-attacks-compiled test-gateways test-engines test-stress demo gameday soak sim calibrate bench-live bench-leak bench-picker bench-router bench-planner bench-propagation bench-usage bench-tenants bench-jobs bench-batches test fuzz test-compiled test-long test-object-stores verify-long lint check-terraform check format dashboards check-dashboards reference docs wheel check-wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -179,6 +179,9 @@ bench-tenants: $(VENV)/.test  ## time and bytes of a change, memory and size of 
 
 bench-jobs: $(VENV)/.test  ## CPU and memory of the check of an input file and of the queue of a batch (ARGS=--help)
 	@$(BIN)/python -m lab.bench.jobs_bench $(ARGS)
+
+bench-batches: $(VENV)/.demo  ## response times of clients beside a batch that fills the idle slots of a region (ARGS=--help)
+	@$(BIN)/python -m lab.bench.batch_bench $(ARGS)
 
 wheel: $(VENV)/.wheel  ## build dist/penstock-*.whl, with the router compiled if there is a C compiler
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "soak": "lab.commands.soak_command:soak",
     "replay": "lab.commands.replay_command:replay",
     "sim": "lab.commands.sim_command:sim",
+    "simulate-batches": "lab.commands.simulate_batches_command:simulate_batches",
     "simulate-scaling": "lab.commands.simulate_scaling_command:simulate_scaling",
     "simulate-week": "lab.commands.simulate_week_command:simulate_week_command",
     "simulate-world": "lab.commands.simulate_world_command:simulate_world",

@@ -1,0 +1,373 @@
+"""A day of four regions with diurnal demand, and a batch in one of them that never ends: what the idle slots are worth.
+
+The regions have the demand of a production service, each shifted by its longitude (`scaling_week`). Requests of clients
+overflow on spill credits, requests of the batch run in the cheapest region with idle slots, by the product's functions
+(`batch_placement`, `spill_credits`). A region consists of slots, and a running request is never cancelled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from math import ceil
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from lab.simulate.clock import VirtualClock
+from lab.simulate.scaling_week import LONGITUDES, MEAN_PER_S, STEP_S, STEPS_A_WEEK, demand_of
+from penstock.fleet.demand import ArrivalRate
+from penstock.fleet.expected_wait import expected_wait_s, headroom_slots
+from penstock.health.region_health import RegionState
+from penstock.policy.gpu_price import gpu_price
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import PriceHours, Region
+from penstock.policy.kinds.spillover_and_failover import Spillover
+from penstock.policy.policy import Policy
+from penstock.policy.residency import residency_class
+from penstock.routing.batch_placement import batch_options
+from penstock.routing.reasons import Refusal
+from penstock.routing.region_selection import NO_CLOSURES, RegionRequest, RegionView, region_options
+from penstock.routing.spill_credits import BATCH_RESERVE, Grants, HeldCredits, batch_headroom, grant, wanted
+
+MODEL: Final = "m"
+SLOTS: Final = 48
+"""Slots of each region."""
+
+SLOTS_PER_GPU: Final = 8
+SERVICE_S: Final = 30.0
+"""Mean time (s) for which a request holds its slot; exponential."""
+
+MEAN_USE: Final = 0.45
+"""Mean part (0-1) of the slots that requests of clients occupy."""
+
+HOME: Final = "europe"
+"""The region of the batch."""
+
+CONCURRENCY: Final = 256
+"""Requests of the batch that run or wait at a time, enough for all slots."""
+
+NIGHT_PRICE: Final = 0.6
+"""Price of a GPU hour from 22:00 to 06:00 of a region, relative to that at other times."""
+
+EVERYWHERE: Final = residency_class(frozenset(LONGITUDES))
+
+
+class BatchDay(msgspec.Struct, frozen=True):
+    """The results of one day."""
+
+    name: str
+    idle_used_share: float
+    """Slot time of the batch, as a share (0-1) of the slot time that requests of clients left."""
+    batch_gpu_hours: float
+    """GPU hours that a separate fleet, which is always full, needs for the requests of the batch."""
+    batch_requests: int
+    away_share: float
+    """Share (0-1) of the batch's requests that ran outside its region."""
+    mean_price: float
+    """Mean price of the batch's GPU hours, relative to the price at day."""
+    returned: int
+    """Requests of the batch that another region refused on arrival."""
+    wait_p99_s: float
+    """99th percentile of the time that requests of clients waited for a slot."""
+    response_p99_s: float
+    """99th percentile of their time from arrival to end, trips between regions included."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """The dials of a run."""
+
+    max_use: float
+    """Part (0-1) of the slots up to which requests of the batch start."""
+    target: float
+    """Target utilisation (0-1], up to which regions grant credits."""
+
+
+def day_policy(target: float) -> Policy:
+    """Return a policy with the four regions, which are cheaper at night."""
+    regions = {
+        name: Region(
+            name,
+            "XX",
+            10.0,
+            longitude,
+            cost_per_gpu_hour=1.0,
+            price_hours=(PriceHours(NIGHT_PRICE, *_night(longitude)),),
+        )
+        for name, longitude in LONGITUDES.items()
+    }
+    model = Model(MODEL, SERVICE_S)
+    return Policy(regions, {MODEL: model}, {}, (), spillover=Spillover(target_utilisation=target))
+
+
+def _night(longitude: float) -> tuple[int, int]:
+    """The hours (UTC) at which a local night begins and ends."""
+    shift = round(longitude / 15.0)
+    return (22 - shift) % 24, (6 - shift) % 24 or 24
+
+
+class Client(NamedTuple):
+    """A request of a client."""
+
+    arrived_at: float
+    service_s: float
+
+
+class _Site:
+    """One region during a run."""
+
+    def __init__(self) -> None:
+        self.clients = 0
+        """Requests of clients that run."""
+        self.batch = 0
+        """Requests of the batch that run."""
+        self.waiting: deque[Client] = deque()
+        self.waits_s: dict[str, float] = {}
+        """Expected waits (s) of the other regions, as of the last probe."""
+        self.uses: dict[str, int] = {}
+        """Slots of the other regions in use, as of the last probe and by what was sent since."""
+        self.rate = ArrivalRate(tuple(LONGITUDES))
+        self.grants, self.batch_grants = Grants(), Grants()
+        self.credits, self.batch_credits = HeldCredits(), HeldCredits()
+
+    @property
+    def running(self) -> int:
+        return self.clients + self.batch
+
+    @property
+    def load(self) -> int:
+        return self.running + len(self.waiting)
+
+    @property
+    def wait_s(self) -> float:
+        return expected_wait_s(self.load, SLOTS, SERVICE_S)
+
+
+class DayRun:
+    """One run."""
+
+    def __init__(self, bounds: Bounds, *, with_batch: bool, seed: int = 1) -> None:
+        """Create idle regions. The demand of clients is the same with and without a batch."""
+        self.clock = VirtualClock()
+        self.sites = {name: _Site() for name in LONGITUDES}
+        self.waits_s: list[float] = []
+        """Time (s) that each client's request waited for a slot."""
+        self.responses_s: list[float] = []
+        self.clients_s = self.batch_s = self.paid = 0.0
+        """Slot time (s) of clients and batch within the run, and the price of the latter in GPU seconds by day."""
+        self.started = self.away = self.returned = 0
+        """Requests of the batch that were sent to a slot, those of them in other regions, and those that came back."""
+        self._policy = day_policy(bounds.target)
+        self._max_use = bounds.max_use
+        self._queued = CONCURRENCY if with_batch else 0
+        """Requests of the batch that wait; each that ends is followed by another one."""
+        self._rng, self._batch_rng = Random(seed), Random(seed + 1)
+        self._until = 0.0
+
+    def run(self, demand: Mapping[str, Sequence[float]]) -> None:
+        """Run the demand (requests/s, for each step of STEP_S)."""
+        self._until = len(demand[HOME]) * STEP_S
+        for name, rates in demand.items():
+            for step, per_s in enumerate(rates):
+                at = step * STEP_S
+                while per_s > 0.0 and (at := at + self._rng.expovariate(per_s)) < (step + 1) * STEP_S:
+                    client = Client(at, self._rng.expovariate(1.0 / SERVICE_S))
+                    self.clock.at(at, partial(self._arrive, name, client))
+        self.clock.at(0.0, self._probe)
+        while (next_at := self.clock.next_at) is not None and next_at < self._until:
+            self.clock.step()
+
+    def result(self, name: str) -> BatchDay:
+        """Return the results after the run."""
+        idle_s = len(LONGITUDES) * SLOTS * self._until - self.clients_s
+        gpu_s = self.batch_s / SLOTS_PER_GPU
+        return BatchDay(
+            name,
+            idle_used_share=self.batch_s / idle_s,
+            batch_gpu_hours=gpu_s / 3600.0,
+            batch_requests=self.started - self.returned,
+            away_share=(self.away - self.returned) / max(1, self.started - self.returned),
+            mean_price=self.paid / max(1e-9, gpu_s),
+            returned=self.returned,
+            wait_p99_s=float(np.quantile(self.waits_s, 0.99)),
+            response_p99_s=float(np.quantile(self.responses_s, 0.99)),
+        )
+
+    # requests of clients
+
+    def _arrive(self, origin: str, client: Client) -> None:
+        site = self.sites[origin]
+        site.rate.arrived += 1
+        site.waiting.append(client)
+        self._serve(origin)
+
+    def _serve(self, origin: str) -> None:
+        """Start the requests of clients that wait in a region, here or elsewhere, and then those of the batch."""
+        site = self.sites[origin]
+        while site.waiting:
+            server = origin if site.running < SLOTS else self._overflow(origin)
+            if server is None:
+                break
+            self._start(origin, server, site.waiting.popleft())
+        self._place_batch()
+
+    def _overflow(self, origin: str) -> str | None:
+        site, now = self.sites[origin], self.clock.now
+        views = {
+            name: RegionView(RegionState.HEALTHY, True, 1.0, site.waits_s.get(name, 0.0), self._credits(site, name))
+            for name in self.sites
+        }
+        views[origin] = RegionView(RegionState.HEALTHY, True, 1.0, site.wait_s)
+        options = region_options(
+            self._policy, None, RegionRequest(origin, MODEL, EVERYWHERE, overflow=True), views, NO_CLOSURES
+        )
+        if isinstance(options, Refusal):
+            return None
+        server = options[0].choice.region
+        assert site.credits.available(server, MODEL, now) > 0
+        site.credits = site.credits.spent(server, MODEL)
+        return server
+
+    def _credits(self, site: _Site, server: str) -> int:
+        return site.credits.available(server, MODEL, self.clock.now)
+
+    def _start(self, origin: str, server: str, client: Client) -> None:
+        now, trip_s = self.clock.now, self._trip_s(origin, server)
+        self.waits_s.append(now - client.arrived_at)
+        self.responses_s.append(now - client.arrived_at + trip_s + client.service_s)
+        self.clients_s += min(client.service_s, max(0.0, self._until - now))
+        self.sites[server].clients += 1
+        self.clock.at(now + trip_s + client.service_s, partial(self._client_ends, server))
+
+    def _client_ends(self, server: str) -> None:
+        self.sites[server].clients -= 1
+        self._serve(server)
+
+    # requests of the batch
+
+    def _room(self, site: _Site) -> int:
+        """The idle slots of a region, as its agent counts them."""
+        if site.waiting:
+            return 0
+        return ceil(self._max_use * SLOTS) - site.running - site.grants.outstanding(self.clock.now)
+
+    def _place_batch(self) -> None:
+        home, now = self.sites[HOME], self.clock.now
+        while self._queued:
+            views = {
+                name: RegionView(
+                    RegionState.HEALTHY,
+                    True,
+                    batch_room=home.batch_credits.available(name, MODEL, now),
+                    slots=SLOTS,
+                    in_use=home.uses.get(name, 0),
+                )
+                for name in self.sites
+            }
+            views[HOME] = RegionView(RegionState.HEALTHY, True, batch_room=self._room(home))
+            if not any(view.batch_room > 0 for view in views.values()):
+                return
+            request = RegionRequest(HOME, MODEL, EVERYWHERE, batch_at=now, max_use=self._max_use)
+            options = batch_options(self._policy, request, views, NO_CLOSURES)
+            if isinstance(options, Refusal):
+                return
+            server = options[0].choice.region
+            self._queued -= 1
+            self.started += 1
+            if server == HOME:
+                self._begin_batch(server)
+            else:
+                self.away += 1
+                home.uses[server] += 1
+                home.batch_credits = home.batch_credits.spent(server, MODEL)
+                self.clock.at(now + self._trip_s(HOME, server), partial(self._batch_arrives, server))
+
+    def _batch_arrives(self, server: str) -> None:
+        if self._room(self.sites[server]) > 0:
+            self._begin_batch(server)
+            return
+        self.returned += 1
+        self.clock.at(self.clock.now + self._trip_s(server, HOME), self._batch_returns)
+
+    def _begin_batch(self, server: str) -> None:
+        now, service_s = self.clock.now, self._batch_rng.expovariate(1.0 / SERVICE_S)
+        counted_s = min(service_s, max(0.0, self._until - now))
+        self.batch_s += counted_s
+        self.paid += counted_s / SLOTS_PER_GPU * gpu_price(self._policy, server, now)
+        self.sites[server].batch += 1
+        self.clock.at(now + service_s, partial(self._batch_ends, server))
+
+    def _batch_ends(self, server: str) -> None:
+        self.sites[server].batch -= 1
+        self._queued += 1
+        self._serve(server)
+
+    def _batch_returns(self) -> None:
+        self._queued += 1
+        self._place_batch()
+
+    # credits
+
+    def _probe(self) -> None:
+        """Every region reads the expected waits of the others, and requests credits of them."""
+        now, spillover = self.clock.now, self._policy.spillover
+        interval_s, ttl_s = self._policy.failover.probe_interval_s, self._policy.spillover.credit_ttl_s
+        for origin, site in self.sites.items():
+            site.rate.settle(interval_s, now + interval_s)
+            lacking = wanted(site.load, SLOTS, spillover.target_utilisation, SERVICE_S, site.rate.per_s, ttl_s)
+            # Each request of the batch that ends is followed by another one: about one for each SERVICE_S and slot.
+            for_batch = self._queued + ceil(CONCURRENCY / SERVICE_S * ttl_s) if origin == HOME and self._queued else 0
+            for name, server in self.sites.items():
+                if name == origin:
+                    continue
+                site.waits_s[name] = server.wait_s
+                if lacking or (name, MODEL) in site.credits.credits:
+                    room = headroom_slots(server.load, SLOTS, spillover.target_utilisation)
+                    server.grants, given = grant(server.grants, origin, lacking, room, now, ttl_s)
+                    site.credits = site.credits.received(name, {MODEL: given}, now, ttl_s)
+                site.uses[name] = server.load + server.grants.outstanding(now)
+                if for_batch or (name, MODEL) in site.batch_credits.credits:
+                    room = headroom_slots(server.load + BATCH_RESERVE, SLOTS, spillover.target_utilisation)
+                    room = batch_headroom(room, server.grants.outstanding(now), 0)
+                    server.batch_grants, given = grant(server.batch_grants, origin, for_batch, room, now, ttl_s)
+                    site.batch_credits = site.batch_credits.received(name, {MODEL: given}, now, ttl_s)
+        for origin, site in self.sites.items():
+            if site.waiting or origin == HOME:
+                self._serve(origin)
+        self.clock.at(now + interval_s, self._probe)
+
+    def _trip_s(self, origin: str, server: str) -> float:
+        return self._policy.round_trip_ms(origin, server) / 1000 if server != origin else 0.0
+
+
+def one_day(traces: Path, day: int = 2) -> dict[str, list[float]]:
+    """Return the demand (requests/s) of each step of one day, by region.
+
+    Args:
+        traces: see `demand_of`.
+        day: 0-based, of the second week.
+    """
+    begins = STEPS_A_WEEK + day * STEPS_A_WEEK // 7
+    scale = MEAN_USE * SLOTS / SERVICE_S / MEAN_PER_S
+    weeks = demand_of(traces)
+    return {
+        name: [scale * rate for rate in rates[begins : begins + STEPS_A_WEEK // 7]] for name, rates in weeks.items()
+    }
+
+
+BOUNDS: Final = (Bounds(0.75, 0.8), Bounds(0.9, 0.9), Bounds(1.0, 1.0))
+"""The defaults of the policy, and two others."""
+
+
+def batch_days(demand: Mapping[str, Sequence[float]]) -> Iterator[BatchDay]:
+    """Run the day with each of the BOUNDS, without a batch and with one."""
+    for bounds in BOUNDS:
+        for with_batch in (False, True):
+            run = DayRun(bounds, with_batch=with_batch)
+            run.run(demand)
+            title = f"{bounds.max_use:.0%}, {bounds.target:.0%}"
+            yield run.result(f"{title}, {'batch' if with_batch else 'none'}")

@@ -1,0 +1,48 @@
+"""The simulated day of a batch: what it uses, and that clients do not pay for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.simulate import batch_day
+from lab.simulate.batch_day import HOME, SERVICE_S, SLOTS, Bounds, DayRun
+
+QUIET = dict.fromkeys(batch_day.LONGITUDES, [0.3 * SLOTS / SERVICE_S] * 8)
+"""Minutes in which clients occupy about a third of the slots."""
+
+
+def day(demand: dict[str, list[float]], bounds: Bounds, *, with_batch: bool = True) -> DayRun:
+    run = DayRun(bounds, with_batch=with_batch)
+    run.run(demand)
+    return run
+
+
+def test_a_batch_fills_idle_slots_of_all_regions_up_to_its_bound_and_delays_no_client() -> None:
+    without, run = day(QUIET, Bounds(0.75, 0.8), with_batch=False), day(QUIET, Bounds(0.75, 0.8))
+    assert (without.batch_s, run.waits_s) == (0.0, without.waits_s)
+    assert max(run.waits_s) == 0.0
+    found = run.result("a batch")
+    assert found.away_share > 0.5
+    assert 0.4 < found.idle_used_share < 0.75
+    more = day(QUIET, Bounds(1.0, 1.0)).result("all slots")
+    assert more.idle_used_share > found.idle_used_share
+
+
+def test_a_region_whose_clients_need_all_slots_runs_nothing_of_the_batch() -> None:
+    full = {name: [2.0 * SLOTS / SERVICE_S] * 8 for name in QUIET}
+    run = day(full, Bounds(0.75, 0.8))
+    assert all(site.batch == 0 for site in run.sites.values())
+    away = {name: rates if name != HOME else full[name] for name, rates in QUIET.items()}
+    run = day(away, Bounds(0.75, 0.8))
+    assert run.sites[HOME].batch == 0
+    assert run.result("home is full").away_share > 0.8
+
+
+def test_the_batch_pays_the_price_of_the_hour() -> None:
+    found = day(QUIET, Bounds(0.75, 0.8)).result("night in some regions")
+    assert batch_day.NIGHT_PRICE < found.mean_price < 1.0
+
+
+@pytest.mark.parametrize(("longitude", "hours"), [(10.0, (21, 5)), (-80.0, (3, 11)), (90.0, (16, 24))])
+def test_nights_are_local(longitude: float, hours: tuple[int, int]) -> None:
+    assert batch_day._night(longitude) == hours
