@@ -26,7 +26,7 @@ class MessageBytes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request_bytes: float
     """Mean size (bytes) of a request body."""
     response_bytes: float
-    """Mean size (bytes) of a response body."""
+    """Mean size (bytes) of a response, its head included."""
 
     @property
     def is_possible(self) -> bool:

@@ -763,3 +763,15 @@ async def test_an_error_of_a_route_that_is_not_repeatable_reaches_the_client(tmp
         assert (await ask(agent, body=body_of(PLAIN))).body == text
         assert len(one.requests) + len(two.requests) == 1
         assert (agent.counted(), metered(agent)[:3]) == ({"engine_error": 1}, (0, 0, 0))
+
+
+async def test_the_sizes_of_answered_requests_are_measured_for_the_planner(tmp_path: Path) -> None:
+    async with engine(responds(b"x" * 5000)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        body = body_of(PLAIN)
+        for _ in range(2):
+            assert (await ask(agent, body=body)).status == 200
+        await ask(agent, body=b"{")
+        await until(lambda: agent.tally.message_bytes.report() != ())
+        (found,) = agent.tally.message_bytes.report()
+        assert (found.model, found.requests, found.request_bytes) == (MODEL, 2, len(body))
+        assert 5000.0 < found.response_bytes < 5400.0, "with the head"

@@ -8,6 +8,7 @@ from math import inf
 import msgspec
 import pytest
 
+from penstock.fleet.message_bytes import MessageBytes
 from penstock.fleet.report import PeerReport
 from penstock.fleet.snapshot import FADED_S, Snapshot
 from penstock.health.region_health import RegionState
@@ -215,6 +216,25 @@ def test_egress_that_costs_much_more_keeps_bulky_answers_at_home() -> None:
     snapshot = fleet(region("de", offered(40.0)), region("es"), region("us"))
     bulky = decided(snapshot, policy=msgspec.structs.replace(POLICY, regions=regions, models=models))
     assert arcs(bulky) == {"de": (1.0, ArcReason.HOME)}
+
+
+def test_measured_sizes_count_in_the_egress_term_in_place_of_the_policys() -> None:
+    regions = {
+        name: msgspec.structs.replace(plain, egress_cost_per_gb=0.5, cost_per_gpu_hour=30.0 if name == "de" else 1.0)
+        for name, plain in POLICY.regions.items()
+    }
+
+    def planned(*sizes: MessageBytes) -> set[str]:
+        seen = region("de", offered(40.0))
+        seen = msgspec.structs.replace(seen, report=msgspec.structs.replace(seen.report, message_bytes=sizes))
+        found = decided(
+            fleet(seen, region("es"), region("us")), policy=msgspec.structs.replace(POLICY, regions=regions)
+        )
+        return set(arcs(found))
+
+    assert planned() != {"de"}
+    assert planned(MessageBytes("m", 1000, 2_000.0, 1e8)) == {"de"}
+    assert planned(MessageBytes("m", 0, 2_000.0, 1e8)) == planned()
 
 
 def test_a_move_that_gains_little_is_not_made_but_going_home_is() -> None:
