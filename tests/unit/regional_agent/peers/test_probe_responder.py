@@ -163,13 +163,13 @@ def test_grants_batch_credits_out_of_what_is_left_less_one_slot(here: Here) -> N
     assert here.ask("a", batch=99).models["m"].batch_credits == 0
     assert here.credits.granted("m") == 10
     here.clock.now += 0.76
-    here.queue.batch_waiting_here = lambda model: 7  # type: ignore[method-assign]
+    here.batch_requests_wait(7)
     assert here.ask("a", batch=99).models["m"].batch_credits == 2, "batch requests that wait here are first"
 
 
 def test_wants_batch_credits_for_waiting_and_arriving_batch_requests(here: Here) -> None:
     assert here.credits.batch_wanted("m", POLICY.spillover) == 0
-    here.queue.batch_waiting_here = lambda model: 7  # type: ignore[method-assign]
+    here.batch_requests_wait(7)
     for _ in range(6):
         here.demand.offered("m", residency_class(frozenset({"here"})), is_batch=True)
     here.clock.now += 3.0
