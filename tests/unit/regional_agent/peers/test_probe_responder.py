@@ -78,6 +78,11 @@ class Here:
             AgentInstance("here", "agent-1", 1), HERE, config, self.endpoints, queue, credits
         )
 
+    def batch_requests_wait(self, count: int) -> None:
+        """Let batch requests wait, for the ledger of credits alone."""
+        queue: Any = SimpleNamespace(waiting=self.queue.waiting, batch_waiting_here=lambda model: count)
+        self.credits._queue = queue
+
     def ask(self, origin: str = "a", agent: str = "x", known: int = 0, batch: int = 0, **wanted: int) -> ProbeResponse:
         for_batch = {"m": batch} if batch else {}
         question = ProbeRequest(origin, agent, "here", "nonce", time.time(), wanted, known, for_batch)
