@@ -1,7 +1,8 @@
 import time
 from pathlib import Path
 from random import Random
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
