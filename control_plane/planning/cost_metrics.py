@@ -21,7 +21,7 @@ class CostMetrics:
         self._egress = Gauge(
             "penstock_egress_hourly_cost",
             "Price an hour of the traffic that the plan sends from an origin to another region, at the measured demand"
-            " and the policy's mean sizes, in the currency of the policy.",
+            " and the measured mean sizes, in the currency of the policy.",
             ("origin", "server"),
             registry=registry,
         )

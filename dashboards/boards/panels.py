@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from grafana_foundation_sdk.builders import (
     bargauge,
     common,
+    nodegraph,
     prometheus,
     stat,
     statetimeline,
@@ -241,6 +242,39 @@ def matrix(prose: Prose, expr: str, row: str, column: str, unit: str) -> table.P
         id_val="groupingToMatrix", options={"rowField": row, "columnField": column, "valueField": "Value"}
     )
     return _table(prose, expr, 12).unit(unit).with_transformation(crossed)
+
+
+def graph(prose: Prose, nodes: str, edges: str, unit: str) -> nodegraph.Panel:
+    """A graph of what depends on what, now.
+
+    Args:
+        nodes: expression whose series have the labels `id` and `title`, and optionally `subtitle`.
+        edges: expression whose series have the labels `id`, `source` and `target`, which are the `id` of nodes.
+    """
+    panel = (
+        nodegraph.Panel()
+        .title(prose.title)
+        .description(prose.description())
+        .datasource(DATASOURCE)
+        .span(24)
+        .height(12)
+        .nodes(nodegraph.NodeOptions().main_stat_unit(unit))
+        .edges(nodegraph.EdgeOptions().main_stat_unit(unit))
+    )
+    # The panel tells the frames apart by these names, and takes the number from the field `mainstat`.
+    for ref_id, expr in (("nodes", nodes), ("edges", edges)):
+        panel.with_target(_target(expr, ref_id).instant().format(PromQueryFormat.TABLE))
+        panel.with_transformation(
+            models.DataTransformerConfig(
+                id_val="organize",
+                filter_val=models.MatcherConfig(id_val="byRefId", options=ref_id),
+                options={
+                    "renameByName": {"Value": "mainstat", f"Value #{ref_id}": "mainstat"},
+                    "excludeByName": {"Time": True},
+                },
+            )
+        )
+    return panel
 
 
 def _table(prose: Prose, expr: str, span: int) -> table.Panel:

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from dashboards.boards.board import Board
-from dashboards.boards.panels import Prose, Query, Row, lines
+from dashboards.boards.panels import Prose, Query, Row, graph, lines
 from dashboards.boards.region_states import FROM_CLIENTS
 from dashboards.recording_rules import AWAY, REQUESTS
+
+_ANSWERED = f'{REQUESTS.record}{{{FROM_CLIENTS},outcome="ok"}} > 0'
+
+
+def _joined(expr: str, target: str, separator: str, *labels: str) -> str:
+    """The series of an expression with one more label, the values of others."""
+    names = ", ".join(f'"{label}"' for label in labels)
+    return f'label_join({expr}, "{target}", "{separator}", {names})'
+
+
+def _node(*labels: str) -> str:
+    """Nodes of a graph, which the first label names and all identify."""
+    return _joined(_joined(f"sum by ({', '.join(labels)}) ({_ANSWERED})", "id", " @ ", *labels), "title", "", labels[0])
+
+
+_POOLS = _joined(_node("model", "server"), "subtitle", "", "server")
+_SOURCES = _joined(f"sum by (site, model, server) ({_ANSWERED})", "source", "", "site")
+_EDGES = _joined(_joined(_SOURCES, "target", " @ ", "model", "server"), "id", " > ", "site", "model", "server")
 
 SPILLOVER = Board(
     "spillover",
@@ -58,6 +76,22 @@ SPILLOVER = Board(
                     ),
                     [Query("max by (kind, region) (penstock_overrides) or vector(0)", "{{kind}} {{region}}")],
                     "short",
+                ),
+            ),
+        ),
+        Row(
+            "Dependencies",
+            (
+                graph(
+                    Prose(
+                        "Which pools does each region depend on?",
+                        "Requests per second from the clients of each region (left) to the pools that answer them.",
+                        "A pool that many regions depend on is the loss that costs most: `penstock what-if --lose`. An"
+                        " edge to a far pool beside an idle near one: see `penstock explain`.",
+                    ),
+                    f"{_node('site')} or {_POOLS}",
+                    _EDGES,
+                    "reqps",
                 ),
             ),
         ),

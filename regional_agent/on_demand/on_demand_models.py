@@ -123,11 +123,13 @@ class OnDemandModels:
         return None if ready_in_s == inf and not self._asleep(known) else ready_in_s <= within_s
 
     def wanted_by(self, origin: str, model: str) -> None:
-        """Count a request of another region's clients, unless a nearer region has an endpoint of the model."""
-        if self._policy is None or model not in self._models or origin not in self._policy.regions:
+        """Count a request of another region's clients, unless a nearer region has an endpoint of the model that the
+        request may use. Which requests are meant is unknown, so it counts if this is the nearest region for any."""
+        policy, region = self._policy, self._others.region
+        if policy is None or model not in self._models or origin not in policy.regions:
             return
-        regions = (self._others.regions_with(model) | {self._others.region}) & self._policy.regions.keys()
-        if self._policy.nearest_first(origin, regions)[0] == self._others.region:
+        regions = self._others.regions_with(model) | {region}
+        if any(policy.nearest_first(origin, regions & scope)[0] == region for scope in self._scopes if origin in scope):
             self._wanted_at[model] = self._clock()
 
     def can_wake_any(self) -> bool:

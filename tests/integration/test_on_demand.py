@@ -197,6 +197,19 @@ async def test_requests_of_a_region_without_endpoints_wake_the_nearest_region_th
         await until(lambda: agent.endpoints.pool(MODEL).ready > 0)
 
 
+async def test_requests_that_residency_keeps_here_wake_an_endpoint_although_a_nearer_region_has_one(
+    tmp_path: Path,
+) -> None:
+    engine = SleepingEngine()
+    async with engine, on_demand_agent(tmp_path, [engine], with_model=["us-east"]) as agent:
+        models, policy = agent.metrics.on_demand.models, agent.config.policy
+        near = replace(policy.regions["us-east"], latitude_deg=40.0, longitude_deg=-4.0)
+        models.use_policy(replace(policy, regions={**policy.regions, "us-east": near}))
+        assert models._policy.nearest_first("eu-es", frozenset(("us-east", "eu-de"))) == ("us-east", "eu-de")
+        models.wanted_by("eu-es", MODEL)
+        await until(lambda: agent.endpoints.pool(MODEL).ready > 0)
+
+
 async def test_endpoints_wake_when_a_policy_removes_on_demand_and_not_when_it_removes_the_model(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(SleepingEngine()) for _ in range(2)]
