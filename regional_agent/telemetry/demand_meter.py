@@ -21,6 +21,7 @@ class DemandMeter:
         self._clock = clock
         self._began_at = self._settled_at = clock()
         self._rates: dict[tuple[str, str], ArrivalRate] = {}
+        self._by_model: dict[str, tuple[float, float]] = {}
         self._countries: dict[str, ArrivalRate] = {}
 
     def offered(
@@ -54,16 +55,27 @@ class DemandMeter:
         if elapsed_s <= 0.0:
             return
         self._settled_at = now
+        self._by_model.clear()
         _settle(self._rates, elapsed_s, now - self._began_at)
         _settle(self._countries, elapsed_s, now - self._began_at)
 
     def per_s(self, model: str) -> float:
         """Return the arrival rate of a model in requests with a priority per second, over all residency classes."""
-        return sum(rate.per_s for (name, _), rate in self._rates.items() if name == model)
+        return self._totals(model)[0]
 
     def batch_per_s(self, model: str) -> float:
         """Return the arrival rate of a model in batch requests per second, over all residency classes."""
-        return sum(rate.batch_per_s for (name, _), rate in self._rates.items() if name == model)
+        return self._totals(model)[1]
+
+    def _totals(self, model: str) -> tuple[float, float]:
+        """The rates of a model: probes need them several times a second for each region, and `settle` alone changes
+        them."""
+        found = self._by_model.get(model)
+        if found is None:
+            rates = [rate for (name, _), rate in self._rates.items() if name == model]
+            found = sum(rate.per_s for rate in rates), sum(rate.batch_per_s for rate in rates)
+            self._by_model[model] = found
+        return found
 
     def report(self) -> tuple[DemandReport, ...]:
         """Return the arrival rate of every model and residency class."""

@@ -14,6 +14,7 @@ from penstock.health.region_health import RegionState
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routing.prefix_sketch import Held
 from regional_agent.http.limits import Limits
 from tests.support.agents import running_agent
@@ -258,3 +259,33 @@ async def test_the_peer_listener_rejects_requests_without_a_signature(tmp_path: 
         client.send(post(BODY))
         assert (await client.answer()).status == 404, "clients have no business there"
         assert not gpu.requests
+
+
+async def test_a_batch_request_runs_in_the_cheapest_region_that_accepts_it(tmp_path: Path) -> None:
+    async with (
+        engine(streams_forever) as far,
+        engine(answers) as near,
+        running_agent(tmp_path / "server", [far.address], region="us-east", slots=1, queue=0) as server,
+        running_agent(tmp_path / "origin", [near.address], peers={"us-east": server.peer}) as origin,
+    ):
+        for agent in (server, origin):
+            below_all = replace(agent.config.policy.tenants["open"], priority=BATCH_PRIORITY)
+            agent.config.policy = replace(agent.config.policy, tenants={"open": below_all})
+        origin.peers.batch_credits["us-east"] = 3
+        assert (await ask(origin))[1]["x-penstock-region"] == "eu-de", "at the same price"
+        cheaper = replace(origin.config.policy.regions["us-east"], cost_per_gpu_hour=0.5)
+        regions = origin.config.policy.regions | {"us-east": cheaper}
+        origin.config.policy = replace(origin.config.policy, regions=regions)
+        running = await RawClient.connect(origin.traffic)
+        running.send(post(BODY))
+        assert (await running.head())[1]["x-penstock-region"] == "us-east"
+        assert (await ask(origin))[1]["x-penstock-region"] == "eu-de", "us-east is full by now, and queues nothing"
+        assert (origin.peers.batch_credits, origin.peers.spent) == ({"us-east": 1}, [])
+        queued = server.metrics.registry.get_sample_value
+        assert not queued("penstock_agent_queue_priority_requests_total", {"priority": "batch"})
+        origin.peers.states["us-east"] = RegionState.FAILED
+        assert (await ask(origin))[1]["x-penstock-region"] == "eu-de"
+        assert origin.peers.batch_credits == {"us-east": 1}
+        running.close()
+        await until(lambda: server.held() == 0)
+        assert server.offered == []
