@@ -52,6 +52,7 @@ from regional_agent.telemetry.by_endpoint.endpoint_traffic import EndpointTraffi
 from regional_agent.telemetry.label_values import QueueOutcome, RequestKind
 from regional_agent.telemetry.objective_tally import ObjectiveTally
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from regional_agent.versions.quality_metrics import PairResult
 
 AGENT_CONTRACT = {
     "requests": ("counter", {"model", "server", "kind", "outcome"}),
@@ -90,6 +91,7 @@ AGENT_CONTRACT = {
     "endpoint_draining": ("gauge", {"endpoint"}),
     "endpoint_asleep": ("gauge", {"endpoint"}),
     "wake_attempts": ("counter", {"model", "action", "result"}),
+    "evictions": ("counter", {"model"}),
     "cold_start_seconds": ("gauge", {"model"}),
     "endpoint_slots": ("gauge", {"endpoint"}),
     "endpoint_work_time_ratio": ("gauge", {"endpoint", "work"}),
@@ -134,6 +136,7 @@ AGENT_CONTRACT = {
     "batch_claims_lost": ("counter", set()),
     "webhooks": ("counter", {"outcome"}),
     "coalesced_requests": ("counter", set()),
+    "quality_pairs": ("counter", {"model", "result"}),
     "result_cache_requests": ("counter", {"result"}),
     "result_cache_saved_gpu_seconds": ("counter", set()),
     "result_cache_sent_bytes": ("counter", set()),
@@ -249,10 +252,11 @@ def one_of_everything(agent: AgentMetrics) -> None:
     agent.endpoints.set_gpus({"gpu-1": GpuState(1, 0.9, 0.5, 60.0, False)})
     agent.endpoints.set_skews({"gpu-1": [SkewAgainst.POLICY]})
     agent.endpoints.places.named["gpu-1"] = EndpointTraffic()
+    agent.quality.counted("llama-v2", PairResult.FAILED)
     agent.on_demand.models = cast(
         Any,
         SimpleNamespace(
-            attempts=SimpleNamespace(counts={("llama", Action.WAKE, "failed"): 3}),
+            attempts=SimpleNamespace(counts={("llama", Action.WAKE, "failed"): 3}, evicted={"llama": 2}),
             cold_starts_s=lambda: {"llama": 42.0},
             asleep=lambda: frozenset({"gpu-1", "gpu-without-series"}),
         ),
