@@ -56,6 +56,9 @@ def test_an_endpoint_is_not_blamed_for_what_its_siblings_suffer_too() -> None:
     assert stall_of(sample, [silent], 20.0, AFTER_S) is None
     assert stall_of(sample, [], 20.0, AFTER_S) is None
     assert stall_of(sample, [silent, ProgressSample(19.0, 2.0)], 20.0, AFTER_S) is not None
+    # A sibling that is silent for half of the time suffers too.
+    assert stall_of(sample, [ProgressSample(15.1, 2.0)], 20.0, AFTER_S) is not None
+    assert stall_of(sample, [ProgressSample(15.0, 2.0)], 20.0, AFTER_S) is None
 
 
 def read(tracker: ProgressTracker, *readings: tuple[float, float]) -> None:

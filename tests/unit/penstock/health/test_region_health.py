@@ -122,7 +122,7 @@ def weighed(*looks: tuple[float, float], start: RegionHealth | None = None) -> R
 
 
 def test_a_region_with_few_of_its_endpoints_for_a_while_is_degraded_and_keeps_its_traffic() -> None:
-    degraded = weighed((0.4, 1.0), (0.4, 3.0), (0.4, 6.0))
+    degraded = weighed((0.49, 1.0), (0.49, 3.0), (0.49, 6.0))
     assert (degraded.state, degraded.since, degraded.weight(6.0, FAILOVER)) == (RegionState.DEGRADED, 6.0, 1.0)
 
 
@@ -133,10 +133,10 @@ def test_few_endpoints_for_a_moment_are_no_news() -> None:
 
 def test_a_degraded_region_is_well_again_only_with_clearly_more_and_for_a_while() -> None:
     degraded = weighed((0.4, 1.0), (0.4, 6.0))
-    assert weighed((0.6, 7.0), (0.6, 60.0), start=degraded).state is RegionState.DEGRADED
+    assert weighed((0.74, 7.0), (0.74, 60.0), start=degraded).state is RegionState.DEGRADED
     assert weighed((0.8, 7.0), (0.8, 11.9), start=degraded).state is RegionState.DEGRADED
     assert weighed((0.8, 7.0), (0.6, 9.0), (0.8, 12.0), start=degraded).state is RegionState.DEGRADED
-    assert weighed((0.8, 7.0), (0.8, 12.0), start=degraded).state is RegionState.HEALTHY
+    assert weighed((0.75, 7.0), (0.75, 12.0), start=degraded).state is RegionState.HEALTHY
 
 
 def test_a_miss_does_not_make_a_degraded_region_well() -> None:

@@ -24,5 +24,6 @@ def test_no_ramp_without_a_time_for_it() -> None:
 
 def test_a_blink_costs_no_warmth_and_an_absence_does() -> None:
     assert warm_since(10.0, 50.0, 50.5) == 10.0
-    assert warm_since(10.0, 50.0, 60.0) == 60.0
+    assert warm_since(10.0, 50.0, 52.9) == 10.0
+    assert warm_since(10.0, 50.0, 53.0) == 53.0
     assert warm_since(inf, 0.0, 0.5) == 0.5
