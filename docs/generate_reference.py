@@ -167,8 +167,8 @@ def outcomes_page() -> str:
                 )
             ),
             "\nRefusals before routing have no outcome. As failures in the evidence of a rollout count only"
-            f" {faults}: requests of known tenants that an error in the policy may refuse. A missing or unknown key, an"
-            " unknown model and a used-up quota never count.\n",
+            f" {faults}: requests of known tenants that an error in the policy may refuse. A missing key, also of the"
+            " anonymous tenant, an unknown key, an unknown model and a used-up quota never count.\n",
         ]
     )
 

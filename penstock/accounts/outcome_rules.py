@@ -140,9 +140,9 @@ FAULTS_OF_POLICY: Final = frozenset(
 """Refusals before routing that count as failures in the evidence of a rollout: requests of known tenants that an error
 in rules of residency or of entries refuses.
 
-A missing or unknown key and an unknown model do not count, because any client can send them, and a policy that removes
-a key or a model refuses such requests on purpose. A used-up quota does not count, because a tenant reaches it at
-will."""
+Requests without a key, those of the anonymous tenant included, an unknown key and an unknown model do not count,
+because any client can send them, and a policy that removes a key or a model refuses such requests on purpose. A used-up
+quota does not count, because a tenant reaches it at will."""
 
 
 def outcome_of_refusal(reason: Reason, *, own_deadline: bool = False) -> Outcome:

@@ -16,6 +16,7 @@ from regional_agent.http.messages import Request
 from regional_agent.ledger.request_ledger import RequestLedger
 from regional_agent.proxy.error_responses import STATUS
 from regional_agent.requests.request_context import RequestContext
+from regional_agent.requests.tenant_authentication import credential_of
 from regional_agent.routing.attempt import Attempt, LocalAttempt
 from regional_agent.telemetry.access_line import AccessLine
 from regional_agent.telemetry.access_log import AccessLog
@@ -151,7 +152,8 @@ class OutcomeRecorder:
     def record_rejected(self, request: Request, refusal: Refusal, request_id: str) -> None:
         """Record a request that was refused before an exchange began."""
         self.metrics.refused(refusal.reason)
-        self._tally.rejected(refusal.reason)
+        if credential_of(request) is not None:
+            self._tally.rejected(refusal.reason)
         if self.tracer is not None:
             self.tracer.rejected(request, refusal, STATUS[refusal.reason], request_id, self.wall_clock())
         if self._access_log is not None and refusal.reason is not Reason.TOO_MANY_FAILURES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
@@ -117,6 +118,17 @@ async def test_no_permitted_region_is_451(tmp_path: Path) -> None:
         assert "retry-after" not in answer.headers, "time changes nothing"
         assert "x-penstock-regions" not in answer.headers, "nowhere to go"
         assert not gpu.requests
+
+
+async def test_of_refusals_by_place_only_those_of_keys_are_evidence(tmp_path: Path) -> None:
+    async with running_agent(tmp_path, [], region="us-east", anonymous="personal") as agent:
+        tenants = agent.config.policy.tenants
+        personal = replace(tenants["personal"], key_digests=(sha256(b"known").hexdigest(),))
+        agent.config.policy = replace(agent.config.policy, tenants=tenants | {"personal": personal})
+        assert code((await ask(agent)).body) == "misdirected"
+        assert agent.tally.report().ended == 0, "any client could move the evidence"
+        assert code((await ask(agent, "Authorization: Bearer known")).body) == "misdirected"
+        assert agent.tally.report().failed == 1
 
 
 PATH = b"/v1/chat/completions"
