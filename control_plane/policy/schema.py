@@ -23,6 +23,9 @@ def schema() -> dict[str, Any]:
     _, definitions = msgspec.json.schema_components(structs, ref_template=_REF)
     for type_ in _nested(types.multi_type_info(structs)):
         name = type_.cls.__name__
+        if "description" in definitions[name]:
+            # Python 3.13 removes the indentation of docstrings itself.
+            definitions[name]["description"] = inspect.cleandoc(definitions[name]["description"])
         if isinstance(type_, types.EnumType):
             definitions[name]["enum"] = [choice.value for choice in type_.cls]
         else:
