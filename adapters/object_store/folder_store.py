@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -88,6 +88,10 @@ class FolderStore:
         except OSError as error:
             raise _unavailable(error, start) from None
         return sorted(found)
+
+    def sign(self, paths: Sequence[str], valid_s: float) -> Sequence[str]:
+        """Raise StoreUnavailable: a folder has no URLs."""
+        raise StoreUnavailable("a store in a folder signs no URLs")
 
     def delete(self, path: str) -> None:
         """Remove a file, and the folders that are empty without it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -33,6 +33,9 @@ class ObjectStore(Protocol):
 
     def read(self, path: str) -> bytes:
         """Return the content of an object; raises ObjectMissing if there is none."""
+
+    def sign(self, paths: Sequence[str], valid_s: float) -> Sequence[str]:
+        """Return a URL for each object that reads it without credentials, for a time (s)."""
 
     def list(self, folder: str) -> Iterable[StoredObject]:
         """Return all objects below a folder, by path; none if it does not exist."""

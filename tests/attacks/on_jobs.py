@@ -66,7 +66,8 @@ async def jobs_of_another_tenant(fleet: Fleet) -> None:
     expect('"custom_id":"a"' in text, f"the victim has no result: {text[:200]}")
     attempts = [
         *((method, f"/v1/files/{each}") for each in (file, output) for method in ("GET", "DELETE")),
-        *(("GET", f"/v1/files/{each}/content") for each in (file, output)),
+        *(("GET", f"/v1/files/{each}/{end}") for each in (file, output) for end in ("content", "urls")),
+        ("GET", f"/v1/jobs/{job}/urls"),
         ("GET", f"/v1/batches/{batch}"),
         ("POST", f"/v1/batches/{batch}/cancel"),
         ("GET", f"/v1/messages/batches/{batch}/results"),

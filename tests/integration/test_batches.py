@@ -224,8 +224,8 @@ async def test_files_and_batches_of_another_tenant_do_not_exist(tmp_path: Path) 
             output = (await a.ended(batch))["output_file_id"]
             for of_a in (file, output):
                 assert (await a.http.get(f"/v1/files/{of_a}")).status_code == 200
-                for path in (f"/v1/files/{of_a}", f"/v1/files/{of_a}/content", f"/v1/batches/{of_a}"):
-                    assert (await b.http.get(path)).status_code == 404
+                for path in (f"files/{of_a}", f"files/{of_a}/content", f"files/{of_a}/urls", f"batches/{of_a}"):
+                    assert (await b.http.get(f"/v1/{path}")).status_code == 404
                 assert (await b.http.delete(f"/v1/files/{of_a}")).status_code == 404
             assert (await b.http.get(f"/v1/batches/{batch}")).status_code == 404
             assert (await b.http.post(f"/v1/batches/{batch}/cancel")).status_code == 404

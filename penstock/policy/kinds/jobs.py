@@ -58,6 +58,9 @@ class JobStore(PolicyStruct, frozen=True):
     """Time (s) after its upload for which a file is kept, and after its end for which an asynchronous request or a
     batch is kept, with bodies and results. Then agents delete them, within two hours. A file that an unfinished batch
     reads is kept for a further such time."""
+    signed_urls_s: Annotated[int, bounds(ge=60, le=604_800)] | UnsetType = UNSET
+    """Time (s) for which URLs of the bucket are valid with which a client reads its files and results without agents.
+    Whoever has such a URL can read the object. Absent: there are none. A store in a folder has none."""
     webhook_networks: NonEmpty[tuple[Annotated[str, length(2, 49)], ...]] = ()
     """Networks (CIDR) besides public addresses to which webhooks may be sent, also with http, such as 10.20.0.0/16.
     Link-local, multicast and metadata addresses are never used."""
@@ -72,6 +75,8 @@ class JobStore(PolicyStruct, frozen=True):
                 return Conflict(
                     f"has {network!r} in `webhook_networks`: {error}", "write networks such as 10.20.0.0/16"
                 )
+        if self.signed_urls_s is not UNSET and self.url.startswith("file:"):
+            return Conflict("has `signed_urls_s`, and a folder signs no URLs", "remove it, or use a bucket")
         if self.regions or self.jurisdictions:
             return None
         return Conflict("holds the jobs of no region", "write `regions`, `jurisdictions`, or both")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Any
+
+from msgspec import UNSET, UnsetType
 
 from penstock.jobs.page import Page
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, json_response
 from regional_agent.jobs.storage.file_store import FileStore, file_object
+from regional_agent.jobs.storage.job_storage import JobStorage
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
 
 MISSING = "no_such_file"
@@ -18,6 +23,7 @@ class FilesApi:
     def __init__(self, store: OpenStore, tenant: str) -> None:
         self._files: FileStore = store.files
         self._retention_s = store.document.retention_s
+        self._signed_urls_s = store.document.signed_urls_s
         self._tenant = tenant
 
     async def show(self, file: str) -> Answer:
@@ -34,6 +40,14 @@ class FilesApi:
             raise no_such_file(file)
         return Content(record.size_bytes, self._files.read(record))
 
+    async def urls(self, file: str) -> Answer:
+        """Return URLs of the store for the parts of a file, which together are its content."""
+        record = await self._files.find(self._tenant, file)
+        if record is None:
+            raise no_such_file(file)
+        parts = [(part.path, part.size_bytes) for part in record.parts]
+        return await signed_urls(self._files.storage, parts, self._signed_urls_s)
+
     async def delete(self, file: str) -> Answer:
         """Delete a file. A batch that reads the file fails."""
         record = await self._files.find(self._tenant, file)
@@ -46,6 +60,17 @@ class FilesApi:
         """Return a page of files."""
         records, more = await self._files.page(self._tenant, page)
         return json_response(list_object([file_object(record, self._retention_s) for record in records], more=more))
+
+
+async def signed_urls(storage: JobStorage, parts: Sequence[tuple[str, int]], valid_s: int | UnsetType) -> Answer:
+    """Return a URL of the store for each part (path and bytes), if the policy permits them for `valid_s` seconds."""
+    if valid_s is UNSET:
+        message = "the job store has no `signed_urls_s`; read the content through this API"
+        raise BadInput(501, "signed_urls_not_offered", message)
+    expires_at = int(time.time() + valid_s)
+    urls = await storage.sign([path for path, _ in parts], valid_s) if parts else []
+    items = [{"url": url, "bytes": size_bytes} for url, (_, size_bytes) in zip(urls, parts, strict=True)]
+    return json_response({"object": "list", "data": items, "expires_at": expires_at})
 
 
 def no_such_file(file: str, param: str = "file_id") -> BadInput:

@@ -51,18 +51,20 @@ MAX_UPLOADS_OF_TENANT: Final = 4
 _MESSAGE_BATCHES: Final = b"/v1/messages/batches"
 _PREFIXES: Final = (FILES, b"/v1/batches", b"/v1/jobs", b"/v1/webhooks", _MESSAGE_BATCHES)
 _PATH: Final = re.compile(
-    rb"/v1/(files|batches|jobs|webhooks|messages/batches)(?:/([^/]{1,128})(?:/(content|cancel|result|results|events))?)?"
+    rb"/v1/(files|batches|jobs|webhooks|messages/batches)(?:/([^/]{1,128})(?:/(content|cancel|result|results|events|urls))?)?"
 )
 _METHODS: Final[dict[tuple[bytes, bool, bytes], dict[bytes, str]]] = {
     (b"files", False, b""): {b"POST": "upload", b"GET": "files"},
     (b"files", True, b""): {b"GET": "file", b"DELETE": "delete"},
     (b"files", True, b"content"): {b"GET": "content", b"HEAD": "content"},
+    (b"files", True, b"urls"): {b"GET": "urls"},
     (b"batches", False, b""): {b"POST": "create", b"GET": "batches"},
     (b"batches", True, b""): {b"GET": "batch"},
     (b"batches", True, b"cancel"): {b"POST": "cancel"},
     (b"jobs", False, b""): {b"GET": "jobs"},
     (b"jobs", True, b""): {b"GET": "job", b"DELETE": "delete job"},
     (b"jobs", True, b"result"): {b"GET": "result", b"HEAD": "result"},
+    (b"jobs", True, b"urls"): {b"GET": "result urls"},
     (b"jobs", True, b"cancel"): {b"POST": "cancel job"},
     (b"jobs", True, b"events"): {b"GET": "events"},
     (b"webhooks", True, b""): {b"GET": "webhook secret"},
@@ -290,6 +292,8 @@ class JobRoutes:
                 waiting = files.show(item)
             case "content":
                 waiting = files.content(item)
+            case "urls":
+                waiting = files.urls(item)
             case "delete":
                 waiting = files.delete(item)
             case "create":
@@ -307,6 +311,8 @@ class JobRoutes:
                 waiting = jobs.show(item)
             case "result":
                 waiting = jobs.result(item)
+            case "result urls":
+                waiting = jobs.urls(item)
             case "delete job":
                 waiting = jobs.delete(item)
             case _:

@@ -15,7 +15,7 @@ from penstock.jobs.webhook import URL_HEADER
 from regional_agent.http.headers.header_rules import NOT_FOR_ENGINES
 from regional_agent.http.messages import Request
 from regional_agent.jobs.api.api_responses import Answer, BadInput, Content, Response, json_response
-from regional_agent.jobs.api.files_api import list_object
+from regional_agent.jobs.api.files_api import list_object, signed_urls
 from regional_agent.jobs.storage.batch_store import BatchStore
 from regional_agent.jobs.storage.file_store import FileStore, page_of
 from regional_agent.jobs.storage.job_stores_in_use import OpenStore
@@ -44,6 +44,7 @@ class JobsApi:
         self._files: FileStore = store.files
         self._max_open = store.document.max_open_requests
         self._retention_s = store.document.retention_s
+        self._signed_urls_s = store.document.signed_urls_s
         self._sender = sender
         self._on_created = on_created
 
@@ -102,6 +103,13 @@ class JobsApi:
             raise BadInput(409, "no_result", "the job has no response; see its `status`")
         lines = tuple(f"{name}: {value}\r\n".encode("latin-1") for name, value in end.headers)
         return Content(end.body_bytes, self._read(end), lines, end.status)
+
+    async def urls(self, job: str) -> Answer:
+        """Return a URL of the store for the body of the response."""
+        end = await self._end(await self._find(job))
+        if end is None or end.status is None:
+            raise BadInput(409, "no_result", "the job has no response; see its `status`")
+        return await signed_urls(self._jobs.storage, [(end.body_path, end.body_bytes)], self._signed_urls_s)
 
     async def _read(self, end: JobEnd) -> AsyncIterator[bytes]:
         yield await self._jobs.storage.read(end.body_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Final, TypeVar
@@ -54,6 +54,10 @@ class JobStorage:
     async def read(self, path: str) -> bytes:
         """Return the content of an object; raises ObjectMissing if there is none."""
         return await self._run(lambda store: store.read(path))
+
+    async def sign(self, paths: Sequence[str], valid_s: float) -> Sequence[str]:
+        """Return a URL for each object that reads it without credentials, for a time (s)."""
+        return await self._run(lambda store: store.sign(paths, valid_s))
 
     async def first(self, folder: str, limit: int) -> list[str]:
         """Return the paths of the first objects below a folder, by path."""

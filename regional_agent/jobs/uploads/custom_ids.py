@@ -5,17 +5,22 @@ from __future__ import annotations
 import struct
 from contextlib import ExitStack
 from hashlib import blake2b
+from math import ceil
 from tempfile import SpooledTemporaryFile
 from typing import Final
 
 PARTITIONS: Final = 64
-"""A file of digests is divided by digest, so that one partition fits into memory."""
+"""A file of digests is divided by digest."""
+
+MAX_KNOWN: Final = 50_000
+"""About how many digests are in memory: a larger partition is read several times, for a part of its digests each."""
 
 MEMORY_BYTES: Final = 64 * 1024
 """Size (bytes) of a partition from which it is kept in a temporary file."""
 
 _DIGEST_BYTES: Final = 16
 _ENTRY: Final = struct.Struct(f"<{_DIGEST_BYTES}sQ")
+_READ_BYTES: Final = 2730 * _ENTRY.size
 
 
 class CustomIds:
@@ -38,12 +43,16 @@ class CustomIds:
         """Return the first line whose identifier an earlier line has, and that line; None if there is none."""
         found: tuple[int, int] | None = None
         for partition in self._partitions:
-            partition.seek(0)
-            known: dict[bytes, int] = {}
-            for digest, line in _ENTRY.iter_unpack(partition.read()):
-                first = known.setdefault(digest, line)
-                if first != line and (found is None or line < found[0]):
-                    found = line, first
+            passes = ceil(partition.tell() / _ENTRY.size / MAX_KNOWN)
+            for number in range(passes):
+                known: dict[bytes, int] = {}
+                partition.seek(0)
+                while entries := partition.read(_READ_BYTES):
+                    for digest, line in _ENTRY.iter_unpack(entries):
+                        if digest[1] % passes == number:
+                            first = known.setdefault(digest, line)
+                            if first != line and (found is None or line < found[0]):
+                                found = line, first
         return found
 
     def close(self) -> None:

@@ -50,6 +50,7 @@ def budget(limit: float, scope: BudgetScope = BudgetScope.FLEET) -> Budget:
 VALID: list[PolicyStruct] = [
     JOBS,
     JobStore("s", "file:///s", jurisdictions=("EU",), webhook_networks=("10.20.0.0/16", "fd00::/8")),
+    JobStore("s", "s3://jobs/s", regions=("eu-de",), signed_urls_s=60),
     RECORDS,
     UsageStore("s", "file:///s", jurisdictions=("EU",)),
     DnsName("n", strategy=DnsStrategy.FAILOVER, failover_order=("eu-de",)),
@@ -105,6 +106,11 @@ def test_fields_that_agree(document: PolicyStruct) -> None:
     ("document", "problem", "remedy"),
     [
         (JobStore("s", "file:///s"), "holds the jobs of no region", SOME_PLACES),
+        (
+            JobStore("s", "file:///s", regions=("eu-de",), signed_urls_s=60),
+            "has `signed_urls_s`, and a folder signs no URLs",
+            "remove it, or use a bucket",
+        ),
         (UsageStore("s", "file:///s"), "holds the records of no region", SOME_PLACES),
         (DnsName("n", strategy=DnsStrategy.FAILOVER), "has no order of its regions",
          "write `failover_order`, the primary first"),
