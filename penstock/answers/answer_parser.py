@@ -13,7 +13,7 @@ from typing import Final
 from penstock.answers.answer_errors import AnswerError, ErrorCause, error_in, named_error
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.content_decoder import ContentDecoder
-from penstock.answers.event_splitter import EventSplitter, event_fields
+from penstock.answers.event_splitter import MAX_BOUNDARY_BYTES, EventSplitter, event_fields
 from penstock.answers.held_text import HeldText
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
@@ -46,10 +46,7 @@ _ENDING_TYPES: Final = frozenset(
     {b'"message_stop"', b'"response.completed"', b'"response.incomplete"', b'"response.failed"'}
 )
 _TRUE: Final = b"true"
-_LF_END: Final = b"\n\n"
 _CRLF_END: Final = b"\r\n\r\n"
-_LINE_END: Final = b"\n"
-_CR_END: Final = b"\r\r"
 _DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
 _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
 """First bytes of a JSON text that is an object or an array, white space and a byte order mark included."""
@@ -432,22 +429,18 @@ class AnswerParser:
             at = found.end() if found is not None else 0
         body = rest[at:]
         # The end of a record may be split over two reads.
-        self._last = body[-len(_CRLF_END) :]
+        self._last = body[-MAX_BOUNDARY_BYTES:]
         self._reducer.feed(body)
         return rest
 
     def _feed_reducer(self, part: bytes) -> tuple[bytes, bytes]:
         """Feed a long record; returns its part, and the part after its end."""
         assert self._reducer is not None
-        ends = (_LINE_END,) if self._kind == LINES else (_LF_END, _CRLF_END, _CR_END)
-        before = self._last[-len(_CRLF_END) + 1 :]
-        data = before + part
-        found = [at + len(end) for end in ends if (at := data.find(end)) >= 0 and at + len(end) > len(before)]
-        if not found:
-            self._last = data[-len(_CRLF_END) :]
+        end = self._splitter.end_in(self._last, part)
+        if end < 0:
+            self._last = (self._last + part)[-MAX_BOUNDARY_BYTES:]
             self._reducer.feed(part)
             return part, b""
-        end = min(found) - len(before)
         self._reducer.feed(part[:end])
         self._read_reduced()
         self._last = b""

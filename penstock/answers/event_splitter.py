@@ -16,7 +16,8 @@ _LINE_END: Final = b"\n"
 _CR: Final = b"\r"
 _BOUNDARY: Final = re.compile(rb"\r?\n\r?\n|\r\r")
 _LINE_BOUNDARY: Final = re.compile(rb"\n")
-_MAX_BOUNDARY_BYTES: Final = 4
+MAX_BOUNDARY_BYTES: Final = 4
+"""Maximum size (bytes) of what ends a record."""
 _DATA: Final = b"data: "
 
 
@@ -43,7 +44,7 @@ class EventSplitter:
         if not self.rest and chunk.endswith(end) and chunk.find(end) == len(chunk) - len(end) and chunk.find(_CR) < 0:
             # Most engines send one event at a time, so the search below is rarely needed.
             return [chunk]
-        searched = max(0, len(self.rest) - _MAX_BOUNDARY_BYTES)
+        searched = max(0, len(self.rest) - MAX_BOUNDARY_BYTES)
         data = self.rest + chunk
         events, start = [], 0
         while (boundary := self._boundary.search(data, max(start, searched))) is not None:
@@ -52,6 +53,18 @@ class EventSplitter:
             start = end_at
         self.rest = data[start:]
         return events
+
+    def end_in(self, before: bytes, part: bytes) -> int:
+        """Return the offset in `part` of the end of the record in which it begins; -1 if the record goes on.
+
+        Args:
+            before: the last bytes of the record before `part`, at most MAX_BOUNDARY_BYTES: half an end may be there.
+        """
+        before = before[-MAX_BOUNDARY_BYTES + 1 :]
+        for found in self._boundary.finditer(before + part):
+            if found.end() > len(before):
+                return found.end() - len(before)
+        return -1
 
     def take_rest(self) -> bytes:
         """Return the incomplete event, and discard it."""
