@@ -32,6 +32,13 @@ def test_an_address_has_a_burst_and_a_rate() -> None:
     assert admitted(rates, "192.0.2.2", 1) == 1, "another address"
 
 
+def test_one_request_is_admitted_at_any_rate() -> None:
+    slow = ArrivalRates(0.01)
+    assert admitted(slow, "192.0.2.1", 3) == 1
+    assert admitted(slow, "192.0.2.2", 3) == 0, "of the prefix, too"
+    assert admitted(slow, "192.0.2.2", 3, now=25.1) == 1
+
+
 def test_the_addresses_of_a_prefix_share_a_larger_rate() -> None:
     rates = ArrivalRates(RATE)
     total = sum(admitted(rates, f"192.0.2.{host}", 1000) for host in range(20))

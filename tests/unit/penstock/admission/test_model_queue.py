@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.admission.model_queue import ModelQueue, NextReason, Pass, QueueHead
+from penstock.admission.model_queue import ModelQueue, NextReason, Pass, QueueHead, remote_head
 from penstock.admission.tenant_order import QueuedRequest
+from penstock.admission.work_counters import ModelCounters
 
 TURN_RANK = 2_000
 PASSED_OVER_S = 1.0
@@ -361,3 +362,11 @@ def test_a_new_request_queues_behind_those_that_precede_it_at_any_agent() -> Non
     assert not queue_of("a1").must_queue(1, 0.0, ())
     assert queue_of("a1").must_queue(-1, -inf, ())
     assert not queue_of("a1").must_queue(0, -1.0, ()), "it arrived earlier and is tried again"
+
+
+def test_a_head_of_another_agent_is_ordered_by_the_counters_of_this_one() -> None:
+    counters = ModelCounters()
+    held = counters.start(3, "t", 2.0, 4.0, 0.0)
+    assert held.received_s > 0.0
+    assert remote_head(counters, -3, "t", 7.0, 9) == QueueHead(-3, held.received_s, 7.0, 9, "t")
+    assert remote_head(counters, -2, "t", 7.0, 9) == QueueHead(-2, 0.0, 7.0, 9, "t")

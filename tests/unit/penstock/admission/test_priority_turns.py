@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.admission.model_queue import ModelQueue, NextReason, Pass, QueueHead
+from penstock.admission.priority_turns import PriorityTurns
 from penstock.admission.tenant_order import QueuedRequest
 from penstock.policy.kinds.models import Queueing
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
@@ -109,3 +112,30 @@ def test_the_turn_holds_against_higher_priorities_at_other_agents() -> None:
     assert slot.serve() == LOW
     assert slot.why == NextReason.TURN
     assert slot.serve() is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(-2, 4), st.integers(0, 20), st.booleans(), st.sampled_from([-1.0, 0.0, 1.0]))),
+    st.integers(-1, 5),
+    st.sampled_from([0.0, 10.0]),
+)
+def test_the_turn_is_that_of_the_highest_waiting_priority_with_a_claim(
+    waiting: list[tuple[int, int, bool, float]], highest: int, aging_s: float
+) -> None:
+    turns = PriorityTurns()
+    turns.aging_s = aging_s
+    for rank, since, waits, owed_s in waiting:
+        priority = BATCH_PRIORITY if rank == -2 else rank
+        turns.begin_waiting(priority, float(since))
+        level = turns.levels[priority]
+        level.waits, level.owed_s = waits, owed_s
+    now = 20.0
+    claims = [
+        priority
+        for priority, level in turns.levels.items()
+        if level.waits
+        and priority != BATCH_PRIORITY
+        and priority < highest
+        and (level.owed_s > 0.0 or (aging_s and now - level.since >= aging_s))
+    ]
+    assert turns.next(now, highest) == max(claims, default=None)

@@ -124,6 +124,7 @@ def test_an_endpoint_without_siblings_is_judged_by_its_own_responses() -> None:
     stall = stall_at(tracker, least_s)
     assert stall is not None
     assert (stall.reason, stall.is_certain) == (StallReason.UNUSUAL, True)
+    assert stall.detail == f"nothing has arrived for {least_s} s, which recent responses do not explain"
     assert not stall.may_resend(repeatable=False)
 
 

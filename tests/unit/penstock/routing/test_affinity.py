@@ -292,3 +292,13 @@ def test_a_later_block_counts_only_after_all_blocks_before_it() -> None:
         index.sent(endpoint, [1, 2, 3], None, "m", 0.0)
     index.exact = Stored("a", "b")  # type: ignore[assignment]
     assert index.held([1, 2, 3], None, 10.0).blocks == {"b": 3}, "a has evicted the first one"
+
+
+def test_a_model_runs_where_its_last_request_was_whatever_the_clock_shows() -> None:
+    index = AffinityIndex()
+    for number in range(3):
+        index.sent(f"e{number}", [], None, "m", 5_000.0 + number)
+    assert index.running("m", 5_003.0) == ["e0", "e1", "e2"]
+    index.sent("e0", [], None, "other", 5_003.0)
+    assert index.running("m", 5_003.0) == ["e1", "e2"]
+    assert index.running("m", 5_001.0 + HELD_S) == ["e2"]

@@ -6,17 +6,22 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+import msgspec
+
 from penstock.admission.retry_after import retry_after_s
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, FailoverTable
 from penstock.policy.residency import ResidencyClass, residency_class
 from penstock.routing.reasons import Reason, Refusal, Rejection
 from penstock.routing.region_selection import (
+    Closures,
     RegionChoice,
+    RegionRequest,
     RegionView,
     another_region_serves,
     idle_region_exists,
     plan_shares,
+    usable_regions,
 )
 from tests.support.planet import MODEL, choose_region, healthy, plan, policy
 
@@ -320,3 +325,36 @@ def test_overflow_prefers_a_region_that_holds_its_prompt() -> None:
     within = choose(views, permitted=EU, overflow=True, spared_s={"us-east": 1.0})
     assert isinstance(within, RegionChoice)
     assert within.region == "eu-es", "what a forbidden region holds does not count"
+
+
+def test_every_region_that_cannot_serve_is_named_with_its_reason() -> None:
+    views = {
+        "failed": RegionView(RegionState.FAILED, ready=True),
+        "draining": RegionView(RegionState.DRAINING, ready=True),
+        "unready": RegionView(RegionState.HEALTHY, ready=False),
+        "tried": RegionView(RegionState.HEALTHY, ready=True),
+        "suspect": RegionView(RegionState.SUSPECT, ready=True),
+        "forbidden": RegionView(RegionState.HEALTHY, ready=True),
+    }
+    permitted = residency_class(frozenset(views) - {"forbidden"} | {"unknown"})
+    request = RegionRequest("tried", MODEL, permitted, tried={"tried": Reason.SATURATED})
+    usable, rejected = usable_regions(None, request, views, Closures())
+    assert usable == {"suspect": views["suspect"]}
+    assert rejected == [
+        Rejection("draining", Reason.REGION_DRAINING),
+        Rejection("failed", Reason.REGION_FAILED),
+        Rejection("tried", Reason.ALREADY_TRIED, Reason.SATURATED),
+        Rejection("unknown", Reason.REGION_UNKNOWN),
+        Rejection("unready", Reason.MODEL_NOT_READY),
+    ]
+
+
+def test_a_lost_region_without_a_table_leaves_its_share_to_the_others() -> None:
+    views = healthy("eu-de", "us-east") | {"eu-es": RegionView(RegionState.FAILED, ready=True)}
+    class_plan = with_table("us-east", eu_de=1.0)
+    arcs = (Arc("eu-de", 0.5, ArcReason.HOME), Arc("eu-es", 0.5, ArcReason.SPILLOVER))
+    where = choose_region(
+        policy(), "eu-de", EVERYWHERE, msgspec.structs.replace(class_plan, arcs=arcs), views, rng=Random(0)
+    )
+    assert isinstance(where, RegionChoice)
+    assert where.region == "eu-de"

@@ -247,6 +247,21 @@ def test_forecasts_are_those_of_the_written_formulas(step_s: float, steps: int) 
         now += step_s * rng.uniform(0.5, 1.0)
 
 
+def test_for_capacity_a_season_counts_by_the_written_comparisons() -> None:
+    """Some of the season comes: neither none nor all of it counts, so each comparison changes the forecast."""
+    rng, written, forecaster, now = Random(3), Written(), Forecaster(), 0.0
+    while now < 3 * DAY_S:
+        wave = (40.0 if now < DAY_S else 20.0) * sin(2.0 * pi * now / DAY_S)
+        rate = 100.0 + wave + rng.uniform(-5.0, 5.0)
+        forecaster.observe({KEY: rate}, now)
+        written.observe(rate, now)
+        if now > 2.5 * DAY_S:
+            later = forecaster.for_capacity(now, 7_200.0)[KEY]
+            assert later == pytest.approx(written.for_capacity(now, 7_200.0), rel=1e-5)
+            assert 0.1 < written.products / written.squares < 0.9
+        now += 850.0
+
+
 def test_a_series_is_kept_until_it_is_old() -> None:
     for age_s, kept in ((FORGET_S, True), (FORGET_S + 1000.0, False)):
         forecaster = Forecaster()

@@ -76,6 +76,10 @@ def test_a_clock_behind_that_of_the_last_leader_ignores_no_measurement() -> None
     assert after.rates()[KEY] == 500.0
 
 
+def test_a_clock_may_be_a_minute_behind_that_of_the_last_leader() -> None:
+    assert restore(Forecaster(), [series(at=START + 60.0)], START) == 0
+
+
 def series(**fields: float) -> SavedSeries:
     usual = {"at": START, "newest": 1.0, "season": 0.0, "level": 1.0, "trend": 0.0, "sum": 1.0, "count": 1.0}
     usual |= {"smooth": 1.0} | dict.fromkeys(FIELDS[8:], 0.0)
@@ -85,7 +89,7 @@ def series(**fields: float) -> SavedSeries:
 @pytest.mark.parametrize(
     "impossible",
     [
-        series(at=START + 3600),
+        series(at=START + 61.0),
         series(at=-1.0),
         series(newest=-1.0),
         series(level=inf),
