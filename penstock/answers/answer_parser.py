@@ -164,8 +164,10 @@ class AnswerParser:
 
     @property
     def between_records(self) -> bool:
-        """Whether only comments and blank events have arrived, each of them complete."""
-        return self._kind != JSON and not self.begun and not self._splitter.rest
+        """Whether only comments and blank events have arrived, each of them complete; or no part of a JSON text."""
+        if self._kind == JSON:
+            return self._held.size_bytes == 0 and self._reducer is None and not self.ended
+        return not self.begun and not self._splitter.rest
 
     @property
     def counts_output(self) -> bool:

@@ -31,6 +31,9 @@ class HeldText:
 
     def add(self, part: bytes, wanted: Wanted) -> JsonReducer | None:
         """Add a part; returns the reducer of the text, which has its `wanted` members, once the text is too long."""
+        if not self.size_bytes and part.isspace():
+            # By blank lines before the text, some servers keep the connection open while they generate it.
+            return None
         if not self.may_be_error:
             before = self._searched
             searched = self._searched = before[-_OVERLAP_BYTES:] + part if before else part

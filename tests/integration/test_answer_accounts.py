@@ -517,23 +517,34 @@ async def test_the_beginning_of_a_broken_response_is_in_no_other_response(tmp_pa
         assert agent.held() == 0
 
 
-async def test_a_comment_is_not_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("head", "ping", "answer"),
+    [
+        (SSE_HEAD, b": ping\n\n", [*WORDS, REPORT, DONE]),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"\n" * 65, [json.dumps(WHOLE).encode()]),
+    ],
+    ids=["comment", "blank lines"],
+)
+async def test_what_keeps_a_connection_open_is_not_the_first_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bytes, ping: bytes, answer: list[bytes]
+) -> None:
     monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
     go_on = asyncio.Event()
 
     async def keeps_open(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        writer.write(SSE_HEAD + chunk(b": ping\n\n"))
+        writer.write(head + chunk(ping))
         await go_on.wait()
         await asyncio.sleep(0.5)
-        writer.write(b"".join(map(chunk, (*WORDS, REPORT, DONE))) + b"0\r\n\r\n")
+        writer.write(b"".join(map(chunk, answer)) + b"0\r\n\r\n")
 
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     async with engine(keeps_open) as gpu, running_agent(tmp_path, [gpu.address], access_log=log) as agent:
+        meter(agent)
         for leaves in (True, False):
             client = await RawClient.connect(agent.traffic)
             client.send(post(body_of(ASKED)))
             await client.head()
-            assert await client.chunk() == b": ping\n\n"
+            assert await client.chunk() == ping
             if leaves:
                 client.close()
                 await until(lambda: agent.counted() == {"client_left": 1})
@@ -546,6 +557,7 @@ async def test_a_comment_is_not_the_first_byte(tmp_path: Path, monkeypatch: pyte
     left, whole = [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]
     assert "ttft_ms" not in left
     assert whole["ttft_ms"] > 500.0
+    assert (whole["input_tokens"], whole["output_tokens"]) == (12, 3)
 
 
 async def test_a_fallback_model_that_continues_streams_hides_what_the_client_did_not_ask_for(tmp_path: Path) -> None:

@@ -275,8 +275,14 @@ async def test_streams_and_whole_responses_are_a_history_of_each_other(
 
 @pytest.mark.parametrize(
     ("first", "ping", "continues"),
-    [(EVENT, b"", False), (EVENT, COMMENT, False), (COMMENT, COMMENT, False), (COMMENT, COMMENT, True)],
-    ids=["silent", "pings", "pings alone", "pings alone, may continue"],
+    [
+        (STREAM + EVENT, b"", False),
+        (STREAM + EVENT, COMMENT, False),
+        (STREAM + COMMENT, COMMENT, False),
+        (STREAM + COMMENT, COMMENT, True),
+        (STREAM.replace(b"text/event-stream", b"application/json"), b"1\r\n\n\r\n", False),
+    ],
+    ids=["silent", "pings", "pings alone", "pings alone, may continue", "blank lines"],
 )
 async def test_streams_without_output_make_an_only_engine_suspect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes, ping: bytes, continues: bool
@@ -286,7 +292,7 @@ async def test_streams_without_output_make_an_only_engine_suspect(
     async with frozen_after_a_history(tmp_path, 0) as (running, freezing):
         if continues:
             running.continue_streams()
-        freezing.beginning = STREAM + first
+        freezing.beginning = first
         freezing.ping = ping
         client = await RawClient.connect(running.traffic)
         client.send(post(json.dumps({"model": MODEL, "messages": [], "stream": True}).encode()))

@@ -71,7 +71,7 @@ class RelayedResponse:
         self._context = context
         self._intake = intake
         self.awaits_event = False
-        """Whether only comments have arrived, by which an engine keeps a stream open."""
+        """Whether only comments or blank lines have arrived, by which a server keeps the connection open."""
         self._delivered = 0
         """The output that had arrived at the last check, as the parser counts it."""
         self._output_at = now
@@ -87,7 +87,7 @@ class RelayedResponse:
         self.attempt = attempt
         """The attempt whose response is forwarded."""
         self.first_byte_at: float | None = now
-        """When the response began (s); None while only comments have arrived."""
+        """When the response began (s); None while only comments or blank lines have arrived."""
         self.writer = writer
 
     def begin(
@@ -145,18 +145,18 @@ class RelayedResponse:
             chunk = self._intake.parser.feed(chunk)
             if self._wants_id:
                 self._keep_created_object()
-            if self.awaits_event and self._intake.parser.begun:
+            if self.awaits_event and not self._intake.parser.between_records:
                 self.note_event()
         if chunk:
             self.writer.add(chunk)
         return None
 
     def await_event(self) -> None:
-        """Record that the response began with comments alone."""
+        """Record that the response began with comments or blank lines alone."""
         self.awaits_event, self.first_byte_at = True, None
 
     def note_event(self) -> None:
-        """Record the first event of a response that began with comments."""
+        """Record the first event, or the begin of the JSON text, of a response that began so."""
         self.awaits_event, self.first_byte_at = False, self._proxy.clock()
         self.attempt.progressed(self.first_byte_at)
         self.attempt.on_first_byte(self.first_byte_at)
@@ -213,6 +213,8 @@ class RelayedResponse:
 
     def _has_output(self, delivered: int) -> bool:
         """Whether output has arrived since the last check, and not only comments and pings."""
+        if self.awaits_event:
+            return False
         if delivered < 0:
             if self._intake is None or not self._intake.parser.counts_output:
                 return True
