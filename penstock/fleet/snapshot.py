@@ -290,6 +290,8 @@ def demand(snapshot: Snapshot, now: float, *, with_batch: bool = False) -> list[
         for row in held.report.demand:
             key = (region, row.model, row.residency)
             per_s = row.requests_per_s + row.batch_per_s if with_batch else row.requests_per_s
+            if not per_s and row.batch_per_s:
+                continue
             total[key] = total.get(key, 0.0) + weight * per_s
             if row.residency not in members:
                 members[row.residency] = frozenset(row.regions)
@@ -391,6 +393,7 @@ def _is_valid(report: AgentReport) -> bool:
     rates = [
         *(pool.service_s for pool in report.pools),
         *(row.requests_per_s for row in report.demand),
+        *(row.batch_per_s for row in report.demand),
         *(peer.rtt_ms for peer in report.peers),
         *(row.requests_per_s for row in report.countries),
     ]

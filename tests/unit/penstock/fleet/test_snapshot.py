@@ -95,6 +95,7 @@ class TestTakingIn:
             {"pools": (msgspec.structs.replace(POOL, ready=5),)},
             {"pools": (msgspec.structs.replace(POOL, service_s=nan),)},
             {"demand": (offered(inf, "a"),)},
+            {"demand": (msgspec.structs.replace(offered(1.0, "a"), batch_per_s=nan),)},
             {"demand": (offered(-1.0, "a"),)},
             {"peers": (PeerReport("b", RegionState.HEALTHY, nan),)},
             {"seq": -1},
@@ -139,6 +140,14 @@ class TestAge:
             pytest.approx(3.0)
         ]
         assert demand(whole, FADED_S) == []
+
+    def test_batch_requests_are_demand_for_capacity_alone(self) -> None:
+        mixed, alone = offered(4.0, "a"), offered(0.0, "b")
+        rows = tuple(msgspec.structs.replace(row, batch_per_s=3.0) for row in (mixed, alone))
+        whole = held(report(demand=rows))
+        assert [(row.regions, row.requests_per_s) for row in demand(whole, 0.0)] == [({"a"}, 4.0)]
+        found = {next(iter(row.regions)): row.requests_per_s for row in demand(whole, 0.0, with_batch=True)}
+        assert found == {"a": 7.0, "b": 3.0}
 
     def test_demand_is_kept_by_origin_and_class(self) -> None:
         whole = held(
