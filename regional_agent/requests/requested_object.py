@@ -11,7 +11,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.requests.route_fields import object_in
+from regional_agent.requests.route_fields import is_no_identifier, object_in
 
 NO_OBJECT: Final = "no object of this tenant with this identifier was created through this region's agents"
 
@@ -45,5 +45,7 @@ def earlier_object(
     """
     object_id = object_in(request, route.previous_object)
     if object_id is None:
+        if is_no_identifier(request, route.previous_object):
+            return Refusal(Reason.BAD_REQUEST, f"the value at {route.previous_object} is not a string")
         return None
     return objects.find(tenant, object_id, now) or Refusal(Reason.NOT_FOUND, NO_OBJECT)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from penstock.routes.body_fields import BodyFields
-from penstock.routes.body_values import check_numbers, first_value, text_value
+from penstock.routes.body_values import check_numbers, first_value, is_null, text_value
 from penstock.routes.duplicate_keys import FieldError
 from penstock.routes.path_template import PathTemplate
 from penstock.routes.raw_values import NotJson, Raw
@@ -75,11 +75,21 @@ def object_in(request: Request, place: str) -> str | None:
         return values[0] if isinstance(values, list) and values else None
     if not place.startswith("/"):
         return request.path_parameters.get(place)
+    return text_value(_value_in_body(request, place))
+
+
+def is_no_identifier(request: Request, place: str) -> bool:
+    """Whether the body has a value other than a string and null at a JSON pointer, which an engine could convert."""
+    value = _value_in_body(request, place) if place.startswith("/") else None
+    return value is not None and not is_null(value) and text_value(value) is None
+
+
+def _value_in_body(request: Request, pointer: str) -> Raw | None:
     body = request.body
-    if not request.whole or (place.rpartition("/")[2].encode() not in body and b"\\u" not in body):
+    if not request.whole or (pointer.rpartition("/")[2].encode() not in body and b"\\u" not in body):
         return None
-    values_in_body = _object_fields(place).read(request.body)
-    return None if isinstance(values_in_body, str) else text_value(values_in_body.get(place))
+    values = _object_fields(pointer).read(body)
+    return None if isinstance(values, str) else values.get(pointer)
 
 
 def objects_of(request: Request) -> list[str]:

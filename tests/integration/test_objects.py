@@ -193,6 +193,11 @@ async def test_unknown_responses_and_those_of_other_tenants_are_not_continued(tm
                 body = b'{"model": "%b", "previous_response_id": %b}' % (MODEL.encode(), written.encode())
                 answer = await ask(agent, theirs, body=body, path=RESPONSES)
                 assert (answer.status, code(answer.body)) == (404, "not_found"), object_id
+        for other in (b'["%b"]', b'{"id": "%b"}', b"1", b"true"):
+            value = other.replace(b"%b", last.encode())
+            body = b'{"model": "%b", "previous_response_id": %b}' % (MODEL.encode(), value)
+            answer = await ask(agent, theirs, body=body, path=RESPONSES)
+            assert (answer.status, code(answer.body)) == (400, "bad_request"), "an engine could convert the value"
         assert sum(len(each.requests) for each in engines) == sent
         assert (await proceed(agent, last, ours)).status == 200
 
