@@ -34,7 +34,7 @@ def rollout_view(status: RolloutStatus) -> RenderableType:
             for move in status.moves
         ]
         parts.append(_listing("What its plan would move", moves))
-    parts += [_model_rollout(each) for each in status.models]
+    parts += [model_rollout_view(each) for each in status.models]
     return Group(*parts, _agents(status.agents))
 
 
@@ -47,7 +47,8 @@ def model_rollout_line(rollout: ModelRolloutSummary) -> Text:
     return text
 
 
-def _model_rollout(status: ModelRolloutStatus) -> RenderableType:
+def model_rollout_view(status: ModelRolloutStatus) -> RenderableType:
+    """Return the rollout of a version: what it waits for, and the results of both versions."""
     table = table_of("version", "when", "requests", "failed", "first byte", "per token", "tokens")
     for version, when, results in (
         (status.rollout.to, "in this phase", status.new),
@@ -64,6 +65,11 @@ def _model_rollout(status: ModelRolloutStatus) -> RenderableType:
             "-" if results.answer_tokens is None else f"{results.answer_tokens:.0f}",
         )
     met = [Text(f"  {'met' if each.is_met else 'waits'}: {each.text}") for each in status.conditions]
+    if status.new.score is not None:
+        new = status.new
+        met.append(
+            Text(f"  mean score of {new.scored} pairs of answers: {new.score:+.2f}, above 0 for the new version")
+        )
     return Group(model_rollout_line(status.rollout), *met, table)
 
 

@@ -25,10 +25,11 @@ from control_plane.cli.api_client import ApiClient, NoLeader
 from control_plane.cli.commands.operating import drill_commands
 from control_plane.cli.contexts import BadContexts, load_contexts
 from control_plane.cli.main import app
-from control_plane.cli.views.rollout_view import rollout_view
+from control_plane.cli.views.rollout_view import model_rollout_view, rollout_view
 from control_plane.cli.views.status_view import status_view
 from control_plane.drills.drill_resource import drill_report
 from control_plane.policy.source.revision import Origin
+from control_plane.rollout.model_rollout_resource import ModelRolloutStatus, VersionResults, model_summary
 from control_plane.rollout.rollout_resource import RolloutStatus, summary
 from control_plane.status.status import (
     AgentStatus,
@@ -45,8 +46,10 @@ from control_plane.status.status import (
 from penstock.drills.drill_state import Drill, DrillPhase, DrillRequest, DrillStep
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import ArcReason
+from penstock.policy.kinds.model_rollouts import ModelRollout
 from penstock.policy.kinds.operations import Exercise
 from penstock.policy.provenance import Provenance
+from penstock.rollout.model_rollout import begin
 from penstock.rollout.region_evidence import RegionEvidence, RequestResults
 from penstock.rollout.rollout_progress import Condition, RolloutOutlook, WaitingPolicy
 from penstock.rollout.state_machine import Phase, Rollout
@@ -539,3 +542,21 @@ def test_a_context_file_that_is_a_fifo_is_an_error(tmp_path: Path, monkeypatch: 
 def test_shells_can_complete() -> None:
     done = CliRunner(env={"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock sta", "COMP_CWORD": "1"})
     assert "status" in done.invoke(app, prog_name="penstock").stdout
+
+
+def test_the_rollout_of_a_version_shows_what_it_waits_for_and_the_mean_score() -> None:
+    state = begin(ModelRollout("chat", "v2"), "v1", 0.0, 0.0)
+    none = VersionResults(0, 0.0, None, None, None)
+    scored = VersionResults(60, 0.0, 0.2, 0.02, 100.0, 12, -0.25)
+    status = ModelRolloutStatus(
+        model_summary(state), 1, (Condition("12 of 50 pairs of answers scored", False),), scored, none, none
+    )
+    console = Console(width=120, file=StringIO())
+    assert isinstance(console.file, StringIO)
+    console.print(model_rollout_view(status))
+    shown = console.file.getvalue()
+    assert "waits: 12 of 50 pairs of answers scored" in shown
+    assert "mean score of 12 pairs of answers: -0.25" in shown
+    console.file.truncate(0)
+    console.print(model_rollout_view(msgspec.structs.replace(status, new=none)))
+    assert "mean score" not in console.file.getvalue()
