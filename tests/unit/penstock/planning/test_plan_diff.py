@@ -29,6 +29,12 @@ def test_the_same_shares_are_no_difference() -> None:
     assert plan_diff({}, {}) == ()
 
 
+def test_a_share_that_moves_by_a_millionth_is_a_difference() -> None:
+    before = slices(Arc("a", 0.5, HOME))
+    assert len(plan_diff(before, slices(Arc("a", 0.500_001_1, HOME)))) == 1
+    assert plan_diff(before, slices(Arc("a", 0.500_000_9, HOME))) == ()
+
+
 def test_arcs_that_move_come_and_go_the_largest_first() -> None:
     before = slices(Arc("a", 0.9, HOME), Arc("b", 0.1, SPILL))
     after = slices(Arc("a", 0.7, HOME), Arc("c", 0.3, SPILL, "near"))

@@ -49,6 +49,14 @@ def test_demand_stays_home_while_there_is_room() -> None:
     assert plans["de"].classes[0].fallbacks == ("es", "us")
 
 
+def test_an_origin_has_sixteen_fallbacks_at_most_the_nearest() -> None:
+    names = tuple(f"r{number:02}" for number in range(20))
+    regions = {name: Region(name, "DE", 50.0, float(number)) for number, name in enumerate(names)}
+    reports = [region(name, *([offered(8.0, names)] if name == "r00" else [])) for name in names]
+    plans = planned(fleet(*reports), policy=msgspec.structs.replace(POLICY, regions=regions))
+    assert plans["r00"].classes[0].fallbacks == names[1:17]
+
+
 def test_overflow_runs_down_to_the_next_nearest() -> None:
     plans = planned(fleet(region("de", offered(200.0)), region("es"), region("us")))
     assert arcs(plans) == {
