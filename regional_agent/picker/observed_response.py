@@ -55,6 +55,8 @@ class ObservedResponse:
         self._status = head.status
         self._began_at = now
         self._first_byte_at: float | None = None
+        self._delivered = 0
+        """The output that has arrived, as the parser counts it."""
         self._sent_bytes = 0
         self.ended = False
         """Whether the end of the response has arrived."""
@@ -74,14 +76,9 @@ class ObservedResponse:
 
     def on_body(self, chunk: bytes, now: float) -> bytes:
         """Read a part of the body at `now` (s); returns what the client receives."""
-        attempt = self._attempt
-        if chunk and self._first_byte_at is None:
-            self._first_byte_at = now
-            if attempt is not None and self._streaming:
-                attempt.on_first_byte(now)
-        if chunk and attempt is not None:
-            attempt.progressed(now)
         intake = self._intake
+        if intake is None and chunk:
+            self._note_output(now)
         if intake is not None and chunk:
             if self._decided:
                 chunk = intake.parser.feed(chunk)
@@ -90,8 +87,25 @@ class ObservedResponse:
                 self._decided = intake.begin(chunk)
                 chunk = intake.take_held()
             self._keep_object(now)
+            parser = intake.parser
+            # Comments, blank lines and pings are no output: a server can send them while its engine is frozen.
+            if not parser.between_records and (
+                self._first_byte_at is None or not parser.counts_output or parser.delivered != self._delivered
+            ):
+                self._delivered = parser.delivered
+                self._note_output(now)
         self._sent_bytes += len(chunk)
         return chunk
+
+    def _note_output(self, now: float) -> None:
+        """Record that output has arrived at `now` (s)."""
+        attempt = self._attempt
+        if self._first_byte_at is None:
+            self._first_byte_at = now
+            if attempt is not None and self._streaming:
+                attempt.on_first_byte(now)
+        if attempt is not None:
+            attempt.progressed(now)
 
     def use_trailers(self, trailers: Sequence[Header]) -> None:
         """Use the status in the trailers of a response over gRPC, as an HTTP status; one without it has failed."""
@@ -137,7 +151,9 @@ class ObservedResponse:
     def settle(self, account: Account) -> None:
         """Set what the client received, and the usage."""
         account.status, account.sent_bytes = self._status, self._sent_bytes
-        account.first_byte_at = self._began_at if self._first_byte_at is None else self._first_byte_at
+        account.first_byte_at = self._first_byte_at
+        if self._first_byte_at is None and not self._sent_bytes:
+            account.first_byte_at = self._began_at
         complete = account.outcome is _OK
         if self._intake is not None and 200 <= self._status < 300:
             if not self.ended:

@@ -90,6 +90,24 @@ async def test_an_unasked_report_of_usage_is_read_and_removed(tmp_path: Path) ->
         assert stream.response_body() == token + b"data: [DONE]\n\n"
 
 
+async def test_comments_and_pings_are_neither_the_first_byte_nor_progress(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        picker = PickerStream(parts_of(agent))
+        picker.receive(head(), body(STREAM))
+        (endpoint,) = [each for each in agent.endpoints.every() if each.local_load.requests]
+        endpoint.progress.progressed_at = 0.0
+        picker.receive(response_head(200, {"content-type": "text/event-stream"}), response_body(b": ping\n\n"))
+        assert endpoint.progress.progressed_at == 0.0
+        assert agent.tally.report().begun == 0
+        picker.receive(response_body(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'))
+        assert endpoint.progress.progressed_at > 0.0
+        endpoint.progress.progressed_at = 0.0
+        picker.receive(response_body(b": ping\n\n"))
+        assert endpoint.progress.progressed_at == 0.0
+        picker.receive(response_body(b"data: [DONE]\n\n", ends=True))
+        assert agent.tally.report().begun == 1
+
+
 async def test_a_body_in_one_message_is_replaced_with_its_length(tmp_path: Path) -> None:
     async with picking(tmp_path) as agent:
         stream = PickerStream(parts_of(agent))
