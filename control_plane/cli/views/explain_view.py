@@ -11,6 +11,7 @@ from rich.text import Text
 from control_plane.cli.output import table_of
 from control_plane.status.query_responses import ExplainResponse
 from penstock.admission.queue_explanation import QueueExplanation
+from penstock.planning.plan import ArcReason
 from penstock.policy.geography import Location
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routing.endpoint_selection import NEWCOMER_S
@@ -89,7 +90,9 @@ def _heading(explanation: Explanation) -> Text:
     if explanation.home is not None:
         share = next((region.chance for region in explanation.regions if region.region == explanation.home), 0.0)
         lines.append(f"session    home {explanation.home}, which has {share:.0%} of the class")
-    if explanation.plan_generation is not None:
+    if asked.is_batch:
+        lines[1] += "; the cheapest region with idle slots serves a batch request"
+    elif explanation.plan_generation is not None:
         knows = "" if explanation.planned else "; it has no entry for this class yet, so the nearest serves"
         lines[1] += f", plan {explanation.plan_generation} (epoch {explanation.plan_epoch}){knows}"
     else:
@@ -163,7 +166,8 @@ def _because(region: ConsideredRegion) -> str:
     lines = []
     if region.why is not None:
         detail = f": {region.arc.detail}" if region.arc is not None and region.arc.detail else ""
-        lines.append(region.why.value + detail + (", on a spill credit" if region.spends_credit else ""))
+        credit = "batch credit" if region.why is ArcReason.BATCH else "spill credit"
+        lines.append(region.why.value + detail + (f", on a {credit}" if region.spends_credit else ""))
     elif region.verdict is RegionVerdict.SPARE:
         lines.append("could serve; nothing is sent there")
     if region.closed:

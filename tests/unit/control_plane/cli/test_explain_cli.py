@@ -18,6 +18,7 @@ from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routing.explain import ExplainQuery, explain
 from penstock.routing.reasons import Reason
 from tests.support import planet
+from tests.support.paths import PLANET
 from tests.support.reports import MODEL
 from tests.unit.control_plane.cli.test_overrides_cli import penstock, printed, url
 
@@ -61,3 +62,14 @@ def test_the_queue_of_an_agent_is_shown_with_the_reason_of_its_next_request() ->
     assert words == ["acme", "2", "3", "75", "4.5", "s", "3", "1.2", "s", "9.0", "s"]
     assert "batch" in shown.getvalue()
     assert f"next       {NextReason.SHARE}" in shown.getvalue()
+
+
+def test_a_batch_request_is_explained_by_the_prices_and_idle_slots(penstock: Any) -> None:
+    of_fleet = ("explain", "--origin", "eu-de", "--model", planet.MODEL, "--tenant", "open", "--batch", "-o", "json")
+    found = printed(penstock(*of_fleet))["query"]
+    assert (found["is_batch"], found["at"] > 0.0) == (True, True)
+    asked = ("explain", "--policy", str(PLANET), "--origin", "jp-tok", "--model", "llama-3.1-8b", "--tenant", "open")
+    shown = penstock(*asked, "--batch").stdout
+    assert "the cheapest region with idle slots serves a batch request" in shown
+    assert "on a batch credit" in shown
+    assert "costs_more: 1.25 for a GPU hour" in shown
