@@ -60,7 +60,7 @@ class JobStore(PolicyStruct, frozen=True):
     reads is kept for a further such time."""
     signed_urls_s: Annotated[int, bounds(ge=60, le=604_800)] | UnsetType = UNSET
     """Time (s) for which URLs of the bucket are valid with which a client reads its files and results without agents.
-    Whoever has such a URL can read the object. Absent: there are none. A store in a folder has none."""
+    Such a URL is all that a reader needs. Absent: there are none. A store in a folder has none."""
     webhook_networks: NonEmpty[tuple[Annotated[str, length(2, 49)], ...]] = ()
     """Networks (CIDR) besides public addresses to which webhooks may be sent, also with http, such as 10.20.0.0/16.
     Link-local, multicast and metadata addresses are never used."""
