@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 
+import pytest
 from msgspec.structs import replace
 
 from adapters.servers.redis import RedisServer
@@ -17,6 +18,7 @@ from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_status import endpoint_status
+from regional_agent.on_demand import wake_attempts
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
 from regional_agent.on_demand.wake_hooks import WakeHooks
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
@@ -41,6 +43,8 @@ class OllamaHost(SmallHttp):
         self.loaded: list[str] = []
         self.size_gb: dict[str, float] = {MODEL: 16.0, OTHER: 20.0}
         self.orders: list[tuple[str, str]] = []
+        self.may_load = asyncio.Event()
+        self.may_load.set()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -55,6 +59,7 @@ class OllamaHost(SmallHttp):
             asked = json.loads(body)
             name = asked["model"]
             self.orders.append(("unload" if asked["keep_alive"] == 0 else "load", name))
+            await self.may_load.wait()
             self.loaded = [each for each in self.loaded if each != name] + [name] * (asked["keep_alive"] != 0)
             return 200, b"{}"
         if path == "/v1/chat/completions":
@@ -177,3 +182,31 @@ async def test_a_model_that_another_agent_uses_stays(tmp_path: Path, redis_serve
         await until(lambda: models.memory.room(endpoint, OTHER).in_s == 0.0)
         assert (await ask(first, body=chat(OTHER))).status == 200
         assert host.orders[1:] == [("unload", MODEL), ("load", OTHER)]
+
+
+async def test_agents_that_need_different_models_at_once_load_one_after_the_other(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_attempts, "CLAIMED_ELSEWHERE_S", 1.0)
+    host = OllamaHost()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(host)
+        agents = [
+            await stack.enter_async_context(
+                two_models(tmp_path / name, host, redis=redis_server, name=name, scale_to_zero=True)
+            )
+            for name in ("agent-1", "agent-2")
+        ]
+        host.may_load.clear()
+        for (agent, _), model in zip(agents, (MODEL, OTHER), strict=True):
+            client = await RawClient.connect(agent.traffic)
+            client.send(post(chat(model)))
+        memory = next(iter(agents[0][0].endpoints.every())).spec.memory
+        await until(lambda: all(models.attempts.loads_into(memory) for _, models in agents))
+        for _, models in agents:
+            # An agent asks for one claim at a time, so that the one of the memory has been answered.
+            await models.attempts._hooks.claims.claim("another", "", 1.0)
+        await until(lambda: bool(host.orders))
+        assert len(host.orders) == 1, "the other agent waits for its turn"
+        host.may_load.set()
+        await until(lambda: len(host.loaded) == 1)
