@@ -65,3 +65,13 @@ def test_every_tenant_can_reach_an_equal_share(steps: list[tuple[str, int, int, 
     for tenant, number in list(held):
         shares.release(tenant, (tenant, number))
     assert shares.held_bytes == 0
+
+
+def test_a_tenant_that_is_refused_displaces_nothing() -> None:
+    shares: MemoryShares[str] = MemoryShares(100)
+    for tenant, holder, size_bytes in (("a", "a1", 35), ("a", "a2", 25), ("c", "c1", 40)):
+        shares.hold(tenant, holder, size_bytes)
+    # After the release of 35 bytes of "a", no tenant holds more than the new one would.
+    assert shares.make_room("new", 50) is None
+    assert shares.held_bytes == 100
+    assert shares.make_room("new", 20) == ["a1"]

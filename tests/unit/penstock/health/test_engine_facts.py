@@ -110,3 +110,13 @@ def test_whatever_an_engine_answers_the_facts_are_bounded(page: FactsPage, conte
     assert all(len(text) <= MAX_FACT_CHARS and text.isprintable() for text in texts)
     assert all(0 <= served.context_tokens <= MAX_CONTEXT_TOKENS for served in facts.served)
     assert {served.model for served in facts.served} <= NAMES.keys()
+
+
+@pytest.mark.parametrize(
+    ("value", "tokens"),
+    [(1, 1), (MAX_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS), (0, 0), (MAX_CONTEXT_TOKENS + 1, 0), (True, 0), (8.0, 0)],
+)
+def test_a_context_is_a_number_of_tokens_within_its_bounds(value: object, tokens: int) -> None:
+    facts = read(FactsPage.TGI_INFO, {"model_id": "m", "max_total_tokens": value})
+    assert [served.context_tokens for served in facts.served] == [tokens]
+    assert bool(facts.problems) is (tokens == 0)

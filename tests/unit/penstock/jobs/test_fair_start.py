@@ -38,6 +38,6 @@ def test_a_job_with_an_idempotency_key_does_not_wait_for_all_later_jobs() -> Non
 
 
 def test_tenants_with_equally_many_running_jobs_take_turns() -> None:
-    jobs = [*(job("a", age) for age in range(2, 500)), job("b", 1)]
+    jobs = [*(job("a", age) for age in range(2, 40)), job("b", 1)]
     firsts = {fair_order(jobs, (), NOW, Random(seed))[0].tenant for seed in range(50)}
     assert firsts == {"a", "b"}

@@ -28,6 +28,12 @@ def test_a_star_stands_for_any_characters(pattern: str, name: str) -> None:
     assert matches(pattern, name) == fnmatchcase(name, pattern)
 
 
+def test_the_parts_of_a_pattern_share_no_characters() -> None:
+    assert matches("*ab*ab*", "ab-ab")
+    assert not matches("*ab*ab*", "aba")
+    assert not matches("ab*ab", "ab")
+
+
 @given(patterns, patterns)
 def test_two_patterns_overlap_where_some_name_matches_both(pattern: str, other: str) -> None:
     overlaps = overlap(pattern, other)

@@ -8,6 +8,7 @@ import pytest
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region
 from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.tenants import BATCH_PRIORITY, Batch, Tenant, Tier
 from penstock.policy.policy import Policy
 
 REGIONS = {
@@ -58,3 +59,10 @@ def test_the_distance_of_home_is_zero() -> None:
 def test_nearest_first_breaks_ties_by_name() -> None:
     tied = policy(rtt_ms={"jp-tok": {"eu-de": 10.0, "eu-es": 10.0}})
     assert tied.nearest_first("jp-tok", frozenset(REGIONS)) == ("jp-tok", "eu-de", "eu-es")
+
+
+def test_a_tenant_has_the_priority_of_its_tier_and_a_batch_tier_is_below_all() -> None:
+    tenant = Tenant("t", "open", tier="gold")
+    gold, batch = Tier("gold", "open", priority=7), Tier("gold", "open", batch=Batch())
+    assert (tenant.under(gold).priority, tenant.under(gold).rules) == (7, gold)
+    assert (tenant.under(batch).priority, tenant.under(batch).rules) == (BATCH_PRIORITY, batch)

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.policy.geography import Location
 from penstock.policy.kinds.residency_rules import ResidencyRule
-from penstock.policy.residency import Mask, RequestFacts, mask, residency_class
+from penstock.policy.residency import Mask, RequestFacts, cite, mask, residency_class
 from penstock.routing.reasons import Reason, Refusal
 from tests.support.planet import EU_ONLY, policy
 
@@ -101,3 +101,8 @@ def test_equal_sets_are_one_class_and_long_names_are_bounded() -> None:
     many = frozenset(f"region-{n}" for n in range(100))
     assert len(residency_class(many).name) < 40
     assert residency_class(many) != residency_class(many - {"region-1"})
+
+
+def test_a_rule_is_cited_with_its_place_if_that_is_known() -> None:
+    assert cite(ResidencyRule("eu", source="rules.yaml:3")) == "eu (rules.yaml:3)"
+    assert cite(ResidencyRule("eu")) == "eu"

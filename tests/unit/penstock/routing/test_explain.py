@@ -216,6 +216,7 @@ def test_a_name_that_stands_for_versions_names_them() -> None:
     under = msgspec.structs.replace(policy(), versions={"llama": canary})
     explanation = explain(under, None, ExplainQuery("eu-de", "llama", "personal"), healthy(*EVERYWHERE), Random(1))
     assert explanation.refusal is not None
+    assert explanation.refusal.reason is Reason.BAD_REQUEST
     assert explanation.refusal.detail == f"llama stands for several models; explain {MODEL} or next"
 
 

@@ -114,6 +114,7 @@ def test_an_entry_without_the_model_costs_the_way_on() -> None:
     assert names(advice)[0] in ("eu-de", "eu-es")
     assert names(advice)[-1] == "us-east"
     assert [entry.serves_model for entry in advice.entries if entry.region == "eu-es"] == [False]
+    assert {entry.serves_model for entry in advise(Client(LISBON, "open")).entries} == {None}
 
 
 def test_without_clients_and_measurements() -> None:
