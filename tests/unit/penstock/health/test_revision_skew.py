@@ -30,4 +30,5 @@ def test_without_an_expectation_the_majority_decides_and_without_one_all_differ(
 def test_engine_versions_are_compared_within_a_kind_of_engine() -> None:
     pool = (of("a", "1", "0.9"), of("b", "1", "0.9"), of("c", "1", "0.8"), of("d", "1", "2.0", "sglang"))
     assert against(*pool) == {"c": SkewAgainst.ENGINE}
+    assert skews(pool, None)["c"].detail == "runs vllm 0.8, and its siblings 0.9"
     assert against(*pool, expected="2") == dict.fromkeys("abcd", SkewAgainst.POLICY), "the gravest counts"

@@ -30,7 +30,7 @@ def test_a_star_stands_for_any_characters(pattern: str, name: str) -> None:
 
 def test_the_parts_of_a_pattern_share_no_characters() -> None:
     assert matches("*ab*ab*", "ab-ab")
-    assert not matches("*ab*ab*", "aba")
+    assert not matches("*ab*ab*", "ab")
     assert not matches("ab*ab", "ab")
 
 
