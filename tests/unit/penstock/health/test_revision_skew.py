@@ -23,6 +23,7 @@ def test_policy_decides_where_it_expects_a_revision() -> None:
 
 def test_without_an_expectation_the_majority_decides_and_without_one_all_differ() -> None:
     assert against(of("a", "1"), of("b", "1"), of("c", "2"), of("d")) == {"c": SkewAgainst.SIBLINGS}
+    assert skews((of("a", "1"), of("b", "1"), of("c", "2")), None)["c"].detail == "serves 2, and its siblings 1"
     assert against(of("a", "1"), of("b", "2")) == dict.fromkeys("ab", SkewAgainst.SIBLINGS)
     assert against(of("a", "1"), of("b")) == {}
 

@@ -159,6 +159,11 @@ def test_until_speeds_are_known_requests_are_counted() -> None:
     assert chosen([endpoint("a", 3, decode_us=1), endpoint("b", 1, decode_us=9_000_000)], work=CHAT) == "b"
 
 
+def test_until_speeds_are_known_the_service_time_counts_by_the_share_of_slots_in_use() -> None:
+    view = endpoint("a", 2, service_s=4.0, weight=0.5, pressure=0.25)
+    assert view.score_coefficients == ((3 / 4 + 0.25) * 4.0 / 0.5, 0.0, 0.0)
+
+
 def test_near_ties_are_broken_at_random() -> None:
     pool = [known("a"), known("b", prefill_us=10_000), known("c", prefill_us=225_000)]
     counts = Counter(chosen(pool, seed, work=CHAT) for seed in range(200))
