@@ -60,6 +60,13 @@ def test_a_failing_share_ejects_even_with_successes_in_between() -> None:
     assert after(Ejection(), *[*[AttemptOutcome.SERVED] * 9, AttemptOutcome.SERVER_ERROR] * 20).accepts_requests
 
 
+def test_a_failure_long_ago_is_forgotten_and_no_state_changes_any_more() -> None:
+    failed = after(Ejection(), AttemptOutcome.SERVER_ERROR)
+    forgotten = after(failed, *[AttemptOutcome.SERVED] * 200)
+    assert (forgotten.failing, forgotten.accepts_requests) == (0.0, True)
+    assert after(forgotten, AttemptOutcome.SERVED) == forgotten
+
+
 def test_time_served_leads_to_one_trial_and_its_outcome_decides() -> None:
     ejection = ejected()
     assert at_time(ejection, 7.9).state is EjectionState.EJECTED
