@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -227,13 +228,8 @@ class WakeAttempts:
             keeps = asyncio.create_task(self._keep_claim(memory), name=f"claim of {memory}")
             try:
                 for each in leaving:
-                    await asyncio.wait((self.let_sleep(*each),))
-                    if each.model in _loaded(each.endpoint):
-                        raise HookFailed(f"no room: {each.model} of {each.endpoint.name} stays loaded")
-                    self.evicted[each.model] += 1
-                    log.info(
-                        "model left the memory of another", model=each.model, endpoint=each.endpoint.name, other=model
-                    )
+                    if not await self._leave(each, model):
+                        return False
                 return await wake
             finally:
                 await cancel([keeps])
@@ -241,6 +237,26 @@ class WakeAttempts:
                 await claims.claim(memory, "", CLAIMED_ELSEWHERE_S)
         finally:
             wake.close()
+
+    async def _leave(self, leaving: Leaving, other: str) -> bool:
+        """Put a model to sleep so that `other` has room. Returns whether it left; False if it was used since it was
+        chosen, which a claim and the models that leave before it may delay by minutes."""
+        endpoint, name, on_demand = leaving
+        begun = self._tasks.get((endpoint.name, name))
+        if begun is None and name in _loaded(endpoint):
+            uses = endpoint.uses
+            idle_s = inf if uses is None else uses.idle_s(name, endpoint.now())
+            if in_use(endpoint, name) or self._is_awaited(name) or idle_s < on_demand.evict_after_s:
+                return False
+            begun = self.let_sleep(*leaving)
+        if begun is not None:
+            # It may fall asleep already because nothing uses it.
+            await asyncio.wait((begun,))
+        if name in _loaded(endpoint):
+            raise HookFailed(f"no room: {name} of {endpoint.name} stays loaded")
+        self.evicted[name] += 1
+        log.info("model left the memory of another", model=name, endpoint=endpoint.name, other=other)
+        return True
 
     async def _keep_claim(self, memory: str) -> None:
         while True:

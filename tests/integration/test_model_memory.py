@@ -20,7 +20,8 @@ from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.on_demand import wake_attempts
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
-from regional_agent.on_demand.wake_hooks import WakeHooks
+from regional_agent.on_demand.wake_attempts import Leaving
+from regional_agent.on_demand.wake_hooks import Action, WakeHooks
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
@@ -210,3 +211,35 @@ async def test_agents_that_need_different_models_at_once_load_one_after_the_othe
         assert len(host.orders) == 1, "the other agent waits for its turn"
         host.may_load.set()
         await until(lambda: len(host.loaded) == 1)
+
+
+async def test_a_model_that_falls_asleep_already_is_not_put_to_sleep_again(tmp_path: Path) -> None:
+    host = OllamaHost()
+    host.loaded = [MODEL]
+    async with host, two_models(tmp_path, host, scale_to_zero=True, evict_after_s=0.001) as (agent, models):
+        (endpoint,) = agent.endpoints.every()
+        attempts, on_demand = models.attempts, models.memory.models[MODEL].on_demand
+        assert on_demand
+        host.may_load.clear()
+        if not attempts.is_busy(endpoint, MODEL):
+            attempts.let_sleep(endpoint, MODEL, on_demand)
+        await until(lambda: host.orders == [("unload", MODEL)])
+        attempts.wake(endpoint, OTHER, on_demand, 2.0, (Leaving(endpoint, MODEL, on_demand),))
+        await attempts._until(lambda: len(host.orders) > 1, 0.3)
+        host.may_load.set()
+        await until(lambda: host.loaded == [OTHER])
+        assert host.orders == [("unload", MODEL), ("load", OTHER)]
+
+
+async def test_a_model_that_was_used_since_it_was_chosen_to_leave_stays(tmp_path: Path) -> None:
+    host = OllamaHost()
+    host.loaded = [MODEL]
+    async with host, two_models(tmp_path, host, evict_after_s=60.0) as (agent, models):
+        (endpoint,) = agent.endpoints.every()
+        on_demand = models.memory.models[MODEL].on_demand
+        assert on_demand
+        assert (await ask(agent, body=chat(MODEL))).status == 200
+        models.attempts.wake(endpoint, OTHER, on_demand, 2.0, (Leaving(endpoint, MODEL, on_demand),))
+        await until(lambda: not models.attempts.loads_into(endpoint.spec.memory))
+        assert not host.orders
+        assert models.attempts.not_before(Action.WAKE, endpoint, OTHER) < 0.0, "it is no failure"
