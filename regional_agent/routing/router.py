@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
+from penstock.planning.plan import ArcReason
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.decision import decide
@@ -202,7 +203,9 @@ class Router:
             context.model, context.is_for_object, needs_object, occupies_slot(context), is_forwarded
         )
         view = self._peers.view(location.region, context.model, now)
-        permitted = context.residency.permitted
+        is_batch, permitted = context.priority == BATCH_PRIORITY, context.residency.permitted
+        if is_batch:
+            view = replace(view, credits=view.batch_room)
         where = region_with_object(request, location, permitted, self.region, view, context.tried_regions)
         if not isinstance(where, RegionChoice):
             return where
@@ -210,7 +213,10 @@ class Router:
             may_start = (needs_object or is_forwarded or self._plans_home(context)) and (
                 in_turn or not self.queue.must_queue(context)
             )
+            may_start = may_start and (not is_batch or self.local.batch_room(context) > 0)
             return self.local.at_object(context, request, location.endpoint, now, in_turn=may_start)
+        if is_batch and where.spends_credit:
+            where = replace(where, why=ArcReason.BATCH)
         return self._peers.forward(context, where)
 
     def _plans_home(self, context: RequestContext) -> bool:

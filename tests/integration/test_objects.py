@@ -15,6 +15,7 @@ import pytest
 
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import ModelVersions, Version
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routes.presets.preset_registry import preset_routes
 from penstock.routing.weighted_sampler import samplers_of
 from regional_agent.endpoints.endpoint import Endpoint
@@ -436,3 +437,49 @@ async def test_prompts_files_and_the_websocket_of_a_client_are_at_one_comfyui(tm
         for client in opened:
             client.close()
         await until(lambda: not list(agent.proxy.active))
+
+
+def below_all_priorities(agent: Agent) -> None:
+    """Let the requests of all tenants be batch requests."""
+    tenants = {
+        name: msgspec.structs.replace(tenant, priority=BATCH_PRIORITY)
+        for name, tenant in agent.config.policy.tenants.items()
+    }
+    agent.config.policy = msgspec.structs.replace(agent.config.policy, tenants=tenants)
+
+
+async def test_a_batch_request_that_needs_an_object_waits_for_an_idle_slot(tmp_path: Path) -> None:
+    async with pair(tmp_path) as agent:
+        created = await create(agent)
+        below_all_priorities(agent)
+        agent.queue.promised = lambda model: 10_000
+        answer = asyncio.create_task(proceed(agent, created))
+        await until(lambda: agent.queue.batch_waiting_here(MODEL) == 1 or answer.done())
+        assert not answer.done(), "its slot is promised to another region"
+        agent.queue.promised = lambda model: 0
+        assert (await answer).status == 200
+
+
+async def test_a_batch_request_with_an_object_elsewhere_spends_batch_credits_alone(tmp_path: Path) -> None:
+    away = plan("eu-de", "eu-de+eu-es+us-east", eu_es=1.0)
+    async with (
+        engine(comfyui("first")) as far,
+        engine(comfyui("other")) as near,
+        running_agent(tmp_path / "server", [far.address], region="eu-es") as server,
+        running_agent(tmp_path / "origin", [near.address], plan=away, peers={"eu-es": server.peer}) as origin,
+    ):
+        for agent in (server, origin):
+            routes = preset_routes("comfyui", MODEL)
+            agent.config.policy = msgspec.structs.replace(agent.config.policy, routes=routes)
+        prompt = json.dumps({"prompt": {}, "client_id": "c"}).encode()
+
+        async def at() -> str:
+            return str(json.loads((await ask(origin, body=prompt, path="/prompt")).body)["at"])
+
+        assert await at() == "first"
+        for agent in (server, origin):
+            below_all_priorities(agent)
+        origin.peers.credits["eu-es"], origin.peers.batch_credits["eu-es"] = 5, 1
+        assert await at() == "first"
+        assert (origin.peers.spent, origin.peers.batch_credits) == ([], {"eu-es": 0})
+        assert await at() == "other", "spill credits are for requests with a priority"
