@@ -112,10 +112,13 @@ KeyDigest = Annotated[
         "write the SHA-256 of the key in 64 lower-case hexadecimal digits, in quotes: printf %s KEY | sha256sum",
     ),
 ]
+PORT: Final = r"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+"""The pattern of a port from 1 to 65535: a URL with a larger one would fail at each use."""
+
 Origin = Annotated[
     str,
     pattern(
-        r"^(\*|(?!http://.*:80$|https://.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?)$",
+        r"^(\*|(?!http://.*:80$|https://.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:" + PORT + r")?)$",
         "write the origin as browsers send it, such as https://app.example or http://localhost:3000, without a path and"
         " without the default port of the scheme; or *",
     ),

@@ -103,8 +103,11 @@ class WakeHooks:
             except UnusableFile as error:
                 raise HookFailed(str(error)) from None
             headers = ((b"authorization", b"Bearer " + token),)
-        call = EngineCall(urlsplit(url).path or "/", msgspec.json.encode(order))
-        await self._post(Address.parse(url), call, headers, on_demand.timeout_s)
+        try:
+            address, path = Address.parse(url), urlsplit(url).path or "/"
+        except ValueError as error:
+            raise HookFailed(str(error)) from None
+        await self._post(address, EngineCall(path, msgspec.json.encode(order)), headers, on_demand.timeout_s)
 
     async def _post(self, address: Address, call: EngineCall, headers: tuple[Header, ...], timeout_s: float) -> None:
         request = FetchRequest(call.path, (*headers, _JSON), call.body)

@@ -131,9 +131,10 @@ class AnswerPairs:
             except UnusableFile as error:
                 raise _NotScored(str(error)) from None
             headers = (_JSON, (b"authorization", b"Bearer " + token))
-        request = FetchRequest(urlsplit(quality.url).path or "/", headers, body)
-        address, timeout_s = Address.parse(quality.url), quality.timeout_s
+        timeout_s = quality.timeout_s
         try:
+            address, path = Address.parse(quality.url), urlsplit(quality.url).path or "/"
+            request = FetchRequest(path, headers, body)
             answer = await fetch(self._connections, address, request, timeout_s=timeout_s, limit_bytes=MAX_SCORE_BYTES)
             if answer.status != 200:
                 raise _NotScored(f"the hook answers {answer.status}")
@@ -142,6 +143,8 @@ class AnswerPairs:
             raise _NotScored(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _NotScored(f"the answer of the hook is no score: {error}") from None
+        except ValueError as error:
+            raise _NotScored(str(error)) from None
         if not isfinite(score) or not -1.0 <= score <= 1.0:
             raise _NotScored("the score is not from -1 to 1")
         return score

@@ -28,11 +28,12 @@ from regional_agent.endpoints.probing import warm_ups
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
 from regional_agent.on_demand.wake_attempts import WakeAttempts
 from regional_agent.on_demand.wake_claims import WakeClaims
-from regional_agent.on_demand.wake_hooks import Action, WakeHooks
+from regional_agent.on_demand.wake_hooks import Action, HookFailed, WakeHooks
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from regional_agent.telemetry.report_builder import ReportBuilder, ReportSender
 from regional_agent.upstream.address import Address
+from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, ask, code
 from tests.support.planet import MODEL
@@ -381,6 +382,13 @@ async def test_a_cold_start_longer_than_the_wait_is_refused_at_once_and_still_wa
         await until(lambda: agent.endpoints.pool(MODEL).ready > 0)
         assert (await ask(agent)).status == 200
         assert [path for path, _ in engine.orders] == ["/wake_up"]
+
+
+async def test_a_webhook_at_an_impossible_host_fails_as_an_attempt() -> None:
+    hooks = WakeHooks(AgentInstance("eu-de", "agent-1", 1), UpstreamPool(), None, None)
+    nowhere = OnDemand(WakeMethod.WEBHOOK, webhook="https://-no-host-:443/wake")
+    with pytest.raises(HookFailed, match="is not of the form"):
+        await hooks.run(Action.WAKE, MODEL, None, nowhere)
 
 
 async def test_a_webhook_receives_the_order_with_its_token(tmp_path: Path) -> None:

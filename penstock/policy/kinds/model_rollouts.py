@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.policy.fields import (
+    PORT,
     REQUIRED,
     Conflict,
     ModelRef,
@@ -33,8 +34,9 @@ HeaderName = Annotated[
 HookUrl = Annotated[
     str,
     pattern(
-        r"^(https://[A-Za-z0-9._-]+|https://\[[0-9A-Fa-f:.]+\]|http://(localhost|127\.0\.0\.1|\[::1\])):[1-9][0-9]{0,4}"
-        r"(/[A-Za-z0-9._~!$&'()*+,;=:@%/-]{0,500})?$",
+        r"^(https://[A-Za-z0-9._-]+|https://\[[0-9A-Fa-f:.]+\]|http://(localhost|127\.0\.0\.1|\[::1\])):"
+        + PORT
+        + r"(/[A-Za-z0-9._~!$&'()*+,;=:@%/-]{0,500})?$",
         "write https, a host, a port and a path, such as https://scorer.internal:8443/pairs",
     ),
 ]

@@ -7,12 +7,12 @@ from typing import Annotated
 
 from msgspec import UNSET, UnsetType
 
-from penstock.policy.fields import REQUIRED, Conflict, PolicyStruct, bounds, pattern
+from penstock.policy.fields import PORT, REQUIRED, Conflict, PolicyStruct, bounds, pattern
 
 WebhookUrl = Annotated[
     str,
     pattern(
-        r"^https?://[A-Za-z0-9._\[\]:-]+:[1-9][0-9]{0,4}(/[A-Za-z0-9._~!$&'()*+,;=:@%/-]{0,500})?$",
+        r"^https?://[A-Za-z0-9._\[\]:-]+:" + PORT + r"(/[A-Za-z0-9._~!$&'()*+,;=:@%/-]{0,500})?$",
         "write http or https, a host, a port and a path, such as https://wake.internal:8443/penstock",
     ),
 ]

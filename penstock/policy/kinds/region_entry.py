@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from penstock.policy.fields import Conflict, NonEmpty, PolicyStruct, bounds, pattern
+from penstock.policy.fields import PORT, Conflict, NonEmpty, PolicyStruct, bounds, pattern
 
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?"
 
@@ -26,7 +26,7 @@ IpText = Annotated[
 EntryUrl = Annotated[
     str,
     pattern(
-        r"^https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?$",
+        r"^https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:" + PORT + ")?$",
         "write scheme, host and port alone, such as https://eu-de.api.example.com",
     ),
 ]

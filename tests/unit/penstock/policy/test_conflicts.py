@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any, get_args
+
 import pytest
 
-from penstock.policy.fields import Conflict, PolicyStruct
+from penstock.policy.fields import Conflict, Origin, PolicyStruct
 from penstock.policy.kinds.billing import UsageStore
 from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit
 from penstock.policy.kinds.dns_names import DnsName, DnsStrategy, DnsZone
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.kinds.jobs import JobStore
-from penstock.policy.kinds.model_rollouts import ModelRollout
+from penstock.policy.kinds.model_rollouts import HookUrl, ModelRollout
 from penstock.policy.kinds.models import Model, ModelVersions, Scaling, Version
-from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
+from penstock.policy.kinds.on_demand import OnDemand, WakeMethod, WebhookUrl
 from penstock.policy.kinds.operations import DrillSchedule, Exercise, MaintenanceWindow, Recurrence
-from penstock.policy.kinds.region_entry import RegionEntry
+from penstock.policy.kinds.region_entry import EntryUrl, RegionEntry
 from penstock.policy.kinds.regions import ClientLocations, PriceHours, Region
 from penstock.policy.kinds.residency_rules import RegionSelector, RequestMatch, ResidencyRuleDocument
 from penstock.policy.kinds.spillover_and_failover import SpilloverLimit
@@ -190,3 +193,12 @@ def test_the_body_of_a_warm_up_is_json_with_the_name_of_the_model() -> None:
 def test_limits_of_an_objective_by_measure() -> None:
     assert ServiceObjective(1.0, 0.9, 2.0).limits_s == {Measure.FIRST_BYTE: 1.0, Measure.TOTAL: 2.0}
     assert ServiceObjective(None, 0.9, 2.0).limits_s == {Measure.TOTAL: 2.0}
+
+
+@pytest.mark.parametrize("url", [EntryUrl, HookUrl, Origin, WebhookUrl])
+def test_ports_of_urls_are_ports(url: Any) -> None:
+    regex = re.compile(get_args(url)[1].extra_json_schema["pattern"])
+    for port in (1, 80, 999, 8443, 10_000, 49_152, 59_999, 64_999, 65_499, 65_529, 65_535):
+        assert regex.match(f"https://host.example:{port}"), port
+    for text in ("0", "080", "65536", "65540", "65600", "66000", "70000", "99999", "100000"):
+        assert not regex.match(f"https://host.example:{text}"), text
