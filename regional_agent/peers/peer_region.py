@@ -247,7 +247,8 @@ class PeerRegion:
             if readiness.ready:
                 waits.append(readiness.expected_wait_s)
                 contexts.append(readiness.context_tokens)
-                if readiness.in_use >= in_use:
+                # Agents of earlier releases state no slots.
+                if readiness.slots and readiness.in_use >= in_use:
                     slots, in_use = readiness.slots, readiness.in_use
                 sent += agent.batch_sent.get(model, 0)
             available = agent.held_credits.available(self.name, model, now)

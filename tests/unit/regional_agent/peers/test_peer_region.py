@@ -172,3 +172,22 @@ def test_logs_an_invalid_answer_once(region: PeerRegion) -> None:
         "the signature does not match",
         "again",
     ]
+
+
+@pytest.mark.parametrize(("newer", "older"), [(ONE, TWO), (TWO, ONE)])
+def test_slots_in_use_are_those_of_the_agents_that_state_them(
+    region: PeerRegion, newer: Address, older: Address
+) -> None:
+    stated = ModelReadiness(True, 0.0, slots=8, batch_credits=2)
+    receive(region, 0.0, newer, said=msgspec.structs.replace(answer(), models={"m": stated}))
+    receive(region, 0.0, older)
+    assert (region.view("m", 0.1, FAILOVER).slots, region.view("m", 0.1, FAILOVER).in_use) == (8, 0)
+    region.spend_batch("m", 0.1)
+    assert region.view("m", 0.1, FAILOVER).in_use == 1
+    receive(
+        region,
+        0.2,
+        newer,
+        said=msgspec.structs.replace(answer(), models={"m": msgspec.structs.replace(stated, in_use=5)}),
+    )
+    assert region.view("m", 0.3, FAILOVER).in_use == 5, "that request is in use by then"
