@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -39,6 +40,9 @@ CLAIM_S: Final = 15.0
 
 CLAIMED_ELSEWHERE_S: Final = 2.0
 """Time (s) after which an agent asks again for a memory into which another agent loads a model."""
+
+SEEN_AFTER_PROBES: Final = 2.0
+"""Intervals of health probes after which all agents of the region have seen what an ended attempt came to."""
 
 log = structlog.get_logger()
 
@@ -186,15 +190,8 @@ class WakeAttempts:
 
     async def _wake(self, endpoint: Endpoint | None, model: str, on_demand: OnDemand, prior_s: float) -> bool:
         """Returns whether this agent woke the endpoint; False if another agent does."""
-        began_at = self._clock()
-
-        def is_ready() -> bool:
-            if endpoint is None:
-                return self._endpoints.pool(model).ready > 0
-            return endpoint.health.ready and model in endpoint.models
-
-        if not await self._hooks.claims.claim(_name(endpoint), model, on_demand.timeout_s):
-            await self._until(is_ready, on_demand.timeout_s)
+        began_at, is_ready = self._clock(), partial(self._is_ready, endpoint, model)
+        if not await self._claims_wake(endpoint, model, on_demand):
             return False
         await self._hooks.run(Action.WAKE, model, endpoint, on_demand)
         if endpoint is not None:
@@ -208,7 +205,20 @@ class WakeAttempts:
             await self._hooks.claims.claim(_name(endpoint), model, on_demand.timeout_s)
             await self._until(is_ready, min(on_demand.timeout_s / 2.0, until - self._clock()))
         self._cold_starts.setdefault(model, ColdStarts()).add(self._clock() - began_at)
+        await self._hooks.claims.claim(_name(endpoint), model, _until_seen_s(endpoint))
         return True
+
+    async def _claims_wake(self, endpoint: Endpoint | None, model: str, on_demand: OnDemand) -> bool:
+        """Claim an endpoint to wake it; if another agent has the claim, wait until the endpoint is ready."""
+        if await self._hooks.claims.claim(_name(endpoint), model, on_demand.timeout_s):
+            return True
+        await self._until(partial(self._is_ready, endpoint, model), on_demand.timeout_s)
+        return False
+
+    def _is_ready(self, endpoint: Endpoint | None, model: str) -> bool:
+        if endpoint is None:
+            return self._endpoints.pool(model).ready > 0
+        return endpoint.health.ready and model in endpoint.models
 
     async def _wake_with_room(
         self,
@@ -221,6 +231,9 @@ class WakeAttempts:
         """Put to sleep what leaves, then wake the endpoint. Returns whether this agent did."""
         claims, memory = self._hooks.claims, f"memory of {endpoint.spec.memory}"
         try:
+            # While another agent has the claim of the endpoint, nothing leaves, and other models may be loaded.
+            if not await self._claims_wake(endpoint, model, on_demand):
+                return False
             # Two agents that load different models would each count on the same room.
             if not await claims.claim(memory, "", CLAIM_S):
                 await self._until(lambda: False, CLAIMED_ELSEWHERE_S)
@@ -233,8 +246,7 @@ class WakeAttempts:
                 return await wake
             finally:
                 await cancel([keeps])
-                # The others see by their next probes what is loaded now.
-                await claims.claim(memory, "", CLAIMED_ELSEWHERE_S)
+                await claims.claim(memory, "", _until_seen_s(endpoint))
         finally:
             wake.close()
 
@@ -281,6 +293,7 @@ class WakeAttempts:
             return True
         finally:
             self._endpoints.fall_asleep(endpoint, endpoint.reported.falls_asleep - {model})
+            await self._hooks.claims.claim(EVERY_ENDPOINT, model, _until_seen_s(endpoint))
 
     def _is_awaited(self, model: str) -> bool:
         return self._queue.waiting(model) > 0
@@ -297,6 +310,13 @@ class WakeAttempts:
 
 def _name(endpoint: Endpoint | None) -> str:
     return "" if endpoint is None else endpoint.name
+
+
+def _until_seen_s(endpoint: Endpoint | None) -> float:
+    """How long (s) an agent keeps the claim of an attempt that has ended: until all see by their probes what it did.
+    Then another agent may need what this one has just done or undone."""
+    probes_s = 0.0 if endpoint is None else SEEN_AFTER_PROBES * endpoint.health_check.interval_s
+    return max(CLAIMED_ELSEWHERE_S, probes_s)
 
 
 def in_use(endpoint: Endpoint, model: str) -> bool:

@@ -21,6 +21,7 @@ from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.on_demand import wake_attempts
 from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
 from regional_agent.on_demand.wake_attempts import Leaving
+from regional_agent.on_demand.wake_claims import EVERY_ENDPOINT, WakeClaims
 from regional_agent.on_demand.wake_hooks import Action, WakeHooks
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.upstream.address import Address
@@ -30,7 +31,7 @@ from tests.support.planet import MODEL
 from tests.support.shared_loads import region_keys
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.sockets import RawClient, post
-from tests.support.wait import until
+from tests.support.wait import until, until_async
 
 OTHER = "qwen2.5-32b"
 GB = 10**9
@@ -243,3 +244,45 @@ async def test_a_model_that_was_used_since_it_was_chosen_to_leave_stays(tmp_path
         await until(lambda: not models.attempts.loads_into(endpoint.spec.memory))
         assert not host.orders
         assert models.attempts.not_before(Action.WAKE, endpoint, OTHER) < 0.0, "it is no failure"
+
+
+async def test_an_agent_gives_its_claims_back_when_what_it_did_is_seen(
+    tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake_attempts, "CLAIMED_ELSEWHERE_S", 0.1)
+    host = OllamaHost()
+    async with host, two_models(tmp_path, host, redis=own_redis, scale_to_zero=True) as (agent, models):
+        (endpoint,) = agent.endpoints.every()
+        other = WakeClaims("another", RegionRedis(RedisAddress(own_redis.url), region_keys("eu-de"), "eu-de"))
+        for model in (MODEL, OTHER):
+            assert (await ask(agent, body=chat(model))).status == 200
+        await until(lambda: not models.attempts.loads_into(endpoint.spec.memory))
+        # Another agent may have to wake the one again, and to let the other one sleep again.
+        for name, model in ((endpoint.name, MODEL), (endpoint.name, OTHER), (EVERY_ENDPOINT, MODEL)):
+            await until_async(lambda name=name, model=model: other.claim(name, model, 60.0))
+        await other.close()
+
+
+async def test_nothing_leaves_for_an_endpoint_that_another_agent_has_claimed(
+    tmp_path: Path, own_redis: RedisServer
+) -> None:
+    host = OllamaHost()
+    host.loaded = [MODEL]
+    async with (
+        host,
+        two_models(tmp_path, host, redis=own_redis, evict_after_s=60.0, timeout_s=1.0) as (agent, models),
+    ):
+        (endpoint,) = agent.endpoints.every()
+        on_demand = models.memory.models[MODEL].on_demand
+        assert on_demand
+        other = WakeClaims("another", RegionRedis(RedisAddress(own_redis.url), region_keys("eu-de"), "eu-de"))
+        assert await other.claim(endpoint.name, OTHER, 60.0)
+        leaving = Leaving(endpoint, MODEL, replace(on_demand, evict_after_s=0.0))
+        models.attempts.wake(endpoint, OTHER, on_demand, 2.0, (leaving,))
+        # An agent asks for one claim at a time, so that its first one has been answered.
+        await asyncio.sleep(0)
+        await models.attempts._hooks.claims.claim("another", "", 1.0)
+        assert await other.claim(f"memory of {endpoint.spec.memory}", "", 1.0), "other models can be loaded meanwhile"
+        await until(lambda: not models.attempts.loads_into(endpoint.spec.memory))
+        assert not host.orders
+        await other.close()
