@@ -22,6 +22,7 @@ from penstock.policy.kinds.models import WAIT_SERVICE_TIMES
 from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.reasons import Reason, Refusal
+from penstock.routing.spill_credits import AgentRank, shared_headroom
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
 from regional_agent.telemetry.label_values import QueueOutcome
@@ -46,6 +47,8 @@ MAX_AT_ONCE: Final = 256
 CREDIT_WAIT_S: Final = 1.0
 """Maximum wait (s) for a credit of an idle region if the wait at home is too long: a few rounds of the probes that
 request the credit."""
+
+_WHOLE_REGION: Final = AgentRank(0, 1)
 
 OnTarget = Callable[["Attempt | Refusal"], None]
 Select = Callable[["RequestContext", float], "Attempt | Refusal | None"]
@@ -129,14 +132,22 @@ class QueueDispatcher:
         return any(-each.behind > priority for each in remote) if remote else False
 
     def idle_slots(self, model: str, max_use: float) -> int:
-        """The slots of a model that batch requests may use now: none while a request with a priority waits.
+        """The slots of a model that batch requests may use now: none while a request with a priority waits, and none
+        that waiting requests or promises of models that share them may need.
 
         Args:
             max_use: part (0-1] of the slots up to which batch requests start.
         """
-        pool = self._endpoints.pool(model)
-        in_use = pool.in_flight + self.promised(model)
-        return 0 if self.higher_waits(model, BATCH_PRIORITY) else max(0, ceil(max_use * pool.slots) - in_use)
+        if self.higher_waits(model, BATCH_PRIORITY):
+            return 0
+        pool, coupled = self._endpoints.pool(model), self._endpoints.groups.coupled(model)
+        idle = max(0, ceil(max_use * pool.slots) - pool.in_flight - self.promised(model))
+        if not idle or not coupled:
+            return idle
+        loads = self._endpoints.groups.loads(coupled, self._endpoints.pools)
+        waiting = {name: self.waiting(name) for name in coupled}
+        promised = {name: self.promised(name) for name in coupled}
+        return min(idle, shared_headroom(model, loads, waiting, promised, 1.0, _WHOLE_REGION))
 
     def is_shared(self, context: RequestContext, now: float) -> bool:
         """Whether tenants besides that of a request use its model at `now` (s)."""

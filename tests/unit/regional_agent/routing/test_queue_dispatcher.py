@@ -285,6 +285,28 @@ async def test_the_explanation_has_the_tenants_in_order_and_why(here: Here) -> N
     assert here.room.waiting_here("m") == 2
 
 
+async def test_a_batch_request_leaves_slots_to_models_that_share_them(tmp_path: Path) -> None:
+    here = Here(tmp_path)
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(
+        "- {name: gpu, url: 'http://127.0.0.1:1', models: [m, n], slots: 2}\n"
+        "- {name: own, url: 'http://127.0.0.1:2', models: [m], slots: 3}\n"
+    )
+    await here.endpoints.sources.reload_file()
+    for endpoint in here.endpoints.every():
+        endpoint.probed(ProbeOutcome.GOOD)
+    here.gpu.give_back()
+    assert (here.room.idle_slots("m", 1.0), here.room.idle_slots("n", 1.0)) == (4, 1)
+    here.room.promised = lambda model: int(model == "n")
+    assert (here.room.idle_slots("m", 1.0), here.room.idle_slots("n", 1.0)) == (3, 0)
+    here.room.promised = lambda model: 0
+    here.view.remote_queues = {"n": [QueueSummary(5, 1000, 0, 77)]}
+    assert here.room.idle_slots("m", 1.0) == 3, "no request for n can use the endpoint of m alone"
+    assert here.room.idle_slots("m", 0.5) == 2
+    here.view.remote_queues = {"m": [QueueSummary(1, 1000, 0, 77)]}
+    assert here.room.idle_slots("n", 1.0) == 1, "the endpoint of m alone has room for it"
+
+
 async def test_a_batch_request_starts_only_in_idle_slots_and_behind_all_others(here: Here) -> None:
     assert here.room.idle_slots("m", 0.75) == 0
     here.gpu.give_back()
