@@ -125,7 +125,7 @@ class ForwardedRequestReader:
         if route_context.priority is not None:
             context.priority = min(MAX_PRIORITY, max(BATCH_PRIORITY, route_context.priority))
             context.weight = min(MAX_WEIGHT, max(MIN_WEIGHT, route_context.weight))
-            context.max_use = route_context.max_use
+            context.max_use = min(1.0, max(0.0, route_context.max_use))
         return context
 
     def route_context_of(self, request: Request) -> RouteContext | Refusal:

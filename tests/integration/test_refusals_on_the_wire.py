@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from penstock.policy.geography import NOWHERE
 from penstock.policy.kinds.residency_rules import ResidencyRule
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.wire import route_context
 from penstock.wire.route_context import CLOCK_SKEW_S, LIFETIME_S, MAX_HOPS, RouteContext, content_digest
 from penstock.wire.session import Session
@@ -178,6 +179,10 @@ async def forwarded(directory: Path, token: str, *rules: ResidencyRule) -> Answe
 
 async def test_a_signed_request_is_served(tmp_path: Path) -> None:
     assert (await forwarded(tmp_path, signed())).status == 200
+
+
+async def test_a_part_of_the_slots_beyond_all_is_all_of_them(tmp_path: Path) -> None:
+    assert (await forwarded(tmp_path, signed(priority=BATCH_PRIORITY, max_use=1e308))).status == 200
 
 
 async def test_a_signed_request_is_served_once(tmp_path: Path) -> None:
