@@ -157,13 +157,13 @@ async def test_a_model_in_use_stays(tmp_path: Path) -> None:
         assert not host.orders
 
 
-async def test_a_model_that_another_agent_uses_stays(tmp_path: Path, redis_server: RedisServer) -> None:
+async def test_a_model_that_another_agent_uses_stays(tmp_path: Path, own_redis: RedisServer) -> None:
     host = OllamaHost()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(host)
         agents = [
             await stack.enter_async_context(
-                two_models(tmp_path / name, host, redis=redis_server, name=name, scale_to_zero=True)
+                two_models(tmp_path / name, host, redis=own_redis, name=name, scale_to_zero=True)
             )
             for name in ("agent-1", "agent-2")
         ]
@@ -187,7 +187,7 @@ async def test_a_model_that_another_agent_uses_stays(tmp_path: Path, redis_serve
 
 
 async def test_agents_that_need_different_models_at_once_load_one_after_the_other(
-    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake_attempts, "CLAIMED_ELSEWHERE_S", 1.0)
     host = OllamaHost()
@@ -195,7 +195,7 @@ async def test_agents_that_need_different_models_at_once_load_one_after_the_othe
         await stack.enter_async_context(host)
         agents = [
             await stack.enter_async_context(
-                two_models(tmp_path / name, host, redis=redis_server, name=name, scale_to_zero=True)
+                two_models(tmp_path / name, host, redis=own_redis, name=name, scale_to_zero=True)
             )
             for name in ("agent-1", "agent-2")
         ]

@@ -244,8 +244,8 @@ async def test_endpoints_wake_when_a_policy_removes_on_demand_and_not_when_it_re
         assert not models.cold_starts_s(), "forgotten"
 
 
-async def test_of_the_agents_of_a_region_one_wakes_an_endpoint(tmp_path: Path, redis_server: RedisServer) -> None:
-    engine, url = SleepingEngine(), redis_server.url
+async def test_of_the_agents_of_a_region_one_wakes_an_endpoint(tmp_path: Path, own_redis: RedisServer) -> None:
+    engine, url = SleepingEngine(), own_redis.url
     engine.may_wake.clear()
     async with (
         engine,
@@ -264,10 +264,10 @@ async def test_of_the_agents_of_a_region_one_wakes_an_endpoint(tmp_path: Path, r
 
 
 async def test_of_the_agents_of_a_region_one_repeats_an_attempt_that_failed(
-    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake_history, "FIRST_RETRY_S", 0.2)
-    engine, url = SleepingEngine(), redis_server.url
+    engine, url = SleepingEngine(), own_redis.url
     engine.hook_status = 500
     async with (
         engine,
@@ -285,9 +285,9 @@ async def test_of_the_agents_of_a_region_one_repeats_an_attempt_that_failed(
 
 
 async def test_a_cold_start_longer_than_the_timeout_of_the_hook_causes_one_order(
-    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, url = SleepingEngine(), redis_server.url
+    engine, url = SleepingEngine(), own_redis.url
     engine.starts_later = True
     claims: Counter[str] = Counter()
     claim = WakeClaims.claim
@@ -313,13 +313,13 @@ async def test_a_cold_start_longer_than_the_timeout_of_the_hook_causes_one_order
 
 
 async def test_one_endpoint_of_a_region_falls_asleep_at_a_time_so_that_the_last_stays_awake(
-    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(SleepingEngine()) for _ in range(2)]
         for engine in engines:
             engine.asleep = False
-        url = redis_server.url
+        url = own_redis.url
         agent = await stack.enter_async_context(on_demand_agent(tmp_path, engines, redis_url=url, idle_s=0.0))
         models, first, second = agent.metrics.on_demand.models, *agent.endpoints.every()
         await until(lambda: agent.endpoints.pool(MODEL).ready == 2)
