@@ -12,7 +12,7 @@ from tests.support.demo_process import left_behind, start
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("when", ["while it starts", "while it serves"])
+@pytest.mark.parametrize("when", ["while it starts", pytest.param("while it serves", marks=pytest.mark.long)])
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, when: str) -> None:
     demo = start(tmp_path)
     assert demo.stdout is not None
