@@ -34,9 +34,10 @@ def test_nothing_unsafe_happens(tmp_path: Path) -> None:
     output, _ = demo.communicate(timeout=280)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     # On a busy machine, the control plane may be killed before the scene of tenants has ended.
+    is_cut_off = "the scene of tenants failed" in output.partition("kill -9 of the leading control plane")[2]
     unended = {check["name"] for check in report["checks"] if "the scene of tenants did not end" in check["says"]}
     missed = {check["name"] for check in report["checks"] if not check["passed"]}
-    assert missed <= ON_A_QUIET_MACHINE | unended, output
+    assert missed <= ON_A_QUIET_MACHINE | (unended if is_cut_off else set()), output
     assert demo.returncode == (1 if missed else 0), output
     assert report["residency"]["violations"] == 0
     assert report["residency"]["checked"] >= report["requests"]["ok"] > 200

@@ -80,12 +80,11 @@ async def test_answers_have_the_plan_s_shares(tmp_path: Path) -> None:
     async with server.listening(path), power_dns(path, tmp_path / "pdns") as pdns:
         # 1,200 here, for which 3.5 points are three deviations; `test_name_answer` draws 10,000.
         asked = Counter[str]()
-        for _ in range(12):
-            found = await asyncio.gather(*(pdns.addresses("open.api.example.com", subnet=IN_US) for _ in range(100)))
+        # Few at once: PowerDNS gives up a question that waits too long.
+        for _ in range(60):
+            found = await asyncio.gather(*(pdns.addresses("open.api.example.com", subnet=IN_US) for _ in range(20)))
             asked.update(address for (address,) in found)
     assert abs(asked[ADDRESSES["us-east"]] / 1_200 - 0.8) < 0.035
-    # PowerDNS gives up a question that a busy machine answers late.
-    assert asked.pop("SERVFAIL", 0) <= 12
     assert asked.keys() == {ADDRESSES["us-east"], ADDRESSES["eu-de"]}
 
 
