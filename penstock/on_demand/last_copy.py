@@ -28,7 +28,8 @@ def scopes_of(policy: Policy, region: str) -> Scopes:
     if not policy.residency:
         return frozenset({frozenset(policy.regions)})
     masks = (mask(policy, situation.facts) for situation in situations(policy))
-    return frozenset(each.permitted.regions for each in masks if isinstance(each, Mask) and _has(each, region))
+    scopes = (each.permitted.regions for each in masks if isinstance(each, Mask))
+    return frozenset(scope for scope in scopes if region in scope)
 
 
 def may_be_last(view: CopyView) -> bool:
@@ -42,7 +43,3 @@ def may_be_last(view: CopyView) -> bool:
 
 def _is_first(region: str, others: Iterable[str]) -> bool:
     return all(other > region for other in others)
-
-
-def _has(found: Mask, region: str) -> bool:
-    return region in found.permitted.regions

@@ -3,8 +3,8 @@
 Batch requests follow no shares of the plan, since they use what all other requests leave idle. They need room in every
 region: idle slots at the origin, and a batch credit elsewhere, which a region grants out of what remains after the
 credits of requests with a priority (`spill_credits.batch_headroom`). A region grants credits up to its target
-utilisation, so its slots in use are compared with the bound of the request, too. Without room, a
-batch request waits at its origin.
+utilisation, so its slots in use are compared with the bound of the request, too. Without room, a batch request waits
+at its origin.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def batch_options(
     prices = {name: gpu_price(policy, name, at) for name in idle}
 
     def order(name: str) -> tuple[bool, float, bool, float, str]:
-        is_away = name != origin
-        is_standby = is_away and policy.regions[name].is_standby
-        return is_standby, prices[name], is_away, policy.round_trip_ms(origin, name), name
+        is_elsewhere = name != origin
+        is_standby = is_elsewhere and policy.regions[name].is_standby
+        return is_standby, prices[name], is_elsewhere, policy.round_trip_ms(origin, name), name
 
     chosen = min(idle, key=order)
     rejected += [
@@ -59,10 +59,9 @@ def batch_options(
         for name, price in prices.items()
         if price > prices[chosen]
     ]
-    why, spends_credit = ArcReason.BATCH, chosen != origin
-    if chosen == origin:
-        why = ArcReason.HOME
-    return (RegionOption(RegionChoice(chosen, why, spends_credit, tuple(rejected)), 1.0),)
+    is_away = chosen != origin
+    why = ArcReason.BATCH if is_away else ArcReason.HOME
+    return (RegionOption(RegionChoice(chosen, why, is_away, tuple(rejected)), 1.0),)
 
 
 def _has_room(view: RegionView, max_use: float) -> bool:
