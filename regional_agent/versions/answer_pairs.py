@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from math import isfinite
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
 import structlog
 
 from adapters.files.plain_file import UnusableFile
 from adapters.files.secret_file import read_secret
 from penstock.policy.kinds.model_rollouts import QualityHook
+from penstock.rollout.quality_pair import InvalidScore, PairAnswer, encode_pair, score_of
 from regional_agent.background_tasks import cancel
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.jobs.internal_connection import InternalResponse
@@ -36,9 +35,6 @@ MAX_WAITING: Final = 8
 
 MAX_SCORE_BYTES: Final = 64 * 1024
 
-_OF_CLIENTS: Final = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
-"""Fields of requests that identify people or sessions and do not change the answer."""
-
 _JSON: Final = (b"content-type", b"application/json")
 
 log = structlog.get_logger()
@@ -54,28 +50,9 @@ class PairOf(NamedTuple):
     quality: QualityHook
 
 
-class _Answer(msgspec.Struct):
-    content_type: str
-    body: str
-
-
-class _Pair(msgspec.Struct):
-    name: str
-    old: str
-    new: str
-    request: Any
-    answers: dict[str, _Answer]
-
-
-class _Verdict(msgspec.Struct):
-    score: float
-
-
 class _NotScored(Exception):
     """The hook did not score a pair; the message states why."""
 
-
-_verdict: Final = msgspec.json.Decoder(_Verdict)
 
 Count = Callable[[str, str, float | None], None]
 """Counts the score of a pair of a requested name and its new version; None if the hook failed."""
@@ -138,25 +115,15 @@ class AnswerPairs:
             answer = await fetch(self._connections, address, request, timeout_s=timeout_s, limit_bytes=MAX_SCORE_BYTES)
             if answer.status != 200:
                 raise _NotScored(f"the hook answers {answer.status}")
-            score = _verdict.decode(answer.body).score
-        except UpstreamError as error:
+            return score_of(answer.body)
+        except (UpstreamError, InvalidScore, ValueError) as error:
             raise _NotScored(str(error)) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _NotScored(f"the answer of the hook is no score: {error}") from None
-        except ValueError as error:
-            raise _NotScored(str(error)) from None
-        if not isfinite(score) or not -1.0 <= score <= 1.0:
-            raise _NotScored("the score is not from -1 to 1")
-        return score
 
 
 def encoded(pair: PairOf, request: bytes, old: InternalResponse, new: InternalResponse) -> bytes:
-    """Return what the hook receives, without what identifies the tenant, its clients and their sessions."""
-    asked = msgspec.json.decode(request)
-    if isinstance(asked, dict):
-        asked = {name: value for name, value in asked.items() if name not in _OF_CLIENTS}
+    """Return the body of the request to the hook."""
     answers = {
-        version: _Answer(answer.header(b"content-type"), answer.body.decode("utf-8", "replace"))
+        version: PairAnswer(answer.header(b"content-type"), answer.body.decode("utf-8", "replace"))
         for version, answer in (("old", old), ("new", new))
     }
-    return msgspec.json.encode(_Pair(pair.name, pair.old, pair.to, asked, answers))
+    return encode_pair((pair.name, pair.old, pair.to), request, answers)
