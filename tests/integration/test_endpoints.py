@@ -1,6 +1,4 @@
 import asyncio
-import os
-import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -29,6 +27,7 @@ from regional_agent.endpoints.probing.endpoint_signals import MAX_PAGE_BYTES
 from regional_agent.telemetry.by_endpoint.endpoint_reports import endpoint_report
 from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
+from tests.support.descriptors import no_free_descriptors
 from tests.support.small_http import Headers, SmallHttp
 from tests.support.wait import until
 
@@ -305,15 +304,9 @@ async def test_a_new_kind_of_engine_at_an_address_is_detected(
 async def test_a_file_that_was_unreadable_is_read_again(endpoints: EndpointSet, tmp_path: Path) -> None:
     file = tmp_path / "endpoints.yaml"
     file.write_text(file.read_text() + entry("gpu-2", "http://127.0.0.1:1"))
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)
     await asyncio.to_thread(int)  # starts the resolver's thread before descriptors run out
-    held = os.open(os.devnull, os.O_RDONLY)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (held, most[1]))
-    try:
+    with no_free_descriptors():
         await endpoints.sources.reload_file()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, most)
-        os.close(held)
     assert "Too many open files" in (endpoints.sources.problem or "")
     await endpoints.sources.reload_file()
     assert endpoints.sources.problem is None
