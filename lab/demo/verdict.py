@@ -267,7 +267,7 @@ def _bill(run: Run) -> Finding:
     if scene is None:
         return finding("the bill", False, 0, "the scene of tenants did not end", PhaseName.TENANTS)
     ran = {request.id for request in scene.requests if request.status == 200}
-    billed = Counter(record.id for record in scene.billed if record.outcome != "refused")
+    billed = Counter(record.id for record in scene.billed if record.outcome not in ("refused", "deferred"))
     wrong = [
         record.id
         for record in scene.billed

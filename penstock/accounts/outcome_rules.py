@@ -32,6 +32,8 @@ class Outcome(StrEnum):
     had read the response more slowly than it arrived."""
     REFUSED = "refused"
     """The request was authorized, and no region could serve it."""
+    DEFERRED = "deferred"
+    """No slot was idle for batch work, which runs in idle slots only. The agent sends requests of jobs again later."""
     ENGINE_ERROR = "engine_error"
     """The engine responded with 5xx, or with an error in a response with status 200."""
     ENGINE_CUT = "engine_cut"
@@ -84,6 +86,7 @@ RULES: Final[dict[Outcome, OutcomeRules]] = {
     Outcome.CLIENT_ERROR: OutcomeRules(False, False, _NOT, _NOT, True),
     Outcome.EXPIRED: OutcomeRules(False, False, _NOT, _IF_LATE, True),
     Outcome.REFUSED: OutcomeRules(False, True, _FAILURE, _FAILURE, False),
+    Outcome.DEFERRED: OutcomeRules(False, True, _NOT, _NOT, False),
     Outcome.ENGINE_ERROR: OutcomeRules(True, True, _FAILURE, _FAILURE, False),
     Outcome.ENGINE_CUT: OutcomeRules(True, True, _FAILURE, _FAILURE, False),
     Outcome.STALLED: OutcomeRules(True, False, _FAILURE, _FAILURE, False),
@@ -145,7 +148,7 @@ because any client can send them, and a policy that removes a key or a model ref
 quota does not count, because a tenant reaches it at will."""
 
 
-def outcome_of_refusal(reason: Reason, *, own_deadline: bool = False) -> Outcome:
+def outcome_of_refusal(reason: Reason, *, own_deadline: bool = False, is_batch: bool = False) -> Outcome:
     """The outcome of a request that is refused after it was authorized.
 
     Only authorization refuses for the reasons of `_REVOCATIONS`, so a request with one of these reasons was authorized
@@ -153,7 +156,10 @@ def outcome_of_refusal(reason: Reason, *, own_deadline: bool = False) -> Outcome
 
     Args:
         own_deadline: whether the deadline of the request was set by its client.
+        is_batch: whether the request has the batch priority.
     """
+    if is_batch and reason is Reason.SATURATED:
+        return Outcome.DEFERRED
     outcome = _OUTCOMES.get(reason, Outcome.REFUSED)
     return Outcome.EXPIRED if own_deadline and reason is Reason.DEADLINE_PASSED else outcome
 

@@ -407,7 +407,8 @@ class PickedRequest:
         proxy, context = self._proxy, self.context
         status, lines, body = refusal_of_context(proxy, context, refusal)
         if outcome is None:
-            outcome = outcome_of_refusal(refusal.reason, own_deadline=context.own_deadline)
+            own_deadline, is_batch = context.own_deadline, context.is_batch
+            outcome = outcome_of_refusal(refusal.reason, own_deadline=own_deadline, is_batch=is_batch)
         self._settle(outcome, refusal.reason.value, status, len(body))
         proxy.metrics.refused(refusal.reason)
         self._talk.respond(status, lines, body, context.request, refusal.reason.value)

@@ -79,8 +79,11 @@ class OutcomeRecorder:
             ttft_s = None if first_byte_at is None else first_byte_at - context.received_at
             judgement: Judgement | None = None
             if context.route_context is None:
-                streaming = context.estimate.streaming
-                judgement = self._tally.ended(context.model, outcome, ttft_s, total_s, streaming=streaming)
+                if context.is_batch:
+                    self._tally.batch_ended(outcome)
+                else:
+                    streaming = context.estimate.streaming
+                    judgement = self._tally.ended(context.model, outcome, ttft_s, total_s, streaming=streaming)
                 if outcome is _OK:
                     self._tally.message_bytes.count(context.model, account.received_bytes, account.sent_bytes)
                 if self.versions.rollouts:

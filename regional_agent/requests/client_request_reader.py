@@ -225,8 +225,8 @@ class ClientRequestReader:
                 context.object_location, context.may_fall_back = earlier, False
             elif route is not None and route.client_object:
                 prefer_object(self.objects, context, now)
-            is_batch = context.priority == _BATCH
-            self._demand.offered(fields.model, mask.permitted, facts.location.country, is_batch=is_batch)
+            country = facts.location.country
+            self._demand.offered(fields.model, mask.permitted, country, is_batch=context.is_batch)
         except BaseException:
             if reservation is not None:
                 reservation.give_back(now)
@@ -259,8 +259,8 @@ class ClientRequestReader:
         context.model = fields.model
         context.max_wait_s = fallback.max_wait_s
         context.forget_tries()
-        permitted, is_batch = context.residency.permitted, context.priority == _BATCH
-        self._demand.offered(fields.model, permitted, facts.location.country, is_batch=is_batch)
+        permitted, country = context.residency.permitted, facts.location.country
+        self._demand.offered(fields.model, permitted, country, is_batch=context.is_batch)
         return True
 
     def _version(

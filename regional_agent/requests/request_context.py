@@ -6,6 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
+from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.pools.placement import WorkEstimate
@@ -156,6 +157,11 @@ class RequestContext:
         self.tried_endpoints = NO_NAMES
         self.tried_regions = NOTHING_TRIED
         """Regions that did not start the request, with the reason. Most requests have only one attempt."""
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the request is batch work: of a job, or of a tenant of a batch tier."""
+        return self.priority == BATCH_PRIORITY
 
     @property
     def is_for_object(self) -> bool:

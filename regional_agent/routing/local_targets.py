@@ -6,7 +6,6 @@ from typing import Final
 
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import CostUnit, Model
-from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.pools.context_lengths import NO_ENDPOINTS, ContextLengths, NeededTokens, needed_tokens
 from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.hot_prefixes import SHORTEST, HotPrefixes
@@ -179,7 +178,7 @@ class LocalTargets:
 
     def place(self, context: RequestContext, kind: str, now: float) -> LocalAttempt | Reason:
         """Reserve the engine of this region that would finish soonest; return the reason if there is none."""
-        if context.priority == BATCH_PRIORITY and not self.batch_room(context):
+        if context.is_batch and not self.batch_room(context):
             return Reason.SATURATED
         pool = self.endpoints.pool(context.model)
         excluded = excluded_endpoints(pool, context)

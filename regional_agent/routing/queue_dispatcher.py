@@ -399,7 +399,7 @@ def _group(waiter: Waiter) -> str:
         return f"{name}, at {location.endpoint}"
     if context.context_class:
         name = f"{name}, from {context.context_class} tokens"
-    if context.priority == BATCH_PRIORITY:
+    if context.is_batch:
         name = f"{name}, batch"
     return f"{name}, long prompts" if is_long(context.estimate) else name
 

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.planning.plan import ArcReason
-from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.routes.object_locations import ObjectLocation
 from penstock.routing.decision import decide
 from penstock.routing.hot_prefixes import SHORTEST
@@ -152,10 +151,10 @@ class Router:
             return self._saturated(context, f"the request was queued in {location.region}, which has the object", now)
         if context.attempts >= MAX_ATTEMPTS:
             return self._saturated(context, f"{MAX_ATTEMPTS} attempts were rejected", now)
-        if context.priority == BATCH_PRIORITY and context.route_context is not None:
+        if context.is_batch and context.route_context is not None:
             return self._saturated(context, f"batch requests of other regions are not queued in {self.region}", now)
         elsewhere = self._may_leave(context, now)
-        is_away = elsewhere and context.priority == BATCH_PRIORITY
+        is_away = elsewhere and context.is_batch
         if not (self.local.endpoints.pool(context.model).ready or is_away or self.awaits_endpoint(context)):
             return self._saturated(context, f"{self.region} has no ready endpoint", now)
         return self.queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere)
@@ -191,7 +190,7 @@ class Router:
 
     def _has_credit(self, region: str, context: RequestContext, now: float) -> bool:
         view = self._peers.view(region, context.model, now)
-        return (view.batch_room if context.priority == BATCH_PRIORITY else view.credits) > 0
+        return (view.batch_room if context.is_batch else view.credits) > 0
 
     def _object_target(
         self, context: RequestContext, location: ObjectLocation, now: float, *, in_turn: bool
@@ -203,7 +202,7 @@ class Router:
             context.model, context.is_for_object, needs_object, occupies_slot(context), is_forwarded
         )
         view = self._peers.view(location.region, context.model, now)
-        is_batch, permitted = context.priority == BATCH_PRIORITY, context.residency.permitted
+        is_batch, permitted = context.is_batch, context.residency.permitted
         if is_batch:
             view = replace(view, credits=view.batch_room)
         where = region_with_object(request, location, permitted, self.region, view, context.tried_regions)
@@ -240,7 +239,7 @@ class Router:
         """Select the region; if it is full or unreachable, exclude it and select again."""
         policy, plan = self._config.policy, self._config.plan
         assert policy is not None
-        if context.priority == BATCH_PRIORITY:
+        if context.is_batch:
             return self._batch_target(context, now, in_turn=in_turn)
         session, stays_in = None, ""
         if len(self.spilled):

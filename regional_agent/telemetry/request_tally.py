@@ -60,17 +60,11 @@ class RequestTally:
             streaming: whether the response is streamed. The first byte of any other response arrives at its end, so
                 that its time depends on the length of the answer.
         """
-        counts, in_objectives = _SUCCESS, _SUCCESS
-        if outcome is not _OK:
-            rules = RULES[outcome]
-            counts, in_objectives = rules.evidence, rules.objectives
-        if counts is not _NOT:
-            self._failed += counts is _FAILURE
-            self._ended += 1
-            if streaming and first_byte_s is not None:
-                self._begun += 1
-                self._first_byte_s += first_byte_s
-                self._first_byte_s2 += first_byte_s * first_byte_s
+        in_objectives = _SUCCESS if outcome is _OK else RULES[outcome].objectives
+        if self._is_evidence(outcome) and streaming and first_byte_s is not None:
+            self._begun += 1
+            self._first_byte_s += first_byte_s
+            self._first_byte_s2 += first_byte_s * first_byte_s
         tallies = self.objectives.get(model)
         if tallies is not None:
             tally = tallies.get(_FIRST_BYTE if streaming else _TOTAL)
@@ -78,6 +72,19 @@ class RequestTally:
                 measured_s = first_byte_s if streaming or first_byte_s is None else total_s
                 return tally.ended(in_objectives, measured_s, total_s)
         return None
+
+    def batch_ended(self, outcome: Outcome) -> None:
+        """Count batch work that ended: as evidence, without times and objectives, since nobody waits for it."""
+        self._is_evidence(outcome)
+
+    def _is_evidence(self, outcome: Outcome) -> bool:
+        """Count a request in the evidence of rollouts; returns whether its outcome counts there."""
+        counts = _SUCCESS if outcome is _OK else RULES[outcome].evidence
+        if counts is _NOT:
+            return False
+        self._failed += counts is _FAILURE
+        self._ended += 1
+        return True
 
     def rejected(self, reason: Reason) -> None:
         """Count a request that was refused before routing, if an error in the policy may have refused it."""

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from penstock.fleet.request_counts import RequestCounts
 from penstock.jobs import item_results
 from penstock.policy.geography import Location
+from penstock.policy.kinds.models import Queueing
 from penstock.policy.kinds.tenants import Quota, Tenant
+from penstock.policy.service_objective import ServiceObjective
 from regional_agent.http.limits import Limits
 from regional_agent.jobs.api import batches_api
 from regional_agent.jobs.batches import batch_run
@@ -24,7 +27,7 @@ from tests.support.agents import Agent, running_agent
 from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine
-from tests.support.wait import until, until_async
+from tests.support.wait import PATIENCE_S, until, until_async
 
 
 @asynccontextmanager
@@ -330,6 +333,38 @@ async def test_a_batch_leaves_slots_to_requests_with_a_priority_and_is_in_ledger
     assert len({record.request_id for record in of_a}) == 10
     (now_price,) = {record.price for record in records_in(tmp_path) if record.tenant == "open"}
     assert {round(record.price / now_price, 2) for record in of_a} == {0.5}
+
+
+async def test_batch_work_without_an_idle_slot_is_no_failure_of_the_fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item_results, "RETRY_BASE_S", 0.02)
+    release = asyncio.Event()
+
+    async def waits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        await embeds(e, received, writer)
+
+    async with engine(waits) as gpu, serving(tmp_path, gpu, slots=1) as (agent, client):
+        policy = agent.config.policy
+        objective = ServiceObjective(None, 0.9, PATIENCE_S)
+        queueing = Queueing(max_wait_s=0.05)
+        model = replace(policy.models[MODEL], queueing=queueing, service_objective=objective)
+        agent.config.policy = policy = replace(policy, models=policy.models | {MODEL: model})
+        agent.tally.use_objectives(policy.models)
+        counted = agent.metrics.registry.get_sample_value
+        now = asyncio.create_task(client.http.post("/v1/embeddings", json={"model": MODEL, "input": "at once"}))
+        await until(lambda: agent.held() == 1)
+        batch = await client.started(input_file(2))
+        await until(lambda: counted("penstock_agent_batch_requests_total", {"event": "waited"}) >= 4)
+        release.set()
+        assert (await client.ended(batch))["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+        assert (await now).status_code == 200
+        await until(lambda: agent.counted().get("ok") == 3)
+        assert set(agent.counted()) == {"ok", "deferred"}
+        assert agent.tally.report() == RequestCounts(ended=3)
+        objective_report = agent.tally.report_objectives(asyncio.get_running_loop().time())[0]
+        assert (objective_report.answers, objective_report.within) == (1, 1)
 
 
 async def test_a_batch_waits_for_the_budget_of_its_tenant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

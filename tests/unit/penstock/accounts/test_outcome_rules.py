@@ -39,12 +39,12 @@ def test_an_outcome_that_charges_the_endpoint_is_no_usage_of_the_tenant(outcome:
 def test_a_tenant_pays_for_what_it_received_and_the_fleet_for_its_own_failures() -> None:
     unpaid = {each for each, rules in RULES.items() if not rules.charges_tenant}
     assert unpaid == {
-        Outcome.REFUSED, Outcome.ENGINE_ERROR, Outcome.ENGINE_CUT, Outcome.STALLED, Outcome.SHUTDOWN
+        Outcome.REFUSED, Outcome.DEFERRED, Outcome.ENGINE_ERROR, Outcome.ENGINE_CUT, Outcome.STALLED, Outcome.SHUTDOWN
     }  # fmt: skip
     may_retry = {each for each, rules in RULES.items() if rules.may_retry}
-    assert may_retry == {Outcome.REFUSED, Outcome.ENGINE_ERROR, Outcome.ENGINE_CUT}
+    assert may_retry == {Outcome.REFUSED, Outcome.DEFERRED, Outcome.ENGINE_ERROR, Outcome.ENGINE_CUT}
     missed = {each for each, rules in RULES.items() if rules.objectives is Counts.FAILURE}
-    assert missed == unpaid | {Outcome.TIMED_OUT}
+    assert missed == unpaid - {Outcome.DEFERRED} | {Outcome.TIMED_OUT}
     against = {each for each, rules in RULES.items() if rules.evidence is Counts.FAILURE}
     assert against == missed - {Outcome.SHUTDOWN}
 
@@ -71,6 +71,18 @@ def test_what_strangers_send_is_no_evidence_against_a_policy(reason: Reason) -> 
 def test_the_outcome_of_a_reason(reason: Reason, own_deadline: bool, refused: Outcome, failed: Outcome) -> None:
     assert outcome_of_refusal(reason, own_deadline=own_deadline) is refused
     assert outcome_of_failure(reason, own_deadline=own_deadline) is failed
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (Reason.SATURATED, Outcome.DEFERRED),
+        (Reason.NONE_READY, Outcome.REFUSED),
+        (Reason.DEADLINE_PASSED, Outcome.TIMED_OUT),
+    ],
+)
+def test_batch_work_that_finds_no_idle_slot_is_no_failure(reason: Reason, expected: Outcome) -> None:
+    assert outcome_of_refusal(reason, is_batch=True) is expected
 
 
 def test_the_outcome_of_a_complete_response() -> None:
