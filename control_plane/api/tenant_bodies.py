@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from control_plane.api.struct_models import StructModel, model_of
 from control_plane.api.text_fields import LabelText, Note, Reason
-from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, repeated_budget
+from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, unusable_budget
 from penstock.tenancy.records.tenant_changes import OVERLAP_S
 from penstock.tenancy.tenant_record import RecordBudget
 
@@ -29,7 +29,7 @@ else:
 
 
 def _budgets(bodies: tuple[Any, ...]) -> tuple[Any, ...]:
-    conflict = repeated_budget(budgets_of(bodies))
+    conflict = unusable_budget(budgets_of(bodies))
     if conflict is not None:
         raise PydanticCustomError("budgets", "{what}", {"what": f"{conflict.problem}; {conflict.remedy}"})
     return bodies

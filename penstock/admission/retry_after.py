@@ -16,6 +16,9 @@ MAX_RETRY_S = 120.0
 MIN_SPREAD_S = 2
 """Minimum interval (s) over which the retries of clients that were refused together are spread."""
 
+MAX_SPREAD_S = 60
+"""Maximum such interval (s): the end of a day or month is not postponed by hours."""
+
 
 def retry_after_s(wait_s: float, max_wait_s: float = DEFAULT_MAX_WAIT_S) -> float:
     """Return the time (s) after which a refused client should retry: when the wait has fallen to half of the maximum.
@@ -33,10 +36,10 @@ def spread_retry_after_s(wait_s: float, rng: Random) -> int:
     """Return the Retry-After of a refused client, in whole seconds, spread at random.
 
     Clients that are refused together would retry together and be refused again, so their retries are spread evenly over
-    an interval of half of `wait_s`, at least MIN_SPREAD_S.
+    an interval of half of `wait_s`, at least MIN_SPREAD_S and at most MAX_SPREAD_S.
 
     Args:
         wait_s: minimum time until the retry, in seconds.
     """
     earliest_s = ceil(max(MIN_RETRY_S, wait_s))
-    return earliest_s + rng.randrange(max(MIN_SPREAD_S, ceil(earliest_s / 2)) + 1)
+    return earliest_s + rng.randrange(max(MIN_SPREAD_S, min(ceil(earliest_s / 2), MAX_SPREAD_S)) + 1)

@@ -122,6 +122,12 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
         created = [Tenant(created_tenants_of(tier.name), tier.data_class, tier=tier.name).under(tier) for tier in tiers]
         return {**self.tenants, **{tenant.name: tenant for tenant in created}}
 
+    @cached_property
+    def data_classes(self) -> frozenset[str]:
+        """Data classes that tenants have or rules match; others have no effect."""
+        of_rules = (name for rule in self.residency for name in rule.data_classes)
+        return frozenset((*of_rules, *(tenant.data_class for tenant in self.senders.values())))
+
     def usage_store(self, region: str) -> UsageStore | None:
         """Return the store that holds the ledger records of a region, if one does."""
         for store in self.usage_stores or ():

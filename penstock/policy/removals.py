@@ -47,15 +47,9 @@ class Removal(msgspec.Struct, frozen=True):
         return f"{self.kind} {named}{more}"
 
 
-def _data_classes(policy: Policy) -> Set[str]:
-    """Data classes that tenants have or rules match; others have no effect."""
-    of_rules = {name for rule in policy.residency for name in rule.data_classes}
-    return of_rules | {tenant.data_class for tenant in policy.senders.values()}
-
-
 _NAMES: Mapping[str, Callable[[Policy], Set[str]]] = {
     "ResidencyRule": lambda policy: {rule.name for rule in policy.residency},
-    "DataClass": _data_classes,
+    "DataClass": lambda policy: policy.data_classes,
     "Tenant": lambda policy: policy.tenants.keys(),
     "Tier": lambda policy: (policy.tiers or {}).keys(),
     "Prices": lambda policy: {prices.name for prices in policy.prices or ()},

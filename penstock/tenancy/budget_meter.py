@@ -250,16 +250,18 @@ class BudgetMeter:
 
     def retry_after_s(self, amount: float, now: float, wall: float) -> float:
         """Return the time (s) after which a refused request of `amount` can be admitted, if no other one is."""
-        needed = min(amount, self._full)
-        if self.is_concurrency:
+        if self.is_concurrency or self.waits_for_lease(amount, now):
             return EXCHANGE_S
+        needed = min(amount, self._full)
         if self.lost:
             rate = self._refill_per_s
             return (needed - self.unspent) / rate if rate else EXCHANGE_S
-        missing = needed - self.rest(now)
-        if missing <= 0.0:
-            return EXCHANGE_S
-        return max(EXCHANGE_S, self.period_end - wall if self.is_money else missing / self._per_s)
+        return max(EXCHANGE_S, self.period_end - wall if self.is_money else (needed - self.rest(now)) / self._per_s)
+
+    def waits_for_lease(self, amount: float, now: float) -> bool:
+        """Whether the fleet has what a refused request of `amount` needs, as far as this agent knows, so that the next
+        lease can contain it."""
+        return not self.lost and not self.is_concurrency and self.rest(now) >= min(amount, self._full)
 
     # what is left, for clients
 
@@ -288,11 +290,6 @@ class BudgetMeter:
         self._shown = shown
         self._shown_at = now
         return shown if shown > 0.0 else 0.0
-
-    def show_none(self, now: float) -> None:
-        """Let clients read that nothing is left, since a request was refused."""
-        self.remaining(now)
-        self._shown = min(0.0, self._shown)
 
     def reset_s(self, now: float) -> float:
         """Return the time (s) after which `remaining` is the whole burst, or the agent's part, without requests.

@@ -48,6 +48,8 @@ class ExceededBudget(msgspec.Struct, frozen=True):
     left: float
     """Amount that is left, as far as the agent knows."""
     retry_after_s: float
+    waits_for_lease: bool = False
+    """Whether the fleet has the amount, and the agent lacks a lease of it."""
     states: tuple[BudgetState, ...] = ()
     """What is left of the sender's budgets per minute."""
 
@@ -63,11 +65,12 @@ class ExceededBudget(msgspec.Struct, frozen=True):
         limit = f"the budget of {self.limit:g} {_WORDS[self.unit]} {where}"
         if self.unit is BudgetUnit.CONCURRENT_REQUESTS:
             return f"{holder} has used up {limit}: as many requests run; retry when one has ended"
-        left = max(0.0, self.left)
-        return (
-            f"{holder} has used up {limit}: the request needs about {_amount(self.needed)}, {_amount(left)} is left; "
-            f"retry in {_duration(self.retry_after_s)}"
-        )
+        what = "has no part yet, at this agent, of" if self.waits_for_lease else "has used up"
+        needed = f"the request needs about {_amount(self.needed)}"
+        if self.is_money and self.needed > self.limit:
+            return f"{holder} cannot send this request with {limit}: {needed}; lower max_tokens, or raise the budget"
+        left = f"{_amount(max(0.0, self.left))} is left"
+        return f"{holder} {what} {limit}: {needed}, {left}; retry in {_duration(self.retry_after_s)}"
 
 
 def exceeded(budgets: SenderBudgets, meter: BudgetMeter, needed: float, now: float, wall: float) -> ExceededBudget:
@@ -79,10 +82,6 @@ def exceeded(budgets: SenderBudgets, meter: BudgetMeter, needed: float, now: flo
         wall: Unix time (s).
     """
     key, budget = meter.key, meter.budget
-    left = meter.rest(now)
-    retry_after_s = meter.retry_after_s(needed, now, wall)
-    if not meter.is_money and not meter.is_concurrency:
-        meter.show_none(now)
     return ExceededBudget(
         key.tenant,
         key.key_id,
@@ -90,8 +89,9 @@ def exceeded(budgets: SenderBudgets, meter: BudgetMeter, needed: float, now: flo
         budget.limit,
         budget.scope,
         needed,
-        left,
-        retry_after_s,
+        meter.rest(now),
+        meter.retry_after_s(needed, now, wall),
+        meter.waits_for_lease(needed, now),
         states_of(budgets, now),
     )
 

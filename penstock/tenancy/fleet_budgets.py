@@ -301,13 +301,15 @@ class FleetBudgets:
         amount = max(0.0, round(amount * QUANTUM) / QUANTUM)
         budget.grant(account, amount)
         surplus = 0.0 if amount else budget.surplus(account, target)
-        if budget.is_short(account):
+        is_short = budget.is_short(account)
+        if is_short:
             self.counts.short += 1
             if is_divided:
                 self._make_due(budget.key, budget.holders(reserve))
         rate = budget.rate_of(account, kept, wall)
         is_changed = abs(rate - account.announced_rate) > 0.1 * max(rate, account.announced_rate)
-        if not amount and not surplus and not is_changed:
+        # An agent that has to refuse requests learns what is left, for its clients.
+        if not amount and not surplus and not is_changed and not is_short:
             return None
         budget.announce_rate(account, rate)
         keep = max(target, account.leased) if not surplus else target

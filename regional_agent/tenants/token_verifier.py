@@ -102,6 +102,9 @@ class TokenVerifier:
             return found
         tenant, restricted = found, meaning.data_class
         if restricted is not None and restricted != tenant.data_class:
+            if restricted not in self._policy.data_classes:
+                # No rule would match it: a misspelled class must not free a request of all rules for classes.
+                return _invalid("the policy in force does not use the data class that the token has")
             tenant = replace(tenant, data_class=restricted)
         permitted = restrictions_of(self._policy, tenant)
         if meaning.models is not None:

@@ -220,6 +220,7 @@ async def test_a_data_class_can_only_restrict_and_models_too(tmp_path: Path) -> 
         expected = {
             ("open", None, None): 200,
             ("open", "personal", None): 200,
+            ("open", "no-such-class", None): 401,
             ("personal", "personal", None): 200,
             ("personal", "open", None): 451,
             ("made", "open", None): 451,

@@ -75,10 +75,13 @@ class Budget(PolicyStruct, frozen=True):
         return self.limit if self.burst is None else self.burst
 
 
-def repeated_budget(budgets: Iterable[Budget]) -> Conflict | None:
-    """Return the error of budgets of which two limit the same: only the smaller one would have an effect."""
+def unusable_budget(budgets: Iterable[Budget]) -> Conflict | None:
+    """Return the error of budgets of which one admits no request, or two limit the same: only the smaller one would
+    have an effect."""
     seen: set[tuple[BudgetUnit, BudgetScope]] = set()
     for budget in budgets:
+        if budget.unit is BudgetUnit.CONCURRENT_REQUESTS and budget.limit < 1.0:
+            return Conflict(f"permits {budget.limit:g} {budget.unit}, so that none runs", "write at least 1")
         what = (budget.unit, budget.scope)
         if what in seen:
             return Conflict(f"has two budgets of {budget.unit} for the {budget.scope}", "keep the smaller one")

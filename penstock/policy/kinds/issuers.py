@@ -66,7 +66,7 @@ class Issuer(PolicyStruct, frozen=True):
     """Tiers that `tier_claim` may name."""
     data_class_claim: ClaimName | None = None
     """Claim with a data class. It can only restrict: a class that would permit a region that the tenant's own data
-    class forbids is refused."""
+    class forbids is refused, and one that no tenant, tier or rule of the policy has."""
     models_claim: ClaimName | None = None
     """Claim with the models that the token may use, a list or words separated by spaces, with `*` for any characters;
     the restriction of the tenant applies too."""

@@ -23,7 +23,7 @@ from penstock.policy.fields import (
     bounds,
     length,
 )
-from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, OnLoss, repeated_budget
+from penstock.policy.kinds.budgets import Budget, BudgetScope, BudgetUnit, OnLoss, unusable_budget
 
 DEFAULT_HOLD_S = 300.0
 
@@ -117,7 +117,7 @@ class Tier(PolicyStruct, frozen=True):
     def conflict(self) -> Conflict | None:
         if self.batch is not None and self.priority:
             return Conflict("has a priority besides `batch`", "remove one of them: batch is below all priorities")
-        return repeated_budget(self.budgets)
+        return unusable_budget(self.budgets)
 
 
 class Tenant(PolicyStruct, frozen=True):

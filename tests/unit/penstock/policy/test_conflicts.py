@@ -163,6 +163,8 @@ def test_fields_that_agree(document: PolicyStruct) -> None:
          "remove one of them: batch is below all priorities"),
         (Tier("t", "open", budgets=(budget(1.0), budget(2.0))),
          "has two budgets of output_tokens_per_minute for the fleet", "keep the smaller one"),
+        (Tier("t", "open", budgets=(Budget(BudgetUnit.CONCURRENT_REQUESTS, 0.5),)),
+         "permits 0.5 concurrent_requests, so that none runs", "write at least 1"),
         (Tenant("t", "open", priority=1, tier="gold"), "has a priority besides a tier",
          "remove the priority, which the tier sets, or the tier"),
         (ServiceObjective(None, 0.9), "sets no limit",

@@ -106,6 +106,19 @@ def test_a_tenant_on_one_connection_has_the_whole_budget() -> None:
     assert admitted >= 0.95 * (600 + 20)
 
 
+def test_an_agent_that_has_to_refuse_requests_learns_what_is_left() -> None:
+    budget = Budget(BudgetUnit.REQUESTS, 6.0)
+    fleet = fleet_with(budget)
+    fleet.run(5.0, lambda now: fleet.agents["eu/a"].take(REQUESTS, budget, now) and None)
+    late = fleet.agents["us/e"]
+    assert not late.take(REQUESTS, budget, fleet.now)
+    fleet.exchange("us/e")
+    assert not late.take(REQUESTS, budget, fleet.now)
+    answer = fleet.ask(late.request(fleet.now))
+    assert answer is not None
+    assert [(lease.amount, int(lease.rest)) for lease in answer.leases] == [(0.0, 0)]
+
+
 def test_a_small_budget_is_used_wherever_requests_arrive() -> None:
     budget = Budget(BudgetUnit.REQUESTS, 10.0)
     fleet = fleet_with(budget)

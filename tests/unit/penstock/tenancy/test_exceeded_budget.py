@@ -33,3 +33,19 @@ def test_places_come_back_when_a_request_ends() -> None:
         "retry when one has ended"
     )
     assert not budget.is_money
+
+
+def test_an_amount_that_other_agents_hold_is_not_used_up() -> None:
+    budget = ExceededBudget("acme", "", BudgetUnit.REQUESTS, 6.0, FLEET, 1.0, 5.0, 1.0, waits_for_lease=True)
+    assert budget.describe() == (
+        "tenant acme has no part yet, at this agent, of the budget of 6 requests per minute for the fleet: "
+        "the request needs about 1, 5 is left; retry in 1 s"
+    )
+
+
+def test_a_request_that_costs_more_than_the_whole_budget_is_not_told_to_wait_for_the_next_day() -> None:
+    budget = ExceededBudget("acme", "", BudgetUnit.MONEY_PER_DAY, 3.0, FLEET, 43.3, 3.0, 24_540.0)
+    assert budget.describe() == (
+        "tenant acme cannot send this request with the budget of 3 money per day for the fleet: "
+        "the request needs about 43.3; lower max_tokens, or raise the budget"
+    )
