@@ -13,7 +13,7 @@ from typing import Final
 from penstock.answers.answer_errors import AnswerError, ErrorCause, error_in, named_error
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.content_decoder import ContentDecoder
-from penstock.answers.event_splitter import MAX_BOUNDARY_BYTES, EventSplitter, event_fields
+from penstock.answers.event_splitter import KEEP_ALIVES, MAX_BOUNDARY_BYTES, EventSplitter, event_fields
 from penstock.answers.held_text import HeldText
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
@@ -29,9 +29,8 @@ LINES: Final = 2
 MAX_UNDECIDED_BYTES: Final = 64 * 1024
 """Maximum size (bytes) of the beginning of a response that can turn out to be an error before it is forwarded."""
 
-MIN_DECIDED_BYTES: Final = 64
-"""Minimum size (bytes) of the beginning of a JSON text by which it can be distinguished from an error: errors begin
-with `{"error"`, `{"object":"error"` or `{"type":"error"`."""
+MIN_DECIDED_BYTES: Final = 512
+"""Minimum size (bytes) of the beginning of a JSON text that is no error: only identifiers and names precede an error."""
 
 MAX_ID_RECORDS: Final = 16
 """Maximum number of records of a stream that are parsed to find the identifier of its object."""
@@ -111,7 +110,7 @@ class AnswerParser:
         self._id_records = MAX_ID_RECORDS if answer_format.id_paths else 0
         self._plain = _NO_RECORDS if kind == JSON else PlainRecords(answer_format, lines=kind == LINES)
         self.begun = False
-        """Whether a record has arrived; comments and blank events are none."""
+        """Whether a record has arrived; comments, blank events, pings and `[DONE]` are none."""
         self.delivered = 0
         """Records with output: approximately the number of generated tokens."""
         self.ended = False
@@ -164,7 +163,7 @@ class AnswerParser:
 
     @property
     def between_records(self) -> bool:
-        """Whether only comments and blank events have arrived, each of them complete; or no part of a JSON text."""
+        """Whether no record has arrived, and all that has is complete; or no part of a JSON text."""
         if self._kind == JSON:
             return self._held.size_bytes == 0 and self._reducer is None and not self.ended
         return not self.begun and not self._splitter.rest
@@ -264,7 +263,9 @@ class AnswerParser:
         if data is None:
             return False
         if data.startswith(_DONE) and data.strip() == _DONE:
-            self.begun = self.ended = True
+            self.ended = True
+            return False
+        if name in KEEP_ALIVES:
             return False
         first, self.begun = not self.begun, True
         if name == b"error":

@@ -18,6 +18,8 @@ _BOUNDARY: Final = re.compile(rb"\r?\n\r?\n|\r\r")
 _LINE_BOUNDARY: Final = re.compile(rb"\n")
 MAX_BOUNDARY_BYTES: Final = 4
 """Maximum size (bytes) of what ends a record."""
+KEEP_ALIVES: Final = frozenset({b"ping", b"keepalive"})
+"""Names of events that are comments in all but form, of Anthropic's and of OpenAI's API."""
 _DATA: Final = b"data: "
 
 

@@ -319,11 +319,13 @@ ERRORS = [
     ({"object": "error", "message": "x", "code": 400, "type": "BadRequestError"}, ErrorCause.REQUEST),
     ({"object": "error", "message": "x", "code": 50000}, ErrorCause.ENGINE),
     ({"type": "response.failed", "response": {"error": {"code": "server_error", "message": "x"}}}, ErrorCause.ENGINE),
+    ({"id": "gen-" + 60 * "0", "model": "m", "choices": [], "error": {"code": 502, "message": "x"}}, ErrorCause.ENGINE),
+    ({"request_id": "req_" + 60 * "0", "type": "error", "error": {"type": "api_error"}}, ErrorCause.ENGINE),
 ]
 
 
 @pytest.mark.parametrize(("error", "cause"), ERRORS)
-@pytest.mark.parametrize("size", [1, 20, 10_000])
+@pytest.mark.parametrize("size", [1, 20, 80, 10_000])
 def test_errors_in_a_response_with_status_200(error: dict[str, Any], cause: ErrorCause, size: int) -> None:
     text = json.dumps(error).encode()
     for kind, data in ((EVENTS, b"data: " + text + b"\n\n"), (LINES, text + b"\n"), (JSON, text)):
@@ -365,6 +367,16 @@ def test_what_is_no_error(answer: dict[str, Any]) -> None:
         reader.feed(data)
         reader.finish(complete=True)
         assert reader.error is None
+
+
+@pytest.mark.parametrize("data", [b'event: ping\ndata: {"type": "ping"}\n\n', DONE])
+def test_pings_and_an_end_are_no_answer(data: bytes) -> None:
+    reader = parser(MESSAGES)
+    reader.needs_event = True
+    reader.feed(data)
+    assert reader.undecided
+    reader.finish(complete=True)
+    assert reader.error is not None
 
 
 def test_comments_are_undecided_and_large_beginnings_are_not() -> None:
