@@ -57,16 +57,16 @@ def _of_control_planes(status: Status, now: float) -> Iterator[Finding]:
 
 
 def _of_policy(status: Status) -> Iterator[Finding]:
-    policy = status.policy
-    if policy.digest is None:
+    policy, (in_force, _) = status.policy, status.policy_in_force
+    if in_force is None:
         yield problem("policy", "none is in force", "give the control plane a bundle: `penstock policy init`")
     else:
-        yield ok("policy", f"{policy.digest[:12]} is in force")
+        yield ok("policy", f"{in_force[:12]} is in force")
     if policy.unreadable:
         yield problem("policy source", policy.unreadable, "repair the source; the policy in force stays")
     for error in policy.refused[:5]:
         yield problem("policy source", f"the newest revision is refused: {error}", "correct it; the last one stays")
-    if policy.digest is not None and status.plan is None:
+    if in_force is not None and status.plan is None:
         yield problem("plan", "there is none", "wait for the leader's first plan; see PenstockPlanNotPublished.md")
 
 

@@ -52,7 +52,7 @@ class StoreStatus(msgspec.Struct, frozen=True):
 
 
 class PolicyStatus(msgspec.Struct, frozen=True):
-    """The policy in force at this control plane, and the state of its source."""
+    """The newest valid policy of the source, which may not be in force (`RolloutSummary.in_force`), and its state."""
 
     digest: str | None
     origin: Origin | None
@@ -236,3 +236,11 @@ class Status(msgspec.Struct, frozen=True):
     """Reason for which the snapshot is not the leader's; empty if it is the leader's."""
     release: str = ""
     """Version of the responding control plane; empty if unknown."""
+
+    @property
+    def policy_in_force(self) -> tuple[str | None, Provenance | None]:
+        """The policy of most regions and its commit; canary regions and the source of policy may have a newer one."""
+        rollout = self.rollout
+        if rollout is None or not rollout.in_force:
+            return self.policy.digest, self.policy.provenance
+        return rollout.in_force, rollout.provenance_in_force

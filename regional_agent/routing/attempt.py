@@ -36,8 +36,12 @@ BUSY_STATUSES: Final = frozenset({429, 503, 529})
 """Statuses with which engines reject a request that they have not started; 529 is that of Anthropic's API."""
 
 BUSY_REST_S: Final = 0.5
-"""Time (s) for which the queue offers a request to no target after an endpoint rejected the request as busy. Other
-requests are still offered, since a 429 may concern a quota of this request alone."""
+"""Minimum time (s) for which the queue offers a request to no target after an endpoint rejected the request as busy.
+Other requests are still offered, since a 429 may concern a quota of this request alone."""
+
+MAX_BUSY_REST_S: Final = 4.0
+BUSY_REST_SHARE: Final = 0.25
+"""The rest is this share (0-1) of the time since the request arrived, so that few attempts span its longest wait."""
 
 _SERVED: Final = AttemptOutcome.SERVED
 _INCONCLUSIVE: Final = AttemptOutcome.INCONCLUSIVE
@@ -345,8 +349,7 @@ class LocalAttempt(Placement[Endpoint]):
         else:
             self.outcome = _INCONCLUSIVE
             context.failed_because = Reason.SATURATED
-            context.busy_endpoints |= {self.endpoint.name}
-            context.rests_until = self.endpoint.now() + BUSY_REST_S
+            self._rest(context, self.endpoint.now())
 
     def rejected(self, context: RequestContext, reason: Reason, now: float) -> None:
         """Record that the target rejected the request without starting it. `now` in s."""
@@ -355,8 +358,13 @@ class LocalAttempt(Placement[Endpoint]):
         context.tried_endpoints |= {self.endpoint.name}
         if reason is not Reason.SATURATED:
             return
+        self._rest(context, now)
+
+    def _rest(self, context: RequestContext, now: float) -> None:
+        """Let a request rest that the endpoint rejected as busy at `now` (s)."""
         context.busy_endpoints |= {self.endpoint.name}
-        context.rests_until = now + BUSY_REST_S
+        rest_s = (now - context.received_at) * BUSY_REST_SHARE
+        context.rests_until = now + min(MAX_BUSY_REST_S, max(BUSY_REST_S, rest_s))
 
 
 Attempt = LocalAttempt | ForwardedAttempt

@@ -44,12 +44,14 @@ from regional_agent.routing.queue_dispatcher import OnTarget, QueueEntry
 from regional_agent.telemetry.label_values import RequestKind
 
 MAX_ATTEMPTS: Final = 6
-"""Maximum number of attempts per request; each failed connection costs at most a connect timeout."""
+"""Maximum number of attempts per request; each failed connection costs at most a connect timeout. A request that
+endpoints rejected as busy is sent again in its turn, for as long as it may wait."""
 
 MAX_BROKEN: Final = 2
 """Maximum number of engines that fail after they received a request; the request itself may be the cause."""
 
 _NOT_FOUND: Final = Reason.NOT_FOUND
+_SATURATED: Final = Reason.SATURATED
 _TOO_LONG: Final = Reason.CONTEXT_LENGTH_EXCEEDED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
@@ -100,7 +102,7 @@ class Router:
         plan = self._config.plan
         context.policy_digest = self._config.policy_digest
         context.plan_generation = 0 if plan is None else plan.generation
-        if context.attempts >= MAX_ATTEMPTS:
+        if context.attempts >= MAX_ATTEMPTS and not (in_turn and context.failed_because is _SATURATED):
             return Refusal(context.failed_because, f"{MAX_ATTEMPTS} attempts failed before a response began")
         suspects = self.local.endpoints.failures.suspects
         if now < suspects.until and not (context.attempts or context.broken) and context.request.whole:
@@ -149,8 +151,6 @@ class Router:
         location = context.object_location
         if location is not None and location.region != self.region and context.needs_object:
             return self._saturated(context, f"the request was queued in {location.region}, which has the object", now)
-        if context.attempts >= MAX_ATTEMPTS:
-            return self._saturated(context, f"{MAX_ATTEMPTS} attempts were rejected", now)
         if context.is_batch and context.route_context is not None:
             return self._saturated(context, f"batch requests of other regions are not queued in {self.region}", now)
         elsewhere = self._may_leave(context, now)

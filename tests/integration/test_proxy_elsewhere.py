@@ -12,7 +12,7 @@ import pytest
 from regional_agent.telemetry.access_log import AccessLog
 from regional_agent.upstream.address import Address
 from tests.support.agents import running_agent
-from tests.support.chats import BODY, JSON_ANSWER, NOBODY, SSE_HEAD, answers, ask, chunk, code, is_busy
+from tests.support.chats import BODY, JSON_ANSWER, NOBODY, SSE_HEAD, answers, ask, chunk, code, is_busy, limit_queue
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
 
@@ -130,6 +130,7 @@ async def test_an_incomplete_rejection_is_a_rejection(tmp_path: Path) -> None:
 
 async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: Path) -> None:
     async with engine(is_busy) as busy, running_agent(tmp_path / "busy", [busy.address]) as agent:
+        limit_queue(agent, max_wait_s=1.0)
         status, headers, body = await ask(agent)
         assert (status, code(body)) == (429, "saturated")
         assert int(headers["retry-after"]) >= 1

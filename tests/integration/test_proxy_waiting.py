@@ -14,8 +14,9 @@ from penstock.health.endpoint_health import ProbeOutcome
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.policy.kinds.tenants import Batch, Tier
 from regional_agent.http.drain import drain_all
+from regional_agent.routing.router import MAX_ATTEMPTS
 from tests.support.agents import Agent, running_agent
-from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, streams_forever
+from tests.support.chats import BODY, NOBODY, answers, ask, code, full, is_busy, limit_queue, streams_forever
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import PATIENCE_S, until
@@ -282,6 +283,7 @@ async def test_an_engine_that_rejects_one_request_still_receives_others(tmp_path
         await (is_busy if received.header("x-request-id") == "unwelcome" else answers)(e, received, writer)
 
     async with engine(picky) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        limit_queue(agent, max_wait_s=1.5)
         unwelcome = asyncio.create_task(ask(agent, "x-request-id: unwelcome"))
         await until(lambda: bool(gpu.requests))
         for _ in range(5):
@@ -293,6 +295,19 @@ async def test_an_engine_that_rejects_one_request_still_receives_others(tmp_path
             "it was tried again"
         )
         assert agent.held() == agent.waiting() == 0
+
+
+async def test_a_request_that_engines_reject_as_busy_waits_as_long_as_policy_permits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.routing.attempt.BUSY_REST_S", 0.01)
+    monkeypatch.setattr("regional_agent.routing.attempt.MAX_BUSY_REST_S", 0.01)
+
+    async def busy_at_first(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await (is_busy if len(e.requests) <= MAX_ATTEMPTS + 2 else answers)(e, received, writer)
+
+    async with engine(busy_at_first) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        assert (await ask(agent))[0] == 200
 
 
 async def test_requests_wait_for_an_endpoint_that_restarts(tmp_path: Path) -> None:
@@ -369,10 +384,3 @@ async def test_the_length_of_a_queue_is_policy(tmp_path: Path) -> None:
         assert "the queue is full" in body.decode()
         for client in clients:
             client.close()
-
-
-def limit_queue(agent: Agent, **limits: Any) -> None:
-    """Change the limits of the queues of all models."""
-    policy = agent.config.policy
-    models = {name: replace(model, queueing=replace(model.queueing, **limits)) for name, model in policy.models.items()}
-    agent.config.policy = replace(policy, models=models)

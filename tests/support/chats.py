@@ -7,6 +7,9 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
 
 from penstock.policy.policy import Policy
 from regional_agent.upstream.address import Address
@@ -32,6 +35,13 @@ async def ask(agent: Agent, *headers: str, body: bytes = BODY, path: str = "/v1/
     answer = await client.answer()
     client.close()
     return answer
+
+
+def limit_queue(agent: Agent, **limits: Any) -> None:
+    """Change the limits of the queues of all models."""
+    policy = agent.config.policy
+    models = {name: replace(model, queueing=replace(model.queueing, **limits)) for name, model in policy.models.items()}
+    agent.config.policy = replace(policy, models=models)
 
 
 def code(body: bytes) -> str:

@@ -13,7 +13,6 @@ from control_plane.cli.views.rollout_view import outlook_lines
 from control_plane.status.objective_status import ObjectiveStatus, objective_statuses
 from control_plane.status.status import AgentStatus, ArcStatus, PoolStatus, RegionStatus, Status
 from penstock.health.region_health import RegionState
-from penstock.policy.provenance import Provenance
 from penstock.policy.service_objective import within_text
 from penstock.rollout.state_machine import Phase
 
@@ -52,7 +51,7 @@ def _heading(status: Status) -> Text:
     line.append(f" · seen by {status.name}, {status.role} for {status.role_age_s:.0f} s: {status.why}")
     if status.plan is not None:
         line.append(f"\nplan {status.plan.generation}, {status.plan.age_s:.0f} s old")
-    digest, provenance = _in_force(status)
+    digest, provenance = status.policy_in_force
     if digest is not None:
         line.append(f" · policy {digest[:12]}")
     if provenance is not None:
@@ -65,14 +64,6 @@ def _heading(status: Status) -> Text:
     for text in outlook_lines(status.outlook):
         line.append(f"\n{text}", "yellow")
     return line
-
-
-def _in_force(status: Status) -> tuple[str | None, Provenance | None]:
-    """Return the policy of most regions and its commit; canary regions and the policy source may have a newer one."""
-    rollout = status.rollout
-    if rollout is None:
-        return status.policy.digest, status.policy.provenance
-    return rollout.in_force, rollout.provenance_in_force
 
 
 def _regions(status: Status) -> Table:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from adapters.store.members import Member
 from control_plane.doctor.findings import Severity
 from control_plane.doctor.fleet_checks import fleet_findings
+from control_plane.rollout.rollout_resource import RolloutSummary
 from control_plane.status.status import (
     AgentStatus,
     LeaderStatus,
@@ -24,6 +25,7 @@ from control_plane.status.status import (
 from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.fleet.report import PeerReport
 from penstock.health.region_health import RegionState
+from penstock.rollout.state_machine import Phase
 
 NOW = 1_000_000.0
 AGENT = AgentStatus("eu-de", "a", True, "https://a:1", None, 0.5, "d" * 64, 1, 7, certificate_expires_at=2 * NOW * 10)
@@ -103,6 +105,15 @@ def test_each_fault_is_found_with_a_remedy(changes: dict[str, Any], severity: st
     (finding,) = [each for each in found if text in each.found]
     assert (finding.severity, finding.subject) == (severity, subject)
     assert finding.remedy
+
+
+def test_the_policy_in_force_is_not_the_one_that_was_rolled_back() -> None:
+    before = "a" * 64
+    rollout = RolloutSummary(
+        1, "d" * 64, before, Phase.ROLLED_BACK, NOW, NOW, "", "", None, None, (), None, in_force=before
+    )
+    found = fleet_findings(replace(HEALTHY, rollout=rollout), NOW)
+    assert [each.found for each in found if each.subject == "policy"] == [f"{before[:12]} is in force"]
 
 
 def test_a_region_that_failed_is_not_reported_again_by_each_agent_that_does_not_reach_it() -> None:
