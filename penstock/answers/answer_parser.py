@@ -30,7 +30,7 @@ MAX_UNDECIDED_BYTES: Final = 64 * 1024
 """Maximum size (bytes) of the beginning of a response that can turn out to be an error before it is forwarded."""
 
 MIN_DECIDED_BYTES: Final = 512
-"""Minimum size (bytes) of the beginning of a JSON text that is no error: only identifiers and names precede an error."""
+"""Minimum size (bytes) of the beginning of a JSON text that is no error: only identifiers precede an error."""
 
 MAX_ID_RECORDS: Final = 16
 """Maximum number of records of a stream that are parsed to find the identifier of its object."""
