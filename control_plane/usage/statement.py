@@ -23,6 +23,9 @@ QUESTIONS: Final = (
 )
 """The dimensions of the questions from whose answers a statement is made, in this order."""
 
+PRICE_DIGITS: Final = 6
+"""Digits of amounts after the decimal point."""
+
 _COLUMNS: Final = ("requests", "input_tokens", "cached_tokens", "output_tokens", "price")
 _OBJECTIVE_COLUMNS: Final = ("objective", "target_share", "within", "within_share", "kept")
 
@@ -93,9 +96,12 @@ def month_of(text: str) -> tuple[date, date]:
     return first, (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
 
 
-def make_statement(tenant: str, answers: Sequence[UsageAnswer]) -> Statement:
+def make_statement(tenant: str, answers: Sequence[UsageAnswer], today: date) -> Statement:
     """Return the statement from the answers to QUESTIONS for the tenant and one month."""
     by_outcome, by_key, by_day, by_objective = answers
+    missing = [line for answer in answers for line in answer.missing]
+    if today <= by_outcome.last_day:
+        missing.append(f"the month has not ended: {today} is the last day in these sums")
     return Statement(
         tenant,
         by_outcome.first_day,
@@ -107,12 +113,12 @@ def make_statement(tenant: str, answers: Sequence[UsageAnswer]) -> Statement:
         sum_of(by_outcome.rows),
         answered(by_outcome.rows),
         attained(by_objective.rows),
-        tuple(dict.fromkeys(line for answer in answers for line in answer.missing)),
+        tuple(dict.fromkeys(missing)),
     )
 
 
 def statement_csv(statement: Statement) -> str:
-    """Return the statement as CSV: a line for each model, key and day, and the total."""
+    """Return the statement as CSV: a line for each model, key, day and objective, the total, and what is missing."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["tenant", "from", "to", "by", "name", *_COLUMNS, "currency", *_OBJECTIVE_COLUMNS])
@@ -120,13 +126,16 @@ def statement_csv(statement: Statement) -> str:
     days = statement.first_day.isoformat(), statement.last_day.isoformat()
     for by, rows in (*parts, ("total", (("", statement.total),))):
         for name, row in rows:
-            values = [getattr(row, column) for column in _COLUMNS]
+            values = [*(getattr(row, column) for column in _COLUMNS[:-1]), round(row.price, PRICE_DIGITS)]
             blank = [""] * len(_OBJECTIVE_COLUMNS)
             writer.writerow([statement.tenant, *days, by, plain_cell(name), *values, statement.currency, *blank])
     for each in statement.objectives:
         values = [each.requests, *[""] * (len(_COLUMNS) - 1), ""]
         judged = [each.text, each.target_share, each.within, f"{each.share:.6f}", "kept" if each.is_kept else "missed"]
         writer.writerow([statement.tenant, *days, "objective", plain_cell(each.model), *values, *judged])
+    width = len(_COLUMNS) + 1 + len(_OBJECTIVE_COLUMNS)
+    for line in statement.missing:
+        writer.writerow([statement.tenant, *days, "missing", plain_cell(line), *[""] * width])
     return out.getvalue()
 
 

@@ -286,8 +286,9 @@ class AgentSettings(BaseModel):
     `ledger_spool_bytes` is full: `serve` serves them and counts the lost records in a metric; `refuse` refuses them
     with 503 `ledger_full`."""
     max_tenant_series: Annotated[int, Field(ge=0, le=10_000)] = 20
-    """Maximum number of tenants with metric series of their own: the tenants with the highest `priority` in the policy,
-    then by name. All further tenants are counted as `other`. Each tenant has several series for each model."""
+    """Maximum number of tenants of the policy with metric series of their own: those with the highest `priority`, then
+    by name. As many other tenants have series too: those that used the most GPU time in the last five minutes. The rest
+    is counted as `other`. Each tenant has several series for each model."""
     max_endpoint_series: Annotated[int, Field(ge=0, le=1_000)] = 100
     """Maximum number of endpoints with metric series of their own, about 45 each; an endpoint keeps its series while it
     exists. The requests of further endpoints are counted as `other`."""

@@ -103,8 +103,9 @@ class AgentMetrics:
         """Create the metrics at zero.
 
         Args:
-            max_tenant_series: number of tenants with separate series: the tenants with the highest priority, then by
-                name. All other tenants share the label `other`.
+            max_tenant_series: number of tenants of the policy with separate series: those with the highest priority,
+                then by name; and number of other tenants with them: those with the most use. The rest share the label
+                `other`.
             max_endpoint_series: number of endpoints with separate series.
         """
         self.registry = CollectorRegistry()
@@ -247,7 +248,7 @@ class AgentMetrics:
             " serving region.",
             TOKEN_BUCKETS_S,
         )
-        self.usage = UsageMeter(self._per_token)
+        self.usage = UsageMeter(self._per_token, max_tenant_series)
         measured = (
             self._requests,
             self._ttft,

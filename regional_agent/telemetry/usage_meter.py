@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from heapq import nlargest
 from typing import Final
 
 from penstock.accounts.account import Account
@@ -15,6 +16,15 @@ _OK: Final = Outcome.OK
 
 OTHER_TENANTS: Final = "other"
 """The label of tenants without separate series."""
+
+RANK_S: Final = 300.0
+"""Interval (s) at which the tenants with the most use are found."""
+
+MAX_RANKED: Final = 4096
+"""Maximum number of tenants whose use is compared; those that come later in an interval are not."""
+
+KEEPS: Final = 2.0
+"""A tenant loses its series only to one that used this many times as much: each change ends series."""
 
 
 class UsageSeries:
@@ -44,11 +54,21 @@ class UsageSeries:
 
 
 class UsageMeter:
-    """Usage by tenant and model. The policy bounds the number of series."""
+    """Usage by tenant and model. Named tenants have series of their own, and of the others those with the most use."""
 
-    def __init__(self, per_token: DurationHistograms) -> None:
-        """`per_token` are the histograms of the time per output token, by model."""
+    def __init__(self, per_token: DurationHistograms, max_busy: int) -> None:
+        """Create a meter without named tenants.
+
+        Args:
+            per_token: the histograms of the time per output token, by model.
+            max_busy: number of tenants that have series because of their use.
+        """
         self._per_token = per_token
+        self._max_busy = max_busy
+        self._busy: dict[str, dict[str, UsageSeries]] = {}
+        self._recent: dict[str, float] = {}
+        """GPU time (s) in the interval, of tenants that are not named."""
+        self._rank_at = 0.0
         self._gpus: Mapping[str, float] = {}
         self._named: dict[str, dict[str, UsageSeries]] = {}
         self._others: dict[str, UsageSeries] = {}
@@ -57,12 +77,13 @@ class UsageMeter:
         """Use the names of a newly accepted policy, and drop the series of removed names.
 
         Args:
-            tenants: tenants with separate series; all other tenants share one series per model.
+            tenants: tenants with separate series, whatever they use.
             gpus: GPUs of one endpoint, by model.
         """
         self._gpus = gpus
-        by_model = {tenant: self._named.get(tenant, {}) for tenant in tenants}
-        self._named = {tenant: self._kept(series) for tenant, series in by_model.items()}
+        known = self._busy | self._named
+        self._named = {tenant: self._kept(known.get(tenant, {})) for tenant in tenants}
+        self._busy = {tenant: self._kept(each) for tenant, each in self._busy.items() if tenant not in self._named}
         self._others = self._kept(self._others)
 
     def ended(
@@ -76,6 +97,8 @@ class UsageMeter:
             streams: mean number of requests that shared the GPUs of the endpoint in that time, this request included.
             streamed_s: time (s) from the first byte to the end of the response; None if it is not streamed.
         """
+        if estimate.tenant not in self._named:
+            self._rank(estimate.tenant, held_s / streams, account.ended_at)
         series = self._series_of(estimate)
         if series is None:
             return
@@ -102,7 +125,9 @@ class UsageMeter:
             series.overhead_gpu_s += series.gpus * held_s / streams
 
     def _series_of(self, estimate: WorkEstimate) -> UsageSeries | None:
-        by_model = self._named.get(estimate.tenant, self._others)
+        by_model = self._named.get(estimate.tenant)
+        if by_model is None:
+            by_model = self._busy.get(estimate.tenant, self._others)
         series = by_model.get(estimate.model)
         if series is None:
             gpus = self._gpus.get(estimate.model)
@@ -111,9 +136,24 @@ class UsageMeter:
             series = by_model[estimate.model] = UsageSeries(gpus, self._per_token.of(estimate.model))
         return series
 
+    def _rank(self, tenant: str, used_s: float, now: float) -> None:
+        """Count the use of a tenant that is not named, and find those with the most use if it is time."""
+        recent, busy = self._recent, self._busy
+        if tenant in recent or len(recent) < MAX_RANKED:
+            recent[tenant] = recent.get(tenant, 0.0) + used_s
+        if now >= self._rank_at:
+            scores = dict.fromkeys(busy, 0.0) | {
+                name: used * (KEEPS if name in busy else 1.0) for name, used in recent.items()
+            }
+            top = nlargest(self._max_busy, scores, key=scores.__getitem__)
+            self._busy = {name: busy.get(name, {}) for name in top}
+            self._recent, self._rank_at = {}, now + RANK_S
+        elif tenant not in busy and len(busy) < self._max_busy:
+            busy[tenant] = {}
+
     def series(self) -> list[tuple[str, str, UsageSeries]]:
         """Return every series with its tenant and model."""
-        by_tenant = [*self._named.items(), (OTHER_TENANTS, self._others)]
+        by_tenant = [*self._named.items(), *self._busy.items(), (OTHER_TENANTS, self._others)]
         return [(tenant, model, series) for tenant, by_model in by_tenant for model, series in by_model.items()]
 
     def _kept(self, by_model: dict[str, UsageSeries]) -> dict[str, UsageSeries]:

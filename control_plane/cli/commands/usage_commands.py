@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -92,7 +93,9 @@ def statement(
     output: Annotated[StatementOutput, typer.Option("--output", "-o", help="Output format.")] = StatementOutput.CSV,
 ) -> None:
     """Print the statement of a tenant for a month: CSV, or a page to print."""
-    found = make_statement(tenant, _usage_of_month(fleet, month, tenant, QUESTIONS))
+    found = make_statement(tenant, _usage_of_month(fleet, month, tenant, QUESTIONS), datetime.now(UTC).date())
+    if not found.by_model:
+        print(f"no records of a tenant {tenant} in {month}", file=sys.stderr)
     if output is StatementOutput.JSON:
         print_json(found)
     else:

@@ -323,8 +323,10 @@ def estimate(tenant: str) -> WorkEstimate:
 USAGE = Usage(100, 10, 64)
 
 
-def account(usage: Usage | None, outcome: Outcome = Outcome.OK, *, is_estimated: bool = False) -> Account:
-    found = Account(outcome, "", 200, 0.0, 1.0)
+def account(
+    usage: Usage | None, outcome: Outcome = Outcome.OK, *, is_estimated: bool = False, ended_at: float = 1.0
+) -> Account:
+    found = Account(outcome, "", 200, 0.0, ended_at)
     found.usage, found.is_estimated = usage, is_estimated
     return found
 
@@ -615,18 +617,34 @@ def test_directories_that_are_no_longer_named_have_no_series(agent: AgentMetrics
     assert value(agent, "directory_age_seconds", {"directory": "srv:_http._tcp.gpu.test"}) is None
 
 
-def test_tenants_beyond_the_first_share_one_series_and_removed_models_have_none() -> None:
-    agent = AgentMetrics(max_tenant_series=3)
+def test_named_tenants_and_those_with_the_most_use_have_series_and_the_rest_share_one() -> None:
+    agent = AgentMetrics(max_tenant_series=2)
     tenants = {f"t{number:02}": Tenant(f"t{number:02}", "d", priority=number == 30) for number in range(31)}
     policy = Policy(regions={}, models={"llama": Model("llama")}, tenants=tenants, residency=())
     agent.use_policy(policy)
-    for tenant in tenants:
-        agent.usage.ended(estimate(tenant), account(None), 1.0, 1.0, None)
-    labels = {tenant for tenant, _, _ in agent.usage.series()}
-    assert labels == {"other", "t30", "t00", "t01"}
-    assert value(agent, "gpu_seconds_total", {"tenant": "other", "model": "llama"}) == 28
+
+    def use(tenant: str, used_s: float, now: float) -> None:
+        agent.usage.ended(estimate(tenant), account(None, ended_at=now), used_s, 1.0, None)
+
+    def labels() -> set[str]:
+        return {tenant for tenant, _, _ in agent.usage.series()}
+
+    # Places that are free are taken at once, by tenants of the policy and by those that the API created.
+    for number, tenant in enumerate(("t30", "t00", "made-1", "t05", "made-2", "made-3")):
+        use(tenant, 1.0 + number, 1.0)
+    assert labels() == {"t30", "t00", "made-1", "t05", "other"}
+    assert value(agent, "gpu_seconds_total", {"tenant": "other", "model": "llama"}) == 11
+    # Later, those with the most use have them, but a tenant does not lose its own to one with little more.
+    for tenant in ("made-2", "made-3", "t05"):
+        use(tenant, {"t05": 6.0, "made-3": 9.0, "made-2": 1.0}[tenant], 100.0)
+    use("t00", 1.0, 301.0)
+    use("made-1", 0.1, 302.0)
+    use("made-3", 3.0, 303.0)
+    assert labels() == {"t30", "t00", "made-3", "t05", "other"}
+    assert value(agent, "gpu_seconds_total", {"tenant": "made-3", "model": "llama"}) == 3
+    assert value(agent, "gpu_seconds_total", {"tenant": "t05", "model": "llama"}) == 10
     agent.use_policy(Policy(regions={}, models={}, tenants={}, residency=()))
-    agent.usage.ended(estimate("t30"), account(None), 1.0, 1.0, None)
+    use("t30", 1.0, 304.0)
     assert agent.usage.series() == []
 
 

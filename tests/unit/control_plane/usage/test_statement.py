@@ -45,6 +45,7 @@ STATEMENT = make_statement(
             judged("sdxl", "", 0, 0),
         ),
     ],
+    date(2026, 12, 1),
 )
 
 
@@ -60,9 +61,10 @@ def test_a_statement_sums_up_models_and_the_share_of_answered_requests() -> None
 
 def test_the_csv_has_each_part_and_no_formula() -> None:
     lines = list(csv.DictReader(StringIO(statement_csv(STATEMENT))))
-    parts = ["model", "model", "key", "key", "day", "total", "objective", "objective"]
+    parts = ["model", "model", "key", "key", "day", "total", "objective", "objective", "missing"]
     assert [line["by"] for line in lines] == parts
     assert lines[0]["name"] == "'=llama"
+    assert lines[-1]["name"] == "<eu> is missing"
     assert (lines[5]["price"], lines[5]["currency"], lines[5]["from"]) == ("10.0", "EUR", "2026-11-01")
 
 
@@ -71,6 +73,18 @@ def test_the_page_shows_what_is_missing_as_text() -> None:
     assert "&lt;eu&gt; is missing" in page
     assert "Answered: 99.000%" in page
     assert "<script" not in page
+
+
+def test_the_statement_of_a_month_that_has_not_ended_says_so_and_amounts_are_decimal() -> None:
+    parts = [
+        answer(row({"model": "llama", "outcome": "ok"}, 2, 4.3 + 4.3000000000000016)),
+        answer(),
+        answer(),
+        answer(),
+    ]
+    of_now = make_statement("acme", parts, LAST)
+    assert of_now.missing == ("the month has not ended: 2026-11-30 is the last day in these sums",)
+    assert {line["price"] for line in csv.DictReader(StringIO(statement_csv(of_now)))} == {"8.6", ""}
 
 
 def test_months_are_whole() -> None:
@@ -83,7 +97,7 @@ def test_months_are_whole() -> None:
 
 def test_each_objective_is_kept_or_missed_by_the_share_within_it() -> None:
     assert [(each.model, each.is_kept) for each in STATEMENT.objectives] == [("=llama", False), ("=llama", True)]
-    missed, kept = list(csv.DictReader(StringIO(statement_csv(STATEMENT))))[-2:]
+    missed, kept = list(csv.DictReader(StringIO(statement_csv(STATEMENT))))[-3:-1]
     assert (missed["name"], missed["objective"], missed["requests"]) == ("'=llama", "begin within 1.5 s", "1000")
     assert (missed["target_share"], missed["within"], missed["within_share"], missed["kept"]) == (
         "0.99",
