@@ -37,7 +37,8 @@ TENANTS = ROOT + "tenants/"
 """The tenants that the API creates, with digests of their keys, in shards (`penstock/tenancy/tenant_record.py`)."""
 
 ISSUERS = ROOT + "issuers/"
-"""The public keys of identity providers, by the name of the issuer."""
+"""The public keys of identity providers, by the name of the issuer; those of another URL, that a rollout has, by
+`penstock.tenancy.tokens.issuer_keys.other_name`."""
 
 ROLLOUT = ROOT + "newest-rollout"
 """The newest rollout of a policy, in progress or ended."""

@@ -22,7 +22,7 @@ from adapters.store.mirror import Mirror
 from control_plane.auth.bounded_fetch import fetch_changed
 from penstock.policy.kinds.issuers import Issuer
 from penstock.policy.policy import Policy
-from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, publishable_keys
+from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, other_name, publishable_keys
 
 TICK_S = 1.0
 """Interval (s) at which it is checked which keys are due."""
@@ -80,32 +80,33 @@ class IssuerKeyPublisher:
             self._on_ages({})
             return
         issuers = self._issuers()
-        present = {_place_of(issuer) for issuer in issuers}
+        present = {_place_of(issuer) for issuer in issuers.values()}
         self._fetched = {place: fetched for place, fetched in self._fetched.items() if place in present}
         now = self._clock()
-        due = [issuer for issuer in issuers if now - self._of(issuer).tried_at >= issuer.refresh_s]
+        due = [each for each in issuers.items() if now - self._of(each[1]).tried_at >= each[1].refresh_s]
         # One provider that does not respond must not delay the keys of others.
-        await asyncio.gather(*(self._refresh(issuer) for issuer in due))
+        await asyncio.gather(*(self._refresh(name, issuer) for name, issuer in due))
         now = self._clock()
-        self._on_ages({issuer.name: now - self._of(issuer).fetched_at for issuer in issuers})
+        self._on_ages({name: now - self._of(issuer).fetched_at for name, issuer in issuers.items()})
 
     async def close(self) -> None:
         """Close the connections to the providers."""
         if self._http is not None:
             await self._http.aclose()
 
-    def _issuers(self) -> list[Issuer]:
-        """The issuers of all policies; of two with one name, that of the first."""
+    def _issuers(self) -> dict[str, Issuer]:
+        """The issuers of all policies, by the names under which their keys are published."""
         found: dict[str, Issuer] = {}
         for policy in self._policies():
             for name, issuer in {} if policy is None else (policy.issuers or {}).items():
-                found.setdefault(name, issuer)
-        return list(found.values())
+                if found.setdefault(name, issuer).jwks_url != issuer.jwks_url:
+                    found[other_name(name, issuer.jwks_url)] = issuer
+        return found
 
     def _of(self, issuer: Issuer) -> _Fetched:
         return self._fetched.setdefault(_place_of(issuer), _Fetched())
 
-    async def _refresh(self, issuer: Issuer) -> None:
+    async def _refresh(self, name: str, issuer: Issuer) -> None:
         fetched = self._of(issuer)
         fetched.tried_at = self._clock()
         try:
@@ -121,16 +122,16 @@ class IssuerKeyPublisher:
             fetched.problem = str(error)
             return
         fetched.fetched_at, fetched.problem = self._clock(), ""
-        await self._publish(issuer, fetched.keys)
+        await self._publish(name, issuer, fetched.keys)
 
-    async def _publish(self, issuer: Issuer, found: tuple[dict[str, str], ...]) -> None:
-        seen, epoch = self._published.seen(issuer.name), self._epoch()
+    async def _publish(self, name: str, issuer: Issuer, found: tuple[dict[str, str], ...]) -> None:
+        seen, epoch = self._published.seen(name), self._epoch()
         if epoch is None or (seen and (seen.value.keys, seen.value.jwks_url) == (found, issuer.jwks_url)):
             return
         key_set = IssuerKeySet(issuer.name, issuer.jwks_url, found, time.time())
         try:
             written = await self._store.commit(
-                (SameKey(keys.LEADER, epoch),), (Put(keys.issuer(issuer.name), encode(key_set)),)
+                (SameKey(keys.LEADER, epoch),), (Put(keys.issuer(name), encode(key_set)),)
             )
         except StoreError as error:
             _log.warning("keys of an issuer not published", issuer=issuer.name, reason=str(error))

@@ -12,7 +12,7 @@ import structlog
 from adapters.store import keys
 from adapters.store.config_store import ConfigStore
 from penstock.policy.kinds.issuers import Issuer
-from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, PublicKey, usable_keys
+from penstock.tenancy.tokens.issuer_keys import IssuerKeySet, PublicKey, other_name, usable_keys
 from regional_agent.config.followed_values import FollowedValues
 from regional_agent.config.state_file import StateFile
 from regional_agent.tenants.tenant_index import TenantIndex
@@ -43,21 +43,28 @@ class IssuerRegistry:
         self.wait_read = self._values.wait_read
         self.stop = self._values.stop
         self._sets: dict[str, IssuerKeySet] = {}
+        """By the names under which they are published."""
         self._keys: dict[str, dict[str, PublicKey]] = {}
 
     def start(self) -> None:
         """Load the stored keys and start to follow the store."""
         stored = self._file.load()
         for key_set in () if stored is None else stored.sets:
-            self._use(key_set)
+            # The set of the policy in force is the first one of an issuer, as it was published.
+            known = self._sets.get(key_set.issuer)
+            name = key_set.issuer if known is None else other_name(key_set.issuer, key_set.jwks_url)
+            self._use(name, key_set)
         self._values.start()
 
     def find(self, issuer: Issuer, kid: str | None) -> PublicKey | None:
         """Return the key of an issuer with an identifier. A token without one selects the only key of the set."""
-        key_set = self._sets.get(issuer.name)
-        if key_set is None or key_set.jwks_url != issuer.jwks_url:
+        for name in (issuer.name, other_name(issuer.name, issuer.jwks_url)):
+            key_set = self._sets.get(name)
+            if key_set is not None and key_set.jwks_url == issuer.jwks_url:
+                break
+        else:
             return None
-        found = self._keys[issuer.name]
+        found = self._keys[name]
         if kid is None:
             return next(iter(found.values())) if len(found) == 1 else None
         return found.get(kid)
@@ -68,12 +75,13 @@ class IssuerRegistry:
         return {"age_s": self._values.age_s, "issuers": sets}
 
     def _on_published(self, name: str, published: IssuerKeySet, _: bytes) -> None:
-        if published.issuer == name and self._use(published):
+        names = published.issuer, other_name(published.issuer, published.jwks_url)
+        if name in names and self._use(name, published):
             self._values.save(self._file.save(IssuerKeySets(tuple(self._sets.values()))))
 
-    def _use(self, key_set: IssuerKeySet) -> bool:
-        """Use the keys of one issuer; returns whether they have changed."""
-        name, before = key_set.issuer, self._sets.get(key_set.issuer)
+    def _use(self, name: str, key_set: IssuerKeySet) -> bool:
+        """Use the keys of one issuer, published under a name; returns whether they have changed."""
+        before = self._sets.get(name)
         if key_set == before:
             return False
         try:
@@ -84,7 +92,7 @@ class IssuerRegistry:
         self._sets[name], self._keys[name] = key_set, usable
         for jwk in () if before is None else before.keys:
             if jwk not in key_set.keys or (before is not None and before.jwks_url != key_set.jwks_url):
-                self._index.note_change(key_source(name, jwk.get("kid", "")))
+                self._index.note_change(key_source(key_set.issuer, jwk.get("kid", "")))
         return True
 
 

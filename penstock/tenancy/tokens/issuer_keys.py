@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -48,6 +49,14 @@ class IssuerKeySet(msgspec.Struct, frozen=True):
     """Public members of each JSON Web Key."""
     changed_at: float
     """Unix time (s) at which the keys were published."""
+
+
+def other_name(issuer: str, jwks_url: str) -> str:
+    """Return the name under which the keys of an issuer are published that the policy in force has with another URL.
+
+    While a policy with another URL is rolled out, agents with either need the keys.
+    """
+    return f"{issuer}@{sha256(jwks_url.encode()).hexdigest()[:16]}"
 
 
 def read_keys(body: bytes) -> dict[str, PublicKey]:

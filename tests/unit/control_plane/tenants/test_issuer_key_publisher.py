@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,9 +16,12 @@ from adapters.store.memory_store import MemoryStore
 from control_plane.auth import bounded_fetch
 from control_plane.tenants.issuer_key_publisher import IssuerKeyPublisher
 from penstock.policy.kinds import issuers
+from penstock.policy.policy import Policy
+from regional_agent.tenants.issuer_registry import IssuerRegistry
+from regional_agent.tenants.tenant_index import TenantIndex
 from tests.support.issuer import AUDIENCE, Issuer, rsa_key
 from tests.support.planet import policy
-from tests.support.wait import PATIENCE_S
+from tests.support.wait import PATIENCE_S, until
 
 RSA = rsa_key()
 
@@ -30,9 +34,11 @@ class Published:
         slow = replace(fast, name="slow", issuer="https://b.example", refresh_s=60)
         in_force = replace(policy(), issuers={"fast": fast, "slow": slow})
         self.store, self.provider = store, provider
+        self.fast = fast
+        self.rolled_out: Policy | None = None
         self._now = 0.0
         self.publisher = IssuerKeyPublisher(
-            store, lambda: (in_force, None), lambda: epoch, Random(1), lambda: self._now
+            store, lambda: (in_force, self.rolled_out), lambda: epoch, Random(1), lambda: self._now
         )
 
     async def tick(self) -> None:
@@ -68,6 +74,23 @@ async def test_issuers_with_one_url_and_different_intervals_are_both_published(p
     for _ in range(13):
         await published.tick()
     assert await published.names() == {"fast", "slow"}
+
+
+async def test_a_rollout_that_changes_the_url_has_the_keys_of_both(published: Published, tmp_path: Path) -> None:
+    elsewhere = replace(published.fast, jwks_url=f"{published.provider.url}/other-keys")
+    published.rolled_out = replace(policy(), issuers={"fast": elsewhere})
+    await published.tick()
+    registry = IssuerRegistry(published.store, tmp_path, TenantIndex(), Random(1))
+    registry.start()
+    await until(lambda: registry.find(published.fast, "one") is not None)
+    await until(lambda: registry.find(elsewhere, "one") is not None)
+    await until(lambda: (stored := registry._file.load()) is not None and len(stored.sets) == 3)
+    await registry.stop()
+    again = IssuerRegistry(MemoryStore(), tmp_path, TenantIndex(), Random(1))
+    again.start()
+    assert None not in (again.find(published.fast, "one"), again.find(elsewhere, "one"))
+    assert again.find(replace(elsewhere, jwks_url="https://third.example"), "one") is None
+    await again.stop()
 
 
 async def test_a_former_leader_does_not_report_keys_as_published(published: Published) -> None:
