@@ -7,8 +7,8 @@ from collections.abc import Callable
 from penstock.routing.reasons import Refusal
 from regional_agent.http.client_connection import ClientConnection
 from regional_agent.upstream.upstream_connection import UpstreamConnection
-from regional_agent.websocket.client_messages import ClientMessages, Violation
-from regional_agent.websocket.websocket_frames import ServerFrames, close_frame, text_frame
+from regional_agent.websocket.client_messages import MAX_FRAMES, ClientMessages, Violation
+from regional_agent.websocket.websocket_frames import FollowedFrames, close_frame, text_frame
 
 MAX_EVENTS = 64
 """Maximum number of events of the agent that wait for the end of a message of the engine."""
@@ -20,6 +20,7 @@ class Tunnel:
     __slots__ = (
         "_client",
         "_client_done",
+        "_client_frames",
         "_closed",
         "_engine_done",
         "_error_event",
@@ -42,12 +43,15 @@ class Tunnel:
         now: float,
         on_end: Callable[[], None],
     ) -> None:
-        """Connect both sides; `on_end` is called when both have half-closed. `now` by the agent's clock (s)."""
+        """Connect both sides. `now` by the agent's clock (s).
+
+        `on_end` is called when both have half-closed, or when the engine's end `breaks_off`.
+        """
         self._client = client
         self._upstream = upstream
         self._on_end = on_end
         self._messages: ClientMessages | None = None
-        self._frames = ServerFrames()
+        self._frames, self._client_frames = FollowedFrames(), FollowedFrames()
         self._events: list[bytes] = []
         """Frames for the client that wait for the end of a message of the engine."""
         self._error_event: Callable[[Refusal], bytes] | None = None
@@ -78,6 +82,16 @@ class Tunnel:
             self._has_news, self._last_data_at = False, now
         return now - self._last_data_at
 
+    @property
+    def breaks_off(self) -> bool:
+        """Whether neither side has said that the connection ends: an end of the engine's data is then a failure."""
+        return not (self._frames.closed or self._client_frames.closed or self._client_done or self._closed)
+
+    @property
+    def close_code(self) -> int:
+        """The status code of the engine's Close frame; 0 without one."""
+        return self._frames.close_code
+
     def close(self, code: int, reason: str) -> bool:
         """Send a Close frame to the client; returns whether it could be sent. The caller ends the connection.
 
@@ -100,7 +114,7 @@ class Tunnel:
         self._has_news = True
         self.received_bytes += len(data)
         if self._messages is None:
-            self._upstream.write_bytes(data)
+            self._forward(data)
             return
         try:
             data, refusals = self._messages.feed(data)
@@ -109,10 +123,14 @@ class Tunnel:
                 self._on_violation(violation)
             return
         if data:
-            self._upstream.write_bytes(data)
+            self._forward(data)
         for refusal in refusals:
             if self._error_event is not None:
                 self._add_event(text_frame(self._error_event(refusal)))
+
+    def _forward(self, data: bytes) -> None:
+        self._client_frames.feed(data, MAX_FRAMES)
+        self._upstream.write_bytes(data)
 
     def on_client_eof(self) -> None:
         """Forward the half-close of the client, which may still read."""
@@ -135,7 +153,10 @@ class Tunnel:
         self._write(data)
 
     def on_eof(self) -> None:
-        """Forward the half-close of the engine, which may still read."""
+        """Forward the half-close of the engine, which may still read; report the end of an engine that failed."""
+        if self.breaks_off:
+            self._on_end()
+            return
         self._engine_done = True
         self._client.transport.write_eof()
         if self._client_done:

@@ -14,6 +14,11 @@ GOING_AWAY: Final = 1001
 PROTOCOL_ERROR: Final = 1002
 POLICY_VIOLATION: Final = 1008
 TOO_BIG: Final = 1009
+INTERNAL_ERROR: Final = 1011
+
+SERVER_FAILURES: Final = frozenset({INTERNAL_ERROR, 1014})
+"""Status codes by which a server states that it, or a server behind it, has failed (RFC 6455, section 7.4.1, and the
+registry of IANA). 1012 and 1013 announce a restart or overload, and are orderly."""
 
 MAX_CONTROL_BYTES: Final = 125
 """Maximum payload (bytes) of a control frame."""
@@ -97,10 +102,10 @@ def _frame(opcode: int, payload: bytes) -> bytes:
     return bytes([_FIN | opcode]) + length + payload
 
 
-class ServerFrames:
-    """Follows the frames of a server, to find where frames of the agent may be added."""
+class FollowedFrames:
+    """Follows the frames of one side, to find its end, and where frames of the agent may be added."""
 
-    __slots__ = ("_head", "_in_message", "_left", "closed")
+    __slots__ = ("_code", "_head", "_in_message", "_left", "closed")
 
     def __init__(self) -> None:
         """Start before the first frame."""
@@ -111,7 +116,14 @@ class ServerFrames:
         self._in_message = False
         """Whether a message has begun and its last fragment has not."""
         self.closed = False
-        """Whether the server has sent a Close frame, after which nothing may be added, or bytes that are no frame."""
+        """Whether the side has sent a Close frame, after which nothing may be added, or bytes that are no frame."""
+        self._code: bytearray | None = None
+        """The payload of the Close frame as far as it has arrived; None without one."""
+
+    @property
+    def close_code(self) -> int:
+        """The status code of a server's Close frame; 0 without one."""
+        return int.from_bytes(self._code[:2], "big") if self._code is not None else 0
 
     @property
     def between_frames(self) -> bool:
@@ -123,9 +135,13 @@ class ServerFrames:
         """Whether a message may be added."""
         return self.between_frames and not self._in_message
 
-    def feed(self, data: bytes) -> int:
-        """Follow a read; returns the offset of its last place where a message may be added, or -1."""
-        at, found, size = 0, -1, len(data)
+    def feed(self, data: bytes, most_frames: int = 0) -> int:
+        """Follow a read; returns the offset of its last place where a message may be added, or -1.
+
+        Args:
+            most_frames: number of frames in one read from which on nothing more is followed; 0: no limit.
+        """
+        at, found, size, frames = 0, -1, len(data), 0
         while at < size and not self.closed:
             if self._left:
                 step = min(self._left, size - at)
@@ -140,9 +156,17 @@ class ServerFrames:
                 at += head.size - known
                 self._head.clear()
                 self._left = head.length
+                frames += 1
+                if frames == most_frames:
+                    self.closed = True
+                    return found
+                if head.opcode == CLOSE and not head.undefined:
+                    self._code = bytearray()
                 self.closed = head.opcode == CLOSE or head.opcode not in OPCODES or head.undefined
                 if not head.is_control:
                     self._in_message = not head.final
             if not self._left and not self._in_message and not self.closed:
                 found = at
+        if self._code is not None and len(self._code) < 2:
+            self._code += data[at : at + 2]
         return found

@@ -265,6 +265,55 @@ async def test_a_close_right_after_the_handshake_reaches_the_client(tmp_path: Pa
         await until(lambda: agent.held() == 0)
 
 
+@pytest.mark.parametrize(
+    ("sent", "resets", "received", "outcome"),
+    [
+        (b"", False, 1011, "engine_cut"),
+        (b"", True, 1011, "engine_cut"),
+        (frame(b"{}", mask=b"")[:3], False, 0, "engine_cut"),
+        (frame(b"\x03\xf3", CLOSE, mask=b""), False, 1011, "engine_cut"),
+        (frame(b"\x03\xe9", CLOSE, mask=b""), False, 1001, "ok"),
+    ],
+)
+async def test_an_engine_that_fails_within_a_tunnel_is_charged(
+    tmp_path: Path, sent: bytes, resets: bool, received: int, outcome: str
+) -> None:
+    async def fails(e: ScriptedEngine, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(UPGRADED + b"\r\n" + frame(b"hello", mask=b""))
+        await may_fail.wait()
+        writer.write(sent)
+        if resets:
+            writer.transport.abort()
+        else:
+            writer.close()
+
+    may_fail = asyncio.Event()
+    async with engine(fails) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client, _, _ = await upgrade(agent)
+        assert await read_frame(client.reader) == (TEXT, b"hello")
+        may_fail.set()
+        if received:
+            opcode, payload = await read_frame(client.reader)
+            assert (opcode, int.from_bytes(payload[:2], "big")) == (CLOSE, received)
+        else:
+            assert await client.until_cut() == sent
+        client.close()
+        await until(lambda: agent.counted() == {outcome: 1})
+        assert agent.held() == 0
+
+
+async def test_a_client_that_closes_a_tunnel_ends_it(tmp_path: Path) -> None:
+    """Also if the engine ends its connection without a Close frame in return."""
+    async with websocket_engine() as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client, _, _ = await upgrade(agent)
+        client.send(frame(b"\x03\xe8", CLOSE))
+        assert (await gpu.received())[0] == CLOSE
+        gpu.writer.close()
+        assert await client.closed()
+        client.close()
+        await until(lambda: agent.counted() == {"ok": 1})
+
+
 async def test_an_idle_tunnel_is_closed_with_a_code(tmp_path: Path) -> None:
     async with websocket_engine() as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         client, _, _ = await upgrade(agent)

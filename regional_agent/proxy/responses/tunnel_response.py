@@ -20,9 +20,14 @@ from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
 from regional_agent.websocket.client_messages import ClientMessages, Violation
 from regional_agent.websocket.tunnel import Tunnel
-from regional_agent.websocket.websocket_frames import GOING_AWAY, POLICY_VIOLATION
+from regional_agent.websocket.websocket_frames import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, SERVER_FAILURES
 
-_GOING_AWAY_REASONS: Final = frozenset({Reason.DEADLINE_PASSED, Reason.SHUTTING_DOWN})
+_CLOSE_CODES: Final = {
+    Reason.DEADLINE_PASSED: GOING_AWAY,
+    Reason.SHUTTING_DOWN: GOING_AWAY,
+    Reason.ENGINE_FAILED: INTERNAL_ERROR,
+}
+"""Status codes of Close frames of the agent; POLICY_VIOLATION for other reasons."""
 
 
 class TunnelResponse:
@@ -39,7 +44,8 @@ class TunnelResponse:
         upstream: UpstreamConnection,
         on_end: Callable[[Refusal | None], None],
     ) -> None:
-        """Connect both sides. `on_end` receives None when both have half-closed, or why the client's data ends it."""
+        """Connect both sides. `on_end` receives None when both have half-closed or the engine failed, or why the client's
+        data ends it."""
         self._proxy = proxy
         self._client = client
         self._context = context
@@ -96,10 +102,16 @@ class TunnelResponse:
         return None
 
     def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
-        """Close the connection to the engine once all data is sent; a tunnel that one of its sides ends is complete."""
+        """Close the connection to the engine once all data is sent; a tunnel that one of its sides closes is complete.
+
+        Returns the failure of an engine whose connection ended without a Close frame of either side.
+        """
         if upstream is not None:
             upstream.close()
-        return Outcome.OK
+        if not self.tunnel.breaks_off:
+            return self.outcome_without_client()
+        self._attempt.failed(Outcome.ENGINE_CUT)
+        return Refusal(Reason.ENGINE_FAILED, "the engine ended the connection without a Close frame")
 
     def check(self, idle_s: float, waits_since: float, now: float, *, waits_for_client: bool) -> Refusal | float:
         """End a tunnel that is idle or too old. Buffered data is dropped: a side that reads nothing would block it."""
@@ -121,7 +133,7 @@ class TunnelResponse:
 
     def end_early(self, failure: Refusal) -> bool:
         """Send a Close frame, if none of the engine's frames is incomplete. False if the connection must break."""
-        code = self._close_code or (GOING_AWAY if failure.reason in _GOING_AWAY_REASONS else POLICY_VIOLATION)
+        code = self._close_code or _CLOSE_CODES.get(failure.reason, POLICY_VIOLATION)
         return self.tunnel.close(code, failure.detail)
 
     def outcome_of(self, failure: Refusal) -> Outcome:
@@ -129,8 +141,11 @@ class TunnelResponse:
         return Outcome.OK if failure.reason is Reason.DEADLINE_PASSED else outcome_of_failure(failure.reason)
 
     def outcome_without_client(self) -> Outcome:
-        """The outcome for a client that has disconnected, which is how a tunnel ends."""
-        return Outcome.OK
+        """The outcome for a client that has disconnected, which is how a tunnel ends, unless its engine has failed."""
+        if self.tunnel.close_code not in SERVER_FAILURES:
+            return Outcome.OK
+        self._attempt.failed(Outcome.ENGINE_CUT)
+        return Outcome.ENGINE_CUT
 
     @property
     def keep_alive(self) -> bool:
