@@ -12,11 +12,11 @@ from penstock.policy.policy import Policy
 from penstock.policy.revoked_keys import ID_CHARS
 from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.permissions import restrictions_of
+from regional_agent.http.headers.client_keys import offered_keys
 from regional_agent.http.messages import Request
 from regional_agent.tenants.principal import Principal, principal_under
 from regional_agent.tenants.tenant_index import TenantIndex
 from regional_agent.tenants.token_verifier import TokenVerifier, is_token
-from regional_agent.websocket.websocket_offer import offered_keys
 
 MAX_KEY_BYTES = 512
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from regional_agent.http.headers.client_keys import (
+    SUBPROTOCOL_HEADER,
+    is_key,
+    offered_keys,
+    offered_subprotocols,
+)
 from regional_agent.http.headers.header_rules import Header
 from regional_agent.http.messages import Request
 
-KEY_PREFIX: Final = b"openai-insecure-api-key."
-
-_PROTOCOL: Final = b"sec-websocket-protocol"
 _EXTENSIONS: Final = b"sec-websocket-extensions"
-
-
-def offered_keys(request: Request) -> list[bytes]:
-    """Return the API keys among the subprotocols that a request offers."""
-    return [each[len(KEY_PREFIX) :] for each in _offered(request) if _is_key(each)]
 
 
 def handshake_lines(request: Request) -> bytes:
@@ -29,9 +27,9 @@ def handshake_lines(request: Request) -> bytes:
     No extension is offered on a route whose messages the agent reads: it does not decompress them.
     """
     lines = b""
-    protocols = [each for each in _offered(request) if not _is_key(each)]
+    protocols = [each for each in offered_subprotocols(request) if not is_key(each)]
     if protocols:
-        lines = b"%b: %b\r\n" % (_PROTOCOL, b", ".join(protocols))
+        lines = b"%b: %b\r\n" % (SUBPROTOCOL_HEADER, b", ".join(protocols))
     if request.route is None or not request.route.message_model:
         lines += b"".join([b"%b: %b\r\n" % (_EXTENSIONS, each) for each in request.every(_EXTENSIONS)])
     return lines
@@ -42,17 +40,7 @@ def selected_line(request: Request, headers: list[Header]) -> bytes:
 
     Engines that know no subprotocols select none, and a browser that sent a key has offered some.
     """
-    if any(name == _PROTOCOL for name, _ in headers) or not offered_keys(request):
+    if any(name == SUBPROTOCOL_HEADER for name, _ in headers) or not offered_keys(request):
         return b""
-    protocols = [each for each in _offered(request) if not _is_key(each)]
-    return b"%b: %b\r\n" % (_PROTOCOL, protocols[0]) if protocols else b""
-
-
-def _offered(request: Request) -> list[bytes]:
-    if request.header(_PROTOCOL) is None:
-        return []
-    return [each for value in request.every(_PROTOCOL) for part in value.split(b",") if (each := part.strip())]
-
-
-def _is_key(protocol: bytes) -> bool:
-    return protocol[: len(KEY_PREFIX)].lower() == KEY_PREFIX
+    protocols = [each for each in offered_subprotocols(request) if not is_key(each)]
+    return b"%b: %b\r\n" % (SUBPROTOCOL_HEADER, protocols[0]) if protocols else b""

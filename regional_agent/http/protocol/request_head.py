@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from regional_agent.http.headers.client_keys import remove_repeated_keys
 from regional_agent.http.headers.header_rules import SINGLE_HEADERS, connection_options, decides
 from regional_agent.http.messages import Request
 
@@ -23,8 +24,8 @@ _USUAL_CONNECTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b"Ke
 def complete_head(request: Request, version: str, location_header: bytes) -> str | None:
     """Validate a parsed head and set the fields that depend on it; returns the problem, or None.
 
-    Headers that the Connection header names are removed first, so that every decision is made by the headers that are
-    sent upstream.
+    Headers that the Connection header names are removed first, and keys of clients where they do not belong, so that
+    every decision is made by the headers that are sent upstream.
 
     Args:
         version: HTTP version from the parser, such as `1.1`.
@@ -48,6 +49,8 @@ def complete_head(request: Request, version: str, location_header: bytes) -> str
         for name in SINGLE_HEADERS:
             if len(request.every(name)) > 1:
                 return f"{name.decode()} is repeated"
+    remove_repeated_keys(request)
+    by_name = request.by_name
     coding = None if request.plain else by_name.get(b"transfer-encoding")
     if coding is not None:
         if request.http_1_0:

@@ -44,8 +44,10 @@ class TunnelResponse:
         upstream: UpstreamConnection,
         on_end: Callable[[Refusal | None], None],
     ) -> None:
-        """Connect both sides. `on_end` receives None when both have half-closed or the engine failed, or why the client's
-        data ends it."""
+        """Connect both sides.
+
+        `on_end` receives None when both have half-closed or the engine failed, or why the client's data ends it.
+        """
         self._proxy = proxy
         self._client = client
         self._context = context
