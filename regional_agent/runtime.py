@@ -181,12 +181,15 @@ class AgentRuntime:
             is_known=self._is_agent_here,
             clock=clock,
         )
-        self.queue = QueueDispatcher(self.endpoints, self.shared_load, clock, metrics.waited, metrics.queues.displaced)
+        queues = metrics.queues
+        self.queue = QueueDispatcher(
+            self.endpoints, self.shared_load, clock, metrics.waited, queues.displaced, queues.preempted
+        )
         password = redis_password(settings.redis_password_file) if settings.redis_password_file is not None else None
         redis = region_redis(settings, credentials.region_keys, credentials.redis_tls, password)
         self.exchanges = RegionExchanges(redis, agent, rng, metrics.result_cache)
         """The exchanges of data with the region's other agents; none if no Redis is configured."""
-        self.exchanges.share_load(self.shared_load, self.queue.summaries, self.queue.room_appeared)
+        self.exchanges.share_load(self.shared_load, self.queue.summaries, self.queue.others_changed)
         self.exchanges.share_prefixes(chooser.affinity, self._is_agent_here)
         self.demand = DemandMeter(clock)
         self.tally = RequestTally()

@@ -77,20 +77,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="rounds with and without a batch (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60.0, help="time of each round (s; default: %(default)s)")
     parser.add_argument("--max-use-percent", type=float, default=75.0, help="of the job store (default: %(default)s)")
+    parser.add_argument("--preempt", action="store_true", help="let clients' chats end running requests of the batch")
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="penstock-batches-"))
     try:
-        with _planet(directory, given.max_use_percent) as planet:
+        with _planet(directory, given.max_use_percent, preempts=given.preempt) as planet:
             asyncio.run(_bench(planet, given.rounds, given.seconds))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _planet(directory: Path, max_use_percent: float) -> Planet:
+def _planet(directory: Path, max_use_percent: float, *, preempts: bool) -> Planet:
     bundle = directory / "bundle"
     stores = yaml.safe_load(job_store_file(directory / "jobs", [REGION], CONCURRENCY))
     files = without_stages(read_folder(SHIPPED_BUNDLE))
     files["jobs.yaml"] = yaml.safe_dump(stores | {"max_use_percent": max_use_percent})
+    if preempts:
+        files = {name: _preempting(text) for name, text in files.items()}
     for name, text in files.items():
         (bundle / name).parent.mkdir(parents=True, exist_ok=True)
         (bundle / name).write_text(text, encoding="utf-8")
@@ -103,6 +106,15 @@ def _planet(directory: Path, max_use_percent: float) -> Planet:
     files_of_fleet = FleetFiles(work, work, bundle, geoip_file)
     ports = assign_ports(topology.port_names(), None, Random())
     return Planet(topology, ports, None, files_of_fleet, Launch())
+
+
+def _preempting(text: str) -> str:
+    """A policy file whose models let requests with a priority end batch requests."""
+    documents = [each for each in yaml.safe_load_all(text) if each is not None]
+    for document in documents:
+        if document.get("kind") == "Model":
+            document["queueing"] = {**document.get("queueing", {}), "preempt_batch": True}
+    return yaml.safe_dump_all(documents)
 
 
 async def _bench(planet: Planet, rounds: int, seconds: float) -> None:

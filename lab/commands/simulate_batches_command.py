@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 from lab.bench.bench_results import Columns, columns_table, write_results
-from lab.simulate.batch_day import BatchDay, batch_days, one_day
+from lab.simulate.batch_day import batch_days, one_day
+from lab.simulate.batch_day_results import BatchDay
 from lab.simulate.scaling_week import STEP_S
 
 COLUMNS: Columns[BatchDay] = (
@@ -19,6 +20,8 @@ COLUMNS: Columns[BatchDay] = (
     ("price", lambda row: f"{row.mean_price:.2f}"),
     ("elsewhere", lambda row: f"{row.away_share:.0%}"),
     ("returned", lambda row: f"{row.returned / max(1, row.batch_requests):.1%}"),
+    ("preempted", lambda row: f"{row.preempted / max(1, row.batch_requests):.1%}"),
+    ("lost", lambda row: f"{row.lost_share:.1%}"),
     ("wait p99", lambda row: f"{row.wait_p99_s:.2f}"),
     ("response p99", lambda row: f"{row.response_p99_s:.1f}"),
 )

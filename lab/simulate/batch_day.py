@@ -2,7 +2,8 @@
 
 The regions have the demand of a production service, each shifted by its longitude (`scaling_week`). Requests of clients
 overflow on spill credits, requests of the batch run in the cheapest region with idle slots, by the product's functions
-(`batch_placement`, `spill_credits`). A region consists of slots, and a running request is never cancelled.
+(`batch_placement`, `spill_credits`, `batch_preemption`). A region consists of slots. With preemption, a request of a
+client that finds no slot ends the youngest running request of the batch, which then runs again from its beginning.
 """
 
 from __future__ import annotations
@@ -15,11 +16,18 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 
+from lab.simulate.batch_day_results import BatchDay, Bounds
 from lab.simulate.clock import VirtualClock
 from lab.simulate.scaling_week import LONGITUDES, MEAN_PER_S, STEP_S, STEPS_A_WEEK, demand_of
+from penstock.admission.batch_preemption import (
+    MAX_PREEMPTIONS,
+    AgentBatch,
+    RunningRequest,
+    first_to_end,
+    preemptions_of,
+)
 from penstock.fleet.demand import ArrivalRate
 from penstock.fleet.expected_wait import expected_wait_s, headroom_slots
 from penstock.health.region_health import RegionState
@@ -57,36 +65,6 @@ NIGHT_PRICE: Final = 0.6
 EVERYWHERE: Final = residency_class(frozenset(LONGITUDES))
 
 
-class BatchDay(msgspec.Struct, frozen=True):
-    """The results of one day."""
-
-    name: str
-    idle_used_share: float
-    """Slot time of the batch, as a share (0-1) of the slot time that requests of clients left."""
-    batch_gpu_hours: float
-    """GPU hours that a separate fleet, which is always full, needs for the requests of the batch."""
-    batch_requests: int
-    away_share: float
-    """Share (0-1) of the batch's requests that ran outside its region."""
-    mean_price: float
-    """Mean price of the batch's GPU hours, relative to the price at day."""
-    returned: int
-    """Requests of the batch that another region refused on arrival."""
-    wait_p99_s: float
-    """99th percentile of the time that requests of clients waited for a slot."""
-    response_p99_s: float
-    """99th percentile of their time from arrival to end, trips between regions included."""
-
-
-class Bounds(msgspec.Struct, frozen=True):
-    """The dials of a run."""
-
-    max_use: float
-    """Part (0-1) of the slots up to which requests of the batch start."""
-    target: float
-    """Target utilisation (0-1], up to which regions grant credits."""
-
-
 def day_policy(target: float) -> Policy:
     """Return a policy with the four regions, which are cheaper at night."""
     regions = {
@@ -117,14 +95,26 @@ class Client(NamedTuple):
     service_s: float
 
 
+class _Item:
+    """A request of the batch."""
+
+    def __init__(self, service_s: float) -> None:
+        self.service_s = service_s
+        self.preemptions = 0
+        self.since = 0.0
+        """Time (s) at which it started."""
+        self.runs = 0
+
+
 class _Site:
     """One region during a run."""
 
     def __init__(self) -> None:
         self.clients = 0
         """Requests of clients that run."""
-        self.batch = 0
+        self.batch: list[_Item] = []
         """Requests of the batch that run."""
+        self.preempts = False
         self.waiting: deque[Client] = deque()
         self.waits_s: dict[str, float] = {}
         """Expected waits (s) of the other regions, as of the last probe."""
@@ -136,15 +126,24 @@ class _Site:
 
     @property
     def running(self) -> int:
-        return self.clients + self.batch
+        return self.clients + len(self.batch)
 
     @property
     def load(self) -> int:
         return self.running + len(self.waiting)
 
     @property
+    def preemptible(self) -> list[_Item]:
+        return [item for item in self.batch if item.preemptions < MAX_PREEMPTIONS] if self.preempts else []
+
+    @property
+    def load_of_clients(self) -> int:
+        """The load without what ends for a client's request."""
+        return self.load - len(self.preemptible)
+
+    @property
     def wait_s(self) -> float:
-        return expected_wait_s(self.load, SLOTS, SERVICE_S)
+        return expected_wait_s(self.load_of_clients, SLOTS, SERVICE_S)
 
 
 class DayRun:
@@ -157,15 +156,20 @@ class DayRun:
         self.waits_s: list[float] = []
         """Time (s) that each client's request waited for a slot."""
         self.responses_s: list[float] = []
-        self.clients_s = self.batch_s = self.paid = 0.0
-        """Slot time (s) of clients and batch within the run, and the price of the latter in GPU seconds by day."""
-        self.started = self.away = self.returned = 0
-        """Requests of the batch that were sent to a slot, those of them in other regions, and those that came back."""
+        self.clients_s = self.batch_s = self.lost_s = self.paid = 0.0
+        """Slot time (s) of clients, batch and preempted runs within the run, and the price of the latter two in GPU
+        seconds by day."""
+        self.started = self.away = self.returned = self.preempted = 0
+        """Requests of the batch that were sent to a slot, those of them in other regions, those that came back, and
+        those that were preempted."""
+        self._preempts = bounds.preempts
+        for site in self.sites.values():
+            site.preempts = bounds.preempts
         self._policy = day_policy(bounds.target)
         self._max_use = bounds.max_use
-        self._queued = CONCURRENCY if with_batch else 0
-        """Requests of the batch that wait; each that ends is followed by another one."""
         self._rng, self._batch_rng = Random(seed), Random(seed + 1)
+        self._queued = [self._new_item() for _ in range(CONCURRENCY if with_batch else 0)]
+        """Requests of the batch that wait, the next one last; each that ends is followed by another one."""
         self._until = 0.0
 
     def run(self, demand: Mapping[str, Sequence[float]]) -> None:
@@ -180,19 +184,23 @@ class DayRun:
         self.clock.at(0.0, self._probe)
         while (next_at := self.clock.next_at) is not None and next_at < self._until:
             self.clock.step()
+        for site in self.sites.values():
+            self.batch_s += sum(self._until - item.since for item in site.batch)
 
     def result(self, name: str) -> BatchDay:
         """Return the results after the run."""
         idle_s = len(LONGITUDES) * SLOTS * self._until - self.clients_s
-        gpu_s = self.batch_s / SLOTS_PER_GPU
+        gpu_s, runs = self.batch_s / SLOTS_PER_GPU, self.started - self.returned
         return BatchDay(
             name,
             idle_used_share=self.batch_s / idle_s,
             batch_gpu_hours=gpu_s / 3600.0,
-            batch_requests=self.started - self.returned,
-            away_share=(self.away - self.returned) / max(1, self.started - self.returned),
+            batch_requests=runs - self.preempted,
+            away_share=(self.away - self.returned) / max(1, runs),
             mean_price=self.paid / max(1e-9, gpu_s),
             returned=self.returned,
+            preempted=self.preempted,
+            lost_share=self.lost_s / idle_s,
             wait_p99_s=float(np.quantile(self.waits_s, 0.99)),
             response_p99_s=float(np.quantile(self.responses_s, 0.99)),
         )
@@ -209,7 +217,7 @@ class DayRun:
         """Start the requests of clients that wait in a region, here or elsewhere, and then those of the batch."""
         site = self.sites[origin]
         while site.waiting:
-            server = origin if site.running < SLOTS else self._overflow(origin)
+            server = origin if site.running < SLOTS or self._preempt(site) else self._overflow(origin)
             if server is None:
                 break
             self._start(origin, server, site.waiting.popleft())
@@ -240,6 +248,8 @@ class DayRun:
         self.waits_s.append(now - client.arrived_at)
         self.responses_s.append(now - client.arrived_at + trip_s + client.service_s)
         self.clients_s += min(client.service_s, max(0.0, self._until - now))
+        if server != origin and self.sites[server].running >= SLOTS:
+            self._preempt(self.sites[server])
         self.sites[server].clients += 1
         self.clock.at(now + trip_s + client.service_s, partial(self._client_ends, server))
 
@@ -253,7 +263,8 @@ class DayRun:
         """The idle slots of a region, as its agent counts them."""
         if site.waiting:
             return 0
-        return ceil(self._max_use * SLOTS) - site.running - site.grants.outstanding(self.clock.now)
+        promised = 0 if self._preempts else site.grants.outstanding(self.clock.now)
+        return ceil(self._max_use * SLOTS) - site.running - promised
 
     def _place_batch(self) -> None:
         home, now = self.sites[HOME], self.clock.now
@@ -276,38 +287,65 @@ class DayRun:
             if isinstance(options, Refusal):
                 return
             server = options[0].choice.region
-            self._queued -= 1
+            item = self._queued.pop()
             self.started += 1
             if server == HOME:
-                self._begin_batch(server)
+                self._begin_batch(server, item)
             else:
                 self.away += 1
                 home.uses[server] += 1
                 home.batch_credits = home.batch_credits.spent(server, MODEL)
-                self.clock.at(now + self._trip_s(HOME, server), partial(self._batch_arrives, server))
+                self.clock.at(now + self._trip_s(HOME, server), partial(self._batch_arrives, server, item))
 
-    def _batch_arrives(self, server: str) -> None:
+    def _new_item(self) -> _Item:
+        return _Item(self._batch_rng.expovariate(1.0 / SERVICE_S))
+
+    def _batch_arrives(self, server: str, item: _Item) -> None:
         if self._room(self.sites[server]) > 0:
-            self._begin_batch(server)
+            self._begin_batch(server, item)
             return
         self.returned += 1
-        self.clock.at(self.clock.now + self._trip_s(server, HOME), self._batch_returns)
+        self.clock.at(self.clock.now + self._trip_s(server, HOME), partial(self._batch_returns, item))
 
-    def _begin_batch(self, server: str) -> None:
-        now, service_s = self.clock.now, self._batch_rng.expovariate(1.0 / SERVICE_S)
-        counted_s = min(service_s, max(0.0, self._until - now))
-        self.batch_s += counted_s
-        self.paid += counted_s / SLOTS_PER_GPU * gpu_price(self._policy, server, now)
-        self.sites[server].batch += 1
-        self.clock.at(now + service_s, partial(self._batch_ends, server))
+    def _begin_batch(self, server: str, item: _Item) -> None:
+        now, item.runs = self.clock.now, item.runs + 1
+        item.since = now
+        self.sites[server].batch.append(item)
+        self.clock.at(now + item.service_s, partial(self._batch_ends, server, item, item.runs))
 
-    def _batch_ends(self, server: str) -> None:
-        self.sites[server].batch -= 1
-        self._queued += 1
+    def _batch_ends(self, server: str, item: _Item, run: int) -> None:
+        site = self.sites[server]
+        if item.runs != run or item not in site.batch:
+            return
+        site.batch.remove(item)
+        self.batch_s += item.service_s
+        self._pay(server, item)
+        self._queued.insert(0, self._new_item())
         self._serve(server)
 
-    def _batch_returns(self) -> None:
-        self._queued += 1
+    def _pay(self, server: str, item: _Item) -> None:
+        held_s = self.clock.now - item.since
+        self.paid += held_s / SLOTS_PER_GPU * gpu_price(self._policy, server, item.since)
+
+    def _preempt(self, site: _Site) -> bool:
+        """End the youngest request of the batch in a full region; False if there is none."""
+        may_end = site.preemptible
+        need = AgentBatch("", 1, len(may_end))
+        running = [RunningRequest(item.since, number) for number, item in enumerate(may_end)]
+        for number in first_to_end(running, preemptions_of("", [need], SLOTS - site.running)):
+            item = may_end[number]
+            site.batch.remove(item)
+            item.preemptions += 1
+            self.preempted += 1
+            self.lost_s += self.clock.now - item.since
+            server = next(name for name, each in self.sites.items() if each is site)
+            self._pay(server, item)
+            self.clock.at(self.clock.now + self._trip_s(server, HOME), partial(self._batch_returns, item))
+            return True
+        return False
+
+    def _batch_returns(self, item: _Item) -> None:
+        self._queued.append(item)
         self._place_batch()
 
     # credits
@@ -318,21 +356,26 @@ class DayRun:
         interval_s, ttl_s = self._policy.failover.probe_interval_s, self._policy.spillover.credit_ttl_s
         for origin, site in self.sites.items():
             site.rate.settle(interval_s, now + interval_s)
-            lacking = wanted(site.load, SLOTS, spillover.target_utilisation, SERVICE_S, site.rate.per_s, ttl_s)
+            lacking = wanted(
+                site.load_of_clients, SLOTS, spillover.target_utilisation, SERVICE_S, site.rate.per_s, ttl_s
+            )
             # Each request of the batch that ends is followed by another one: about one for each SERVICE_S and slot.
-            for_batch = self._queued + ceil(CONCURRENCY / SERVICE_S * ttl_s) if origin == HOME and self._queued else 0
+            for_batch = 0
+            if origin == HOME and self._queued:
+                for_batch = len(self._queued) + ceil(CONCURRENCY / SERVICE_S * ttl_s)
             for name, server in self.sites.items():
                 if name == origin:
                     continue
                 site.waits_s[name] = server.wait_s
                 if lacking or (name, MODEL) in site.credits.credits:
-                    room = headroom_slots(server.load, SLOTS, spillover.target_utilisation)
+                    room = headroom_slots(server.load_of_clients, SLOTS, spillover.target_utilisation)
                     server.grants, given = grant(server.grants, origin, lacking, room, now, ttl_s)
                     site.credits = site.credits.received(name, {MODEL: given}, now, ttl_s)
-                site.uses[name] = server.load + server.grants.outstanding(now)
+                promised = 0 if self._preempts else server.grants.outstanding(now)
+                site.uses[name] = server.load + promised
                 if for_batch or (name, MODEL) in site.batch_credits.credits:
                     room = headroom_slots(server.load + BATCH_RESERVE, SLOTS, spillover.target_utilisation)
-                    room = batch_headroom(room, server.grants.outstanding(now), 0)
+                    room = batch_headroom(room, promised, 0)
                     server.batch_grants, given = grant(server.batch_grants, origin, for_batch, room, now, ttl_s)
                     site.batch_credits = site.batch_credits.received(name, {MODEL: given}, now, ttl_s)
         for origin, site in self.sites.items():
@@ -359,8 +402,15 @@ def one_day(traces: Path, day: int = 2) -> dict[str, list[float]]:
     }
 
 
-BOUNDS: Final = (Bounds(0.75, 0.8), Bounds(0.9, 0.9), Bounds(1.0, 1.0))
-"""The defaults of the policy, and two others."""
+BOUNDS: Final = (
+    Bounds(0.75, 0.8),
+    Bounds(0.9, 0.9),
+    Bounds(1.0, 1.0),
+    Bounds(0.75, 0.8, preempts=True),
+    Bounds(1.0, 0.8, preempts=True),
+    Bounds(1.0, 1.0, preempts=True),
+)
+"""The defaults of the policy, and others."""
 
 
 def batch_days(demand: Mapping[str, Sequence[float]]) -> Iterator[BatchDay]:
@@ -369,5 +419,5 @@ def batch_days(demand: Mapping[str, Sequence[float]]) -> Iterator[BatchDay]:
         for with_batch in (False, True):
             run = DayRun(bounds, with_batch=with_batch)
             run.run(demand)
-            title = f"{bounds.max_use:.0%}, {bounds.target:.0%}"
+            title = f"{bounds.max_use:.0%}, {bounds.target:.0%}{', preempts' if bounds.preempts else ''}"
             yield run.result(f"{title}, {'batch' if with_batch else 'none'}")

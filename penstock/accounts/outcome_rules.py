@@ -33,7 +33,8 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     """The request was authorized, and no region could serve it."""
     DEFERRED = "deferred"
-    """No slot was idle for batch work, which runs in idle slots only. The agent sends requests of jobs again later."""
+    """No slot was idle for batch work, which runs in idle slots only; or a request with a priority took the slot. The
+    agent sends requests of jobs again later."""
     ENGINE_ERROR = "engine_error"
     """The engine responded with 5xx, or with an error in a response with status 200."""
     ENGINE_CUT = "engine_cut"

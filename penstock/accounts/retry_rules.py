@@ -35,6 +35,8 @@ class RetryReason(StrEnum):
     """The agent of the serving region rejected the request with a typed reason."""
     ENDPOINT_SUSPECT = "endpoint_suspect"
     """The endpoint made no progress and became suspect before it sent a byte of a response."""
+    PREEMPTED = "preempted"
+    """The agent ended the batch request, because a request with a priority needed its slot."""
 
 
 OUTCOMES: Final[dict[RetryReason, Outcome]] = {
@@ -48,5 +50,6 @@ OUTCOMES: Final[dict[RetryReason, Outcome]] = {
     RetryReason.USAGE_REFUSED: Outcome.REFUSED,
     RetryReason.PEER_REFUSED: Outcome.REFUSED,
     RetryReason.ENDPOINT_SUSPECT: Outcome.REFUSED,
+    RetryReason.PREEMPTED: Outcome.DEFERRED,
 }
 """The outcome that an attempt has if it is the last one."""

@@ -173,6 +173,12 @@ class Placement(Reservation[Member]):
             used_s = service_s
         counter.end(self.charged_s, used_s)
 
+    def waive_charge(self) -> None:
+        """Charge the tenant for nothing: the request was ended for another one."""
+        counter, self.counter = self.counter, None
+        if counter is not None:
+            counter.end(self.charged_s, 0.0)
+
     def first_byte(self, now: float) -> bool:
         """Record the first byte of the response at `now` (s); returns whether it ends the prefill.
 

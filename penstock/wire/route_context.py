@@ -90,6 +90,8 @@ class RouteContext(msgspec.Struct, frozen=True, omit_defaults=True):
     """Weight of the tenant among the tenants of its priority."""
     max_use: float = 1.0
     """Part (0-1) of the model's slots up to which the request may start; below 1 for batch requests."""
+    preemptions: int = 0
+    """Number of times that requests with a priority took the slot of the request, which is batch work."""
 
     def fits(self, method: bytes, target: bytes, body: bytes | bytearray, length: int | None) -> bool:
         """Whether this context was signed for the received request; see `content_digest`. `length` is the body's."""

@@ -73,7 +73,7 @@ class CreditLedger:
             total_per_s = sum(self._demand.per_s(name) for name in coupled)
             part, per_s = per_s / total_per_s if total_per_s > 0.0 else 0.0, total_per_s
         lacking = wanted(
-            in_flight + waiting,
+            max(0, in_flight + waiting - self._queue.running_batch.preemptible(model)),
             slots,
             spillover.target_utilisation,
             pool.service_s,
@@ -123,7 +123,7 @@ class CreditLedger:
             return 0
         headroom = batch_headroom(
             self._headroom(model, request.server, policy, plan, for_batch=True),
-            self.granted(model),
+            0 if _preempts(policy, model) else self.granted(model),
             self._queue.batch_waiting_here(model),
         )
         grants, granted = grant(
@@ -177,4 +177,13 @@ class CreditLedger:
             )
         pool = self._endpoints.pool(model)
         in_flight = pool.in_flight + self._queue.waiting(model) + reserve
+        if not for_batch:
+            # Requests with a priority end these on arrival.
+            in_flight = max(0, in_flight - self._queue.running_batch.preemptible(model))
         return fair_part(headroom_slots(in_flight, pool.slots, target), agent)
+
+
+def _preempts(policy: Policy, model: str) -> bool:
+    """Whether running batch requests end for requests with a priority, so that these need no idle slots."""
+    known = policy.models.get(model)
+    return known is not None and known.queueing.preempt_batch is True

@@ -41,6 +41,7 @@ STATUS: dict[Reason, int] = {
     Reason.NONE_READY: 503,
     Reason.NO_POLICY: 503,
     Reason.SATURATED: 429,
+    Reason.NO_IDLE_SLOTS: 429,
     Reason.BAD_ROUTE_CONTEXT: 403,
     Reason.ROUTE_CONTEXT_EXPIRED: 403,
     Reason.TOO_MANY_HOPS: 508,
@@ -81,6 +82,7 @@ RETRIES: dict[Reason, bool | None] = {
     Reason.NONE_READY: True,
     Reason.NO_POLICY: True,
     Reason.SATURATED: True,
+    Reason.NO_IDLE_SLOTS: True,
     Reason.BAD_ROUTE_CONTEXT: False,
     Reason.ROUTE_CONTEXT_EXPIRED: False,
     Reason.TOO_MANY_HOPS: False,
@@ -152,6 +154,7 @@ MEANING: dict[Reason, str] = {
     Reason.LEDGER_FULL: "The agent has no room for records of use, and its settings refuse requests without a record.",
     Reason.STORE_UNAVAILABLE: "The store of files and batches cannot be reached, or too many uploads run at once.",
     Reason.LOOP_DETECTED: "The request returned to an agent that had forwarded it.",
+    Reason.NO_IDLE_SLOTS: "Between agents: a request with a priority took the slot of the batch request.",
     Reason.TOO_MANY_HOPS: "Between agents: the request was forwarded more than once.",
 }
 """Description of each reason, for the documentation."""

@@ -5,6 +5,7 @@ What a target sends arrives at `AttemptSink`, which reports to the exchange how 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from penstock.accounts.account import Account
@@ -29,7 +30,7 @@ from regional_agent.proxy.exchange_state import (
 from regional_agent.proxy.policy_enforcer import ActiveExchange
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.request_end import end_request, refusal_of_context
-from regional_agent.proxy.retries import refuse_retry
+from regional_agent.proxy.retries import may_send_again, refuse_retry
 from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection
 from regional_agent.proxy.target_selection import reads_while_queued, select_target
@@ -44,6 +45,7 @@ _QUEUE: Final = SpanEvent.QUEUE
 _SENT: Final = SpanEvent.SENT
 _OK: Final = Outcome.OK
 _REVOKED: Final = Outcome.REVOKED
+_DEFERRED: Final = Outcome.DEFERRED
 _SATURATED: Final = Reason.SATURATED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
@@ -140,6 +142,8 @@ class Exchange(AttemptOwner):
         if trace is not None:
             trace.note(_SENT, now)
         self._target.send(attempt, self._sink, now)
+        if self.context.is_batch and isinstance(attempt, LocalAttempt):
+            self._proxy.router.queue.running_batch.began(attempt, self)
 
     def on_connected(self) -> None:
         """Send the request over the new connection."""
@@ -160,9 +164,42 @@ class Exchange(AttemptOwner):
 
     def _release_attempt(self, why: str, now: float) -> None:
         """Release the current attempt, after which the request continues because of `why`."""
-        self._sink.current.settle(now)
+        attempt = self._sink.current
+        if isinstance(attempt, LocalAttempt):
+            self._proxy.router.queue.running_batch.ended(attempt)
+        attempt.settle(now)
         self._sink.attempt = None
         self.context.attempt_failed(why, now)
+
+    # preemption of batch requests
+
+    @property
+    def may_be_preempted(self) -> bool:
+        """Whether no byte of the response has arrived, and the request can be sent again."""
+        return self._state is AWAITING and may_send_again(self.context)
+
+    def preempt(self) -> None:
+        """End the request at its engine for another one: it waits again, or returns to the region that sent it."""
+        attempt, context = self._sink.current, self.context
+        if isinstance(attempt, LocalAttempt):
+            attempt.waive_charge()
+        context.preempted()
+        if context.route_context is not None:
+            reason, detail = Reason.NO_IDLE_SLOTS, "a request with a priority took the slot"
+            self.end(Refusal(reason, detail, retry_after_s=MIN_RETRY_S), _DEFERRED)
+            return
+        proxy, now = self._proxy, self._proxy.clock()
+        self._target.drop()
+        proxy.recorder.attempt_lost(context, attempt, now)
+        self._release_attempt(RetryReason.PREEMPTED.value, now)
+        proxy.metrics.retried(RetryReason.PREEMPTED)
+        self.enter(SELECTING)
+        # Later: the other request first takes the slot.
+        asyncio.get_running_loop().call_soon(self._select_again)
+
+    def _select_again(self) -> None:
+        if self._state is SELECTING:
+            self.select(self._proxy.clock())
 
     # ends that the agent decides
 
@@ -330,6 +367,8 @@ class Exchange(AttemptOwner):
             response.settle(account)
             if outcome is _OK and response.is_measured:
                 service_s = now - self._target.sent_at
+        if context.is_batch and isinstance(sink.attempt, LocalAttempt):
+            proxy.router.queue.running_batch.ended(sink.attempt)
         end_request(proxy, context, sink.attempt, self._queue_entry, account, service_s)
         if outcome is _OK and sink.lacking is not None and sink.lacking is not sink.attempt:
             sink.lacking.charge_missing_model()

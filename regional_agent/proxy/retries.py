@@ -47,7 +47,7 @@ def rejection_of(
     reason = attempt.on_head(status, head.by_name, head.headers)
     # The event with the usage cannot be removed from an encoded stream.
     hides_usage = usage is not None and usage.is_hidden
-    if hides_usage and (status in REFUSING_STATUSES or (head.is_encoded_stream and _may_send_again(context))):
+    if hides_usage and (status in REFUSING_STATUSES or (head.is_encoded_stream and may_send_again(context))):
         return reason or USAGE_REFUSED
     if isinstance(attempt, LocalAttempt) and status == 503 and reason is _SATURATED and attempt.is_charged:
         return UNEXPLAINED
@@ -165,11 +165,11 @@ def _may_leave_suspect(proxy: Proxy, context: RequestContext, stall: Stall, now:
 
 def _may_retry(proxy: Proxy, context: RequestContext, outcome: Outcome) -> bool:
     """Whether the client's request can and may be sent again after an attempt ended with `outcome`."""
-    may_retry = RULES[outcome].may_retry and _has_attempts(context) and _may_send_again(context)
+    may_retry = RULES[outcome].may_retry and _has_attempts(context) and may_send_again(context)
     return may_retry and proxy.retry_budget.allows_one(proxy.clock())
 
 
-def _may_send_again(context: RequestContext) -> bool:
+def may_send_again(context: RequestContext) -> bool:
     """Whether the client's request can be sent again after an engine may have started it."""
     request = context.request
     return request.whole and not request.body_dropped and context.is_repeatable and not context.is_for_object

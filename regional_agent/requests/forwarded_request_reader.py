@@ -126,6 +126,7 @@ class ForwardedRequestReader:
             context.priority = min(MAX_PRIORITY, max(BATCH_PRIORITY, route_context.priority))
             context.weight = min(MAX_WEIGHT, max(MIN_WEIGHT, route_context.weight))
             context.max_use = min(1.0, max(0.0, route_context.max_use))
+            context.preemptions = route_context.preemptions
         return context
 
     def route_context_of(self, request: Request) -> RouteContext | Refusal:

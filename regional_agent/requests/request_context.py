@@ -56,6 +56,7 @@ class RequestContext:
         "plan_generation",
         "policy",
         "policy_digest",
+        "preemptions",
         "principal",
         "priority",
         "queued_s",
@@ -134,6 +135,8 @@ class RequestContext:
         """The tenant's priority, or a lower one that the client asked for: higher values leave the queue first."""
         self.max_use = 1.0
         """Part (0-1) of the model's slots in a region up to which the request may start; below 1 for batch requests."""
+        self.preemptions = 0
+        """Number of times that requests with a priority took the slot of the request, which is batch work."""
         self.weight = 1.0
         """The tenant's share among the tenants of its priority."""
         self.may_fall_back = True
@@ -189,6 +192,11 @@ class RequestContext:
         if self.trace is not None:
             self.trace.attempt_failed(reason, now)
             self.traceparent = self.trace.traceparent
+
+    def preempted(self) -> None:
+        """Record that a request with a priority took the slot; this attempt does not count as one."""
+        self.preemptions += 1
+        self.attempts -= 1
 
     def permit(self, mask: Mask) -> None:
         """Set the regions that may serve the request, within `only_region`."""

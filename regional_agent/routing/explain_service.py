@@ -94,7 +94,8 @@ class ExplainService:
         endpoints = () if model is None else router.local.consider(model, sender, session, now)
         views = router.views(policy.regions, query.model, now)
         query = msgspec.structs.replace(query, max_use=_max_use(policy, query))
-        idle = router.queue.idle_slots(query.model, query.max_use)
+        preempts = model is not None and model.queueing.preempt_batch is True
+        idle = router.queue.idle_slots(query.model, query.max_use, preempts=preempts)
         views[router.region] = msgspec.structs.replace(views[router.region], batch_room=idle)
         explanation = explain(policy, self._config.plan, query, views, Random(), endpoints)
         return msgspec.structs.replace(explanation, queue=router.local.queue.explain(query.model))

@@ -109,4 +109,7 @@ class ForwardedAttempt:
         """Exclude the region after its agent refused the request without starting it."""
         context.failed_because = Reason.SATURATED
         context.broken += reason is Reason.ENGINE_FAILED
+        if reason is Reason.NO_IDLE_SLOTS:
+            context.preempted()
+            reason = Reason.SATURATED
         context.tried(self.region, reason)

@@ -81,7 +81,11 @@ class LocalTargets:
 
     def batch_room(self, context: RequestContext) -> int:
         """Return how many batch requests like one may start in this region now."""
-        return self.queue.idle_slots(context.model, context.max_use) if occupies_slot(context) else 1
+        if not occupies_slot(context):
+            return 1
+        model = context.policy.models.get(context.model)
+        preempts = model is not None and model.queueing.preempt_batch is True
+        return self.queue.idle_slots(context.model, context.max_use, preempts=preempts)
 
     def has_free_slot(self, model: str) -> bool:
         """Whether one more request for a model would start at once in this region."""
@@ -191,6 +195,8 @@ class LocalTargets:
         estimate, age_s = context.estimate, self._services.shared_load.age_s()
         leaves_one = is_long(estimate) and self.queue.is_shared(context, now)
         chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
+        if not isinstance(chosen, tuple) and self._makes_room(context, excluded):
+            chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
         if not isinstance(chosen, tuple):
             if occupies_slot(context):
                 return Reason.SATURATED if context.busy_endpoints else chosen
@@ -205,6 +211,13 @@ class LocalTargets:
             self.hot_prefixes.sent(estimate.prefix, context.residency.permitted.regions, now)
         attempt = LocalAttempt(endpoint, context.estimate, spared_s, now, kind, self._services)
         return self._reserve(context, attempt, spared_s)
+
+    def _makes_room(self, context: RequestContext, excluded: frozenset[str]) -> bool:
+        """End a running batch request for a request with a priority, which would wait or leave the region otherwise."""
+        if context.is_batch or not occupies_slot(context):
+            return False
+        waiting = max(1, self.queue.waiting_here(context.model) - self.queue.batch_waiting_here(context.model))
+        return self.queue.running_batch.make_room(context.model, waiting, excluded)
 
     def _unfit(
         self, context: RequestContext, pool: EndpointPool, contexts: ContextLengths, excluded: frozenset[str]

@@ -74,5 +74,6 @@ class PeerTargets:
             priority=context.priority,
             weight=context.weight,
             max_use=context.max_use,
+            preemptions=context.preemptions,
         )
         return ForwardedAttempt(where.region, address, where.why, seal(route_context, session).encode(), self._peers)

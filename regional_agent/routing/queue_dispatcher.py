@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from penstock.admission.model_queue import ModelQueue, Pass, QueueHead, remote_head
+from penstock.admission.model_queue import ModelQueue, NextReason, Pass, QueueHead, remote_head
 from penstock.admission.queue_explanation import QueueExplanation, explain_queue
 from penstock.admission.retry_after import MIN_RETRY_S, retry_after_s
 from penstock.admission.tenant_order import QueuedRequest, urgency_at
@@ -24,6 +24,7 @@ from penstock.routing.endpoint_chooser import is_long
 from penstock.routing.reasons import Reason, Refusal
 from penstock.routing.spill_credits import AgentRank, shared_headroom
 from regional_agent.routing.forwarded_attempt import ForwardedAttempt
+from regional_agent.routing.running_batch import RunningBatch
 from regional_agent.shared_load.published_load import MAX_WAITED_MS, QueueSummary
 from regional_agent.telemetry.label_values import QueueOutcome
 
@@ -79,6 +80,7 @@ class QueueDispatcher:
         clock: Callable[[], float],
         on_waited: Callable[[str, float, QueueOutcome, int], None] = lambda model, waited_s, outcome, priority: None,
         on_displaced: Callable[[int, int], None] = lambda priority, by: None,
+        on_preempted: Callable[[str], None] = lambda model: None,
     ) -> None:
         """Create empty queues.
 
@@ -86,6 +88,7 @@ class QueueDispatcher:
             clock: monotonic, in seconds.
             on_waited: called with model, time waited (s), outcome and priority when a request leaves a queue.
             on_displaced: called with the priorities of a displaced request and of the new one.
+            on_preempted: called with the model of a running batch request that ends for another one.
         """
         self._endpoints = endpoints
         self._shared_load = shared_load
@@ -94,6 +97,8 @@ class QueueDispatcher:
         self._on_displaced = on_displaced
         self._queues: dict[str, ModelQueue[Waiter]] = {}
         self._work = shared_load.work
+        self.running_batch = RunningBatch(endpoints, shared_load, on_preempted)
+        """The batch requests of this agent that run in this region."""
         self._timer: asyncio.TimerHandle | None = None
         self._yielding: dict[str, asyncio.TimerHandle] = {}
         self._pass_scheduled = False
@@ -131,23 +136,25 @@ class QueueDispatcher:
         remote = self._shared_load.remote_queues.get(model)
         return any(-each.behind > priority for each in remote) if remote else False
 
-    def idle_slots(self, model: str, max_use: float) -> int:
+    def idle_slots(self, model: str, max_use: float, *, preempts: bool = False) -> int:
         """The slots of a model that batch requests may use now: none while a request with a priority waits, and none
         that waiting requests or promises of models that share them may need.
 
         Args:
             max_use: part (0-1] of the slots up to which batch requests start.
+            preempts: whether running batch requests end for others, so that promises need no idle slots.
         """
         if self.higher_waits(model, BATCH_PRIORITY):
             return 0
         pool, coupled = self._endpoints.pool(model), self._endpoints.groups.coupled(model)
-        idle = max(0, ceil(max_use * pool.slots) - pool.in_flight - self.promised(model))
+        promised = 0 if preempts else self.promised(model)
+        idle = max(0, ceil(max_use * pool.slots) - pool.in_flight - promised)
         if not idle or not coupled:
             return idle
         loads = self._endpoints.groups.loads(coupled, self._endpoints.pools)
         waiting = {name: self.waiting(name) for name in coupled}
-        promised = {name: self.promised(name) for name in coupled}
-        return min(idle, shared_headroom(model, loads, waiting, promised, 1.0, _WHOLE_REGION))
+        promises = {name: self.promised(name) for name in coupled}
+        return min(idle, shared_headroom(model, loads, waiting, promises, 1.0, _WHOLE_REGION))
 
     def is_shared(self, context: RequestContext, now: float) -> bool:
         """Whether tenants besides that of a request use its model at `now` (s)."""
@@ -157,7 +164,8 @@ class QueueDispatcher:
         """Time (s) that one more request for a model would wait; `pool` is that of the model, None to look it up."""
         if pool is None:
             pool = self._endpoints.pool(model)
-        return expected_wait_s(pool.in_flight + self.waiting(model), pool.slots, pool.service_s)
+        load = pool.in_flight + self.waiting(model) - self.running_batch.preemptible(model)
+        return expected_wait_s(load, pool.slots, pool.service_s)
 
     def must_queue(self, context: RequestContext) -> bool:
         """Whether a request that waits at an agent of the region precedes the request of `context`."""
@@ -197,7 +205,9 @@ class QueueDispatcher:
         entry = _entry(Waiter(context, select, on_target), size_bytes, max_wait_s)
         ahead = queue.ahead_of(entry) + self.waiting(model) - queue.length_without_batch()
         # Without a ready endpoint, when one becomes ready is unknown.
-        wait_s = expected_wait_s(pool.in_flight + ahead, pool.slots, pool.service_s) if pool.ready else 0.0
+        is_batch = context.priority == BATCH_PRIORITY
+        load = pool.in_flight + ahead - (0 if is_batch else self.running_batch.preemptible(model))
+        wait_s = expected_wait_s(load, pool.slots, pool.service_s) if pool.ready else 0.0
         if now + wait_s > entry.leave_at:
             if not elsewhere:
                 return _refusal(f"the expected wait is {wait_s:.0f} s, which is too long", wait_s)
@@ -214,6 +224,8 @@ class QueueDispatcher:
         self._set_timer()
         if pool.has_room:
             self.room_appeared()
+        elif not is_batch:
+            self.running_batch.make_room(model, queue.length_without_batch())
         return entry
 
     def leave(self, entry: QueueEntry) -> None:
@@ -228,6 +240,14 @@ class QueueDispatcher:
         if self._queues and not self._pass_scheduled and any(self._queues.values()):
             self._pass_scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch_all)
+
+    def others_changed(self) -> None:
+        """Serve what waits at any agent of the region, after the load or a queue of another one has changed."""
+        self.room_appeared()
+        for model in self._shared_load.remote_queues:
+            if not self._endpoints.pool(model).has_room:
+                queue = self._queues.get(model)
+                self.running_batch.make_room(model, queue.length_without_batch() if queue else 0)
 
     def credit_arrived(self) -> None:
         """Schedule a pass in which requests may leave the region. Queued requests precede new requests."""
@@ -303,6 +323,8 @@ class QueueDispatcher:
                 if offer.left_to is not None and model not in self._yielding:
                     loop = asyncio.get_running_loop()
                     self._yielding[model] = loop.call_later(YIELD_S, self._end_turn, model, queue, offer.left_to)
+                if offer.why is NextReason.NO_ROOM:
+                    self.running_batch.make_room(model, queue.length_without_batch())
                 return
             waiter = entry.item
             target = waiter.select(waiter.context, now)
@@ -399,7 +421,7 @@ def _group(waiter: Waiter) -> str:
         return f"{name}, at {location.endpoint}"
     if context.context_class:
         name = f"{name}, from {context.context_class} tokens"
-    if context.is_batch:
+    if context.priority == BATCH_PRIORITY:
         name = f"{name}, batch"
     return f"{name}, long prompts" if is_long(context.estimate) else name
 

@@ -72,6 +72,18 @@ class OtherAgents:
             self._work += differences(past.work, load.work)
         return counts and (load.loads != past.loads or load.waiting != past.waiting)
 
+    def counted(self) -> list[PublishedLoad]:
+        """Return the newest load of each agent that is part of the sum."""
+        return [received.load for received in self._live.values() if received.counts]
+
+    def batch(self) -> dict[str, int]:
+        """Return the running batch requests that may be preempted, by endpoint."""
+        found: dict[str, int] = {}
+        for load in self.counted():
+            for name, requests in load.batch.items():
+                found[name] = found.get(name, 0) + requests
+        return found
+
     def take_work(self) -> list[Difference]:
         """Return the work that tenants received at the other agents since the last call."""
         work, self._work = self._work, []

@@ -68,6 +68,8 @@ class PublishedLoad(msgspec.Struct, frozen=True):
     idle_ms: dict[str, dict[str, _Idle]] = {}
     """Time (ms) since this agent's last use of models, by endpoint and model; 0 while requests run. Only of endpoints
     whose models share a memory."""
+    batch: dict[str, _Requests] = {}
+    """Running batch requests of this agent that may be preempted, by endpoint."""
 
     @property
     def field(self) -> str:
@@ -85,6 +87,7 @@ class _UncheckedLoad(msgspec.Struct, frozen=True):
     waiting: dict[str, msgspec.Raw] = {}
     work: dict[str, msgspec.Raw] = {}
     idle_ms: dict[str, msgspec.Raw] = {}
+    batch: dict[str, msgspec.Raw] = {}
 
 
 _decoder = msgspec.json.Decoder(PublishedLoad)
@@ -92,6 +95,7 @@ _unchecked_decoder = msgspec.json.Decoder(_UncheckedLoad)
 _load_decoder = msgspec.json.Decoder(_EndpointLoad)
 _totals_decoder = msgspec.json.Decoder(_Totals)
 _idle_decoder = msgspec.json.Decoder(dict[str, _Idle])
+_requests_decoder = msgspec.json.Decoder(_Requests)
 _queue_decoder = msgspec.json.Decoder(QueueSummary)
 
 
@@ -132,4 +136,8 @@ def _valid_part(encoded: bytes) -> PublishedLoad:
     for name, models in unchecked.idle_ms.items():
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             idle_ms[name] = _idle_decoder.decode(models)
-    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues, work, idle_ms)
+    batch: dict[str, int] = {}
+    for name, requests in unchecked.batch.items():
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            batch[name] = _requests_decoder.decode(requests)
+    return PublishedLoad(unchecked.agent, unchecked.epoch, unchecked.number, loads, queues, work, idle_ms, batch)

@@ -50,6 +50,10 @@ class SharedLoad:
         """Number of entries in Redis that were rejected: not published by an agent of the region, or invalid."""
         self.work = RegionWork()
         """The work that tenants receive, at this agent and at the others."""
+        self.preemptible: Callable[[], dict[str, int]] = dict
+        """Returns the running batch requests of this agent that may be preempted, by endpoint."""
+        self.agent = ""
+        """Name of this agent, if it publishes its load."""
         self.changed = asyncio.Event()
         """Set when this agent's load or its queues have changed since `begin_publishing`."""
         self._has_changed = False
@@ -60,6 +64,8 @@ class SharedLoad:
         self._remote_loads: dict[str, Load] = {}
         self.remote_queues: dict[str, list[QueueSummary]] = {}
         """The other agents' admission queues, by model; without those of agents whose load has no weight left."""
+        self.remote_batch: dict[str, int] = {}
+        """The other agents' running batch requests that may be preempted, by endpoint."""
         self._is_faded = False
         """Whether the weight of any remote load was below 1 when the loads were last summed."""
         self._read_at = -inf
@@ -137,6 +143,7 @@ class SharedLoad:
         may_differ = self._is_faded
         for load in published:
             may_differ |= self._others.receive(load, read_at)
+        self.remote_batch = self._others.batch()
         for idle_ms in self._others.take_idle():
             self._used_elsewhere(idle_ms, read_at)
         work = self._others.take_work()
@@ -156,11 +163,16 @@ class SharedLoad:
         now = self._clock()
         self._is_faded = self._others.is_fading(now)
         loads, queues = self._others.total(now)
+        self.remote_batch = self._others.batch()
         if loads == self._remote_loads and queues == self.remote_queues:
             return False
         self._remote_loads, self.remote_queues = loads, queues
         self._endpoints.set_remote_loads(loads)
         return True
+
+    def others(self) -> list[PublishedLoad]:
+        """Return the newest loads of the region's other agents."""
+        return self._others.counted() if self.up else []
 
     def is_live(self, load: PublishedLoad) -> bool:
         """Whether the agent that published a load still publishes."""

@@ -68,6 +68,7 @@ class SharedLoadExchange:
         self._key = loads_key(redis.region)
         self._rng = rng
         self._agent = agent
+        load.agent = agent.name
         self._field = PublishedLoad(agent.name, agent.epoch, 0).field
         self._others_changed_at = -inf
         """Time (s) at which the load or the queues of other agents last changed."""
@@ -120,7 +121,8 @@ class SharedLoadExchange:
         self._number += 1
         work = self._load.work_totals()
         idle_ms = self._load.idle_ms()
-        load = PublishedLoad(self._agent.name, self._agent.epoch, self._number, loads, dict(queues), work, idle_ms)
+        agent, batch = self._agent, self._load.preemptible()
+        load = PublishedLoad(agent.name, agent.epoch, self._number, loads, dict(queues), work, idle_ms, batch)
         sealed = seal_load(load, self._region_key)
         if len(sealed) > MAX_LOAD_BYTES:
             log.warning("the load of this agent is too large for the other agents", size_bytes=len(sealed))

@@ -57,6 +57,12 @@ class QueueMetrics:
             ("priority", "by"),
             registry=registry,
         )
+        self._preempted = Counter(
+            "penstock_agent_batch_preemptions",
+            "Running batch requests that agents ended for requests with a priority, by model.",
+            ("model",),
+            registry=registry,
+        )
         for each in CLASSES:
             self._seconds.labels(each.value)
             self._requests.labels(each.value)
@@ -72,3 +78,7 @@ class QueueMetrics:
     def displaced(self, priority: int, by: int) -> None:
         """Record that a request was displaced by a new one with the priority `by`."""
         self._displaced.labels(class_of(priority).value, class_of(by).value).inc()
+
+    def preempted(self, model: str) -> None:
+        """Record that a running batch request of a model, which the policy has, ended for another one."""
+        self._preempted.labels(model).inc()

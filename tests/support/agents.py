@@ -278,7 +278,10 @@ async def running_agent(
     fixed = SimpleNamespace(policy=in_force, plan=plan, policy_digest="digest", samplers=samplers)
     fixed.tenants, fixed.issuers = TenantIndex(), None
     shared_load = SharedLoad(endpoints, shared=redis_url is not None)
-    queue_here = QueueDispatcher(endpoints, shared_load, time.monotonic, metrics.waited)
+    queues = metrics.queues
+    queue_here = QueueDispatcher(
+        endpoints, shared_load, time.monotonic, metrics.waited, queues.displaced, queues.preempted
+    )
     others = FixedPeers(region, peers or {}, credits or {})
     agent = Agent(config or fixed, endpoints, shared_load, queue_here, others, locator, metrics)
     if redis_url is not None:
@@ -286,7 +289,7 @@ async def running_agent(
         agent.exchange = SharedLoadExchange(
             shared_load,
             queue_here.summaries,
-            queue_here.room_appeared,
+            queue_here.others_changed,
             redis,
             AgentInstance(region, name, 1),
             Random(1),

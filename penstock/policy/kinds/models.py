@@ -120,6 +120,10 @@ class Queueing(PolicyStruct, frozen=True):
     aging_s: Annotated[float, bounds(ge=0, le=3600)] | UnsetType = UNSET
     """Time (s) without a start after which a priority with waiting requests has one turn before higher ones; 0: never.
     Absent: 10."""
+    preempt_batch: bool | UnsetType = UNSET
+    """Whether agents end running batch requests of the model when a request with a priority would wait for a slot
+    otherwise; batch requests wait again, and each is preempted three times at most. For engines that stop computing
+    when the connection closes, such as vLLM, SGLang and TGI. Absent: no."""
 
     @property
     def reserve(self) -> float:

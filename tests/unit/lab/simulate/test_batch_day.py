@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lab.simulate import batch_day
-from lab.simulate.batch_day import HOME, SERVICE_S, SLOTS, Bounds, DayRun
+from lab.simulate.batch_day import HOME, SERVICE_S, SLOTS, DayRun
+from lab.simulate.batch_day_results import Bounds
+from penstock.admission.batch_preemption import MAX_PREEMPTIONS
 
 QUIET = dict.fromkeys(batch_day.LONGITUDES, [0.3 * SLOTS / SERVICE_S] * 8)
 """Minutes in which clients occupy about a third of the slots."""
@@ -31,11 +33,21 @@ def test_a_batch_fills_idle_slots_of_all_regions_up_to_its_bound_and_delays_no_c
 def test_a_region_whose_clients_need_all_slots_runs_nothing_of_the_batch() -> None:
     full = {name: [2.0 * SLOTS / SERVICE_S] * 8 for name in QUIET}
     run = day(full, Bounds(0.75, 0.8))
-    assert all(site.batch == 0 for site in run.sites.values())
+    assert all(not site.batch for site in run.sites.values())
     away = {name: rates if name != HOME else full[name] for name, rates in QUIET.items()}
     run = day(away, Bounds(0.75, 0.8))
-    assert run.sites[HOME].batch == 0
+    assert not run.sites[HOME].batch
     assert run.result("home is full").away_share > 0.8
+
+
+def test_with_preemption_a_batch_uses_what_is_idle_and_no_client_waits() -> None:
+    run = day(QUIET, Bounds(1.0, 1.0, preempts=True))
+    found = run.result("all slots")
+    assert max(run.waits_s) == 0.0
+    assert found.preempted > 0
+    assert 0.9 < found.idle_used_share + found.lost_share < 1.0
+    assert found.lost_share < 0.05
+    assert all(item.preemptions <= MAX_PREEMPTIONS for site in run.sites.values() for item in site.batch)
 
 
 def test_the_batch_pays_the_price_of_the_hour() -> None:

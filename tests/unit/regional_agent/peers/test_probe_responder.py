@@ -81,7 +81,9 @@ class Here:
 
     def batch_requests_wait(self, count: int) -> None:
         """Let batch requests wait, for the ledger of credits alone."""
-        queue: Any = SimpleNamespace(waiting=self.queue.waiting, batch_waiting_here=lambda model: count)
+        queue: Any = SimpleNamespace(
+            waiting=self.queue.waiting, batch_waiting_here=lambda model: count, running_batch=self.queue.running_batch
+        )
         self.credits._queue = queue
 
     def ask(self, origin: str = "a", agent: str = "x", known: int = 0, batch: int = 0, **wanted: int) -> ProbeResponse:

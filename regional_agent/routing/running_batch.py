@@ -1,0 +1,117 @@
+"""The batch requests that run at endpoints of this region for this agent, and their preemption.
+
+The agent ends a request by closing its connection to the engine, so policy permits this only for models whose engines
+then stop computing (`preempt_batch` of `queueing`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.admission.batch_preemption import (
+    MAX_PREEMPTIONS,
+    AgentBatch,
+    RunningRequest,
+    first_to_end,
+    preemptions_of,
+)
+
+if TYPE_CHECKING:
+    from regional_agent.endpoints.endpoint_set import EndpointSet
+    from regional_agent.requests.request_context import RequestContext
+    from regional_agent.routing.attempt import LocalAttempt
+    from regional_agent.shared_load.shared_load import SharedLoad
+
+
+class PreemptibleRequest(Protocol):
+    """A batch request in progress."""
+
+    context: RequestContext
+
+    @property
+    def may_be_preempted(self) -> bool:
+        """Whether no byte of the response has arrived, and the request can be sent again."""
+
+    def preempt(self) -> None:
+        """End the request at its engine; it waits again for an idle slot."""
+
+
+class RunningBatch:
+    """The running batch requests of one agent."""
+
+    def __init__(
+        self, endpoints: EndpointSet, shared_load: SharedLoad, on_preempted: Callable[[str], None] = lambda model: None
+    ) -> None:
+        """Start without requests; `on_preempted` is called with the model of each request that is preempted."""
+        self._endpoints = endpoints
+        self._shared_load = shared_load
+        self._on_preempted = on_preempted
+        self._running: dict[LocalAttempt, PreemptibleRequest] = {}
+        shared_load.preemptible = self._by_endpoint
+
+    def began(self, attempt: LocalAttempt, request: PreemptibleRequest) -> None:
+        """Record that a request was sent to its endpoint; `ended` has to follow."""
+        self._running[attempt] = request
+
+    def ended(self, attempt: LocalAttempt) -> None:
+        """Record the end of an attempt. A second call does nothing."""
+        self._running.pop(attempt, None)
+
+    def preemptible(self, model: str) -> int:
+        """Return how many running batch requests of the region may end for requests for a model."""
+        elsewhere = self._shared_load.remote_batch
+        if not self._running and not elsewhere:
+            return 0
+        return len(self._candidates(model)) + self._in_pool(model, elsewhere)
+
+    def _candidates(self, model: str, excluded: Container[str] = ()) -> list[LocalAttempt]:
+        names = self._endpoints.pool(model).positions
+        return [
+            attempt
+            for attempt in self._running
+            if attempt.endpoint_name in names and attempt.endpoint_name not in excluded and self._may_end(attempt)
+        ]
+
+    def _in_pool(self, model: str, by_endpoint: Mapping[str, int]) -> int:
+        names = self._endpoints.pool(model).positions
+        return sum(count for name, count in by_endpoint.items() if name in names)
+
+    def make_room(self, model: str, waiting: int, excluded: Container[str] = ()) -> bool:
+        """End as many requests as others need; see `batch_preemption`. Returns whether one has ended.
+
+        Args:
+            waiting: requests with a priority that wait for the model at this agent.
+            excluded: names of endpoints that cannot serve them.
+        """
+        candidates = self._candidates(model, excluded) if self._running else []
+        if not candidates:
+            return False
+        pool = self._endpoints.pool(model)
+        agents = [AgentBatch("", waiting, len(candidates))]
+        for other in self._shared_load.others():
+            queue = other.waiting.get(model)
+            preemptible = self._in_pool(model, other.batch)
+            agents.append(AgentBatch(other.agent, 0 if queue is None else queue.requests, preemptible))
+        own = self._shared_load.agent
+        agents[0] = agents[0]._replace(agent=own)
+        count = preemptions_of(own, agents, pool.slots - pool.in_flight)
+        running = [RunningRequest(attempt.since, number) for number, attempt in enumerate(candidates)]
+        for number in first_to_end(running, count):
+            request = self._running.pop(candidates[number])
+            self._on_preempted(request.context.model)
+            request.preempt()
+        return count > 0
+
+    def _by_endpoint(self) -> dict[str, int]:
+        """The requests that may be preempted, by endpoint, for the other agents of the region."""
+        return dict(Counter(attempt.endpoint_name for attempt in self._running if self._may_end(attempt)))
+
+    def _may_end(self, attempt: LocalAttempt) -> bool:
+        request = self._running[attempt]
+        context = request.context
+        model = context.policy.models.get(context.model)
+        if model is None or model.queueing.preempt_batch is not True or context.preemptions >= MAX_PREEMPTIONS:
+            return False
+        return request.may_be_preempted
