@@ -140,6 +140,15 @@ def join(path: Path, file: Path, engines: Sequence[Engine]) -> RegionDir:
     return found
 
 
+def invited_region(file: Path) -> str:
+    """Return the name of the region of an invitation.
+
+    Raises:
+        UnusableInvitation: the file is no invitation.
+    """
+    return _unpacked(file)[0].region
+
+
 def _packed(invitation: Invitation, identity: Path) -> bytes:
     content = {_SETTINGS: yaml.safe_dump({**invitation._asdict(), "models": list(invitation.models)}).encode()}
     content |= {name: read_plain_file(identity / name, MAX_BYTES).content for name in _IDENTITY}

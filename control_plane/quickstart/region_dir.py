@@ -145,16 +145,32 @@ def open_region_dir(path: Path) -> RegionDir | None:
         UnusableDirectory: the directory has other files, or its settings cannot be read.
     """
     file = path / "ports.yaml"
-    if not file.exists():
-        if path.exists() and any(path.iterdir()):
-            raise UnusableDirectory(f"{path} is not empty and has no quickstart; name another with --dir")
-        return None
+    try:
+        if not file.exists():
+            if path.exists() and any(path.iterdir()):
+                raise UnusableDirectory(f"{path} is not empty and has no quickstart; name another with --dir")
+            return None
+    except OSError as error:
+        raise UnusableDirectory(f"{path}: {error.strerror}; name a directory with --dir") from None
     try:
         content = yaml.safe_load(_text_of(file))
         ports = {name: int(content[name]) for name in DEFAULT_PORTS}
         return RegionDir(path, str(content["region"]), ports, str(content["host"]))
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise UnusableDirectory(f"{file}: cannot be read ({error}); remove {path} to start anew") from None
+
+
+def require_same(region_dir: RegionDir, region: str | None, host: str | None = None) -> None:
+    """Refuse the name or address of another region than that of a directory; None was not given.
+
+    Raises:
+        UnusableDirectory: the directory has another region.
+    """
+    for option, given, written in (("region", region, region_dir.region), ("host", host, region_dir.host)):
+        if given is not None and given != written:
+            raise UnusableDirectory(
+                f"{region_dir.path} has a region with the {option} {written}, not {given}; name a new one with --dir"
+            )
 
 
 def write_region_dir(
@@ -196,6 +212,9 @@ def write_region_dir(
 def add_engines(region_dir: RegionDir, engines: Sequence[Engine]) -> None:
     """Add the engines and models that the files lack; what is there stays as it is.
 
+    A known engine gets its further models only while the file of endpoints has the form in which it was written: a
+    rewritten file would lose comments.
+
     Raises:
         UnusableDirectory: a file cannot be read or written.
         PolicyRefused: the policy is invalid, or a name cannot be used in it; nothing was written.
@@ -203,33 +222,61 @@ def add_engines(region_dir: RegionDir, engines: Sequence[Engine]) -> None:
     try:
         text = _text_of(region_dir.endpoints) if region_dir.endpoints.exists() else _ENDPOINTS_HEAD
         written = yaml.safe_load(text) or []
-        urls = {entry.get("url") for entry in written}
+        urls = {entry.get("url"): entry for entry in written}
         names = {entry.get("name") for entry in written}
         numbers = (number for number in count(1) if f"engine-{number}" not in names)
-        added = [
+        added: list[dict[str, Any]] = [
             {"name": f"engine-{next(numbers)}", "url": engine.url, "models": list(engine.models), "slots": SLOTS}
             for engine in engines
             if engine.url not in urls
         ]
+        models = [model for entry in added for model in entry["models"]]
+        if text == _endpoints_text(written):
+            for engine in engines:
+                served = urls[engine.url]["models"] if engine.url in urls else list(engine.models)
+                lacking = [model for model in engine.models if model not in served]
+                served += lacking
+                models += lacking
+            text = _endpoints_text(written)
         # The policy of a region that joined is at the first region.
         if region_dir.has_control_plane:
-            _add_models(region_dir, engines)
-        if added:
-            region_dir.endpoints.write_text(text + yaml.safe_dump(added, sort_keys=False), encoding="utf-8")
+            _add_models(region_dir, models)
+        if models:
+            region_dir.endpoints.write_text(text + (_listed(added) if added else ""), encoding="utf-8")
     except OSError as error:
         raise UnusableDirectory(f"{error.filename}: {error.strerror}; check owner and mode") from None
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         raise UnusableDirectory(f"{region_dir.endpoints}: is no list of endpoints; see docs/endpoints.md") from None
 
 
-def _add_models(region_dir: RegionDir, engines: Sequence[Engine]) -> None:
+def _endpoints_text(entries: Sequence[Mapping[str, Any]]) -> str:
+    return _ENDPOINTS_HEAD + (_listed(entries) if entries else "")
+
+
+def _listed(entries: Sequence[Mapping[str, Any]]) -> str:
+    return yaml.safe_dump(list(entries), sort_keys=False)
+
+
+def _add_models(region_dir: RegionDir, models: Sequence[str]) -> None:
     policy = read_folder(region_dir.policy)
     known = compile_bundle(policy).models
-    lacking = list(dict.fromkeys(model for engine in engines for model in engine.models if model not in known))
+    lacking = list(dict.fromkeys(model for model in models if model not in known))
     if lacking:
         name = next(name for number in count(2) if (name := f"models-{number}.yaml") not in policy)
         compile_bundle({**policy, name: models_file(lacking)})
         (region_dir.policy / name).write_text(models_file(lacking), encoding="utf-8")
+
+
+def engine_urls(region_dir: RegionDir) -> list[str]:
+    """Return the URLs of the endpoints.
+
+    Raises:
+        UnusableDirectory: the file cannot be read.
+    """
+    try:
+        return [str(entry["url"]) for entry in yaml.safe_load(_text_of(region_dir.endpoints)) or () if "url" in entry]
+    except (OSError, yaml.YAMLError, TypeError, ValueError):
+        raise UnusableDirectory(f"{region_dir.endpoints}: is no list of endpoints; see docs/endpoints.md") from None
 
 
 def first_model(region_dir: RegionDir) -> str:

@@ -20,6 +20,9 @@ from control_plane.quickstart.region_dir import RegionDir
 READY_S = 60.0
 """Maximum time (s) until a process is ready."""
 
+PATIENCE_S = 3.0
+"""Time (s) that an agent usually takes to become ready."""
+
 POLL_S = 0.1
 
 STOP_S = 15.0
@@ -47,12 +50,29 @@ def running(region_dir: RegionDir, starting: Callable[[str], None]) -> Iterator[
         yield started
 
 
-def wait_served(region_dir: RegionDir, model: str) -> None:
-    """Wait until the agent has the policy and lists a model; a region that joined has no key to ask with.
+def wait_served(
+    region_dir: RegionDir, model: str, servers: list[ServerProcess], waiting: Callable[[str], None]
+) -> None:
+    """Wait until the agent is ready and lists a model; a region that joined has no key to ask with.
+
+    The wait for readiness has no end, because engines may start later.
+
+    Args:
+        waiting: called with why the agent is not ready, when that lasts.
 
     Raises:
-        NotReady: the model is not listed within READY_S.
+        NotReady: the model is not listed within READY_S after the agent is ready.
+        ServerError: a process has ended.
     """
+    told, begun = "", time.monotonic()
+    while reason := _not_ready_reason(region_dir.ports["admin"]):
+        error = ended(servers)
+        if error is not None:
+            raise error
+        if reason != told and time.monotonic() > begun + PATIENCE_S:
+            waiting(reason)
+            told = reason
+        time.sleep(POLL_S)
     if not region_dir.has_control_plane:
         return
     key = region_dir.read_api_key()
@@ -96,9 +116,23 @@ def _servers(region_dir: RegionDir) -> Iterator[ServerProcess]:
         "agent",
         [find_script("penstock-agent"), "--config", str(region_dir.agent_settings)],
         log_path=logs / "agent.log",
-        ready=http_ok(f"http://{LOOPBACK}:{ports['admin']}/readyz"),
+        ready=http_ok(f"http://{LOOPBACK}:{ports['admin']}/livez"),
         ports=(ports["traffic"], ports["peers"], ports["admin"]),
     )
+
+
+def _not_ready_reason(port: int) -> str:
+    """Return why the agent is not ready, by its admin listener; empty when it is ready."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5.0)
+    try:
+        connection.request("GET", "/readyz")
+        response = connection.getresponse()
+        content = response.read(1024).decode(errors="replace").strip()
+        return "" if response.status == 200 else content.removeprefix("not ready: ")
+    except (OSError, http.client.HTTPException):
+        return "it does not answer"
+    finally:
+        connection.close()
 
 
 def _listed(port: int, key: str) -> set[str]:

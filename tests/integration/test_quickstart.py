@@ -9,27 +9,33 @@ from pathlib import Path
 import pytest
 
 from adapters.servers.binaries import find_script
+from control_plane.quickstart.places import Place
+from control_plane.quickstart.region_dir import Engine, write_region_dir
 from tests.support.engines import running_engines
 from tests.support.quickstarts import chat, key_in, running
 
 
 def test_a_region_serves_after_one_command_and_stops_cleanly(tmp_path: Path) -> None:
     with running_engines(tmp_path, {"name": "gpu-1"}) as engines:
-        with running("quickstart", "--engine", engines.urls["gpu-1"], "--dir", str(tmp_path / "region")) as shown:
+        command = ("quickstart", "--engine", engines.urls["gpu-1"], "--dir", str(tmp_path / "region"))
+        with running(*command) as shown:
             assert chat(shown, key_in(shown)).status_code == 200
         for name in ("agent.log", "control-plane.log"):
             assert "Traceback" not in (tmp_path / "region" / "logs" / name).read_text()
 
 
-def test_a_signal_ends_a_start_that_waits_for_an_engine(tmp_path: Path) -> None:
-    argv = [find_script("penstock"), "quickstart", "--engine", "http://127.0.0.1:9", "--model", "m"]
+def test_a_signal_ends_a_start_that_waits_for_an_engine_that_it_names(tmp_path: Path) -> None:
+    write_region_dir(tmp_path / "region", "local", Place("DE", 50.0, 8.0), [Engine("http://127.0.0.1:9", ("m",))])
+    # The engine does not run: an earlier run knows its models.
+    argv = [find_script("penstock"), "quickstart", "--engine", "http://127.0.0.1:9"]
     process = subprocess.Popen(
         [*argv, "--dir", str(tmp_path / "region")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("starting etcd"):
+        if line.startswith("waiting"):
             break
+    assert "no endpoint is ready; engines: http://127.0.0.1:9; log: " in line
     process.send_signal(signal.SIGTERM)
     rest = process.communicate(timeout=30.0)[0]
     assert process.returncode == 0

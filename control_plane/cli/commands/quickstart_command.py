@@ -48,12 +48,16 @@ OnceOption = Annotated[bool, typer.Option("--once", hidden=True, help="Stop as s
 def quickstart(
     engine: EngineOption = None,
     model: ModelOption = None,
-    region: Annotated[str, typer.Option(help="Name of the region.")] = "local",
+    region: Annotated[str | None, typer.Option(help="Name of the region. Default: local.", show_default=False)] = None,
     place: PlaceOption = "",
     directory: DirOption = Path("penstock-quickstart"),
     host: Annotated[
-        str, typer.Option(help="IP address of this machine, where other regions reach it (see `penstock invite`).")
-    ] = LOCAL,
+        str | None,
+        typer.Option(
+            help="IP address of this machine, where other regions reach it (`penstock invite`). Default: 127.0.0.1.",
+            show_default=False,
+        ),
+    ] = None,
     once: OnceOption = False,
 ) -> None:
     """Run one region on this machine: etcd, Valkey, a control plane and an agent in front of your engines.
@@ -61,14 +65,15 @@ def quickstart(
     The files in the directory are those of a production fleet; a later run continues with them.
     """
     with exit_on_error("quickstart"), _usage_errors():
-        from control_plane.quickstart.region_dir import add_engines, open_region_dir, write_region_dir
+        from control_plane.quickstart.region_dir import add_engines, open_region_dir, require_same, write_region_dir
 
-        engines = _engines(engine, model)
         found = open_region_dir(directory)
+        engines = _engines(engine, model, found)
         if found is None:
             _require(engines)
-            found = write_region_dir(directory, region, _place(place), engines, _address(host))
+            found = write_region_dir(directory, region or "local", _place(place), engines, _address(host or LOCAL))
         else:
+            require_same(found, region, host)
             add_engines(found, engines)
         _run("quickstart", found, once=once)
 
@@ -108,15 +113,17 @@ def join(
     A later run with the same directory continues, also without the invitation.
     """
     with exit_on_error("join"), _usage_errors():
+        from control_plane.quickstart.invitation import invited_region
         from control_plane.quickstart.invitation import join as write_region
-        from control_plane.quickstart.region_dir import add_engines, open_region_dir
+        from control_plane.quickstart.region_dir import add_engines, open_region_dir, require_same
 
-        engines = _engines(engine, model)
         found = open_region_dir(directory)
+        engines = _engines(engine, model, found)
         if found is None:
             _require(engines)
             found = write_region(directory, invitation, engines)
         else:
+            require_same(found, invited_region(invitation) if invitation.exists() else None)
             add_engines(found, engines)
         _run("join", found, once=once)
 
@@ -136,16 +143,17 @@ def _usage_errors() -> Iterator[None]:
         yield
     except PolicyRefused as refused:
         problems = "; ".join(map(str, refused.errors))
-        remedy = "an engine's --served-model-name or --alias gives a model another name"
-        raise UsageFault(f"the policy refuses: {problems}; {remedy}") from None
+        remedy = "; an engine's --served-model-name or --alias gives a model another name"
+        of_models = any(str(error).startswith("models") for error in refused.errors)
+        raise UsageFault(f"the policy refuses: {problems}{remedy if of_models else ''}") from None
     except (UnusableEngine, UnusableDirectory, UnusableInvitation, UnknownPlace, UnusableFile) as error:
         raise UsageFault(str(error)) from None
 
 
 def _run(command: str, region_dir: RegionDir, *, once: bool) -> None:
     """Run the processes of a region until SIGINT or SIGTERM, or until one of them ends."""
-    from adapters.servers.errors import ServerError
-    from control_plane.quickstart.region_dir import first_model
+    from adapters.servers.errors import PortTaken, ServerError
+    from control_plane.quickstart.region_dir import engine_urls, first_model
     from control_plane.quickstart.region_processes import ended, running, wait_served
 
     began_at = time.monotonic()
@@ -153,9 +161,14 @@ def _run(command: str, region_dir: RegionDir, *, once: bool) -> None:
         signal.signal(number, _stop)
     model = first_model(region_dir)
     summary: Callable[[RegionDir, str, float], str] = _summary if region_dir.has_control_plane else _joined
+
+    def waiting(reason: str) -> None:
+        engines, log = ", ".join(engine_urls(region_dir)), region_dir.path / "logs" / "agent.log"
+        typer.echo(f"waiting for the agent: {reason}; engines: {engines}; log: {log}", err=True)
+
     try:
         with running(region_dir, lambda name: typer.echo(f"starting {name} ...", err=True)) as servers:
-            wait_served(region_dir, model)
+            wait_served(region_dir, model, servers, waiting)
             typer.echo(summary(region_dir, model, time.monotonic() - began_at))
             while not once:
                 time.sleep(WATCH_S)
@@ -164,6 +177,10 @@ def _run(command: str, region_dir: RegionDir, *, once: bool) -> None:
                     raise error
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
+    except PortTaken as error:
+        remedy = "in its ports.yaml and in the settings of both daemons, or stop what uses it"
+        typer.echo(f"penstock {command}: {error} {remedy}, such as another run with --dir {region_dir.path}", err=True)
+        raise typer.Exit(EXIT_FAILED) from None
     except ServerError as error:
         typer.echo(f"penstock {command}: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None
@@ -176,12 +193,23 @@ def _stop(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _engines(urls: list[str] | None, models: list[str] | None) -> list[Engine]:
-    from control_plane.quickstart.engine_models import base_url, models_of
-    from control_plane.quickstart.region_dir import Engine
+def _engines(urls: list[str] | None, models: list[str] | None, region_dir: RegionDir | None) -> list[Engine]:
+    """Return the engines of the command line that answer, and whose models are therefore known.
 
-    bases = list(dict.fromkeys(base_url(url) for url in urls or []))
-    return [Engine(base, tuple(models or models_of(base))) for base in bases]
+    An engine of an earlier run need not answer: its models are written.
+    """
+    from control_plane.quickstart.engine_models import UnusableEngine, base_url, models_of
+    from control_plane.quickstart.region_dir import Engine, engine_urls
+
+    known = [] if region_dir is None else engine_urls(region_dir)
+    engines = []
+    for base in dict.fromkeys(base_url(url) for url in urls or []):
+        try:
+            engines.append(Engine(base, tuple(models or models_of(base))))
+        except UnusableEngine:
+            if base not in known:
+                raise
+    return engines
 
 
 def _require(engines: list[Engine]) -> None:

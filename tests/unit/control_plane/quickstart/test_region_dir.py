@@ -20,6 +20,7 @@ from control_plane.quickstart.region_dir import (
     add_engines,
     first_model,
     open_region_dir,
+    require_same,
     write_region_dir,
 )
 from control_plane.settings import PREFIX, ControlPlaneSettings
@@ -59,8 +60,29 @@ def test_a_later_run_finds_the_directory_and_keeps_edits(region_dir: RegionDir) 
     assert first_model(region_dir) == "m"
 
 
+def test_a_known_engine_gets_its_further_models_while_the_file_has_no_comments(region_dir: RegionDir) -> None:
+    add_engines(region_dir, [Engine(VLLM.url, ("m", "new"))])
+    assert [entry["models"] for entry in yaml.safe_load(region_dir.endpoints.read_text())] == [["m", "new"]]
+    commented = region_dir.endpoints.read_text() + "# ours\n"
+    region_dir.endpoints.write_text(commented)
+    add_engines(region_dir, [Engine(VLLM.url, ("newest",))])
+    assert region_dir.endpoints.read_text() == commented
+    assert set(compile_bundle(read_folder(region_dir.policy)).models) == {"m", "new"}
+
+
+def test_a_later_run_does_not_take_the_name_or_address_of_another_region(region_dir: RegionDir) -> None:
+    require_same(region_dir, None)
+    require_same(region_dir, "local", "127.0.0.1")
+    with pytest.raises(UnusableDirectory, match="region local, not eu-de"):
+        require_same(region_dir, "eu-de")
+    with pytest.raises(UnusableDirectory, match=r"host 127\.0\.0\.1, not 10\.0\.0\.5"):
+        require_same(region_dir, "local", "10.0.0.5")
+
+
 def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
+    with pytest.raises(UnusableDirectory, match="Not a directory; name a directory with --dir"):
+        open_region_dir(tmp_path / "thesis.txt")
     with pytest.raises(UnusableDirectory, match="is not empty"):
         open_region_dir(tmp_path)
     assert open_region_dir(tmp_path / "new") is None
