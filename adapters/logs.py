@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -84,6 +84,20 @@ def print_line(line: str) -> None:
     # The line feed is part of the text: workers of one host share the stream, and with PYTHONUNBUFFERED `print`
     # writes its `end` separately.
     print(f"{line}\n", end="", flush=True)
+
+
+@contextmanager
+def warnings_on_stderr() -> Iterator[None]:
+    """Write warnings to standard error and drop other lines: for commands, whose standard output has their result."""
+    before = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 def configure_logs() -> None:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from control_plane.doctor.findings import Finding, ok, problem, warning
+from control_plane.doctor.findings import Finding, of_certificate, of_clocks, ok, problem, warning
 from control_plane.status.status import AgentStatus, RegionStatus, Status
 from penstock.health.region_health import RegionState
 
-MAX_SKEW_S = 5.0
-"""Difference of two clocks from which on agents reject each other's probes (`penstock.wire.route_context`)."""
-
 MAX_REPORT_AGE_S = 5.0
 """Age (s) of an agent's report from which on it is late: agents report about each second."""
-
-SOON_S = 14 * 86_400.0
-"""Time (s) before the end of a certificate from which on it is reported."""
-
-_DAY_S = 86_400.0
 
 
 def fleet_findings(status: Status, now: float) -> list[Finding]:
@@ -50,10 +42,7 @@ def _of_control_planes(status: Status, now: float) -> Iterator[Finding]:
         yield problem("etcd", f"{status.name} does not reach it", remedy)
     if status.fleet_problem:
         yield warning("control planes", status.fleet_problem, "check the connections between control planes")
-    skew_s = now - status.at
-    if abs(skew_s) > MAX_SKEW_S:
-        found = f"{status.name} and this machine differ by {abs(skew_s):.0f} s"
-        yield problem("clocks", found, "synchronise both with NTP: certificates and signatures depend on the time")
+    yield from of_clocks(status.name, status.at, now)
 
 
 def _of_policy(status: Status) -> Iterator[Finding]:
@@ -103,21 +92,14 @@ def _of_agent(agent: AgentStatus, status: Status) -> Iterator[Finding]:
         yield problem(subject, f"refuses the newest plan: {agent.refused_plan}", "upgrade it, or correct the policy")
     for rejected in agent.rejected_files:
         yield problem(subject, f"a file is rejected: {rejected}", "correct it; its last valid content is in force")
-    yield from _of_certificate(subject, agent.certificate_expires_at, status.at)
+    if agent.certificate_expires_at:
+        yield from of_certificate(subject, agent.certificate_expires_at, status.at)
     lost = [peer.region for peer in agent.peers if peer.state is RegionState.FAILED]
     healthy = {region.name for region in status.regions if region.state is RegionState.HEALTHY}
     unreachable = [name for name in lost if name in healthy]
     if unreachable:
         remedy = "open its way to the peer listeners there, or set advertise_peer_url to a gateway"
         yield problem(subject, f"does not reach the healthy regions {', '.join(sorted(unreachable))}", remedy)
-
-
-def _of_certificate(subject: str, expires_at: float, now: float) -> Iterator[Finding]:
-    left_s = expires_at - now
-    if expires_at and left_s <= 0.0:
-        yield problem(subject, "its certificate has expired", "renew it with `penstock certs rotate`")
-    elif expires_at and left_s < SOON_S:
-        yield warning(subject, f"its certificate expires in {left_s / _DAY_S:.0f} days", "`penstock certs rotate`")
 
 
 def _of_releases(status: Status) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Checks of a host by the configuration file of a daemon: files, etcd, Redis, control planes, open files."""
+"""Checks of a host by the configuration file of a daemon: files, certificates, clocks, and whatever it connects to."""
 
 from __future__ import annotations
 
@@ -7,22 +7,35 @@ import resource
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
+import redis
 import yaml
+from cryptography import x509
 
 from adapters.etcd.etcd_connection import Tls, tls_to
 from adapters.etcd.etcd_member import member_state
-from adapters.files.plain_file import read_plain_file
+from adapters.files.identity_files import CERTIFICATE
+from adapters.files.plain_file import UnusableFile, read_plain_file
+from adapters.files.secret_file import read_secret
 from adapters.servers.binaries import find_script
 from adapters.servers.errors import MissingBinary
 from adapters.store.config_store import StoreUnavailable
-from control_plane.doctor.findings import Finding, ok, problem, warning
+from control_plane.doctor.findings import Finding, Severity, of_certificate, of_clocks, ok, problem, warning
 
 MAX_FILE_BYTES = 256 * 1024
+
+MAX_ENDPOINTS_BYTES = 16 * 1024 * 1024
+
+ENGINES_AT_ONCE = 32
 
 TIMEOUT_S = 3.0
 """Time limit of one check over the network."""
@@ -66,10 +79,16 @@ def host_findings(daemon: Sequence[str], config: Path) -> list[Finding]:
     if printed.returncode != 0:
         return found
     settings = yaml.safe_load(printed.stdout) or {}
+    found += _of_certificates(settings)
     found += _of_etcd(settings)
-    found += [_of_address("control plane", url) for url in settings.get("control_plane_urls") or ()]
+    for url in settings.get("control_plane_urls") or ():
+        found += [_of_address("control plane", url), *of_clock(url, time.time())]
     redis_url = _redis_url(config) if settings.get("redis_url") else None
-    return found if redis_url is None else [*found, _of_address("redis", redis_url)]
+    if redis_url is not None:
+        found.append(_of_redis(redis_url, settings))
+    with ThreadPoolExecutor(ENGINES_AT_ONCE) as threads:
+        found += threads.map(lambda url: _of_address("engine", url), _engine_urls(settings))
+    return found
 
 
 def _redis_url(config: Path) -> str | None:
@@ -83,6 +102,55 @@ def _redis_url(config: Path) -> str | None:
 
 def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=CHECK_TIMEOUT_S)
+
+
+def _of_certificates(settings: Mapping[str, Any]) -> Iterator[Finding]:
+    files = [settings.get(f"{name}_certificate_file") for name in ("tls", "traffic", "etcd", "redis")]
+    if settings.get("identity_dir"):
+        files.append(str(Path(settings["identity_dir"]) / CERTIFICATE))
+    for file in dict.fromkeys(filter(None, files)):
+        # A file that cannot be read is a finding of --check-config.
+        with suppress(UnusableFile, OSError, ValueError):
+            certificate = x509.load_pem_x509_certificate(read_plain_file(Path(file), MAX_FILE_BYTES).content)
+            yield from of_certificate(f"certificate {file}", certificate.not_valid_after_utc.timestamp(), time.time())
+
+
+def _engine_urls(settings: Mapping[str, Any]) -> list[str]:
+    """Return the URLs in the file of endpoints; none if it cannot be read, which is a finding of --check-config."""
+    try:
+        entries = yaml.safe_load(read_plain_file(Path(settings["endpoints_file"]), MAX_ENDPOINTS_BYTES).content) or []
+        return list(dict.fromkeys(str(entry["url"]) for entry in entries if "url" in entry))
+    except (UnusableFile, OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
+        return []
+
+
+def of_clock(url: str, now: float) -> Iterator[Finding]:
+    """Compare the clock of a control plane, by the header `Date` of a response, with this machine's."""
+    # The certificate is not verified, because no request with a secret is sent.
+    with suppress(httpx.HTTPError, TypeError, ValueError):
+        date = httpx.get(f"{url}/readyz", timeout=TIMEOUT_S, verify=False).headers.get("date")
+        yield from of_clocks(url, parsedate_to_datetime(date).timestamp(), now)
+
+
+def _of_redis(url: str, settings: Mapping[str, Any]) -> Finding:
+    """Connect as the agent does, and authenticate."""
+    found = _of_address("redis", url)
+    if found.severity is not Severity.OK:
+        return found
+    options: dict[str, Any] = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}
+    if urlsplit(url).scheme == "rediss":
+        files = ("redis_ca_file", "redis_certificate_file", "redis_key_file")
+        names = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+        options |= {name: settings[file] for name, file in zip(names, files, strict=True) if settings.get(file)}
+    try:
+        if settings.get("redis_password_file"):
+            options["password"] = read_secret(Path(settings["redis_password_file"]), "password for Redis", min_bytes=1)
+        with redis.Redis.from_url(url, **options) as client:
+            client.ping()
+    except (redis.RedisError, OSError, UnusableFile) as error:
+        remedy = "check user and password in redis_url or redis_password_file, and the certificates of both"
+        return problem(found.subject, f"refuses this agent: {error}", remedy)
+    return ok(found.subject, "answers")
 
 
 def _of_descriptors() -> Iterator[Finding]:

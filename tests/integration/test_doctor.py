@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import msgspec
+import pytest
 
+from adapters.files.authority_files import issue_identity, load_authority
 from adapters.servers.etcd import EtcdServer
 from adapters.servers.free_ports import free_ports
 from adapters.servers.redis import RedisServer
 from control_plane.doctor.findings import Finding
+from control_plane.doctor.host_checks import of_clock
 from control_plane.quickstart.places import Place
-from control_plane.quickstart.region_dir import Engine, RegionDir, write_region_dir
+from control_plane.quickstart.region_dir import FLEET, Engine, RegionDir, write_region_dir
+from penstock.wire.identity import ProcessRole, SpiffeId
 from tests.support.cli import run
 
 
@@ -32,10 +37,32 @@ def test_a_host_is_checked_by_the_settings_of_its_agent(
     agent = agent.replace(f"redis://127.0.0.1:{written.ports['redis']}", f"redis://127.0.0.1:{redis_server.port}")
     agent = agent.replace(written.api_url, f"http://127.0.0.1:{closed}")
     written.agent_settings.write_text(agent)
-    written.endpoints.write_text("- {name: gpu}\n")
+    # With TLS to etcd, files are loaded, which is logged: standard output has JSON only.
+    changed = agent.replace("redis://", "redis://nobody:wrong@") + f"etcd_ca_file: {written.path}/agent/ca.crt\n"
+    written.agent_settings.write_text(changed)
     found = findings(written)
+    assert found[f"redis redis://127.0.0.1:{redis_server.port}"].startswith("problem: refuses this agent: ")
+    assert found["engine http://127.0.0.1:1"] == "problem: cannot be reached: Connection refused"
+    assert not any(subject.startswith("certificate") for subject in found)
+    written.agent_settings.write_text(agent)
+    written.endpoints.write_text("- {name: gpu}\n")
+    id_ = SpiffeId(FLEET, ProcessRole.AGENT, "local-1", "local")
+    issue_identity(load_authority(written.authority), id_, ("127.0.0.1",), written.path / "agent", lifetime_s=1e5)
+    found = findings(written)
+    assert found[f"certificate {written.path}/agent/tls.crt"] == "warning: its certificate expires in 1 days"
     assert found[f"penstock-agent {written.agent_settings}"].startswith("problem: ")
     assert "endpoints.yaml" in found[f"penstock-agent {written.agent_settings}"]
     assert found[f"etcd {etcd_server.endpoint}"].startswith("warning: runs version 3.5.1")
-    assert found[f"redis redis://127.0.0.1:{redis_server.port}"] == "ok: accepts connections"
+    assert found[f"redis redis://127.0.0.1:{redis_server.port}"] == "ok: answers"
     assert found[f"control plane http://127.0.0.1:{closed}"] == "problem: cannot be reached: Connection refused"
+
+
+def test_the_clock_of_a_control_plane_is_compared_with_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(url: str, **_: object) -> httpx.Response:
+        return httpx.Response(401, headers={"date": "Thu, 01 Jan 1970 00:01:00 GMT"})
+
+    monkeypatch.setattr(httpx, "get", get)
+    (finding,) = of_clock("https://cp-1", 90.0)
+    assert (finding.severity, finding.subject) == ("problem", "clocks")
+    assert finding.found == "https://cp-1 and this machine differ by 30 s"
+    assert list(of_clock("https://cp-1", 63.0)) == []

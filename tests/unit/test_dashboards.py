@@ -255,6 +255,7 @@ def test_every_alert_has_a_runbook_that_cites_panels_and_alerts_that_exist(alert
     assert not re.search(r"\$value }} s\b", alert.summary), "seconds with all their decimals; humanizeDuration"
     text = (ROOT / alert.runbook).read_text(encoding="utf-8")
     assert re.findall(r"^#+ (.*)$", text, re.MULTILINE) == [alert.name, "Meaning", "Check", "Do"]
+    assert "\n\nFirst run [`penstock doctor`]" in text
     for part in re.split(r"^## ", text, flags=re.MULTILINE)[2:]:
         steps = re.findall(r"^(\d)\. \S", part, re.MULTILINE)
         assert steps, part

@@ -52,10 +52,11 @@ def restore(
 
 def _run(command: str, work: Any) -> None:
     from adapters.configuration.settings_loader import BadSettings
+    from adapters.logs import warnings_on_stderr
     from adapters.store.config_store import StoreError
     from adapters.store.store_backup import BadBackup, RestoreRefused
 
-    with exit_on_error(command):
+    with exit_on_error(command), warnings_on_stderr():
         try:
             asyncio.run(work)
         except (BadSettings, BadBackup) as error:

@@ -47,10 +47,12 @@ def doctor(
 
 
 def _of_host(agent_config: Path | None, control_plane_config: Path | None) -> list[Finding]:
+    from adapters.logs import warnings_on_stderr
     from control_plane.doctor.host_checks import AGENT, CONTROL_PLANE, host_findings
 
-    found = [] if control_plane_config is None else host_findings(CONTROL_PLANE, control_plane_config)
-    return found if agent_config is None else found + host_findings(AGENT, agent_config)
+    configs = ((CONTROL_PLANE, control_plane_config), (AGENT, agent_config))
+    with warnings_on_stderr():
+        return [each for daemon, file in configs if file is not None for each in host_findings(daemon, file)]
 
 
 def _of_fleet(fleet: FleetOptions) -> list[Finding]:
