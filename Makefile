@@ -65,7 +65,7 @@ bench-picker: $(VENV)/.bench $(VENV)/.wheel  ## cost of a request through Envoy 
 	@$(BIN)/python -m lab.bench.picker_bench $(ARGS)
 
 .PHONY: bench-outside
-bench-outside: $(VENV)/.bench $(VENV)/.wheel $(AIPERF)/.ready  ## the same through AIPerf, which drives and measures each router (ARGS=--help)
+bench-outside: $(VENV)/.bench $(VENV)/.wheel $(AIPERF)/.ready  ## the same through AIPerf and `vllm bench serve`, which drive and measure each router (ARGS=--help)
 	@$(BIN)/python -m lab.bench.outside.outside_bench --aiperf $(AIPERF)/bin/aiperf $(ARGS)
 
 bench-leak: $(VENV)/.demo $(VENV)/.wheel  ## growth of an agent's memory over 2,000,000 requests (ARGS='--leak-requests N')

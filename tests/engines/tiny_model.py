@@ -1,11 +1,13 @@
 """Writes tiny models with random weights, so that engines load a model without a download.
 
 Run by the Python of an engine's virtual environment, which has PyTorch and Transformers:
-`tiny_model.py llama OUT`, `tiny_model.py adapter OUT LLAMA` or `tiny_model.py encoder OUT`.
+`tiny_model.py llama OUT`, `tiny_model.py chat OUT`, `tiny_model.py adapter OUT LLAMA` or `tiny_model.py encoder OUT`.
 
 The Llama's tokens are bytes, and only those of printable ASCII have a logit other than 0. The text of a response then
 has the tokens that were generated, whatever its length, so that a response that is continued from its text equals one
-that was not interrupted; and a response never ends before `max_tokens`.
+that was not interrupted; and a response never ends before `max_tokens`. In `chat` the token that ends a response has a
+logit too: at temperature 0 a response has the same length for the same prompt, about 100 tokens in the mean, and nobody
+knows the length before.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return made
 
 
-def write_llama(out: Path) -> None:
-    """A Llama of two layers that generates printable text of ASCII."""
+def write_llama(out: Path, *, ends: bool = False) -> None:
+    """A Llama of two layers that generates printable text of ASCII; `ends`: it ends responses itself."""
     tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(out)
     torch.manual_seed(0)
@@ -65,6 +67,7 @@ def write_llama(out: Path) -> None:
     printable = string.ascii_letters + string.digits + string.punctuation + " "
     kept = torch.zeros(len(tokenizer), 1)
     kept[tokenizer(printable, add_special_tokens=False)["input_ids"]] = 1.0
+    kept[config.eos_token_id] = float(ends)
     with torch.no_grad():
         model.lm_head.weight.mul_(kept)
     model.save_pretrained(out)
@@ -113,8 +116,8 @@ def write_encoder(out: Path) -> None:
 def main() -> None:
     """Write the files that the arguments select."""
     kind, out, *more = sys.argv[1:]
-    if kind == "llama":
-        write_llama(Path(out))
+    if kind in ("llama", "chat"):
+        write_llama(Path(out), ends=kind == "chat")
     elif kind == "adapter":
         write_adapter(Path(out), Path(more[0]))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -105,7 +105,7 @@ def contest(
     """
     running = start_engines(engines, time_scale, directory)
     try:
-        with running_balancers(setup, running, directory) as ports:
+        with running_balancers(setup, running.engines, running.ports, directory) as ports:
             outcomes, use = uvloop.run(_replay(workload, ports, running, warm_up_s))
     finally:
         running.process.kill()
@@ -114,21 +114,22 @@ def contest(
 
 
 @contextmanager
-def running_balancers(setup: Setup, running: Engines, directory: Path) -> Iterator[list[int]]:
-    """Run the instances of the balancer during the context, and yield their ports."""
+def running_balancers(
+    setup: Setup, engines: Sequence[Engine], engine_ports: Mapping[str, int], directory: Path
+) -> Iterator[list[int]]:
+    """Run the instances of the balancer during the context, in front of running engines, and yield their ports."""
     if setup.balancer is None:
         bundle = directory / "policy"
         files = demo_bundle(matrix_of(load_bundle()))
         write_bundle(bundle, files | {EMBEDDINGS_FILE.name: EMBEDDINGS_FILE.read_text(encoding="utf-8")})
-        with make_site(
-            running.engines, running.ports, setup.instances, directory / "penstock", Build(bundle=bundle)
-        ) as site:
+        build = Build(bundle=bundle)
+        with make_site(engines, engine_ports, setup.instances, directory / "penstock", build) as site:
             yield traffic_ports(site)
         return
     with ExitStack() as up:
         ports = []
         for number in range(setup.instances):
-            process = start_peer(setup.balancer, directory / f"instance-{number}", list(running.ports.values()))
+            process = start_peer(setup.balancer, directory / f"instance-{number}", list(engine_ports.values()))
             up.callback(process.stop)
             ports.append(process.port)
         yield ports

@@ -47,6 +47,14 @@ SYSTEM_PROMPTS = Conversations(
 )
 """Single questions, each after one of 24 system prompts of 1,000 to 4,000 tokens."""
 
+SHORT_QUESTIONS = Conversations(
+    documents=8,
+    document_blocks=(1,),
+    mean_turns=1.0,
+    first_tokens=(20, 120),
+)
+"""Single questions, each after one of eight system prompts of 2 kB, for a small context."""
+
 SIDES, STEPS = (512, 768, 1024), (8, 12, 20, 30)
 """Sides (pixels) and steps of images."""
 
@@ -221,3 +229,8 @@ WORKLOADS: dict[str, Workload] = {
         Workload("mixed", "Azure's chats, code completions, and multi-turn chats on the same engines", _mixed),
     )
 }
+
+FOR_SMALL_ENGINES = Workload(
+    "short-questions", "generated questions behind eight system prompts of 2 kB", _conversations(SHORT_QUESTIONS)
+)
+"""For engines with a context of 4,096 bytes, such as the tiny models that tests write."""

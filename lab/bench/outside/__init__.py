@@ -1,1 +1,1 @@
-"""A load generator of others, NVIDIA's AIPerf, drives Penstock and other routers, and measures them."""
+"""Load generators of others, AIPerf and `vllm bench serve`, drive Penstock and other routers, and measure them."""
