@@ -28,10 +28,26 @@ class RefusalView(msgspec.Struct, frozen=True):
     """Amount that was left, as far as the agent knew."""
 
 
+class OtherRefusalView(msgspec.Struct, frozen=True):
+    """Requests that one agent refused or ended for one other reason. Times are Unix times (s)."""
+
+    region: str
+    agent: str
+    reason: str
+    """A code of docs/errors.md."""
+    count: int
+    """Requests since `since`."""
+    since: float
+    last_at: float
+
+
 class RefusalList(msgspec.Struct, frozen=True):
     """The refusals of one tenant."""
 
     items: tuple[RefusalView, ...]
+    """Because of budgets."""
+    others: tuple[OtherRefusalView, ...] = ()
+    """For other reasons."""
 
 
 def refusals_of(snapshot: Snapshot, tenant: str) -> RefusalList:
@@ -54,4 +70,12 @@ def refusals_of(snapshot: Snapshot, tenant: str) -> RefusalList:
         for each in held.report.budget_refusals
         if each.tenant == tenant
     ]
-    return RefusalList(tuple(sorted(found, key=lambda each: -each.last_at)))
+    others = [
+        OtherRefusalView(held.report.region, held.report.agent, each.reason, each.count, each.since, each.last_at)
+        for held in snapshot.agents.values()
+        for each in held.report.other_refusals
+        if each.tenant == tenant
+    ]
+    return RefusalList(
+        tuple(sorted(found, key=lambda each: -each.last_at)), tuple(sorted(others, key=lambda each: -each.last_at))
+    )

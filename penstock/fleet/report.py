@@ -17,7 +17,7 @@ from penstock.fleet.version_counts import MAX_REPORTED as MAX_VERSIONS
 from penstock.fleet.version_counts import VersionReport
 from penstock.health.region_health import RegionState
 from penstock.policy.service_objective import ObjectiveReport
-from penstock.tenancy.budget_refusals import MAX_REPORTED, BudgetRefusals
+from penstock.tenancy.budget_refusals import MAX_REPORTED, BudgetRefusals, OtherRefusals
 
 MAX_REJECTED_FILES = 10
 """Maximum number of rejected files in one report."""
@@ -147,6 +147,8 @@ class AgentReport(msgspec.Struct, frozen=True):
     """Results of the versions of names with a rollout, since this epoch of the agent began."""
     message_bytes: Annotated[tuple[MessageBytes, ...], Meta(max_length=MAX_SIZED_MODELS)] = ()
     """Mean sizes of requests and responses by model."""
+    other_refusals: Annotated[tuple[OtherRefusals, ...], Meta(max_length=MAX_REPORTED)] = ()
+    """The newest reasons, but for budgets, for which requests of tenants were refused or ended at this agent."""
 
     @property
     def has_possible_texts(self) -> bool:

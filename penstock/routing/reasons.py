@@ -133,6 +133,6 @@ class Refusal(msgspec.Struct, frozen=True):
     allow: tuple[str, ...] = ()
     """The methods of the path, if the request has another method; else empty."""
     tenant: str = ""
-    """The tenant whose budget is used up, for the access log; empty for other refusals."""
+    """The tenant of the request, for the access log; empty where it is not known."""
     exceeded: ExceededBudget | None = None
     """The budget that is used up; None for other refusals."""

@@ -1,4 +1,4 @@
-"""The newest refusals of tenants because of budgets, for people: "why was I refused?"."""
+"""The newest refusals of tenants, because of budgets and for other reasons, for people: "why was I refused?"."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from penstock.policy.kinds.budgets import BudgetScope, BudgetUnit
 from penstock.tenancy.exceeded_budget import ExceededBudget
 
 MAX_KEPT: Final = 1_000
-"""Maximum number of budgets whose refusals an agent keeps; the least recently exceeded one is dropped first."""
+"""Maximum number of budgets whose refusals an agent keeps, and of other reasons; the oldest are dropped first."""
 
 MAX_REPORTED: Final = 50
-"""Maximum number of budgets in a report to the leader: those that were exceeded last."""
+"""Maximum number of each in a report to the leader: the newest."""
 
 FORGET_S: Final = 3600.0
 """Time (s) after which refusals are forgotten."""
@@ -86,3 +86,44 @@ class RefusalLog:
             if tenant is None or refusals.tenant == tenant:
                 found.append(refusals)
         return tuple(found)
+
+
+class OtherRefusals(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Requests of one tenant that one agent did not serve to the end, for one reason. Times are Unix times (s)."""
+
+    tenant: _Text
+    reason: _Text
+    """A code of docs/errors.md."""
+    count: int
+    """Requests since `since`."""
+    since: float
+    last_at: float
+
+
+class OtherRefusalLog:
+    """The refusals of one agent for reasons other than budgets."""
+
+    __slots__ = ("_by_reason",)
+
+    def __init__(self) -> None:
+        """Create an empty log."""
+        self._by_reason: dict[tuple[str, str], OtherRefusals] = {}
+
+    def add(self, tenant: str, reason: str, wall: float) -> None:
+        """Record a refusal at `wall` (Unix time, s)."""
+        before = self._by_reason.pop((tenant, reason), None)
+        if before is not None and wall - before.last_at > FORGET_S:
+            before = None
+        if len(self._by_reason) >= MAX_KEPT:
+            del self._by_reason[next(iter(self._by_reason))]
+        count, since = (1, wall) if before is None else (before.count + 1, before.since)
+        self._by_reason[tenant, reason] = OtherRefusals(tenant, reason, count, since, wall)
+
+    def newest(self, wall: float) -> tuple[OtherRefusals, ...]:
+        """Return the refusals of the last hour, the newest first, at most MAX_REPORTED.
+
+        Args:
+            wall: Unix time (s).
+        """
+        found = [each for each in reversed(self._by_reason.values()) if wall - each.last_at <= FORGET_S]
+        return tuple(found[:MAX_REPORTED])

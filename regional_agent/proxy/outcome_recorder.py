@@ -88,6 +88,8 @@ class OutcomeRecorder:
                     self._tally.message_bytes.count(context.model, account.received_bytes, account.sent_bytes)
                 if self.versions.rollouts:
                     self.versions.ended(context, account, total_s)
+                if account.reason:
+                    self._tally.refusals.add(context.facts.tenant, account.reason, self.wall_clock())
             if self.ledger is not None:
                 self.ledger.ended(context, attempt, account, judgement)
             self._ended.count(context.model, server, kind, outcome, ttft_s, total_s)
@@ -155,6 +157,8 @@ class OutcomeRecorder:
     def record_rejected(self, request: Request, refusal: Refusal, request_id: str) -> None:
         """Record a request that was refused before an exchange began."""
         self.metrics.refused(refusal.reason)
+        if refusal.tenant and refusal.exceeded is None:
+            self._tally.refusals.add(refusal.tenant, refusal.reason.value, self.wall_clock())
         if credential_of(request) is not None:
             self._tally.rejected(refusal.reason)
         if self.tracer is not None:

@@ -7,6 +7,7 @@ from random import Random
 from typing import Final
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.planning.plan import RegionPlan
@@ -122,7 +123,8 @@ class ClientRequestReader:
         sender = self.authorization.sender_of(policy, request, peer_ip)
         if not isinstance(sender, Sender):
             return sender
-        return self.read_from(policy, request, sender, now, client_timeout_s, agent_timeout_s)
+        found = self.read_from(policy, request, sender, now, client_timeout_s, agent_timeout_s)
+        return found if isinstance(found, RequestContext) else of_tenant(found, sender.tenant.name)
 
     def read_from(
         self,
@@ -313,6 +315,11 @@ class ClientRequestReader:
         if key is None:
             return version_at(versions, self._rng.random() * WHOLE_PERCENT)
         return version_at(versions, session_position(tenant, name, key))
+
+
+def of_tenant(refusal: Refusal, tenant: str) -> Refusal:
+    """Return the refusal of a request whose tenant is known."""
+    return replace(refusal, tenant=tenant)
 
 
 def choice_of(request: Request, rollout: ModelRollout) -> bytes | None:

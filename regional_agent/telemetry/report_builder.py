@@ -94,6 +94,7 @@ class ReportBuilder:
             versions=self._state.versions(),
             message_bytes=self._state.tally.message_bytes.report(),
             budget_refusals=() if self._state.budgets is None else self._state.budgets.refusals.newest(time.time()),
+            other_refusals=self._state.tally.refusals.newest(time.time()),
         )
 
     def pools(self) -> tuple[PoolReport, ...]:

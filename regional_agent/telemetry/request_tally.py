@@ -11,6 +11,7 @@ from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.kinds.models import Model
 from penstock.policy.service_objective import Measure, ObjectiveReport
 from penstock.routing.reasons import Reason
+from penstock.tenancy.budget_refusals import OtherRefusalLog
 from regional_agent.telemetry.objective_tally import Judgement, ObjectiveTally
 
 _OK: Final = Outcome.OK
@@ -25,13 +26,24 @@ _TOTAL: Final = Measure.TOTAL
 class RequestTally:
     """Counters of ended and failed requests and first-byte times, and a tally for each service objective."""
 
-    __slots__ = ("_begun", "_ended", "_failed", "_first_byte_s", "_first_byte_s2", "message_bytes", "objectives")
+    __slots__ = (
+        "_begun",
+        "_ended",
+        "_failed",
+        "_first_byte_s",
+        "_first_byte_s2",
+        "message_bytes",
+        "objectives",
+        "refusals",
+    )
 
     def __init__(self) -> None:
         self._ended = self._failed = self._begun = 0
         self._first_byte_s = self._first_byte_s2 = 0.0
         self.message_bytes = BytesTally()
         """Sizes of the requests and responses of clients, by model."""
+        self.refusals = OtherRefusalLog()
+        """Why requests of tenants were refused or ended, but for budgets."""
         self.objectives: dict[str, dict[Measure, ObjectiveTally]] = {}
         """Tallies of service objectives, by model and measure."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from control_plane.tenants.refusals_resource import refusals_of
+from penstock.fleet.report import AgentReport
+from penstock.fleet.snapshot import HeldReport, Snapshot
 from penstock.policy.kinds.models import Model, ModelVersions, Version
 from penstock.policy.kinds.tenants import Tier
 from penstock.routes.presets.preset_registry import preset_routes
@@ -105,6 +109,26 @@ async def test_a_route_that_the_tier_does_not_permit_is_refused(tmp_path: Path) 
             assert answer.status == 403
         assert code(answer.body) == "route_not_permitted"
         assert (await ask(agent, KEYS["some"], body=chat("large"))).status == 200
+
+
+async def test_refusals_of_a_tenant_are_kept_by_reason(tmp_path: Path) -> None:
+    async with agent_with_tiers(tmp_path, models=("small",)) as agent:
+        for model in ("large", "no-such-model", "no-such-model"):
+            await ask(agent, KEYS["some"], body=chat(model))
+        await ask(agent, "x-api-key: some", body=chat("small"), path="/v1/messages")
+        assert (await ask(agent, KEYS["all"], body=chat("small"))).status == 200
+        kept = agent.tally.refusals.newest(time.time())
+    (tenant,) = {each.tenant for each in kept}
+    assert {each.reason: each.count for each in kept} == {
+        "none_ready": 1,
+        "model_not_found": 2,
+        "route_not_permitted": 1,
+    }
+    held = AgentReport("eu-de", "a", 1, 1, 0.0, other_refusals=kept)
+    snapshot = Snapshot(agents={("eu-de", "a"): HeldReport(held, 1.0)})
+    found = refusals_of(snapshot, tenant).others
+    assert [(each.agent, each.reason) for each in found] == [("a", each.reason) for each in kept]
+    assert refusals_of(snapshot, "another").others == ()
 
 
 async def test_a_fallback_must_be_permitted_and_wanted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from control_plane.cli.budget_arguments import budget_texts
 from control_plane.cli.output import table_of
-from control_plane.tenants.refusals_resource import RefusalView
+from control_plane.tenants.refusals_resource import OtherRefusalView, RefusalList, RefusalView
 from control_plane.tenants.revoked_key_resource import RevokedKeyView
 from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyView, TenantView
 
@@ -32,7 +32,7 @@ def tenants_table(tenants: Sequence[TenantView]) -> Table:
 
 
 def tenant_view(
-    tenant: TenantView, keys: Sequence[TenantKeyView], refusals: Sequence[RefusalView] = ()
+    tenant: TenantView, keys: Sequence[TenantKeyView], refusals: RefusalList | None = None
 ) -> RenderableType:
     """Return all that is known of one tenant."""
     table = table_of("field", "value")
@@ -52,8 +52,10 @@ def tenant_view(
     tables: list[RenderableType] = [table]
     if keys:
         tables.append(keys_table(keys))
-    if refusals:
-        tables += ["refusals of the last hour:", refusals_table(refusals)]
+    if refusals is not None and refusals.items:
+        tables += ["refusals of the last hour because of budgets:", refusals_table(refusals.items)]
+    if refusals is not None and refusals.others:
+        tables += ["requests of the last hour that were refused or ended for other reasons:", _others(refusals.others)]
     return Group(*tables)
 
 
@@ -70,6 +72,13 @@ def refusals_table(refusals: Sequence[RefusalView]) -> Table:
             f"{each.needed:.4g}",
             f"{max(0.0, each.left):.4g}",
         )
+    return table
+
+
+def _others(refusals: Sequence[OtherRefusalView]) -> Table:
+    table = table_of("agent", "reason", "requests", "last", right=("requests",))
+    for each in refusals:
+        table.add_row(f"{each.region}/{each.agent}", each.reason, str(each.count), moment(each.last_at))
     return table
 
 

@@ -91,8 +91,8 @@ def show(fleet: FleetOptions, name: NameArgument, output: OutputOption = Output.
         tenant = api.request("GET", path_of(name)).decoded(TenantView)
         keys = keys_of(api, name)
         refusals = api.request("GET", f"{path_of(name)}/refusals").decoded(RefusalList)
-    shown = {"tenant": tenant, "keys": keys, "refusals": refusals.items}
-    print_as(output, shown, lambda: tenant_view(tenant, keys, refusals.items))
+    shown = {"tenant": tenant, "keys": keys, "refusals": refusals.items, "other_refusals": refusals.others}
+    print_as(output, shown, lambda: tenant_view(tenant, keys, refusals))
 
 
 @app.command()
