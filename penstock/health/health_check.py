@@ -17,6 +17,9 @@ from penstock.health.endpoint_health import HealthThresholds, ProbeOutcome
 MAX_READ_BYTES: Final = 4096
 """Size (bytes) of the beginning of an answer that is read."""
 
+MAX_SHOWN_CHARS: Final = 80
+"""Length of the beginning of an answer that is shown to operators."""
+
 _BUSY_STATUSES: Final = frozenset({429, 529})
 """Statuses that only a server which accepts requests sends; 529 is Anthropic's `overloaded_error`."""
 
@@ -126,6 +129,17 @@ def answer_outcome(check: HealthCheck, status: int, body: bytes, *, has_retry_af
     if status in _BUSY_STATUSES or (status == 503 and (has_retry_after or _BUSY.search(text))):
         return ProbeOutcome.BUSY
     return ProbeOutcome.UNREADY
+
+
+def unready_because(check: HealthCheck, status: int, body: bytes) -> str:
+    """Why a response to a probe has the outcome UNREADY, for operators: its status and what its body states."""
+    if status in check.status:
+        stated = "without the text that its entry expects" if check.body else f"and the state {_state(body)}"
+        return f"it answers the health probe with {status} {stated}"
+    stated = "".join(letter if letter.isprintable() else " " for letter in _text(body))
+    stated = " ".join(stated.split())
+    shown = "" if not stated or stated.startswith("<") else f": {stated[:MAX_SHOWN_CHARS]}"
+    return f"it answers the health probe with {status}{shown}"
 
 
 def _state(body: bytes) -> str:

@@ -8,7 +8,7 @@ from random import Random
 
 from penstock.health.endpoint_health import EndpointState, ProbeOutcome
 from penstock.health.engine_kinds import ENGINES
-from penstock.health.health_check import answer_outcome
+from penstock.health.health_check import answer_outcome, unready_because
 from regional_agent.background_tasks import wait_for_event
 from regional_agent.endpoints.endpoint import Endpoint
 from regional_agent.endpoints.probing.asleep_models import without_asleep
@@ -111,7 +111,7 @@ async def _probe(endpoint: Endpoint, connections: UpstreamPool) -> tuple[ProbeOu
     if answer.status in UNAUTHORIZED and spec.credential_file:
         endpoint.reject_credential(f"GET {target} answers {answer.status}")
     if outcome is ProbeOutcome.UNREADY:
-        return outcome, f"it answers the health probe with {answer.status}"
+        return outcome, unready_because(check, answer.status, answer.body)
     return outcome, "it is busy" if outcome is ProbeOutcome.BUSY else ""
 
 

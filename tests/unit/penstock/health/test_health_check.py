@@ -4,7 +4,14 @@ import pytest
 
 from penstock.health.endpoint_health import ProbeOutcome
 from penstock.health.engine_kinds import ENGINES, EngineKind
-from penstock.health.health_check import HealthCheck, HealthCheckOptions, answer_outcome, is_busy_text, is_rejection
+from penstock.health.health_check import (
+    HealthCheck,
+    HealthCheckOptions,
+    answer_outcome,
+    is_busy_text,
+    is_rejection,
+    unready_because,
+)
 
 GOOD, UNREADY, BUSY = ProbeOutcome.GOOD, ProbeOutcome.UNREADY, ProbeOutcome.BUSY
 
@@ -79,3 +86,20 @@ def test_an_entry_overrides_single_options_of_its_kind() -> None:
 )
 def test_what_a_503_means_for_the_request(body: bytes, rejection: bool, busy: bool) -> None:
     assert (is_rejection(body), is_busy_text(body)) == (rejection, busy)
+
+
+@pytest.mark.parametrize(
+    ("check", "status", "body", "stated"),
+    [
+        (HealthCheck(), 200, b'{"status": "setup_failed"}', "with 200 and the state SETUP_FAILED"),
+        (HealthCheck(body="ok"), 200, b"not yet", "with 200 without the text that its entry expects"),
+        (HealthCheck(), 500, b"CUDA error:\n\x1b[1m lost", "with 500: CUDA error: [1m lost"),
+        (HealthCheck(), 500, b"x" * 200, "with 500: " + 80 * "x"),
+        (HealthCheck(), 503, b"<html>", "with 503"),
+        (HealthCheck(), 503, b"", "with 503"),
+    ],
+)
+def test_operators_are_told_what_an_unready_server_states(
+    check: HealthCheck, status: int, body: bytes, stated: str
+) -> None:
+    assert unready_because(check, status, body) == f"it answers the health probe {stated}"
