@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from adapters.error_text import suggest
@@ -13,6 +15,8 @@ from control_plane.policy.bundle_limits import MAX_FILES
 from control_plane.policy.compiler import compile_bundle, compile_revision
 from control_plane.policy.tarball import read_tar
 from control_plane.status.query_responses import WhatIfResponse
+from penstock.fleet.snapshot import Demand
+from penstock.overrides.interventions import Interventions
 from penstock.overrides.override_check import NO_REPORTS, OverrideRejection, RejectedBy, rejection
 from penstock.overrides.overrides import Override, OverrideKind, described, validation_error
 from penstock.policy.policy import Policy
@@ -21,7 +25,9 @@ from penstock.policy.removals import unaccepted_removals
 from penstock.what_if.assumed_demand import generated_demand, generated_fleet, max_generated_groups, sustainable_rate
 from penstock.what_if.comparison import Side, compare
 from penstock.what_if.demand_outcomes import Capacity, DemandGroup
+from penstock.what_if.entry_regions import EntryResolver
 from penstock.what_if.growth import Growth, grown
+from penstock.what_if.reported_demand import as_reported
 
 MAX_NAMES_OF_BUNDLE = 2 * MAX_FILES
 """Maximum number of names of a JSON object with a bundle: above MAX_FILES, whose error is clearer."""
@@ -70,8 +76,8 @@ class LiveFleet(msgspec.Struct, frozen=True):
     """Unix time (s)."""
     capacities: tuple[Capacity, ...] = ()
     """Reported capacity of each pool."""
-    reported_per_s: float = 0.0
-    """Reported total demand (requests/s)."""
+    reported: tuple[Demand, ...] = ()
+    """Reported demand."""
     failed: tuple[str, ...] = ()
     """Regions that have failed."""
     overrides: tuple[Override, ...] = ()
@@ -151,10 +157,10 @@ def _evaluate(job: WhatIfJob) -> WhatIfResponse:
     after = Side(proposed, before.lost | frozenset(request.lost), (*kept, *added))
     given = None if request.demand is None else [row.group() for row in request.demand]
     reported = fleet.capacities if request.fleet is None else tuple(row.capacity() for row in request.fleet)
-    rate_per_s = (
-        fleet.reported_per_s or min(sustainable_rate(policy, reported), MAX_REQUESTS_PER_S) or DEFAULT_REQUESTS_PER_S
-    )
-    asked = given if given is not None else _generate_demand(policy, rate_per_s)
+    described = "as given"
+    if given is None:
+        given, described = _assumed_demand(before, reported, fleet)
+    asked = given
     growth = _growth(request, asked)
     found = compare(before, after, asked, reported or generated_fleet((policy, proposed), asked), fleet.now, growth)
     source = "as given" if request.fleet is not None else "as reported"
@@ -165,7 +171,7 @@ def _evaluate(job: WhatIfJob) -> WhatIfResponse:
         moved_per_s=sum(move.requests_per_s for move in found.moves),
         policy_before=policy.digest(),
         policy_after=proposed.digest(),
-        demand="as given" if given is not None else _describe_demand(rate_per_s, reported=fleet.reported_per_s > 0.0),
+        demand=described,
         fleet=source if reported else "generated: no region reports a pool",
         conditions_before=_conditions(before, fleet.now),
         conditions_after=_conditions(after, fleet.now),
@@ -237,9 +243,18 @@ def _require_region(policy: Policy, name: str, field: str) -> None:
         raise JobRefused(Refused(f"{field}: there is no region {name!r}; {remedy}"))
 
 
-def _describe_demand(rate_per_s: float, *, reported: bool) -> str:
-    text = f"generated, {rate_per_s:.1f} requests per second"
-    return f"{text} as regions report" if reported else f"{text}, because regions report none"
+def _assumed_demand(side: Side, capacities: Sequence[Capacity], fleet: LiveFleet) -> tuple[list[DemandGroup], str]:
+    """Return the demand that regions report, or a generated one where they report none, and its description."""
+    policy = side.policy
+    rate_per_s = min(sustainable_rate(policy, capacities), MAX_REQUESTS_PER_S) or DEFAULT_REQUESTS_PER_S
+    generated = _generate_demand(policy, rate_per_s)
+    drained = Interventions(side.in_force(fleet.now), 0.0, fleet.now).drained
+    resolver = EntryResolver(policy, capacities, side.lost, frozenset(drained))
+    found = as_reported(generated, fleet.reported, resolver)
+    if not found:
+        return generated, f"generated, {rate_per_s:.1f} requests per second, because regions report none"
+    rate_per_s = sum(group.requests_per_s for group in found)
+    return found, f"{rate_per_s:.1f} requests per second as regions report, spread over tenants and countries"
 
 
 def _generate_demand(policy: Policy, rate_per_s: float) -> list[DemandGroup]:

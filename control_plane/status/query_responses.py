@@ -46,7 +46,8 @@ class WhatIfResponse(msgspec.Struct, frozen=True):
     policy_after: str
     """Digest of the policy of `after`."""
     demand: str
-    """Source of the demand: the request, or generated, at the rate that regions report if they do."""
+    """Source of the demand: the request; the rates that regions report by model and residency class, spread over the
+    tenants and countries of each class; or generated because none is reported."""
     fleet: str
     """Source of the capacity: the request, the reports of regions, or generated because no region reports a pool."""
     conditions_before: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from control_plane.api.serving.client_location import require_policy
 from control_plane.auth.required_roles import Viewer
 from control_plane.evaluation.evaluation_jobs import LiveFleet, WhatIfJob
 from control_plane.evaluation.evaluator import Evaluator
-from control_plane.evaluation.what_if_request import MAX_REQUESTS_PER_S, WhatIfRequest
+from control_plane.evaluation.what_if_request import WhatIfRequest
 from control_plane.overrides.override_store import OverrideStore
 from control_plane.policy.bundle_limits import MAX_BUNDLE_BYTES
 from control_plane.status.fleet_view import FleetView
@@ -55,7 +55,7 @@ def _live_fleet(view: FleetView, overrides: OverrideStore, policy: Policy) -> Li
     return LiveFleet(
         now,
         _capacities(view),
-        _reported_rate(view),
+        tuple(demand(view.snapshot, now)),
         tuple(sorted(name for name, state in view.region_states().items() if state is RegionState.FAILED)),
         overrides.seen.without_ended(now, policy.failover.failback_ramp_s).overrides,
         None if available is None else tuple((*pool, slots) for pool, slots in sorted(available.items())),
@@ -76,8 +76,3 @@ def _capacities(view: FleetView) -> tuple[Capacity, ...]:
         for (region, model), pool in sorted(pools(view.snapshot, view.now()).items())
         if pool.report.slots > 0 and pool.report.service_s > 0.0
     )
-
-
-def _reported_rate(view: FleetView) -> float:
-    """Return the reported total demand (requests/s)."""
-    return min(sum(row.requests_per_s for row in demand(view.snapshot, view.now())), MAX_REQUESTS_PER_S)

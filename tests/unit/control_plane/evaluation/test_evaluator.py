@@ -19,6 +19,8 @@ from control_plane.evaluation.evaluator import MAX_EVALUATIONS, Busy, Evaluation
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from control_plane.status.query_responses import WhatIfResponse
+from penstock.fleet.snapshot import Demand
+from penstock.what_if.demand_outcomes import Capacity
 from tests.support.bundles import large_bundle
 from tests.support.paths import PLANET
 from tests.support.wait import until
@@ -54,6 +56,16 @@ async def test_policies_are_unchanged_by_the_transfer_to_the_process() -> None:
         assert refused.refusal is not None
         assert "did you mean eu-de?" in refused.refusal.detail
         assert evaluator._processes == [process], "a process is used again"
+
+
+def test_the_demand_is_that_which_regions_report_and_not_spread_over_all_models() -> None:
+    (model, *_), regions = POLICY.models, frozenset(POLICY.regions)
+    reported = (Demand("eu-de", model, "+".join(sorted(regions)), regions, 4.0),)
+    fleet = LiveFleet(0.0, (Capacity("eu-de", model, 100, 1.0), Capacity("eu-es", model, 100, 1.0)), reported)
+    answer = run_job(WhatIfJob(POLICY, msgspec.json.encode({"lost": ["eu-es"]}), fleet))
+    assert isinstance(answer, WhatIfResponse)
+    assert (answer.before.served_per_s, answer.before.refused_per_s) == (pytest.approx(4.0), {})
+    assert answer.demand.startswith("4.0 requests per second as regions report")
 
 
 async def test_a_slow_evaluation_is_aborted_and_its_process_killed() -> None:
