@@ -20,7 +20,7 @@ from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, is_null
 from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import Fields, ReportedUsage, is_empty, members_of
-from penstock.answers.values import CUT_REASONS, finish_reason_in, first_text, has_output, last_finish_reason, list_of
+from penstock.answers.values import CUT_REASONS, finish_reason_in, first_text, has_output, list_of
 
 JSON: Final = 0
 EVENTS: Final = 1
@@ -76,6 +76,7 @@ class AnswerParser:
         "_splitter",
         "_usage",
         "begun",
+        "choices",
         "delivered",
         "ended",
         "error",
@@ -122,6 +123,8 @@ class AnswerParser:
         """Identifier of the object that the answer creates; empty until it has arrived."""
         self.needs_event = False
         """Whether a stream that ends without an event is an error; set by the caller."""
+        self.choices = 1
+        """Number of answers requested at once; set by the caller. The finish reason of one does not end the others."""
         self._final_at = -1
         """`delivered` when the last report of the usage of the whole answer arrived; -1 without such a report."""
 
@@ -222,7 +225,8 @@ class AnswerParser:
             elif rest and complete and self._read_event(rest):
                 # A stream may end without an empty line after its last event.
                 rest = b""
-        if not self.finish_reason and self._last and self._kind == EVENTS:
+        all_ended = complete or self.choices == 1 or self._final_at >= 0
+        if not self.finish_reason and all_ended and self._last and self._kind == EVENTS:
             self._read_finish(self._last)
         if complete and self.needs_event and self.between_records and not self.is_unreadable and self.error is None:
             self.error = AnswerError(ErrorCause.ENGINE, "the stream has no event")
@@ -294,19 +298,17 @@ class AnswerParser:
         """Read the JSON text of a record; returns whether it only reports usage that the client did not ask for."""
         if self._format.is_openai and not self._format.id_paths:
             if self._kind == JSON and not self._held.may_be_error:
-                usage = usage_of_text(data)
-                if usage is not None:
-                    self._usage, self.ended, self._final_at = usage, True, self.delivered
-                    self.finish_reason = last_finish_reason(data)
+                whole = usage_of_text(data)
+                if whole is not None:
+                    (self._usage, self.finish_reason), self.ended, self._final_at = whole, True, self.delivered
                     return False
-            read = usage_of_answer(data, self.usage)
+            read = usage_of_answer(data, self.usage) if self._kind != JSON else None
             if read is not None:
                 self._usage, has_choices = read
-                if self._kind == JSON:
-                    self.ended, self.finish_reason = True, last_finish_reason(data)
-                elif has_choices:
+                if has_choices:
                     self._final_at = -1
-                    self.delivered += 1
+                    # The first event of a chat only has its role.
+                    self.delivered += self.delivered > 0 or not _BEGINNING.search(data)
                     self._last = b"data: " + data
                     return False
                 self._final_at = self.delivered
@@ -334,8 +336,7 @@ class AnswerParser:
         self._usage = None
         total = ReportedUsage(self._format.places)
         for answer in answers[:MAX_ANSWERS]:
-            fields = members_of(answer)
-            if fields is not None:
+            if (fields := members_of(answer)) is not None:
                 one = ReportedUsage(self._format.places)
                 if one.read(fields):
                     total.add(one)
@@ -346,8 +347,7 @@ class AnswerParser:
             self._final_at = self.delivered
 
     def _read_fields(self, fields: Fields, *, counts: bool) -> bool:
-        error = error_in(fields)
-        if error is not None:
+        if (error := error_in(fields)) is not None:
             self._note_error(error)
         if self._reported is None:
             self._reported = ReportedUsage(self._format.places)
@@ -355,7 +355,7 @@ class AnswerParser:
             self._reported.replace(self._usage)
             self._usage = None
         reports = self._reported.read(fields)
-        if finish := finish_reason_in(fields):
+        if (self.choices == 1 or self._kind == JSON) and (finish := finish_reason_in(fields)):
             self.finish_reason = finish
         kind, done = fields.get("type"), fields.get("done")
         if kind is not None and bytes(kind) in _ENDING_TYPES:
@@ -390,7 +390,7 @@ class AnswerParser:
             if self.finish_reason:
                 is_final = self._final_at == self.delivered or ReportedUsage(self._format.places).read(fields)
                 if not has_output(fields):
-                    self.delivered -= 1
+                    self.delivered = max(0, self.delivered - 1)
                 if is_final:
                     self._final_at = self.delivered
 
@@ -417,7 +417,7 @@ class AnswerParser:
         result = reducer.result()
         fields = members_of(result)
         if fields is not None:
-            self._read_fields(fields, counts=True)
+            self._read_fields(fields, counts=self._kind != JSON)
         elif (answers := list_of(result, MAX_ANSWERS + 1)) is not None:
             self._read_answers(answers)
 

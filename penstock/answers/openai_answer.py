@@ -40,16 +40,19 @@ def usage_of_answer(data: bytes, before: Usage | None) -> tuple[Usage, bool] | N
     return None if read is None else (read, not is_empty(answer.choices))
 
 
-def usage_of_text(text: bytes) -> Usage | None:
-    """The usage of an answer that is not streamed, and that contains no mark of an error.
+def usage_of_text(text: bytes) -> tuple[Usage, str] | None:
+    """The usage of an answer that is not streamed and contains no mark of an error, and its last finish reason.
 
     Returns None if the answer must be read by place. `text` is a JSON text.
     """
     try:
-        usage = text_decoder.decode(text).usage
+        answer = text_decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return None if usage is None else _usage(usage, None)
+    read = None if answer.usage is None else _usage(answer.usage, None)
+    if read is None:
+        return None
+    return read, (answer.choices[-1].finish_reason or "") if answer.choices else ""
 
 
 def _usage(usage: Any, before: Usage | None) -> Usage | None:

@@ -28,8 +28,13 @@ class _Answer(msgspec.Struct):
     status: msgspec.Raw = _ABSENT
 
 
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
 class _Text(msgspec.Struct):
     usage: _Usage | None = None
+    choices: list[_Choice] | None = None
 
 
 answer_decoder: Final[Any] = msgspec.json.Decoder(_Answer)

@@ -86,7 +86,8 @@ class PlainRecords:
         for mark in answer_format.end_marks:
             if part.find(mark) >= 0:
                 return -1
-        return part.count(answer_format.delta_mark or self._end)
+        # Between its bounds: the framing of a chunk has line ends too.
+        return part.count(answer_format.delta_mark or self._end, begin, end_at)
 
     def _is_like_the_last(self, part: bytes, begin: int, after: bytes) -> bool:
         """Whether a part differs from the last one only within one string, which has no escapes.

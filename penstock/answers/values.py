@@ -13,9 +13,6 @@ from penstock.answers.usage_reader import Fields, Raw, members_of, value_at
 
 MAX_TEXT_BYTES: Final = 1024
 
-MAX_REASON_BYTES: Final = 64
-"""Maximum size (bytes) of a finish reason, and of the white space before it."""
-
 _text: Final = msgspec.json.Decoder(str)
 _list: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -28,7 +25,6 @@ CUT_REASONS: Final = frozenset({"abort", "aborted", "cancelled", "canceled", "er
 (vllm/v1/engine/__init__.py), `abort` of SGLang (python/sglang/srt/managers/schedule_batch.py), `cancelled` of
 TensorRT-LLM (tensorrt_llm/executor/result.py). Engines that stop on SIGTERM end their streams in this way."""
 
-_FINISH_REASON: Final = b'"finish_reason"'
 _NO_DELTA: Final = b'"message_delta"'
 
 
@@ -72,19 +68,6 @@ def finish_reason_in(fields: Fields) -> str:
         if inner is not None and (reason := _text_at(inner, name)):
             return reason
     return _text_at(fields, "done_reason") or _text_at(fields, "stop_reason")
-
-
-def last_finish_reason(text: bytes) -> str:
-    """The last finish reason in the JSON text of an answer, found without decoding the text; empty without one.
-
-    In a string that a model generates, the quotes of a member's name would be escaped.
-    """
-    at = text.rfind(_FINISH_REASON)
-    if at < 0:
-        return ""
-    value = text[at + len(_FINISH_REASON) : at + len(_FINISH_REASON) + MAX_REASON_BYTES].lstrip(b" \t\r\n:")
-    reason, quote, _ = value[1:].partition(b'"')
-    return reason.decode("utf-8", "replace") if value.startswith(b'"') and quote else ""
 
 
 def has_output(fields: Fields) -> bool:

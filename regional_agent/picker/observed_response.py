@@ -48,7 +48,7 @@ class ObservedResponse:
         self._streaming = context.estimate.streaming
         route = context.request.route
         hides_usage = usage is not None and usage.is_hidden
-        self._intake = intake_of(proxy.answer_formats, route, head, streaming=self._streaming, hides_usage=hides_usage)
+        self._intake = intake_of(proxy.answer_formats, route, head, context.estimate, hides_usage=hides_usage)
         self._decided = False
         self._wants_id = self._intake is not None and route is not None and bool(route.object_id)
         self._wants_id = self._wants_id and route is not None and route.creates_objects

@@ -166,9 +166,9 @@ class AttemptSink(TargetSink):
                 self._target.drop()
                 self._after_rejection()
         elif self.response is None:
-            hides_usage, streaming = usage is not None and usage.is_hidden, context.estimate.streaming
+            hides_usage = usage is not None and usage.is_hidden
             formats, route = proxy.answer_formats, context.request.route
-            self._intake = intake_of(formats, route, head, streaming=streaming, hides_usage=hides_usage)
+            self._intake = intake_of(formats, route, head, context.estimate, hides_usage=hides_usage)
 
     def on_body(self, chunk: bytes) -> None:
         """Forward a part of the body; the first part that is no error begins the client's response."""

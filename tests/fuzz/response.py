@@ -15,6 +15,10 @@ from typing import Any, NamedTuple
 import h11
 
 from penstock.answers.answer_format import AnswerFormats
+from penstock.cost.request_properties import CostInputs
+from penstock.cost.work import Work
+from penstock.policy.kinds.models import Cost
+from penstock.pools.placement import WorkEstimate
 from penstock.routes.route import ErrorFormat
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.client_connection import ClientConnection
@@ -39,6 +43,7 @@ WORDS = (
 )
 
 FORMATS = AnswerFormats()
+ESTIMATE = WorkEstimate("t", "m", Cost(), CostInputs(0), Work(0.0, 1.0), streaming=True)
 
 REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -147,7 +152,7 @@ class Relay:
             assert self.head is not None
             self._started = True
             lines = self.head.lines_to_client("engine", b"", from_peer=self.from_peer)
-            intake = intake_of(FORMATS, None, self.head, streaming=True, hides_usage=False)
+            intake = intake_of(FORMATS, None, self.head, ESTIMATE, hides_usage=False)
             self.response.start(self.head, upstream, lines, self.request, intake.parser if intake else None)
 
 

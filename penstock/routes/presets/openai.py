@@ -20,6 +20,12 @@ from penstock.routes.route import (
 _SESSION: Final = ("/prompt_cache_key", "/user")
 _MAX_TOKENS: Final = ("/max_completion_tokens", "/max_tokens")
 _USAGE_ON_REQUEST: Final = UsageFields(request="/stream_options/include_usage")
+_USAGE_OF_MEDIA: Final = UsageFields(
+    prompt_tokens=("/prompt_tokens", "/input_tokens"),
+    answer_tokens=("/completion_tokens", "/output_tokens"),
+    cached_tokens=("/prompt_tokens_details/cached_tokens", "/input_tokens_details/cached_tokens"),
+)
+"""OpenAI names the tokens of images and audio like those of Responses; vLLM names them like those of chats."""
 _STEPS: Final = ("/steps", "/num_inference_steps")
 
 _IN_UPLOAD: Final = (ModelLocation(ModelSource.FORM, "model"), *IN_BODY, *BESIDE_BODY)
@@ -101,10 +107,18 @@ OPENAI_ROUTES: Final = (
         stream=StreamKind.SSE,
         stream_field="/stream",
         cost=_IMAGE,
+        usage=_USAGE_OF_MEDIA,
         session=_SESSION,
     ),
-    Route("openai-images-edits", "/v1/images/edits", model=_IN_UPLOAD, body=BodyKind.UPLOAD, cost=_IMAGE),
-    Route("openai-images-variations", "/v1/images/variations", model=_IN_UPLOAD, body=BodyKind.UPLOAD, cost=_IMAGE),
+    *(
+        Route(name, path, model=_IN_UPLOAD, body=BodyKind.UPLOAD, cost=cost, usage=_USAGE_OF_MEDIA)
+        for name, path, cost in (
+            ("openai-images-edits", "/v1/images/edits", _IMAGE),
+            ("openai-images-variations", "/v1/images/variations", _IMAGE),
+            ("openai-audio-transcriptions", "/v1/audio/transcriptions", CostFields()),
+            ("openai-audio-translations", "/v1/audio/translations", CostFields()),
+        )
+    ),
     Route(
         "openai-audio-speech",
         "/v1/audio/speech",
@@ -112,10 +126,9 @@ OPENAI_ROUTES: Final = (
         stream=StreamKind.CHUNKED,
         stream_field="/stream",
         cost=CostFields(speech=("/input",)),
+        usage=_USAGE_OF_MEDIA,
         session=_SESSION,
     ),
-    Route("openai-audio-transcriptions", "/v1/audio/transcriptions", model=_IN_UPLOAD, body=BodyKind.UPLOAD),
-    Route("openai-audio-translations", "/v1/audio/translations", model=_IN_UPLOAD, body=BodyKind.UPLOAD),
     Route(
         "openai-realtime",
         "/v1/realtime",

@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.routes.presets.model_places import IN_BODY
-from penstock.routes.route import CostFields, Route, Timeouts
+from penstock.routes.route import CostFields, Route, Timeouts, UsageFields
+
+_USAGE: Final = UsageFields(prompt_tokens=("/total_tokens",), answer_tokens=())
+"""Nothing is generated, so that all tokens are of the prompt. Not all releases of vLLM state these separately."""
 
 
 def _scores(name: str, path: str, prompt: tuple[str, ...]) -> Route:
@@ -20,6 +23,7 @@ def _scores(name: str, path: str, prompt: tuple[str, ...]) -> Route:
         model=IN_BODY,
         timeouts=Timeouts(first_byte_s=60.0),
         cost=CostFields(generates=False, prompt=prompt),
+        usage=_USAGE,
     )
 
 

@@ -105,7 +105,7 @@ class AnswerIntake:
         """
         parser = self.parser
         delivered = parser.delivered
-        if not estimate.streaming or parser.is_unreadable:
+        if not parser.counts_output:
             delivered = -1 if complete else 0
         usage = parser.usage
         # Some engines report the usage before the first token too. The last report counts if it states the output.
@@ -129,15 +129,15 @@ def outcome_of_answer(attempt: Attempt, status: int, error: AnswerError | None, 
 
 
 def intake_of(
-    formats: AnswerFormats, route: Route | None, head: ResponseHead, *, streaming: bool, hides_usage: bool
+    formats: AnswerFormats, route: Route | None, head: ResponseHead, estimate: WorkEstimate, *, hides_usage: bool
 ) -> AnswerIntake | None:
     """The reading of a response; None for a response that is not read: an error status, an image, audio.
 
     Args:
-        streaming: whether the client asked for a stream.
+        estimate: of the request.
         hides_usage: whether the agent asked for the usage of the stream, and not the client.
     """
-    by_name = head.by_name
+    by_name, streaming = head.by_name, estimate.streaming
     if not 200 <= head.status < 300 or head.status in NO_BODY_STATUSES:
         return None
     length = by_name.get(b"content-length")
@@ -163,10 +163,12 @@ def intake_of(
     if has_events and not coding:
         if kind == JSON:
             if_events = AnswerParser(answer_format, EVENTS, coding, hides_usage)
+            if_events.choices = estimate.ask.count
         elif stated == _UNSTATED:
             if_json = AnswerParser(answer_format, JSON, coding, False)
     intake = AnswerIntake(AnswerParser(answer_format, kind, coding, hides_usage), if_json, if_events)
     intake.parser.needs_event = streaming and stated in (EVENTS, LINES)
+    intake.parser.choices = estimate.ask.count
     # A stream may have no end that is known.
     intake.must_end = stated == JSON and length is None and b"transfer-encoding" not in by_name
     return intake

@@ -10,7 +10,6 @@ import pytest
 
 from penstock.answers.answer_errors import AnswerError, ErrorCause, error_in, named_error
 from penstock.answers.usage_reader import members_of
-from penstock.answers.values import last_finish_reason
 
 ENGINE, BUSY, REQUEST = ErrorCause.ENGINE, ErrorCause.BUSY, ErrorCause.REQUEST
 UNKNOWN = "the engine reported an error"
@@ -84,18 +83,3 @@ def test_an_event_that_is_named_error_has_data_of_any_form() -> None:
     assert named_error(b'"text"') == AnswerError(ENGINE, "text")
     assert named_error(b"out of memory\xff") == AnswerError(ENGINE, "out of memory\ufffd")
     assert named_error(b"") == AnswerError(ENGINE, UNKNOWN)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (b'{"finish_reason": "stop"}', "stop"),
-        (b'{"finish_reason":"length","a":1,"finish_reason" : "abort"}', "abort"),
-        (b'{"finish_reason":"\xff"}', "\ufffd"),
-        (b'{"finish_reason":null}', ""),
-        (b'{"finish_reason":"st', ""),
-        (b'{"text":"finish_reason"}', ""),
-    ],
-)
-def test_the_last_finish_reason_is_found_without_decoding(text: bytes, reason: str) -> None:
-    assert last_finish_reason(text) == reason
