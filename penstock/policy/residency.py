@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
@@ -18,6 +19,10 @@ SHORTENED = "set-"
 """Prefix of shortened class names."""
 
 
+MAX_KEPT_CLASSES = 1024
+"""Maximum number of residency classes that are kept by their regions: fleets have few, and requests name them."""
+
+
 class ResidencyClass(msgspec.Struct, frozen=True):
     """A named set of regions that a request may ever touch; equal sets are one class, in every process."""
 
@@ -25,6 +30,7 @@ class ResidencyClass(msgspec.Struct, frozen=True):
     regions: frozenset[str]
 
 
+@lru_cache(MAX_KEPT_CLASSES)
 def residency_class(regions: frozenset[str]) -> ResidencyClass:
     """The residency class of a set of regions. Its name depends on its members alone, so all processes agree on it."""
     spelled = "+".join(sorted(regions))

@@ -14,8 +14,8 @@ from random import Random
 import msgspec
 
 from penstock.health.region_health import RegionState
-from penstock.planning.plan import ClassPlan, RegionPlan
-from penstock.policy.residency import ResidencyClass
+from penstock.planning.plan import ArcReason, ClassPlan, RegionPlan
+from penstock.policy.residency import ResidencyClass, residency_class
 from penstock.routing.region_selection import NOTHING_TRIED, RegionChoice, RegionView, is_usable, plan_shares
 from penstock.routing.session_home import home_of
 
@@ -65,12 +65,22 @@ def sampler_of(plan: ClassPlan, origin: str) -> WeightedSampler | None:
 
 
 def samplers_of(plan: RegionPlan) -> dict[tuple[str, str], WeightedSampler]:
-    """The samplers of a plan by traffic class (model, residency class)."""
+    """The samplers of a plan by traffic class (model, residency class).
+
+    Each model of the plan also has the class of home alone, to which the endpoint picker restricts requests, unless
+    home is closed to the model.
+    """
+    home = plan.region
+    choice = RegionChoice(home, ArcReason.HOME, spends_credit=False)
+    here = WeightedSampler((choice,), (1.0,), {home: 1.0}, frozenset(), includes_home=True)
+    models = {entry.model for entry in plan.classes}
+    name = residency_class(frozenset({home})).name
+    found = {(model, name): here for model in models if home not in plan.closed_for(model)}
     # Of two entries for one class, the first counts, as in `RegionPlan.lookup`.
-    return {
+    return found | {
         (entry.model, entry.residency): sampler
         for entry in reversed(plan.classes)
-        if (sampler := sampler_of(entry, plan.region)) is not None
+        if (sampler := sampler_of(entry, home)) is not None
     }
 
 

@@ -52,12 +52,20 @@ class PickerParts(NamedTuple):
 class Conversation:
     """The exchange of messages about one request."""
 
-    __slots__ = ("is_grpc", "request_mode", "response_mode", "send", "state")
+    __slots__ = ("_part", "is_grpc", "queue", "request_mode", "response_mode", "state", "write_soon")
 
-    def __init__(self, send: Callable[[bytes], None]) -> None:
-        """Start before the head; `send` queues a `ProcessingResponse` for Envoy."""
+    def __init__(self, queue: Callable[[bytes], None], write_soon: Callable[[], None]) -> None:
+        """Start before the head.
+
+        Args:
+            queue: queues a `ProcessingResponse` for Envoy.
+            write_soon: lets `flush` be called before the next write.
+        """
         self.state = StreamState.HEAD
-        self.send = send
+        self.queue = queue
+        self.write_soon = write_soon
+        self._part = b""
+        """The part of the response that waits for what Envoy has sent after it."""
         self.is_grpc = False
         """Whether refusals have the form of gRPC."""
         self.request_mode = FULL_DUPLEX_STREAMED
@@ -77,6 +85,29 @@ class Conversation:
     def enter(self, state: StreamState) -> None:
         """Change the state; raises InvalidTransition for a transition that the table lacks."""
         self.state = entered(self.state, state)
+
+    def send(self, message: bytes) -> None:
+        """Queue a `ProcessingResponse`."""
+        self.flush()
+        self.queue(message)
+
+    def send_response_part(self, part: bytes, *, ends: bool) -> None:
+        """Send on a part of a response that Envoy streams: in one message with the parts that have arrived with it."""
+        self._part = self._part + part if self._part else part
+        if ends or len(self._part) >= envoy_responses.MAX_CHUNK_BYTES:
+            self._send_part(ends=ends)
+        elif self._part:
+            self.write_soon()
+
+    def flush(self) -> None:
+        """Queue what waits for what follows it."""
+        if self._part:
+            self._send_part(ends=False)
+
+    def _send_part(self, *, ends: bool) -> None:
+        part, self._part = self._part, b""
+        for message in envoy_responses.body_chunks(envoy_responses.TO_RESPONSE_BODY, part, ends=ends):
+            self.queue(message)
 
     @property
     def is_done(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 
 from regional_agent.http.headers.header_rules import HOP_BY_HOP, Header
 from regional_agent.picker.processing_request import DESTINATION, LB_NAMESPACE
-from regional_agent.picker.protobuf_wire import with_length, with_number
+from regional_agent.picker.protobuf_wire import nested, with_length, with_number
 
 TO_REQUEST_HEADERS: Final = 1
 TO_RESPONSE_HEADERS: Final = 2
@@ -146,10 +146,7 @@ def body_chunks(kind: int, body: bytes | bytearray, *, ends: bool) -> list[bytes
 
 
 def _chunk(kind: int, body: bytes, *, ends: bool) -> bytes:
-    streamed = with_length(1, body)
-    if ends:
-        streamed += _ENDS
-    return with_length(kind, with_length(1, with_length(3, with_length(3, streamed))))
+    return nested((kind, 1, 3, 3, 1), body, _ENDS if ends else b"")
 
 
 def response_part(received: bytes, body: bytes) -> bytes:

@@ -43,6 +43,9 @@ class GrpcCall(Protocol):
     def on_message(self, message: bytes) -> None:
         """Process a message of the client."""
 
+    def before_write(self) -> None:
+        """Send what has waited for further messages of the client, and end the call if it is complete."""
+
     def on_sent(self) -> None:
         """All messages have been written to the connection."""
 
@@ -178,6 +181,10 @@ class GrpcStream:
         self._out_bytes += _PREFIX_BYTES + size
         self._write_soon(self)
 
+    def write_soon(self) -> None:
+        """Let the connection write: `before_write` of the call has something to send."""
+        self._write_soon(self)
+
     def end(self, status: int, detail: str = "") -> None:
         """End the call with a status of gRPC, after its messages. Only the first call counts.
 
@@ -209,6 +216,8 @@ class GrpcStream:
         """
         if self._ended:
             return 0
+        if self.call is not None and self._status is None:
+            self.call.before_write()
         out, sent = self._out, 0
         if out and not self._has_head:
             frames.append(frame(HEADERS, END_HEADERS, self.number, block_prefix + _HEAD))

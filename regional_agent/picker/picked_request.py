@@ -286,9 +286,7 @@ class PickedRequest:
         if ends:
             passed += observed.on_end(now)
         if self._talk.response_mode == FULL_DUPLEX_STREAMED:
-            if passed or ends:
-                for part in envoy_responses.body_chunks(envoy_responses.TO_RESPONSE_BODY, passed, ends=ends):
-                    self._talk.send(part)
+            self._talk.send_response_part(passed, ends=ends)
         else:
             self._talk.send(envoy_responses.response_part(chunk, passed))
         if ends:
@@ -301,8 +299,7 @@ class PickedRequest:
             observed.use_trailers(trailers)
         rest = observed.on_end(self._proxy.clock())
         if rest and self._talk.response_mode == FULL_DUPLEX_STREAMED:
-            for part in envoy_responses.body_chunks(envoy_responses.TO_RESPONSE_BODY, rest, ends=False):
-                self._talk.send(part)
+            self._talk.send_response_part(rest, ends=False)
         self._talk.send(envoy_responses.unchanged(envoy_responses.TO_RESPONSE_TRAILERS))
         self._complete(observed)
 

@@ -21,6 +21,10 @@ def _drop(message: bytes) -> None:
     """Drop a message for a stream that has ended."""
 
 
+def _do_nothing() -> None:
+    """Write nothing to a stream that has ended."""
+
+
 class ProcessCall:
     """The call for one request of Envoy."""
 
@@ -37,13 +41,8 @@ class ProcessCall:
         self._stream = stream
         self._on_end = on_end
         self._reject_mode = reject_mode
-        self._talk = Conversation(self._send)
+        self._talk = Conversation(stream.send, stream.write_soon)
         self.stream = RequestStream(parts, self._talk, stream.peer_ip)
-
-    def _send(self, message: bytes) -> None:
-        self._stream.send(message)
-        if self._talk.is_done:
-            self._stream.end(grpc.OK)
 
     def on_message(self, message: bytes) -> None:
         """Process a `ProcessingRequest`."""
@@ -60,6 +59,10 @@ class ProcessCall:
             # A defect that prevents one request must not end the other requests of the connection.
             log.exception("a request at the endpoint picker failed")
             self._stream.end(grpc.INTERNAL, "internal error")
+
+    def before_write(self) -> None:
+        """Send on the part of the response that has waited for its end, and end the call after its last message."""
+        self._talk.flush()
         if self._talk.is_done:
             self._stream.end(grpc.OK)
 
@@ -76,7 +79,7 @@ class ProcessCall:
             # The connection has to close its other streams.
             log.exception("a request at the endpoint picker could not be closed")
         # Otherwise the call and its parts would refer to each other, and stay until the next garbage collection.
-        self._talk.send = _drop
+        self._talk.queue, self._talk.write_soon = _drop, _do_nothing
 
 
 class HealthCall:
@@ -101,6 +104,9 @@ class HealthCall:
             return
         self._stream.send(health_status(status))
         self._stream.end(grpc.OK)
+
+    def before_write(self) -> None:
+        """Do nothing."""
 
     def on_sent(self) -> None:
         """Do nothing."""

@@ -192,7 +192,8 @@ def _read_headers(fields: Fields, message: ProcessingRequest) -> None:
 
 def _header(fields: Fields) -> Header:
     """Read `HeaderValue`."""
-    name = value = raw_value = b""
+    name, raw_value = fields.short_pair(_FIRST, _THIRD)
+    value = b""
     while fields.advance():
         tag = fields.tag
         if tag == _FIRST:

@@ -45,7 +45,12 @@ class Address(NamedTuple):
         return cls(str(parts.hostname), parts.port, parts.scheme == "https", region, name)
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_and_port(self.host, self.port)
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_server_name(text: str) -> bool:

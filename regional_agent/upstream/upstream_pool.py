@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, cast
 from penstock.wire.identity import BadIdentity
 from regional_agent.http.write_batcher import WriteBatcher
 from regional_agent.tcp_keepalive import UPSTREAM_TIMEOUT_S, set_tcp_timeout
-from regional_agent.upstream.address import Address
+from regional_agent.upstream.address import Address, host_and_port
 from regional_agent.upstream.host_addresses import HostAddresses, Resolve
 from regional_agent.upstream.upstream_connection import ConnectionOwner, UpstreamConnection
 from regional_agent.upstream.upstream_sink import ConnectFailed
@@ -165,7 +165,7 @@ class UpstreamPool(ConnectionOwner):
     def ip_and_port(self, address: Address) -> str:
         """Return `ip:port` of an address, by the last look-up of its host; empty if no look-up has succeeded."""
         ip = self._hosts.last(address.host)
-        return str(address._replace(host=ip)) if ip else ""
+        return host_and_port(ip, address.port) if ip else ""
 
     def release(self, connection: UpstreamConnection) -> None:
         """Keep a connection whose response is complete; close it if enough are idle or its TLS settings changed."""

@@ -69,6 +69,9 @@ class Call:
         assert len(message) <= Service.max_message_bytes
         self._stream.send(message)
 
+    def before_write(self) -> None:
+        pass
+
     def on_sent(self) -> None:
         pass
 

@@ -120,14 +120,20 @@ class PickerStream:
 
     def __init__(self, parts: PickerParts, peer_ip: str = "127.0.0.1") -> None:
         self.sent: list[Any] = []
-        self.talk = Conversation(lambda message: self.sent.append(ProcessingResponse.FromString(message)))
+        self.talk = Conversation(lambda message: self.sent.append(ProcessingResponse.FromString(message)), lambda: None)
         self.stream = RequestStream(parts, self.talk, peer_ip)
 
     def receive(self, *messages: Any) -> None:
-        """Process messages of Envoy, and write what they cause."""
+        """Process messages of Envoy that arrive one after the other, and write what each causes."""
+        for message in messages:
+            self.receive_together(message)
+
+    def receive_together(self, *messages: Any) -> None:
+        """Process messages of Envoy that arrive in one read, and write what they cause."""
         for message in messages:
             self.stream.receive(read_processing_request(message.SerializeToString()))
-            self.stream.on_sent()
+        self.talk.flush()
+        self.stream.on_sent()
 
     def kinds(self) -> list[str]:
         """The kinds of the messages for Envoy, in order."""

@@ -70,6 +70,9 @@ class _Call:
         if status or self._method == INFER:
             self._stream.end(status, "overloaded" if status else "")
 
+    def before_write(self) -> None:
+        pass
+
     def on_sent(self) -> None:
         pass
 

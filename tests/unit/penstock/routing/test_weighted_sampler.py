@@ -8,9 +8,13 @@ import msgspec
 import pytest
 
 from penstock.health.region_health import RegionState
-from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
-from penstock.policy.residency import residency_class
-from penstock.routing.region_selection import RegionView
+from penstock.planning.plan import Arc, ArcReason, ClassPlan, Closed, RegionPlan
+from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.regions import Region
+from penstock.policy.policy import Policy
+from penstock.policy.residency import Mask, residency_class
+from penstock.routing.decision import Decision, decide
+from penstock.routing.region_selection import RegionRequest, RegionView
 from penstock.routing.session_home import home_of
 from penstock.routing.weighted_sampler import WeightedSampler, accepts_full_share, sampler_of, samplers_of
 
@@ -87,8 +91,40 @@ def test_of_two_entries_for_a_class_the_first_counts_and_empty_ones_have_no_samp
         "home", 1, 1, "digest", 0.0, (entry(home=1.0), entry(a=1.0), entry("other", b=1.0), entry("none"))
     )
     found = samplers_of(plan)
-    assert {key: list(one.shares) for key, one in found.items()} == {("m", "r"): ["home"], ("other", "r"): ["b"]}
+    of_plan = {key: list(one.shares) for key, one in found.items() if key[1] == "r"}
+    assert of_plan == {("m", "r"): ["home"], ("other", "r"): ["b"]}
     assert found["m", "r"].includes_home
+
+
+@pytest.mark.parametrize("ramp", [1.0, 0.2, 0.0])
+@pytest.mark.parametrize(
+    "class_plan",
+    [None, entry("m", "home"), entry("m", "home", home=0.0), entry("m", "home", home=1.0)],
+    ids=["no entry", "no arc", "no share", "home"],
+)
+@pytest.mark.parametrize(
+    "closed", [None, Closed("home", "m", last_resort=True), Closed("home", "m", last_resort=False)]
+)
+def test_a_class_of_home_alone_has_the_choice_that_decide_makes(
+    ramp: float, class_plan: ClassPlan | None, closed: Closed | None
+) -> None:
+    policy = Policy(
+        regions={name: Region(name, "DE", 50.0, 8.0) for name in ("home", "a")},
+        models={"m": Model("m")},
+        tenants={},
+        residency=(),
+    )
+    here = residency_class(frozenset({"home"}))
+    classes = (entry("m", "a+home", a=1.0), *([] if class_plan is None else [class_plan]))
+    plan = RegionPlan("home", 1, 1, "digest", 0.0, classes, ramp, closed=() if closed is None else (closed,))
+    views = {"home": RegionView(RegionState.HEALTHY, ready=True)}
+    request = RegionRequest("home", "m", here)
+    decision = decide(policy, plan, Mask(here), request, views, Random(1))
+    found = samplers_of(plan).get(("m", "home"))
+    if found is not None:
+        assert isinstance(decision, Decision)
+        assert (found.choices, found.remote, found.includes_home) == ((decision.choice,), frozenset(), True)
+    assert (found is None) == (closed is not None and (class_plan is None or sampler_of(class_plan, "home") is None))
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_a_target_has_the_headers_that_are_wanted(
     assert metadata["x-gateway-destination-endpoint"].string_value == ",".join(endpoints)
 
 
-@pytest.mark.parametrize("size", [0, 1, 200, 65_536, 65_537, 200_000])
+@pytest.mark.parametrize("size", [0, 1, *range(114, 130), 200, *range(16_370, 16_386), 65_536, 65_537, 200_000])
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_body_is_sent_on_in_parts(size: int, ends: bool) -> None:
     chunks = envoy_responses.body_chunks(envoy_responses.TO_RESPONSE_BODY, bytes(size), ends=ends)

@@ -117,6 +117,9 @@ class Service:
         self.messages.append(message)
         self.stream.send(bytes(self.answer_bytes))
 
+    def before_write(self) -> None:
+        pass
+
     def on_sent(self) -> None:
         pass
 

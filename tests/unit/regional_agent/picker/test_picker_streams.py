@@ -90,6 +90,32 @@ async def test_an_unasked_report_of_usage_is_read_and_removed(tmp_path: Path) ->
         assert stream.response_body() == token + b"data: [DONE]\n\n"
 
 
+async def test_parts_of_a_response_that_arrive_together_share_a_message(tmp_path: Path) -> None:
+    async with picking(tmp_path) as agent:
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT), response_head(200, JSON_TYPE))
+        stream.sent.clear()
+        stream.receive_together(response_body(ANSWER[:10]), response_body(ANSWER[10:]), response_body(b"", ends=True))
+        assert stream.kinds() == ["response_body"]
+        assert stream.sent[0].response_body.response.body_mutation.streamed_response.end_of_stream
+        assert stream.response_body() == ANSWER
+        assert agent.counted() == {"ok": 1}
+
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT), response_head(200, JSON_TYPE))
+        stream.receive_together(response_body(ANSWER), trailers("response_trailers"))
+        assert stream.kinds()[-2:] == ["response_body", "response_trailers"]
+        assert stream.response_body() == ANSWER
+
+        stream = PickerStream(parts_of(agent))
+        stream.receive(head(), body(CHAT), response_head(200, JSON_TYPE))
+        stream.receive_together(response_body(ANSWER[:10]))
+        assert stream.response_body() == ANSWER[:10]
+        for active in list(agent.proxy.active):
+            active.shut_down()
+        assert stream.refused is not None
+
+
 async def test_comments_and_pings_are_neither_the_first_byte_nor_progress(tmp_path: Path) -> None:
     async with picking(tmp_path) as agent:
         picker = PickerStream(parts_of(agent))
