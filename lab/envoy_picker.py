@@ -19,6 +19,8 @@ from regional_agent.upstream.address import Address
 
 READY_S = 30.0
 
+_FILTER = "envoy.filters.http.ext_proc"
+
 SHIPPED = Path(__file__).parents[1] / "deploy" / "gateways" / "envoy-picker.yaml"
 
 
@@ -92,10 +94,24 @@ def envoy_process(directory: Path, config: dict[str, Any], core: int | None = No
     )
 
 
+def without_picker(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration whose Envoy asks no picker, and is the same in everything else."""
+    listener = config["static_resources"]["listeners"][0]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    manager["http_filters"] = [each for each in manager["http_filters"] if each["name"] != _FILTER]
+    for host in manager["route_config"]["virtual_hosts"]:
+        for each in (host, *host["routes"]):
+            each.get("typed_per_filter_config", {}).pop(_FILTER, None)
+    return config
+
+
 def start_envoy_with_picker(
-    directory: Path, core: int | None, picker: int, endpoints: Sequence[int]
+    directory: Path, core: int | None, picker: int | None, endpoints: Sequence[int]
 ) -> tuple[ServerProcess, int]:
     """Start Envoy in front of a picker on loopback; returns its process and its port for clients.
+
+    Args:
+        picker: port of the picker; None for an Envoy that asks none.
 
     Raises:
         ServerError: Envoy is not installed, or does not become ready.
@@ -104,8 +120,9 @@ def start_envoy_with_picker(
 
     def make() -> ServerProcess:
         ports[:] = free_ports(2)
-        listen, at = Address(LOOPBACK, ports[0]), Address(LOOPBACK, picker)
-        return envoy_process(directory, picker_configuration(listen, ports[1], at, endpoints), core)
+        listen, at = Address(LOOPBACK, ports[0]), Address(LOOPBACK, picker or ports[1])
+        config = picker_configuration(listen, ports[1], at, endpoints)
+        return envoy_process(directory, config if picker is not None else without_picker(config), core)
 
     return start_server(make, tries=PORT_TRIES, timeout_s=READY_S), ports[0]
 

@@ -2,13 +2,15 @@
 
 Run by `make bench-picker`. Agent and Envoy share the core of the router, so that rates and latencies of all rows are
 those of one core; their CPU time is measured apart. Envoy has the shipped configuration
-(`deploy/gateways/envoy-picker.yaml`).
+(`deploy/gateways/envoy-picker.yaml`), alone the same without the filter that asks the picker. A latency is of an open
+loop, and the goals are those of the picker: what is added to Envoy alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -24,12 +26,10 @@ from adapters.servers.process import ServerProcess
 from lab.bench.compiled import COMPILED, Build
 from lab.bench.cores import Cores, divide_cores, keep_to
 from lab.bench.large_bodies import large_bodies
-from lab.bench.peers.envoy import Envoy
-from lab.bench.peers.running import start_peer
 from lab.bench.process_cost import cpu_s, resident_bytes
 from lab.bench.router.chat import MODEL, answer, requests_of
 from lab.bench.router.contestant import BACKENDS, SLOTS, start_backends
-from lab.bench.router.load import Load
+from lab.bench.router.load import Load, Run
 from lab.bench.router.rounds import clients
 from lab.bench.site import agents_of, make_site, traffic_ports
 from lab.envoy_picker import start_envoy_with_picker
@@ -45,8 +45,8 @@ LOOKS = 8
 """Number of memory samples, evenly distributed over the requests of the memory check."""
 
 GOALS = {
-    "added latency at 500/s, p50 (ms)": 1.0,
-    "added latency at 500/s, p99 (ms)": 4.0,
+    "latency added to Envoy alone at 500/s, p50 (ms)": 1.0,
+    "latency added to Envoy alone at 500/s, p99 (ms)": 4.0,
     "requests/s on one core, at least": 1500.0,
     "400 kB bodies at 100/s, cores of the agent": 0.5,
 }
@@ -67,6 +67,9 @@ class Measured(msgspec.Struct):
     name: str
     requests_per_s: float
     cpu_us_per_request: dict[str, float]
+    paced_cpu_us_per_request: dict[str, float]
+    """CPU time of a request at RATE_PER_S, where processes wake up for each message; what runs without requests
+    included."""
     p50_ms: float
     p99_ms: float
     large_cores: dict[str, float]
@@ -84,7 +87,9 @@ def measure(row: Row, seconds: float, warm_up_s: float) -> Measured:
         before = _cpu(row)
         run = load.closed_loop(seconds)
         used = _since(row, before)
+        before = _cpu(row)
         paced = load.fixed_rate(RATE_PER_S, seconds, Random(1))
+        paced_used = _since(row, before)
     finally:
         load.close()
     large = _padded(asks[0])
@@ -96,7 +101,8 @@ def measure(row: Row, seconds: float, warm_up_s: float) -> Measured:
     return Measured(
         row.name,
         run.answers / run.seconds,
-        {name: cpu / max(1, run.answers) * 1e6 for name, cpu in used.items()},
+        _per_request(used, run),
+        _per_request(paced_used, paced),
         p50_s * 1e3,
         p99_s * 1e3,
         {name: cpu / heavy.seconds for name, cpu in heavy_used.items()},
@@ -136,12 +142,12 @@ def start_rows(directory: Path, cores: Cores, build: Build, running: ExitStack) 
     agent = agents_of(site)[0]
     envoy, port = start_envoy_with_picker(directory / "envoy-picker", cores.router, picker, ports)
     running.callback(envoy.kill)
-    alone = start_peer(Envoy(), directory / "alone", ports, cores.router)
+    alone, alone_port = start_envoy_with_picker(directory / "envoy", cores.router, None, ports)
     running.callback(alone.kill)
     return [
         Row("direct", ports[0], {}),
         Row("agent", traffic_ports(site)[0], {"agent": agent}),
-        Row("envoy", alone.port, {"envoy": alone}),
+        Row("envoy", alone_port, {"envoy": alone}),
         Row("envoy + picker", port, {"agent": agent, "envoy": envoy}),
     ]
 
@@ -169,7 +175,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.requests:
             growth = memory_growth(rows[-1], options.requests)
     measured = [_median(each) for each in found.values()]
-    report = {"build": build.form(), "rows": msgspec.to_builtins(measured), "grown_bytes_per_request": growth}
+    report = {
+        "build": build.form(),
+        "load_average": os.getloadavg(),
+        "rows": msgspec.to_builtins(measured),
+        "grown_bytes_per_request": growth,
+    }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
     _show(measured, growth, build)
@@ -177,20 +188,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show(measured: Sequence[Measured], growth: Mapping[str, float], build: Build) -> None:
-    print(build.form())
+    print(f"{build.form()}; load average {os.getloadavg()[0]:.1f}, of which this benchmark is about 2")
     for each in measured:
-        cpu = ", ".join(f"{name} {cost:.0f}" for name, cost in each.cpu_us_per_request.items()) or "-"
         large = ", ".join(f"{name} {cost:.2f}" for name, cost in each.large_cores.items()) or "-"
+        cpu, paced = _shown(each.cpu_us_per_request), _shown(each.paced_cpu_us_per_request)
         print(
-            f"{each.name:15} {each.requests_per_s:7.0f} requests/s; CPU/request (us): {cpu}; at {RATE_PER_S:.0f}/s"
-            f" p50 {each.p50_ms:.2f} ms, p99 {each.p99_ms:.2f} ms; 400 kB at {LARGE_RATE_PER_S:.0f}/s, cores: {large},"
-            f" p50 {each.large_p50_ms:.1f} ms; errors {each.errors}"
+            f"{each.name:15} {each.requests_per_s:7.0f} requests/s; CPU/request (us): {cpu};"
+            f" at {RATE_PER_S:.0f}/s: {paced}, p50 {each.p50_ms:.2f} ms, p99 {each.p99_ms:.2f} ms;"
+            f" 400 kB at {LARGE_RATE_PER_S:.0f}/s, cores: {large}, p50 {each.large_p50_ms:.1f} ms;"
+            f" errors {each.errors}"
         )
     by_name = {each.name: each for each in measured}
-    picker, direct = by_name["envoy + picker"], by_name["direct"]
+    picker, alone, direct = by_name["envoy + picker"], by_name["envoy"], by_name["direct"]
+    print(
+        f"Envoy and picker add {picker.p50_ms - direct.p50_ms:.2f} ms (p50) and {picker.p99_ms - direct.p99_ms:.2f} ms"
+        f" (p99) to a request without a router; the agent alone {by_name['agent'].p50_ms - direct.p50_ms:.2f} ms and"
+        f" {by_name['agent'].p99_ms - direct.p99_ms:.2f} ms"
+    )
     figures = (
-        picker.p50_ms - direct.p50_ms,
-        picker.p99_ms - direct.p99_ms,
+        picker.p50_ms - alone.p50_ms,
+        picker.p99_ms - alone.p99_ms,
         picker.requests_per_s,
         picker.large_cores["agent"],
     )
@@ -209,6 +226,7 @@ def _median(rounds: Sequence[Measured]) -> Measured:
         rounds[0].name,
         median(each.requests_per_s for each in rounds),
         of([each.cpu_us_per_request for each in rounds]),
+        of([each.paced_cpu_us_per_request for each in rounds]),
         median(each.p50_ms for each in rounds),
         median(each.p99_ms for each in rounds),
         of([each.large_cores for each in rounds]),
@@ -225,6 +243,14 @@ def _padded(request: bytes) -> bytes:
     return (
         request[: -len(body)].replace(b"content-length: %d" % len(body), b"content-length: %d" % len(larger)) + larger
     )
+
+
+def _shown(cpu_us: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {cost:.0f}" for name, cost in cpu_us.items()) or "-"
+
+
+def _per_request(used_s: Mapping[str, float], run: Run) -> dict[str, float]:
+    return {name: cpu / max(1, run.answers) * 1e6 for name, cpu in used_s.items()}
 
 
 def _cpu(row: Row) -> dict[str, float]:
