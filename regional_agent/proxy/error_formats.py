@@ -6,6 +6,7 @@ Sources: https://platform.openai.com/docs/guides/error-codes, https://platform.c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
@@ -56,6 +57,9 @@ EVENT_STREAM_TYPE: Final = b"text/event-stream"
 _EVENT_END: Final = b"\n\n\r\n", b"\r\n\r\n\r\n"
 """The empty line that ends an event, followed by the end of its chunk."""
 _LINE_END: Final = (b"\n\r\n",)
+
+_SEQUENCE_NUMBER: Final = re.compile(rb'[{,]\s*"sequence_number"\s*:\s*(\d{1,15})')
+"""Occurs in each event of OpenAI's Responses. In a string that a model generates, the quotes would be escaped."""
 
 
 def error_body(
@@ -109,12 +113,24 @@ def stream_error(error_format: ErrorFormat, response_type: bytes, body: bytes, t
     media_type = response_type.partition(b";")[0].strip().lower()
     if media_type == EVENT_STREAM_TYPE:
         name = b"event: error\n" if error_format is ErrorFormat.ANTHROPIC else b""
+        if error_format is ErrorFormat.OPENAI and (numbers := _SEQUENCE_NUMBER.findall(tail)):
+            name, body = b"event: error\n", _responses_error(body, int(numbers[-1]) + 1)
         event = b"%bdata: %b\n\n" % (name, body)
         return event if tail.endswith(_EVENT_END) else b"\n\n" + event
     if media_type in NDJSON_TYPES:
         line = body + b"\n"
         return line if tail.endswith(_LINE_END) else b"\n" + line
     return None
+
+
+def _responses_error(body: bytes, number: int) -> bytes:
+    """The data of the `error` event of OpenAI's Responses.
+
+    `code`, `message` and `param` are where its documentation has them; `error` is what its SDKs raise.
+    """
+    error = msgspec.json.decode(body)["error"]
+    event = {"type": "error", "sequence_number": number, "code": error["code"], "message": error["message"]}
+    return msgspec.json.encode({**event, "param": error["param"], "error": error})
 
 
 def openai_type(status: int) -> str:

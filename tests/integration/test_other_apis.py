@@ -86,6 +86,7 @@ async def test_messages_are_served_whole_and_streamed(tmp_path: Path, engines: E
         message = whole.json()
         assert (message["type"], message["stop_reason"]) == ("message", "max_tokens")
         assert message["usage"]["output_tokens"] == 5
+        assert whole.headers["request-id"] == whole.headers["x-request-id"]
         streamed = await client.post("/v1/messages", json={**MESSAGE, "stream": True})
         kinds = [kind for kind, _ in events(streamed.text)]
         assert kinds == [

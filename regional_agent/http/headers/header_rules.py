@@ -189,22 +189,58 @@ ONLY_FROM_THIS_AGENT: Final = frozenset(
         b"access-control-allow-private-network",
         b"access-control-expose-headers",
         b"access-control-max-age",
-        b"alt-svc",
         b"content-length",
-        b"via",
+        b"request-id",
         REQUEST_ID_HEADER,
     }
 )
-"""Response headers that do not pass. The policy decides on cross-origin requests; `alt-svc` and `via` have addresses of
-servers."""
+"""Response headers that the agent writes, if at all: the policy decides on cross-origin requests."""
+
+SERVER_IDENTITY_HEADERS: Final = frozenset(
+    {
+        b"alt-svc",
+        b"forwarded",
+        b"nel",
+        b"proxy-status",
+        b"report-to",
+        b"reporting-endpoints",
+        b"server",
+        b"server-timing",
+        b"sourcemap",
+        b"traceparent",
+        b"tracestate",
+        b"via",
+        b"x-backend",
+        b"x-backend-server",
+        b"x-host",
+        b"x-hostname",
+        b"x-node",
+        b"x-pod-name",
+        b"x-powered-by",
+        b"x-real-ip",
+        b"x-served-by",
+        b"x-server",
+        b"x-server-name",
+        b"x-sourcemap",
+        b"x-upstream",
+        b"x-upstream-addr",
+    }
+)
+"""Response headers that name or locate the servers behind the agent; they pass neither from engines nor from peers."""
+
+SERVER_IDENTITY_PREFIXES: Final = (b"x-accel-", b"x-envoy-", b"x-forwarded-")
+"""The same, by the start of the name: headers between a proxy and its servers."""
 
 LIMIT_PREFIXES: Final = (b"x-ratelimit-", b"anthropic-ratelimit-")
 """Response headers about what is left of budgets. The agent writes them; those of engines are about other limits."""
 
 _FROM_ENGINE: Final = HeaderFilter(
-    ONLY_FROM_THIS_AGENT | {orca.HEADER, preemption.HEADER}, (OWN_PREFIX, *LIMIT_PREFIXES)
+    ONLY_FROM_THIS_AGENT | SERVER_IDENTITY_HEADERS | {orca.HEADER, preemption.HEADER},
+    (OWN_PREFIX, *LIMIT_PREFIXES, *SERVER_IDENTITY_PREFIXES),
 )
-_FROM_PEER: Final = HeaderFilter(ONLY_FROM_THIS_AGENT, LIMIT_PREFIXES)
+_FROM_PEER: Final = HeaderFilter(
+    ONLY_FROM_THIS_AGENT | SERVER_IDENTITY_HEADERS, (*LIMIT_PREFIXES, *SERVER_IDENTITY_PREFIXES)
+)
 
 
 def response_lines_to_client(headers: list[Header], by_name: Container[bytes], *, from_peer: bool) -> list[bytes]:

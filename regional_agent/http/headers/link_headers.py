@@ -11,7 +11,9 @@ from typing import Final
 
 from regional_agent.http.headers.header_rules import Header
 
-LINK_HEADERS: Final = frozenset({b"content-location", b"link", b"location", b"operation-location", b"refresh"})
+LINK_HEADERS: Final = frozenset(
+    {b"azure-asyncoperation", b"content-location", b"link", b"location", b"operation-location", b"refresh"}
+)
 
 _AUTHORITY: Final = re.compile(
     rb"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2,}|https?:[/\\]*|[/\\]{2,})([^/\\?#]*)", re.IGNORECASE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.routes.route import ErrorFormat
 from regional_agent.http.headers.header_rules import Header, response_lines_to_client
 from regional_agent.http.headers.link_headers import without_server_address
 from regional_agent.http.messages import Request, response_head
@@ -14,6 +15,9 @@ from regional_agent.routing.attempt import Attempt
 from regional_agent.websocket.websocket_offer import selected_line
 
 MAX_CACHED_ENDPOINTS: Final = 4096
+
+_ANTHROPIC: Final = ErrorFormat.ANTHROPIC
+"""An alias: in Python 3.11 reading an enum member from its class is a function call."""
 
 
 class ResponseHeaders:
@@ -28,7 +32,10 @@ class ResponseHeaders:
 
     def lines(self, context: RequestContext, endpoint: str) -> bytes:
         """The header lines of one response; `endpoint` is empty for a peer's response, which has its own lines."""
-        lines = b"x-request-id: " + context.request_id.encode() + b"\r\n"
+        request_id = context.request_id.encode()
+        lines = b"x-request-id: " + request_id + b"\r\n"
+        if error_format_of(context.request) is _ANTHROPIC:
+            lines += b"request-id: " + request_id + b"\r\n"
         if endpoint:
             lines += self._by_endpoint.get(endpoint) or self._endpoint_lines(endpoint)
         if context.model != context.asked_for:

@@ -82,3 +82,21 @@ def test_end_of_a_stream_that_failed(
     error_format: ErrorFormat, response_type: bytes, tail: bytes, expected: bytes | None
 ) -> None:
     assert stream_error(error_format, response_type, b"{}", tail) == expected
+
+
+def test_a_stream_of_responses_ends_with_the_error_event_of_its_api() -> None:
+    body = error_body(ErrorFormat.OPENAI, 503, "shutting_down", "the agent stops")
+    sent = b'data: {"type":"response.output_text.delta","sequence_number": 7,"delta":"\\"sequence_number\\":9"}\n\n\r\n'
+    end = stream_error(ErrorFormat.OPENAI, EVENTS, body, sent)
+    assert end is not None
+    name, _, data = end.partition(b"\ndata: ")
+    error = {"message": "the agent stops", "type": "server_error", "param": None, "code": "shutting_down"}
+    assert name == b"event: error"
+    assert msgspec.json.decode(data) == {
+        "type": "error",
+        "sequence_number": 8,
+        "error": error,
+        "code": "shutting_down",
+        "message": "the agent stops",
+        "param": None,
+    }
