@@ -6,10 +6,21 @@ from collections.abc import Iterable, Iterator
 
 from control_plane.doctor.findings import Finding, of_certificate, of_clocks, ok, problem, warning
 from control_plane.status.status import AgentStatus, RegionStatus, Status
+from penstock.fleet.endpoint_report import EndpointCondition
 from penstock.health.region_health import RegionState
 
 MAX_REPORT_AGE_S = 5.0
 """Age (s) of an agent's report from which on it is late: agents report about each second."""
+
+
+_INTENDED_STATES = (RegionState.DRAINING, RegionState.RECOVERING)
+"""States of a region by an operator's order, and on the way back to healthy."""
+
+_REMEDIES = {
+    EndpointCondition.DRAINING: "`penstock endpoint undrain` ends a drain by an operator; otherwise nothing",
+    EndpointCondition.UNLOADED: "load a model, unless it sleeps until requests need it (docs/on-demand.md)",
+    EndpointCondition.WARMING: "wait: its share of requests grows",
+}
 
 
 def fleet_findings(status: Status, now: float) -> list[Finding]:
@@ -64,16 +75,23 @@ def _of_region(region: RegionStatus) -> Iterator[Finding]:
     if region.state is RegionState.HEALTHY:
         ready = sum(pool.ready for pool in region.pools)
         yield ok(subject, f"healthy; {ready} ready endpoints for {len(region.pools)} models")
+    elif region.state in _INTENDED_STATES:
+        remedy = f"`penstock overrides list` says who and why; `penstock undrain {region.name}` ends a drain"
+        yield warning(subject, f"is {region.state}", remedy)
     else:
         remedy = "see its agents and endpoints below, and runbooks/PenstockRegionFailed.md"
         yield problem(subject, f"is {region.state}", remedy)
+    # Endpoints that sleep until requests need them, or that an operator drains, are no fault of the pool.
+    intended = bool(region.unready) and all(endpoint.state in _REMEDIES for endpoint in region.unready)
     for pool in region.pools:
         if pool.endpoints and not pool.ready:
             remedy = f"`penstock endpoints --region {region.name} --model {pool.model}` says why"
-            yield problem(subject, f"no endpoint of {pool.model} is ready, of {pool.endpoints}", remedy)
+            found = f"no endpoint of {pool.model} is ready, of {pool.endpoints}"
+            yield (warning if intended else problem)(subject, found, remedy)
     for endpoint in region.unready:
         remedy = "check that the agent reaches its address, and its health path (docs/endpoints.md)"
-        yield warning(f"endpoint {region.name}/{endpoint.name}", f"{endpoint.state}: {endpoint.reason}", remedy)
+        found = f"{endpoint.state}: {endpoint.reason}"
+        yield warning(f"endpoint {region.name}/{endpoint.name}", found, _REMEDIES.get(endpoint.state, remedy))
 
 
 def _of_agent(agent: AgentStatus, status: Status) -> Iterator[Finding]:

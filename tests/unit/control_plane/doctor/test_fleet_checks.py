@@ -121,3 +121,14 @@ def test_a_region_that_failed_is_not_reported_again_by_each_agent_that_does_not_
     status = replace(HEALTHY, agents=(replace(AGENT, peers=(PEER,)),), regions=(REGION, failed))
     problems = [finding for finding in fleet_findings(status, NOW) if finding.severity is Severity.PROBLEM]
     assert [finding.subject for finding in problems] == ["region us-east"]
+
+
+@pytest.mark.parametrize("state", [RegionState.DRAINING, RegionState.RECOVERING])
+def test_what_operators_intend_is_no_problem(state: RegionState) -> None:
+    asleep = UnreadyEndpoint("gpu", EndpointCondition.UNLOADED, "sleeps until requests need it")
+    region = replace(REGION, state=state, pools=(PoolStatus("m", 1, 0, 8, 0, 1.0),), unready=(asleep,))
+    found = fleet_findings(replace(HEALTHY, regions=(region,)), NOW)
+    assert Severity.PROBLEM not in {finding.severity for finding in found}
+    remedies = [finding.remedy for finding in found if finding.severity is Severity.WARNING]
+    assert "penstock undrain eu-de" in remedies[0]
+    assert "unless it sleeps" in remedies[-1]
