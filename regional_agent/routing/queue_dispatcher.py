@@ -80,7 +80,7 @@ class QueueDispatcher:
         clock: Callable[[], float],
         on_waited: Callable[[str, float, QueueOutcome, int], None] = lambda model, waited_s, outcome, priority: None,
         on_displaced: Callable[[int, int], None] = lambda priority, by: None,
-        on_preempted: Callable[[str], None] = lambda model: None,
+        on_preempted: Callable[[], None] = lambda: None,
     ) -> None:
         """Create empty queues.
 
@@ -88,7 +88,7 @@ class QueueDispatcher:
             clock: monotonic, in seconds.
             on_waited: called with model, time waited (s), outcome and priority when a request leaves a queue.
             on_displaced: called with the priorities of a displaced request and of the new one.
-            on_preempted: called with the model of a running batch request that ends for another one.
+            on_preempted: called for each running batch request that ends for another one.
         """
         self._endpoints = endpoints
         self._shared_load = shared_load

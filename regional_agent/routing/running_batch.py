@@ -42,9 +42,9 @@ class RunningBatch:
     """The running batch requests of one agent."""
 
     def __init__(
-        self, endpoints: EndpointSet, shared_load: SharedLoad, on_preempted: Callable[[str], None] = lambda model: None
+        self, endpoints: EndpointSet, shared_load: SharedLoad, on_preempted: Callable[[], None] = lambda: None
     ) -> None:
-        """Start without requests; `on_preempted` is called with the model of each request that is preempted."""
+        """Start without requests; `on_preempted` is called for each request that is preempted."""
         self._endpoints = endpoints
         self._shared_load = shared_load
         self._on_preempted = on_preempted
@@ -100,7 +100,7 @@ class RunningBatch:
         running = [RunningRequest(attempt.since, number) for number, attempt in enumerate(candidates)]
         for number in first_to_end(running, count):
             request = self._running.pop(candidates[number])
-            self._on_preempted(request.context.model)
+            self._on_preempted()
             request.preempt()
         return count > 0
 

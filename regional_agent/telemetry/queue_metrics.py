@@ -59,8 +59,7 @@ class QueueMetrics:
         )
         self._preempted = Counter(
             "penstock_agent_batch_preemptions",
-            "Running batch requests that agents ended for requests with a priority, by model.",
-            ("model",),
+            "Running batch requests that agents ended for requests with a priority.",
             registry=registry,
         )
         for each in CLASSES:
@@ -79,6 +78,6 @@ class QueueMetrics:
         """Record that a request was displaced by a new one with the priority `by`."""
         self._displaced.labels(class_of(priority).value, class_of(by).value).inc()
 
-    def preempted(self, model: str) -> None:
-        """Record that a running batch request of a model, which the policy has, ended for another one."""
-        self._preempted.labels(model).inc()
+    def preempted(self) -> None:
+        """Record that a running batch request ended for another one."""
+        self._preempted.inc()

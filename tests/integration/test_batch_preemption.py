@@ -15,7 +15,7 @@ from tests.integration.test_batches import serving
 from tests.integration.test_ledger_records import ledger_in, records_in
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, ask
-from tests.support.jobs import JobClient, embeds, input_file, job_store
+from tests.support.jobs import JobClient, embeds, input_file, job_store, request_line
 from tests.support.planet import MODEL
 from tests.support.sockets import RawClient, ReceivedRequest, ScriptedEngine, engine, post
 from tests.support.wait import until
@@ -59,7 +59,7 @@ def preempts(agent: Agent) -> None:
 
 
 def preempted(agent: Agent) -> float | None:
-    return agent.metrics.registry.get_sample_value("penstock_agent_batch_preemptions_total", {"model": MODEL})
+    return agent.metrics.registry.get_sample_value("penstock_agent_batch_preemptions_total")
 
 
 async def test_a_chat_takes_the_slot_of_the_youngest_batch_request(tmp_path: Path) -> None:
@@ -154,3 +154,30 @@ async def test_chats_at_one_agent_take_the_slots_of_a_batch_at_another(
         gate.open.set()
         assert (await client.ended(batch))["request_counts"]["completed"] == REQUESTS
         assert len(gate.starts) == REQUESTS + len(gate.aborted)
+
+
+async def test_a_request_that_is_preempted_in_another_region_returns_and_runs_at_home(tmp_path: Path) -> None:
+    home, away = Gate(), Gate()
+    store = job_store(tmp_path / "store", max_use_percent=100)
+    async with (
+        engine(home) as near,
+        engine(away) as far,
+        running_agent(tmp_path / "far", [far.address], region="us-east", slots=1, queue=0) as server,
+        serving(tmp_path, near, slots=1, queue=0, job_store=store, peers={"us-east": server.peer}) as (agent, client),
+    ):
+        for each in (agent, server):
+            preempts(each)
+        batch = await client.started(input_file(1) + request_line("other", "text other"))
+        await until(lambda: len(home.running) == 1 and agent.queue.batch_waiting_here(MODEL) == 1)
+        waiting = {"0", "other"} - home.running
+        agent.peers.batch_credits["us-east"] = 1
+        agent.queue.credit_arrived()
+        await until(lambda: away.running == waiting)
+        assert (await ask(server))[0] == 200
+        await until(lambda: set(away.aborted) == waiting)
+        assert (preempted(server), preempted(agent)) == (1, 0)
+        assert server.counted() == {"deferred": 1, "ok": 1}
+        await until(lambda: agent.queue.batch_waiting_here(MODEL) == 1)
+        home.open.set()
+        assert (await client.ended(batch))["request_counts"]["completed"] == 2
+        assert sorted(home.starts) == ["0", "other"]

@@ -76,6 +76,7 @@ AGENT_CONTRACT = {
     "queue_priority_wait_seconds": ("counter", {"priority"}),
     "queue_priority_requests": ("counter", {"priority"}),
     "queue_displaced_requests": ("counter", {"priority", "by"}),
+    "batch_preemptions": ("counter", set()),
     "slo_requests": ("counter", {"model", "measure", "met"}),
     "slo_target_ratio": ("gauge", {"model", "measure"}),
     "endpoint_in_flight": ("gauge", {"endpoint"}),

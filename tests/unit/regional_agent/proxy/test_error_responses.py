@@ -37,7 +37,6 @@ def test_reasons_without_a_status_reject_only_a_region_or_an_endpoint() -> None:
         Reason.MODEL_NOT_READY,
         Reason.NO_CREDIT,
         Reason.NOT_WORTH_THE_TRIP,
-        Reason.NO_IDLE_SLOTS,
         Reason.COSTS_MORE,
         Reason.ALREADY_TRIED,
         Reason.UNREACHABLE,
