@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from regional_agent.http.limits import Limits
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, answers
 from tests.support.planet import MODEL
@@ -62,6 +63,19 @@ async def test_no_header_that_repeats_a_key_reaches_an_engine(tmp_path: Path) ->
             received = gpu.requests.pop()
             assert (received.header("cookie"), received.header("x-auth-token")) == (None, None)
             assert (received.header("x-other"), json.loads(received.body)) == ("sk-other", json.loads(BODY))
+
+
+async def test_a_key_removes_no_header_that_decides(tmp_path: Path) -> None:
+    body = b'{"model": "%b"%b}' % (MODEL.encode(), b" " * 10_000_000)
+    async with engine(answers) as gpu, running_agent(tmp_path, [gpu.address], limits=Limits(), trusted=True) as agent:
+        require_key(agent)
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body, KEYED, f"X-API-Key: {len(body)}"))
+        assert (await client.answer()).status == 200
+        assert gpu.requests[0].body == body, "its length is that of Content-Length"
+        client.send(post(BODY, KEYED, "X-API-Key: fleet.example", "X-Forwarded-Host: fleet.example"))
+        assert (await client.answer()).status == 200
+        assert gpu.requests[1].header("x-forwarded-host") == "fleet.example"
 
 
 async def test_no_key_of_a_websocket_reaches_an_engine(tmp_path: Path) -> None:

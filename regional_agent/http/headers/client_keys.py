@@ -10,7 +10,13 @@ import re
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from regional_agent.http.headers.header_rules import CREDENTIAL_HEADERS
+from regional_agent.http.headers.header_rules import (
+    CREDENTIAL_HEADERS,
+    DECIDING_PREFIXES,
+    HOP_BY_HOP,
+    NOT_FOR_ENGINES,
+    SINGLE_HEADERS,
+)
 from regional_agent.http.messages import Request
 
 SUBPROTOCOL_PREFIX: Final = b"openai-insecure-api-key."
@@ -21,6 +27,11 @@ SUBPROTOCOL_HEADER: Final = b"sec-websocket-protocol"
 QUERY_PARAMETERS: Final = frozenset({b"access-token", *(CREDENTIAL_HEADERS - {b"authorization"})})
 """Query parameters with a key, whatever its value: `access_token` (RFC 6750, section 2.3), and the names of headers.
 In lower case, with `-` for `_`."""
+
+KEPT_HEADERS: Final = NOT_FOR_ENGINES.union(HOP_BY_HOP, SINGLE_HEADERS)
+"""Headers that stay whatever they contain, as do those with a prefix of DECIDING_PREFIXES: engines do not receive
+them, or decisions depend on them. Otherwise a client could remove its address or Content-Length by a key of that text.
+"""
 
 MIN_KEY_BYTES: Final = 8
 """Minimum length of a key that is searched for: a shorter one could occur by chance."""
@@ -45,10 +56,13 @@ def offered_keys(request: Request) -> list[bytes]:
     return [each[len(SUBPROTOCOL_PREFIX) :] for each in offered_subprotocols(request) if is_key(each)]
 
 
-def remove_repeated_keys(request: Request) -> None:
+def remove_repeated_keys(request: Request, location_header: bytes) -> None:
     """Remove keys from the query, and the headers that repeat a key of the headers that are for keys.
 
     Call when the headers are indexed, before the path is set.
+
+    Args:
+        location_header: name of the header with a client's location, which stays; empty if none is configured.
     """
     by_name = request.by_name
     keys = [value.rpartition(b" ")[2] for name in CREDENTIAL_HEADERS if (value := by_name.get(name)) is not None]
@@ -59,7 +73,11 @@ def remove_repeated_keys(request: Request) -> None:
         request.target = _without_keys(request.target, keys)
     for key in keys:
         if len([value for _, value in request.headers if value.find(key) >= 0]) > 1:
-            headers = [each for each in request.headers if _may_have_key(each[0]) or each[1].find(key) < 0]
+            headers = [
+                each
+                for each in request.headers
+                if each[1].find(key) < 0 or each[0] == location_header or _stays(each[0].replace(b"_", b"-"))
+            ]
             if len(headers) != len(request.headers):
                 request.headers = headers
                 request.index()
@@ -82,6 +100,5 @@ def _is_key_parameter(parameter: bytes, keys: list[bytes]) -> bool:
     return name in QUERY_PARAMETERS or any(decoded.find(key) >= 0 for key in keys)
 
 
-def _may_have_key(name: bytes) -> bool:
-    """Whether a header is for keys, and does not reach engines."""
-    return name == SUBPROTOCOL_HEADER or name in CREDENTIAL_HEADERS
+def _stays(name: bytes) -> bool:
+    return name in KEPT_HEADERS or name.startswith(DECIDING_PREFIXES)

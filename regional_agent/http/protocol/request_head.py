@@ -49,7 +49,7 @@ def complete_head(request: Request, version: str, location_header: bytes) -> str
         for name in SINGLE_HEADERS:
             if len(request.every(name)) > 1:
                 return f"{name.decode()} is repeated"
-    remove_repeated_keys(request)
+    remove_repeated_keys(request, location_header)
     by_name = request.by_name
     coding = None if request.plain else by_name.get(b"transfer-encoding")
     if coding is not None:
