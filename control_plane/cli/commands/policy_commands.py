@@ -254,9 +254,11 @@ def init(
     from control_plane.quickstart.starter_bundle import starter_bundle, tenant_name
 
     with exit_on_error("policy init"):
-        if directory.exists() and any(directory.iterdir()):
-            raise UsageFault(f"{directory} is not empty; name a new folder")
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise UsageFault(f"{directory} is not an empty folder; name a new one")
         named = {each.partition("=")[0]: each.partition("=")[2] for each in region}
+        if len(named) < len(region) or not all(named.values()):
+            raise UsageFault("write each --region once, as NAME=PLACE, such as eu-de=DE")
         keys = {place: f"psk-{secrets.token_urlsafe(32)}" for place in (None, *(stay_in or ()))}
         digests = {place: sha256(key.encode()).hexdigest() for place, key in keys.items()}
         try:

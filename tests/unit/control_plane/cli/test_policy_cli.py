@@ -206,8 +206,12 @@ def test_init_writes_a_bundle_that_verify_accepts(tmp_path: Path) -> None:
     assert run("policy", "verify", str(bundle)).exit_code == 0
     rules = {rule.name: rule.allow for rule in compile_bundle(read_folder(bundle)).residency}
     assert rules == {"eea-stays": {"eu-de"}, "jp-stays": {"asia-tokyo"}}
+    twice = run("policy", "init", str(tmp_path / "twice"), *regions, *regions, "--model", "m")
+    assert (twice.exit_code, "each --region once" in twice.stderr) == (2, True)
+    file = run("policy", "init", str(bundle / "models.yaml"), *regions, "--model", "m")
+    assert (file.exit_code, "not an empty folder" in file.stderr) == (2, True)
     again = run("policy", "init", str(bundle), *regions, "--model", "m")
-    assert "is not empty; name a new folder" in again.stderr
+    assert "is not an empty folder; name a new one" in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -215,6 +219,7 @@ def test_init_writes_a_bundle_that_verify_accepts(tmp_path: Path) -> None:
     [
         ("eu=Nowhere", "m", "EU", "Nowhere is no country and no time zone"),
         ("Eu=DE", "m", "EU", "use 1 to 63 lower-case letters"),
+        ("eu", "m", "EU", "write each --region once, as NAME=PLACE"),
         ("eu=DE", "/m", "EU", "models.yaml"),
         ("eu=DE", "m", "EUU", "EUU is not a country or bloc; did you mean EU?"),
         ("eu=DE", "m", "GCC", "allows no region"),
