@@ -182,9 +182,9 @@ class Repository:
 def bundle(number: int) -> dict[str, str]:
     """The shipped bundle without rollout stages, with a spillover margin that identifies the change."""
     files = without_stages(read_folder(SHIPPED_BUNDLE))
-    for name, content in files.items():
-        if "kind: Spillover" in content:
-            files[name] = content.replace("margin_s: 0.25", f"margin_s: {0.25 + number / 1000:.3f}")
+    (name,) = (name for name, content in files.items() if "kind: Spillover\n" in content)
+    margin = f"margin_s: {0.25 + number / 1000:.3f}"
+    files[name] = files[name].replace("kind: Spillover\n", f"kind: Spillover\n{margin}\n")
     return files
 
 
