@@ -61,6 +61,12 @@ class UsageFlag:
         self._prefix = prefix
         self._original = original
 
+    @classmethod
+    def of_member(cls, root: str, body: bytes | bytearray) -> UsageFlag:
+        """The flag that is about to be set by replacing the member `root` of `body`."""
+        members = members_of(bytes(body)) or {}
+        return cls(root, b"", bytes(members[root]) if root in members else None)
+
     def removed_from(self, body: bytes | bytearray) -> bytes:
         """The body as the client sent it, apart from a model that was replaced meanwhile."""
         if self._prefix and body.startswith(self._prefix):

@@ -166,7 +166,7 @@ class AttemptSink(TargetSink):
                 self._target.drop()
                 self._after_rejection()
         elif self.response is None:
-            hides_usage = usage is not None and usage.is_hidden
+            hides_usage = usage is not None and (usage.is_hidden or (usage.is_unwanted and not is_continuable(head)))
             formats, route = proxy.answer_formats, context.request.route
             self._intake = intake_of(formats, route, head, context.estimate, hides_usage=hides_usage)
 
@@ -374,5 +374,5 @@ class AttemptSink(TargetSink):
                 proxy.usage_requests.refused(context.model, now)
             if usage.continuable is not None and is_continuable(head):
                 relayed = RelayedResponse(proxy, context, attempt, writer, None, now)
-                return ContinuedResponse(proxy, context, relayed, usage.continuable)
+                return ContinuedResponse(proxy, context, relayed, usage.continuable, self._intake)
         return RelayedResponse(proxy, context, attempt, writer, self._intake, now)

@@ -45,10 +45,11 @@ def rejection_of(
     """Why a response is not for the client: its target did not start the request, or failed; None if it may be."""
     status = head.status
     reason = attempt.on_head(status, head.by_name, head.headers)
-    # The event with the usage cannot be removed from an encoded stream.
-    hides_usage = usage is not None and usage.is_hidden
-    if hides_usage and (status in REFUSING_STATUSES or (head.is_encoded_stream and may_send_again(context))):
-        return reason or USAGE_REFUSED
+    if usage is not None and usage.can_withdraw and not context.continuations:
+        # The event with the usage cannot be removed from an encoded stream.
+        shows_usage = usage.is_hidden and head.is_encoded_stream and may_send_again(context)
+        if status in REFUSING_STATUSES or shows_usage:
+            return reason or USAGE_REFUSED
     if isinstance(attempt, LocalAttempt) and status == 503 and reason is _SATURATED and attempt.is_charged:
         return UNEXPLAINED
     if reason is not None or status < 400 or not isinstance(attempt, LocalAttempt):

@@ -20,13 +20,23 @@ class StreamUsage:
 
     def __init__(self) -> None:
         self._flag: UsageFlag | None = None
-        """Set if the agent asks for the usage at the end of the stream and the client does not."""
+        """Set if the agent asks for usage that the client does not ask for."""
         self.is_hidden = False
         """Whether the client receives no report of the usage, since it did not ask for one."""
         self.was_refused = False
         """Whether an engine refused the request with that flag, which may be because of the flag."""
         self.continuable: ContinuableRequest | None = None
         """Set if the response may be a stream that another target could continue."""
+
+    @property
+    def can_withdraw(self) -> bool:
+        """Whether the agent asks for more than the client, which an engine may refuse."""
+        return self._flag is not None
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether the client of a continuable stream asked for no usage."""
+        return self.continuable is not None and not self.continuable.wants_usage
 
     def ask(self, proxy: Proxy, context: RequestContext, now: float, *, may_continue: bool = True) -> None:
         """Change the body of the request, unless it is changed. Called before each selection, at `now` (s).
@@ -40,16 +50,19 @@ class StreamUsage:
         request = context.request
         if not request.whole or request.body_dropped or request.http_1_0:
             return
-        if may_continue and opted_in(context.policy, context.model) and context.route_context is None:
+        may_ask = not self.was_refused and proxy.usage_requests.may_ask(context.model, now)
+        if may_ask and may_continue and opted_in(context.policy, context.model) and context.route_context is None:
             continuable = continuable_request(request.path, request.body)
             if not isinstance(continuable, str):
                 self.continuable = continuable
+                if not continuable.wants_continuous_usage:
+                    self._flag = UsageFlag.of_member("stream_options", request.body)
                 request.body = body_with_usage(continuable, request.body)
                 request.length = len(request.body)
                 ask_for_identity(request)
                 return
         flag = proxy.answer_formats.of(request.route).request_flag
-        if not flag or request.upgrade or self.was_refused or not proxy.usage_requests.may_ask(context.model, now):
+        if not flag or request.upgrade or not may_ask:
             return
         asked = ask_for_usage(request.body, flag)
         if asked is not None:
@@ -65,7 +78,7 @@ class StreamUsage:
         if not request.body_dropped:
             request.body = self._flag.removed_from(request.body)
             request.length = len(request.body)
-        self._flag, self.is_hidden, self.was_refused = None, False, True
+        self._flag, self.continuable, self.is_hidden, self.was_refused = None, None, False, True
 
 
 def opted_in(policy: Policy | None, model: str) -> bool:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.answers.answer_format import AnswerFormat
-from penstock.answers.answer_parser import EVENTS, JSON, MAX_UNDECIDED_BYTES, AnswerParser
+from penstock.answers.answer_parser import EVENTS, JSON, MAX_UNDECIDED_BYTES, MIN_DECIDED_BYTES, AnswerParser
 from penstock.policy.kinds.models import Cost, CostUnit
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.responses.answer_intake import HOLD_S, AnswerIntake
@@ -235,6 +235,74 @@ async def test_an_engine_that_refuses_the_flag_gets_the_request_again(tmp_path: 
         assert inputs > 0
         refused = await ask(agent, body=body_of({**STREAM, "stream_options": {"x": 1}}))
         assert refused.status == 422, "what the client sent is refused to the client"
+
+
+@pytest.mark.parametrize("asked", [STREAM, ASKED])
+async def test_an_engine_that_refuses_the_usage_of_each_chunk_gets_the_request_again(
+    tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    async def strict(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if b"continuous_usage_stats" in received.body:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}")
+        else:
+            await streams(*WORDS, REPORT, DONE)(e, received, writer)
+
+    async with engine(strict) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.continue_streams()
+        meter(agent)
+        for _ in range(2):
+            assert (await ask(agent, body=body_of(asked))).status == 200
+        assert [b"continuous_usage_stats" in request.body for request in gpu.requests] == [True, False, False]
+        assert (metered(agent), agent.counted()) == ((24, 16, 6, 0), {"ok": 2})
+
+
+REASON = event({"choices": [{"index": 0, "delta": {"reasoning_content": "r"}, "finish_reason": None}]})
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"id: 1\n" + part for part in (*WORDS, REPORT, DONE)],
+        [part.replace(b', "usage"', b'\ndata: , "usage"') for part in (*WORDS, REPORT, DONE)],
+        [*WORDS, event({"choices": [], "x": ["y"] * 80_000, "usage": USAGE}), DONE],
+        [*WORDS, REPORT[:-2]],
+    ],
+    ids=["fields", "lines", "long", "no-blank-line"],
+)
+async def test_a_stream_that_could_be_continued_is_metered_like_any(tmp_path: Path, parts: Sequence[bytes]) -> None:
+    async with engine(streams(*parts)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.continue_streams()
+        meter(agent)
+        assert (await ask(agent, body=body_of(ASKED))).body == b"".join(parts)
+        assert (metered(agent), agent.counted()) == ((12, 8, 3, 0), {"ok": 1})
+
+
+async def test_reasoning_that_a_client_received_before_it_left_is_metered(tmp_path: Path) -> None:
+    script = streams(WORDS[0], REASON, REASON, REASON, ends=False)
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.continue_streams()
+        meter(agent)
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(STREAM)))
+        await client.head()
+        received = b""
+        while received.count(REASON) < 3:
+            received += await client.chunk()
+        client.close()
+        await until(lambda: agent.counted() == {"client_left": 1})
+        assert metered(agent)[1:] == (0, 3, 1)
+
+
+async def test_a_continuable_request_with_a_body_of_known_length_shows_no_usage_that_was_not_asked_for(
+    tmp_path: Path,
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    script = responds(b"".join([*WORDS, REPORT, DONE]), head=head)
+    async with engine(script) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        agent.continue_streams()
+        meter(agent)
+        assert (await ask(agent, body=body_of(STREAM))).body == b"".join([*WORDS, DONE])
+        assert (metered(agent), agent.counted()) == ((12, 8, 3, 0), {"ok": 1})
 
 
 @pytest.mark.parametrize("obeys", [True, False], ids=["by-request", "always"])
@@ -656,7 +724,7 @@ def closes_after(body: bytes, media_type: bytes) -> Script:
 
 @pytest.mark.parametrize("asked", [PLAIN, ASKED])
 async def test_an_answer_that_a_close_ends_is_whole_or_cut(tmp_path: Path, asked: dict[str, Any]) -> None:
-    text, media_type = json.dumps(WHOLE).encode(), b"application/json"
+    text, media_type = json.dumps({**WHOLE, "fingerprint": "f" * MIN_DECIDED_BYTES}).encode(), b"application/json"
     if "stream" in asked:
         text, media_type = b"".join((*WORDS, REPORT)).rstrip(), b"text/event-stream"
     async with engine(closes_after(text, media_type)) as gpu, running_agent(tmp_path / "1", [gpu.address]) as agent:

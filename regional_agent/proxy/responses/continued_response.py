@@ -18,6 +18,7 @@ from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
 from penstock.routes.route import UsageFields
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.responses.answer_intake import AnswerIntake
 from regional_agent.proxy.responses.relayed_response import RelayedResponse
 from regional_agent.proxy.stream_usage import opted_in
 from regional_agent.requests.request_context import RequestContext
@@ -56,6 +57,7 @@ class ContinuedResponse:
         "_failed_endpoints",
         "_failed_regions",
         "_failure",
+        "_intake",
         "_may_move",
         "_proxy",
         "_relayed",
@@ -63,18 +65,26 @@ class ContinuedResponse:
     )
 
     def __init__(
-        self, proxy: Proxy, context: RequestContext, relayed: RelayedResponse, asked: ContinuableRequest
+        self,
+        proxy: Proxy,
+        context: RequestContext,
+        relayed: RelayedResponse,
+        asked: ContinuableRequest,
+        intake: AnswerIntake | None,
     ) -> None:
         """Continue the stream when it fails.
 
         Args:
             relayed: the response to the client, which does not read what it forwards.
             asked: the request, which asks for the usage of each chunk.
+            intake: reads the first response for the account; its beginning has been read.
         """
         self._proxy = proxy
         self._context = context
         self._relayed = relayed
         self._stream = ContinuedStream(asked)
+        self._intake = intake
+        """None once another target continues the answer, whose usage then is that of several streams."""
         self._body = context.request.body
         """The body of the client's request; `request.body` may be the body of a continuation."""
         self._failed_endpoints: frozenset[str] = frozenset()
@@ -111,6 +121,8 @@ class ContinuedResponse:
 
     def on_body(self, chunk: bytes) -> Refusal | None:
         """Forward the complete events of the stream."""
+        if self._intake is not None:
+            self._intake.parser.feed(chunk)
         return self._add(self._stream.feed(chunk))
 
     def _add(self, events: bytes) -> Refusal | None:
@@ -177,6 +189,7 @@ class ContinuedResponse:
             return self._refuse("the retry budget is used up", ContinuationOutcome.OVER_BUDGET)
         self._exclude(relayed.attempt, reported=bool(stream.failure))
         context.continuations += 1
+        self._intake = None
         context.extends_text = stream.has_text
         model = context.policy.models.get(context.model)
         max_wait_s = DEFAULT_MAX_WAIT_S if model is None else model.max_wait_s
@@ -257,10 +270,14 @@ class ContinuedResponse:
         self._relayed.count_in(account)
         if not 200 <= account.status < 300:
             return
-        stream, reported = self._stream, ReportedUsage(_PLACES)
+        stream, reported, intake = self._stream, ReportedUsage(_PLACES), self._intake
+        is_final = stream.done or account.outcome is _OK
+        if intake is not None:
+            intake.parser.finish(complete=is_final)
+            intake.settle(account, self._context.estimate, complete=is_final)
+            return
         _, data = event_fields(stream.usage_event)
         fields = members_of(data) if data is not None else None
         if fields is not None:
             reported.read(fields)
-        is_final = stream.done or account.outcome is _OK
         account.use_tokens(self._context.estimate, reported.usage, stream.generated_tokens, is_final=is_final)
