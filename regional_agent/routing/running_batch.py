@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.admission.batch_preemption import (
     MAX_PREEMPTIONS,
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from regional_agent.requests.request_context import RequestContext
     from regional_agent.routing.attempt import LocalAttempt
     from regional_agent.shared_load.shared_load import SharedLoad
+
+
+MAX_REMEMBERED: Final = 16_384
+"""Maximum number of requests whose preemptions are remembered beyond a refusal."""
 
 
 class PreemptibleRequest(Protocol):
@@ -49,10 +53,14 @@ class RunningBatch:
         self._shared_load = shared_load
         self._on_preempted = on_preempted
         self._running: dict[LocalAttempt, PreemptibleRequest] = {}
+        self._preempted: dict[tuple[str, str], int] = {}
+        """Preemptions by tenant and request identifier, the oldest first: a job sends a refused request again."""
         shared_load.preemptible = self._by_endpoint
 
     def began(self, attempt: LocalAttempt, request: PreemptibleRequest) -> None:
         """Record that a request was sent to its endpoint; `ended` has to follow."""
+        context = request.context
+        context.preemptions = max(context.preemptions, self._preempted.get(_key(context), 0))
         self._running[attempt] = request
 
     def ended(self, attempt: LocalAttempt) -> None:
@@ -101,8 +109,16 @@ class RunningBatch:
         for number in first_to_end(running, count):
             request = self._running.pop(candidates[number])
             self._on_preempted()
+            self._remember(request.context)
             request.preempt()
         return count > 0
+
+    def _remember(self, context: RequestContext) -> None:
+        key = _key(context)
+        self._preempted.pop(key, None)
+        self._preempted[key] = context.preemptions + 1
+        if len(self._preempted) > MAX_REMEMBERED:
+            del self._preempted[next(iter(self._preempted))]
 
     def _by_endpoint(self) -> dict[str, int]:
         """The requests that may be preempted, by endpoint, for the other agents of the region."""
@@ -115,3 +131,7 @@ class RunningBatch:
         if model is None or model.queueing.preempt_batch is not True or context.preemptions >= MAX_PREEMPTIONS:
             return False
         return request.may_be_preempted
+
+
+def _key(context: RequestContext) -> tuple[str, str]:
+    return context.facts.tenant, context.request_id

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from adapters.servers.redis import RedisServer
+from penstock.jobs import item_results
 from penstock.ledger.ledger_record import RecordKind
 from penstock.policy.kinds.models import Queueing
 from tests.integration.test_batches import serving
@@ -52,9 +53,9 @@ class Gate:
         await embeds(e, received, writer)
 
 
-def preempts(agent: Agent) -> None:
-    policy = agent.config.policy
-    models = {name: replace(model, queueing=Queueing(preempt_batch=True)) for name, model in policy.models.items()}
+def preempts(agent: Agent, max_wait_s: float | None = None) -> None:
+    policy, queueing = agent.config.policy, Queueing(preempt_batch=True, max_wait_s=max_wait_s)
+    models = {name: replace(model, queueing=queueing) for name, model in policy.models.items()}
     agent.config.policy = replace(policy, models=models)
 
 
@@ -113,6 +114,26 @@ async def test_a_request_that_was_preempted_three_times_runs_to_its_end(tmp_path
         chat.close()
         assert (await client.ended(batch))["request_counts"]["completed"] == 1
         assert (gate.chats, preempted(agent), len(gate.starts)) == (4, 3, 4)
+
+
+async def test_a_request_that_may_not_wait_and_is_sent_again_is_preempted_three_times_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item_results, "RETRY_BASE_S", 0.01)
+    gate = Gate()
+    store = job_store(tmp_path / "store", max_use_percent=100)
+    async with engine(gate) as gpu, serving(tmp_path, gpu, slots=1, queue=0, job_store=store) as (agent, client):
+        preempts(agent, max_wait_s=0.0)
+        batch = await client.started(input_file(1))
+        for times in (1, 2, 3):
+            await until(lambda: len(gate.running) == 1)
+            assert (await ask(agent))[0] == 200
+            await until(lambda times=times: len(gate.aborted) == times)
+        await until(lambda: len(gate.running) == 1)
+        assert (await ask(agent))[0] == 429
+        gate.open.set()
+        assert (await client.ended(batch))["request_counts"]["completed"] == 1
+        assert preempted(agent) == 3
 
 
 async def test_without_the_policy_a_chat_waits_for_a_slot(tmp_path: Path) -> None:
