@@ -52,11 +52,18 @@ class KeptPast:
             return PlanThen(present, "the record names no plan, so the plan of now is used")
         newest = next(reversed(self._history.steps.values()), None)
         if newest is not None and present is not None and newest.generation <= wanted <= present.generation:
-            return PlanThen(present, f"plan {wanted} has the shares of the plan of now")
+            return PlanThen(_named(present, wanted), f"plan {wanted} has the shares of the plan of now")
         number = self._history.find(wanted)
         if number is None:
             return PlanThen(present, f"plan {wanted} is not kept, so the plan of now is used")
-        return PlanThen(self._history.plan(number).slices.get(origin), f"by plan {wanted} of that moment")
+        return PlanThen(
+            _named(self._history.plan(number).slices.get(origin), wanted), f"by plan {wanted} of that moment"
+        )
+
+
+def _named(plan: RegionPlan | None, generation: int) -> RegionPlan | None:
+    """Return a plan by the generation that was asked for: only plans whose shares differ from the last are kept."""
+    return None if plan is None else msgspec.structs.replace(plan, generation=generation)
 
 
 def views_then(

@@ -23,7 +23,8 @@ def as_reported(
     """Scale a generated demand so that it has the rates that regions report, by entry, model and residency class.
 
     Only the mix of tenants and countries within a traffic class is that of the generated demand. Requests that the
-    policy in force refuses are not reported, and none are assumed. Demand for models that the policy lacks is left out.
+    policy in force refuses, or sends to another entry, are not reported, and none are assumed. Demand for models that
+    the policy lacks is left out.
 
     Args:
         resolver: determines the entries of requests under the policy and the fleet as they are.
@@ -47,9 +48,11 @@ def as_reported(
 
 
 def _key(group: DemandGroup, resolver: EntryResolver) -> tuple[str, ...]:
-    """Model, entry and class of a group; empty if its requests are refused."""
+    """Model, entry and class of a group; empty if its origin refuses its requests or sends them to another entry."""
     entered = resolver.enter(group)
-    return () if isinstance(entered, Refusal) else (group.model, entered[0], entered[1].name)
+    if isinstance(entered, Refusal) or group.origin not in ("", entered[0]):
+        return ()
+    return group.model, entered[0], entered[1].name
 
 
 def _parts(key: tuple[str, ...]) -> list[tuple[str, ...]]:

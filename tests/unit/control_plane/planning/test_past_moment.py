@@ -33,7 +33,7 @@ def changed(at: float, region: str, before: str, after: str) -> FleetEvent:
 def test_the_plan_of_a_kept_generation_is_used(past: KeptPast, generation: int, share: float) -> None:
     found = past.plan("a", generation, NOW)
     assert found.plan is not None
-    assert found.plan.classes[0].arcs[0].share == share
+    assert (found.plan.classes[0].arcs[0].share, found.plan.generation) == (share, generation)
     assert f"plan {generation}" in found.note
 
 

@@ -25,6 +25,7 @@ def test_rates_are_those_of_each_entry_model_and_class() -> None:
     for group in as_reported(GENERATED, rows, RESOLVER):
         entered = RESOLVER.enter(group)
         assert isinstance(entered, tuple), "what is refused is not reported"
+        assert group.origin in ("", entered[0]), "nor is what is sent to another entry"
         key = (entered[0], group.model, entered[1].name)
         found[key] = found.get(key, 0.0) + group.requests_per_s
     assert found == pytest.approx({(row.origin, row.model, row.residency): row.requests_per_s for row in rows})
