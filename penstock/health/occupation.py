@@ -61,7 +61,8 @@ class Occupation:
         self._answered_at = now
         self.is_engaged = busy
         if while_running:
-            self.answers += (1.0 - self.answers) * WEIGHT
+            # A server that is busy with one request runs no second one.
+            self.answers += (float(not busy) - self.answers) * WEIGHT
 
     def not_answered(self, *, explained: bool) -> None:
         """Record that a probe was late or refused; `explained`: requests explain that."""

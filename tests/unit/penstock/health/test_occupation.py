@@ -80,3 +80,11 @@ def test_a_request_that_was_given_up_may_still_run() -> None:
     assert not explains(occupation, 60.0, in_flight=0, refused=1.0), "its process may have ended"
     occupation.answered(61.0, busy=False, while_running=False)
     assert not explains(occupation, 62.0, in_flight=0)
+
+
+def test_a_server_that_answers_that_it_is_busy_runs_one_request_at_a_time() -> None:
+    occupation = running_since(0.0)
+    for second in range(1, 100):
+        occupation.answered(float(second), busy=True, while_running=True)
+    assert occupation.is_serial(BUSY_S)
+    assert explains(occupation, 100.0)
