@@ -195,7 +195,9 @@ class LocalTargets:
         estimate, age_s = context.estimate, self._services.shared_load.age_s()
         leaves_one = is_long(estimate) and self.queue.is_shared(context, now)
         chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
-        if not isinstance(chosen, tuple) and self._makes_room(context, excluded):
+        # An endpoint may accept a request that waits in its engine.
+        waits = not isinstance(chosen, tuple) or chosen[0].view.in_flight >= chosen[0].view.slots
+        if waits and self._makes_room(context, excluded):
             chosen = self.chooser.choose(pool, estimate, excluded, age_s, now, leaves_one=leaves_one)
         if not isinstance(chosen, tuple):
             if occupies_slot(context):

@@ -63,11 +63,12 @@ def preempted(agent: Agent) -> float | None:
     return agent.metrics.registry.get_sample_value("penstock_agent_batch_preemptions_total")
 
 
-async def test_a_chat_takes_the_slot_of_the_youngest_batch_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("queue", [0, 4])
+async def test_a_chat_takes_the_slot_of_the_youngest_batch_request(tmp_path: Path, queue: int) -> None:
     gate = Gate()
     ledger = ledger_in(tmp_path / "ledger")
     store = job_store(tmp_path / "store", max_use_percent=100)
-    more = {"slots": SLOTS, "queue": 0, "job_store": store, "ledger": ledger}
+    more = {"slots": SLOTS, "queue": queue, "job_store": store, "ledger": ledger}
     async with engine(gate) as gpu, serving(tmp_path, gpu, **more) as (agent, client):
         preempts(agent)
         batch = await client.started(input_file(REQUESTS))
