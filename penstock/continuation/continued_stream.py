@@ -49,6 +49,7 @@ class ContinuedStream:
     """Forwards the events of one answer, and rewrites the events of a continuation to extend the first stream."""
 
     __slots__ = (
+        "_end_with_usage",
         "_ends",
         "_half_event",
         "_held",
@@ -84,6 +85,9 @@ class ContinuedStream:
         """Size (bytes) of the held events with tool calls."""
         self._ends = 0
         """Number of held events from the finish reason on."""
+        self._end_with_usage: tuple[int, bytes] | None = None
+        """The last held event of the end that had usage beside choices: its place, and the event with this usage. The
+        client receives it so unless an event with only usage follows; None without such an event."""
         self.problem = ""
         """Reason why the answer cannot be continued; empty if it can be continued."""
         self.failure = ""
@@ -109,7 +113,7 @@ class ContinuedStream:
         if self._splitter.overflows:
             self.give_up("an event is too long")
             events.append(self._release())
-        elif self.problem and not self._is_continuation:
+        elif self.problem and not self._is_continuation and self._end_with_usage is None:
             events.append(self._release_held())
         return b"".join(events)
 
@@ -211,15 +215,26 @@ class ContinuedStream:
                 self.failure = f"the engine ended it with the finish reason {choice.finish_reason}"
                 return b""
             self.is_cut = True
+        if chunk.usage is not None and not chunk.choices:
+            self._end_with_usage = None
+        end_with_usage = b""
         if self._is_continuation:
             content = self._without_repetition(content)
-            event = self._rewrite(data, chunk, content)
+            event, end_with_usage = self._rewrite(data, chunk, content)
         elif b'"usage"' in data:
-            event = self._with_wanted_usage(event, data, chunk)
+            event, end_with_usage = self._with_wanted_usage(event, data, chunk)
         if not transcript.identity:
             transcript.identify(chunk)
+        if not (self._ends or (choice is not None and choice.finish_reason is not None)):
+            end_with_usage = b""
         if self.problem:
-            return self._release_held() + event
+            released = self._release_held()
+            if not end_with_usage:
+                return released + event
+            self._held, self._end_with_usage = [event], (0, end_with_usage)
+            return released
+        if end_with_usage:
+            self._end_with_usage = (len(self._held), end_with_usage)
         if self._held or (choice is not None and (choice.finish_reason is not None or choice.calls_tool)):
             return self._hold(event, chunk, choice)
         transcript.add(chunk, content)
@@ -245,19 +260,27 @@ class ContinuedStream:
     def _wants_usage_of(self, chunk: Chunk) -> bool:
         return self._request.wants_usage and (self._request.wants_continuous_usage or not chunk.choices)
 
-    def _with_wanted_usage(self, event: bytes, data: bytes, chunk: Chunk) -> bytes:
-        """Return the event without usage that the client did not request; empty if the event contains nothing else."""
+    def _with_wanted_usage(self, event: bytes, data: bytes, chunk: Chunk) -> tuple[bytes, bytes]:
+        """Return the event without usage that the client did not request, and with the usage of the whole answer.
+
+        The first is empty if the event contains nothing else, the second if the client receives the usage elsewhere.
+        """
         if chunk.usage is not None:
             self.usage_event = event
         elif self._request.wants_usage:
             # OpenAI sends `"usage": null` in each chunk but the last: forward the event unchanged.
-            return event
+            return event, b""
         if self._wants_usage_of(chunk):
-            return event
-        return without_usage(data) if chunk.choices else b""
+            return event, b""
+        if not chunk.choices:
+            return b"", b""
+        return without_usage(data), event if self._request.wants_usage else b""
 
     def _release_held(self) -> bytes:
         held, self._held = [*self._held, self._half_event], []
+        if self._end_with_usage is not None:
+            at, event = self._end_with_usage
+            held[at], self._end_with_usage = event, None
         self._half_event, self._held_bytes, self._ends = b"", 0, 0
         return b"".join(held)
 
@@ -272,8 +295,8 @@ class ContinuedStream:
         self._repeatable_space = expected[same:] if same == len(content) else ""
         return content[same:]
 
-    def _rewrite(self, data: bytes, chunk: Chunk, content: str) -> bytes:
-        """Return the event of a continuation as a part of the first stream; empty if nothing remains of the event."""
+    def _rewrite(self, data: bytes, chunk: Chunk, content: str) -> tuple[bytes, bytes]:
+        """Return the event of a continuation as a part of the first stream, as `_with_wanted_usage` does."""
         transcript = self._transcript
         fields: dict[str, Any] = msgspec.json.decode(data)
         if transcript.identity:
@@ -288,15 +311,17 @@ class ContinuedStream:
                 holder.pop("role", None)
             if field in holder and holder[field] is not None:
                 holder[field] = content
-        used = fields.get("usage")
+        used, with_usage = fields.get("usage"), b""
         if used is not None:
             self._add_usage(used)
             self.usage_event = encode_event({"usage": used})
             if not self._wants_usage_of(chunk):
+                if chunk.choices and self._request.wants_usage:
+                    with_usage = encode_event(fields)
                 del fields["usage"]
         is_usage_only = used is not None and not chunk.choices and "usage" not in fields
         adds = content or not chunk.choices or ends or not transcript.role_sent or self.problem
-        return encode_event(fields) if adds and not is_usage_only else b""
+        return encode_event(fields) if adds and not is_usage_only else b"", with_usage
 
     def _add_usage(self, usage: dict[str, Any]) -> None:
         """Add the usage of earlier streams to the usage of this stream, and set the tokens of the client's prompt."""

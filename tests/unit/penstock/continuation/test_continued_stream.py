@@ -61,6 +61,25 @@ def test_usage_that_the_client_did_not_request_is_left_out_of_what_is_not_contin
     assert b'"completion_tokens": 1' in answer.usage_event
 
 
+@pytest.mark.parametrize("before", [event({"content": "a"}), event({"reasoning": "First,"})])
+@pytest.mark.parametrize("is_continuation", [False, True])
+def test_the_client_receives_the_usage_once_wherever_the_engine_reports_it(
+    before: bytes, is_continuation: bool
+) -> None:
+    used = b', "usage": {"prompt_tokens": 3, "completion_tokens": 1}}\n\n'
+    finish, only_usage = event({}, "stop")[:-3] + used, b'data: {"choices": []' + used
+    for end in ((finish,), (finish, only_usage)):
+        answer = stream()
+        if is_continuation:
+            answer.feed(event({"role": "assistant", "content": "b"}))
+            answer.next_stream()
+        relayed = b"".join([answer.feed(part) for part in (before, *end)]) + answer.feed(DONE)
+        assert relayed.count(b'"stop"') == 1
+        reported = [part for part in relayed.split(b"\n\n") if b'"usage"' in part]
+        assert len(reported) == 1
+        assert (b'"stop"' in reported[0]) is (len(end) == 1)
+
+
 def test_a_comment_is_passed_on() -> None:
     answer = stream()
     assert answer.feed(b": ping\n\n" + event({"content": "a"})) == b": ping\n\n" + event({"content": "a"})
