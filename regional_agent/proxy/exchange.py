@@ -45,7 +45,6 @@ _QUEUE: Final = SpanEvent.QUEUE
 _SENT: Final = SpanEvent.SENT
 _OK: Final = Outcome.OK
 _REVOKED: Final = Outcome.REVOKED
-_DEFERRED: Final = Outcome.DEFERRED
 _SATURATED: Final = Reason.SATURATED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
@@ -151,10 +150,7 @@ class Exchange(AttemptOwner):
 
     def retry(self, why: RetryReason) -> None:
         """Try another target, if the request can be sent again and the retry budget permits it."""
-        proxy, now = self._proxy, self._proxy.clock()
-        self._target.drop()
-        proxy.recorder.attempt_lost(self.context, self._sink.current, now)
-        self._release_attempt(why.value, now)
+        proxy, now = self._proxy, self._leave_target(why.value)
         refusal = refuse_retry(proxy, self.context, why, now)
         if refusal is not None:
             self._refuse(refusal)
@@ -162,39 +158,26 @@ class Exchange(AttemptOwner):
             proxy.metrics.retried(why)
             self.select(now)
 
-    def _release_attempt(self, why: str, now: float) -> None:
-        """Release the current attempt, after which the request continues because of `why`."""
-        attempt = self._sink.current
-        if isinstance(attempt, LocalAttempt):
-            self._proxy.router.queue.running_batch.ended(attempt)
+    def _leave_target(self, why: str) -> float:
+        """Drop the target and release its attempt; the request continues because of `why`. Returns the time (s)."""
+        attempt, now = self._sink.current, self._proxy.clock()
+        self._target.drop()
+        self._proxy.recorder.attempt_lost(self.context, attempt, now)
         attempt.settle(now)
         self._sink.attempt = None
         self.context.attempt_failed(why, now)
-
-    # preemption of batch requests
+        return now
 
     @property
     def may_be_preempted(self) -> bool:
         """Whether no byte of the response has arrived, and the request can be sent again."""
         return self._state is AWAITING and may_send_again(self.context)
 
-    def preempt(self) -> None:
-        """End the request at its engine for another one: it waits again, or returns to the region that sent it."""
-        attempt, context = self._sink.current, self.context
-        if isinstance(attempt, LocalAttempt):
-            attempt.waive_charge()
-        context.preempted()
-        if context.route_context is not None:
-            reason, detail = Reason.NO_IDLE_SLOTS, "a request with a priority took the slot"
-            self.end(Refusal(reason, detail, retry_after_s=MIN_RETRY_S), _DEFERRED)
-            return
-        proxy, now = self._proxy, self._proxy.clock()
-        self._target.drop()
-        proxy.recorder.attempt_lost(context, attempt, now)
-        self._release_attempt(RetryReason.PREEMPTED.value, now)
-        proxy.metrics.retried(RetryReason.PREEMPTED)
+    def wait_again(self, why: RetryReason) -> None:
+        """Leave the slot to another request, which takes it first, and select a target again."""
+        self._leave_target(why.value)
+        self._proxy.metrics.retried(why)
         self.enter(SELECTING)
-        # Later: the other request first takes the slot.
         asyncio.get_running_loop().call_soon(self._select_again)
 
     def _select_again(self) -> None:
@@ -301,16 +284,14 @@ class Exchange(AttemptOwner):
 
     def fail(self, failure: Refusal) -> None:
         """Continue a failed response at another target if possible, else end it with an error."""
-        response, now = self._sink.response, self._proxy.clock()
+        response = self._sink.response
         assert response is not None
         self._target.drop()
-        moved = response.move(failure, now)
+        moved = response.move(failure, self._proxy.clock())
         if isinstance(moved, Refusal):
             self._cut(moved)
         elif moved:
-            self._proxy.recorder.attempt_lost(self.context, self._sink.current, now)
-            self._release_attempt(failure.reason.value, now)
-            self.select(now)
+            self.select(self._leave_target(failure.reason.value))
         else:
             self.complete(_OK, keep_alive=response.keep_alive)
 
@@ -367,8 +348,6 @@ class Exchange(AttemptOwner):
             response.settle(account)
             if outcome is _OK and response.is_measured:
                 service_s = now - self._target.sent_at
-        if context.is_batch and isinstance(sink.attempt, LocalAttempt):
-            proxy.router.queue.running_batch.ended(sink.attempt)
         end_request(proxy, context, sink.attempt, self._queue_entry, account, service_s)
         if outcome is _OK and sink.lacking is not None and sink.lacking is not sink.attempt:
             sink.lacking.charge_missing_model()

@@ -98,6 +98,7 @@ class LocalAttempt(Placement[Endpoint]):
         "endpoint_name",
         "from_peer",
         "kind",
+        "on_settle",
         "outcome",
         "region",
         "rewrite",
@@ -136,6 +137,8 @@ class LocalAttempt(Placement[Endpoint]):
         """Header lines for this target only, such as its credential."""
         self.outcome: AttemptOutcome | None = None
         """The outcome for the health of the endpoint; None while it is undecided."""
+        self.on_settle: Callable[[LocalAttempt], None] | None = None
+        """Called when the reservation is released."""
         self.broken_before: RequestContext | None = None
         """The request, if an earlier attempt failed after the endpoint had received it."""
         self._silent_since = 0.0
@@ -238,6 +241,8 @@ class LocalAttempt(Placement[Endpoint]):
             usage: the usage that the engine reported for a complete response; this attempt may only have continued it.
         """
         services, endpoint = self._services, self.endpoint
+        if self.on_settle is not None:
+            self.on_settle(self)
         services.shared_load.release(self)
         services.on_release()
         outcome = self.outcome or (_INCONCLUSIVE if service_s is None else _SERVED)

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.accounts.outcome_rules import Outcome
+from penstock.accounts.retry_rules import RetryReason
 from penstock.admission.batch_preemption import (
     MAX_PREEMPTIONS,
     AgentBatch,
@@ -17,6 +19,8 @@ from penstock.admission.batch_preemption import (
     first_to_end,
     preemptions_of,
 )
+from penstock.admission.retry_after import MIN_RETRY_S
+from penstock.routing.reasons import Reason, Refusal
 
 if TYPE_CHECKING:
     from regional_agent.endpoints.endpoint_set import EndpointSet
@@ -38,8 +42,11 @@ class PreemptibleRequest(Protocol):
     def may_be_preempted(self) -> bool:
         """Whether no byte of the response has arrived, and the request can be sent again."""
 
-    def preempt(self) -> None:
+    def wait_again(self, why: RetryReason) -> None:
         """End the request at its engine; it waits again for an idle slot."""
+
+    def end(self, refusal: Refusal, outcome: Outcome | None = None) -> None:
+        """Refuse the request."""
 
 
 class RunningBatch:
@@ -58,13 +65,13 @@ class RunningBatch:
         shared_load.preemptible = self._by_endpoint
 
     def began(self, attempt: LocalAttempt, request: PreemptibleRequest) -> None:
-        """Record that a request was sent to its endpoint; `ended` has to follow."""
+        """Record that a request was sent to its endpoint, until the attempt is settled."""
         context = request.context
         context.preemptions = max(context.preemptions, self._preempted.get(_key(context), 0))
         self._running[attempt] = request
+        attempt.on_settle = self._ended
 
-    def ended(self, attempt: LocalAttempt) -> None:
-        """Record the end of an attempt. A second call does nothing."""
+    def _ended(self, attempt: LocalAttempt) -> None:
         self._running.pop(attempt, None)
 
     def preemptible(self, model: str) -> int:
@@ -107,11 +114,22 @@ class RunningBatch:
         count = preemptions_of(own, agents, pool.slots - pool.in_flight)
         running = [RunningRequest(attempt.since, number) for number, attempt in enumerate(candidates)]
         for number in first_to_end(running, count):
-            request = self._running.pop(candidates[number])
-            self._on_preempted()
-            self._remember(request.context)
-            request.preempt()
+            self._preempt(candidates[number])
         return count > 0
+
+    def _preempt(self, attempt: LocalAttempt) -> None:
+        """End a request for another one: it waits again, or returns to the region that sent it."""
+        request = self._running.pop(attempt)
+        context = request.context
+        self._on_preempted()
+        self._remember(context)
+        attempt.waive_charge()
+        context.preempted()
+        if context.route_context is None:
+            request.wait_again(RetryReason.PREEMPTED)
+        else:
+            detail = "a request with a priority took the slot"
+            request.end(Refusal(Reason.NO_IDLE_SLOTS, detail, retry_after_s=MIN_RETRY_S), Outcome.DEFERRED)
 
     def _remember(self, context: RequestContext) -> None:
         key = _key(context)
