@@ -45,7 +45,7 @@ def rejection_of(
     """Why a response is not for the client: its target did not start the request, or failed; None if it may be."""
     status = head.status
     reason = attempt.on_head(status, head.by_name, head.headers)
-    if usage is not None and usage.can_withdraw and not context.continuations:
+    if usage is not None and usage.flag is not None and not context.continuations:
         # The event with the usage cannot be removed from an encoded stream.
         shows_usage = usage.is_hidden and head.is_encoded_stream and may_send_again(context)
         if status in REFUSING_STATUSES or shows_usage:

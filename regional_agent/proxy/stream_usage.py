@@ -16,27 +16,19 @@ from regional_agent.requests.request_context import RequestContext
 class StreamUsage:
     """The changes to the body of one request for a stream."""
 
-    __slots__ = ("_flag", "continuable", "is_hidden", "was_refused")
+    __slots__ = ("continuable", "flag", "is_hidden", "is_unwanted", "was_refused")
 
     def __init__(self) -> None:
-        self._flag: UsageFlag | None = None
-        """Set if the agent asks for usage that the client does not ask for."""
+        self.flag: UsageFlag | None = None
+        """Set if the agent asks for more than the client, which an engine may refuse."""
         self.is_hidden = False
         """Whether the client receives no report of the usage, since it did not ask for one."""
         self.was_refused = False
         """Whether an engine refused the request with that flag, which may be because of the flag."""
         self.continuable: ContinuableRequest | None = None
         """Set if the response may be a stream that another target could continue."""
-
-    @property
-    def can_withdraw(self) -> bool:
-        """Whether the agent asks for more than the client, which an engine may refuse."""
-        return self._flag is not None
-
-    @property
-    def is_unwanted(self) -> bool:
+        self.is_unwanted = False
         """Whether the client of a continuable stream asked for no usage."""
-        return self.continuable is not None and not self.continuable.wants_usage
 
     def ask(self, proxy: Proxy, context: RequestContext, now: float, *, may_continue: bool = True) -> None:
         """Change the body of the request, unless it is changed. Called before each selection, at `now` (s).
@@ -45,7 +37,7 @@ class StreamUsage:
             may_continue: whether the caller could send the rest of the stream to another target.
         """
         # A body with the flag of the agent, which a fallback model receives too, does not state what the client wants.
-        if self.continuable is not None or self._flag is not None:
+        if self.continuable is not None or self.flag is not None:
             return
         request = context.request
         if not request.whole or request.body_dropped or request.http_1_0:
@@ -54,9 +46,9 @@ class StreamUsage:
         if may_ask and may_continue and opted_in(context.policy, context.model) and context.route_context is None:
             continuable = continuable_request(request.path, request.body)
             if not isinstance(continuable, str):
-                self.continuable = continuable
+                self.continuable, self.is_unwanted = continuable, not continuable.wants_usage
                 if not continuable.wants_continuous_usage:
-                    self._flag = UsageFlag.of_member("stream_options", request.body)
+                    self.flag = UsageFlag.of_member("stream_options", request.body)
                 request.body = body_with_usage(continuable, request.body)
                 request.length = len(request.body)
                 ask_for_identity(request)
@@ -66,19 +58,19 @@ class StreamUsage:
             return
         asked = ask_for_usage(request.body, flag)
         if asked is not None:
-            request.body, self._flag = asked
+            request.body, self.flag = asked
             self.is_hidden = True
             request.length = len(request.body)
             ask_for_identity(request)
 
     def withdraw(self, context: RequestContext) -> None:
         """Restore the client's own request, after an engine refused it with the flag of the agent."""
-        assert self._flag is not None
+        assert self.flag is not None
         request = context.request
         if not request.body_dropped:
-            request.body = self._flag.removed_from(request.body)
+            request.body = self.flag.removed_from(request.body)
             request.length = len(request.body)
-        self._flag, self.continuable, self.is_hidden, self.was_refused = None, None, False, True
+        self.flag, self.continuable, self.is_hidden, self.was_refused = None, None, False, True
 
 
 def opted_in(policy: Policy | None, model: str) -> bool:

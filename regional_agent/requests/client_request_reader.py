@@ -215,7 +215,8 @@ class ClientRequestReader:
             context.deadline_at = now + timeout_s
             context.own_deadline = timeout_s == client_timeout_s
             context.principal = principal
-            context.priority = _BATCH if sender.is_job else tenant.priority
+            context.priority = priority = _BATCH if sender.is_job else tenant.priority
+            context.is_batch = priority == _BATCH
             context.weight = tenant.weight
             context.max_use = tenant.max_use
             context.max_wait_s = model.max_wait_s

@@ -127,6 +127,7 @@ class ForwardedRequestReader:
             context.weight = min(MAX_WEIGHT, max(MIN_WEIGHT, route_context.weight))
             context.max_use = min(1.0, max(0.0, route_context.max_use))
             context.preemptions = route_context.preemptions
+        context.is_batch = context.priority == BATCH_PRIORITY
         return context
 
     def route_context_of(self, request: Request) -> RouteContext | Refusal:

@@ -6,7 +6,6 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from penstock.policy.kinds.models import DEFAULT_MAX_WAIT_S
-from penstock.policy.kinds.tenants import BATCH_PRIORITY
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, residency_class
 from penstock.pools.placement import WorkEstimate
@@ -45,6 +44,7 @@ class RequestContext:
         "facts",
         "failed_because",
         "has_credential",
+        "is_batch",
         "is_in_ledger",
         "max_use",
         "max_wait_s",
@@ -133,6 +133,8 @@ class RequestContext:
         """Whether the request continues an answer, which not every kind of engine can do."""
         self.priority = 0
         """The tenant's priority, or a lower one that the client asked for: higher values leave the queue first."""
+        self.is_batch = False
+        """Whether the priority is that of batch work: of jobs, and of tenants of a batch tier."""
         self.max_use = 1.0
         """Part (0-1) of the model's slots in a region up to which the request may start; below 1 for batch requests."""
         self.preemptions = 0
@@ -160,11 +162,6 @@ class RequestContext:
         self.tried_endpoints = NO_NAMES
         self.tried_regions = NOTHING_TRIED
         """Regions that did not start the request, with the reason. Most requests have only one attempt."""
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether the request is batch work: of a job, or of a tenant of a batch tier."""
-        return self.priority == BATCH_PRIORITY
 
     @property
     def is_for_object(self) -> bool:

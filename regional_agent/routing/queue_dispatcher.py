@@ -164,7 +164,9 @@ class QueueDispatcher:
         """Time (s) that one more request for a model would wait; `pool` is that of the model, None to look it up."""
         if pool is None:
             pool = self._endpoints.pool(model)
-        load = pool.in_flight + self.waiting(model) - self.running_batch.preemptible(model)
+        load = pool.in_flight + self.waiting(model)
+        if load >= pool.slots:
+            load -= self.running_batch.preemptible(model)
         return expected_wait_s(load, pool.slots, pool.service_s)
 
     def must_queue(self, context: RequestContext) -> bool:
@@ -205,7 +207,7 @@ class QueueDispatcher:
         entry = _entry(Waiter(context, select, on_target), size_bytes, max_wait_s)
         ahead = queue.ahead_of(entry) + self.waiting(model) - queue.length_without_batch()
         # Without a ready endpoint, when one becomes ready is unknown.
-        is_batch = context.priority == BATCH_PRIORITY
+        is_batch = context.is_batch
         load = pool.in_flight + ahead - (0 if is_batch else self.running_batch.preemptible(model))
         wait_s = expected_wait_s(load, pool.slots, pool.service_s) if pool.ready else 0.0
         if now + wait_s > entry.leave_at:

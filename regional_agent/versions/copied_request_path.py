@@ -162,7 +162,7 @@ class CopyService(RoutedService):
         context.keep_in(region, None)
         # What the copy uses and breaks is not attributed to the tenant.
         context.estimate.tenant = ""
-        context.priority = BATCH_PRIORITY
+        context.priority, context.is_batch = BATCH_PRIORITY, True
         context.max_use = min(context.max_use, self._max_use)
         context.may_fall_back = False
         return context

@@ -34,7 +34,8 @@ class ResponseHeaders:
         """The header lines of one response; `endpoint` is empty for a peer's response, which has its own lines."""
         request_id = context.request_id.encode()
         lines = b"x-request-id: " + request_id + b"\r\n"
-        if error_format_of(context.request) is _ANTHROPIC:
+        route = context.request.route
+        if route is not None and route.errors is _ANTHROPIC:
             lines += b"request-id: " + request_id + b"\r\n"
         if endpoint:
             lines += self._by_endpoint.get(endpoint) or self._endpoint_lines(endpoint)
