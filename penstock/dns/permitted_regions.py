@@ -23,7 +23,7 @@ def permitted_regions(policy: Policy, name: DnsName, client: Location = NOWHERE)
     Args:
         client: location of the client by its subnet; NOWHERE if the query has no client subnet.
     """
-    permitted = name.covers & policy.regions.keys()
+    permitted = name.covers.intersection(policy.regions)
     for facts in senders_of(policy, name, client):
         for rule in policy.residency:
             if may_apply(rule, name, facts):

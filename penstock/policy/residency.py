@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from hashlib import sha256
 
@@ -30,9 +31,13 @@ class ResidencyClass(msgspec.Struct, frozen=True):
     regions: frozenset[str]
 
 
-@lru_cache(MAX_KEPT_CLASSES)
-def residency_class(regions: frozenset[str]) -> ResidencyClass:
+def residency_class(regions: AbstractSet[str]) -> ResidencyClass:
     """The residency class of a set of regions. Its name depends on its members alone, so all processes agree on it."""
+    return _class_of(frozenset(regions))
+
+
+@lru_cache(MAX_KEPT_CLASSES)
+def _class_of(regions: frozenset[str]) -> ResidencyClass:
     spelled = "+".join(sorted(regions))
     if len(spelled) > MAX_SPELLED_NAME:
         spelled = SHORTENED + sha256(spelled.encode()).hexdigest()[:16]

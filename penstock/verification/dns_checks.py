@@ -47,7 +47,7 @@ def at_names(policy: Policy, found: list[Situation]) -> NamesChecked:
         for client in everywhere:
             actual = [place for place in everywhere if _may_be(place, client, name, everywhere)]
             concerned = [(situation, regions) for situation, regions in allowed if _concerns(situation, name, actual)]
-            expected = (name.covers & policy.regions.keys()).intersection(*(regions for _, regions in concerned))
+            expected = name.covers.intersection(policy.regions, *(regions for _, regions in concerned))
             resolved = set(permitted_regions(policy, name, client))
             for lost, fleet in _fleets(policy, expected):
                 answers += 1

@@ -126,6 +126,7 @@ class Room(RuleBasedStateMachine):
         context: Any = SimpleNamespace(
             model=model,
             priority=priority,
+            is_batch=False,
             weight=1.0,
             received_at=self.now,
             deadline_at=self.now + within_s,

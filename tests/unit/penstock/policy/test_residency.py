@@ -98,6 +98,7 @@ def test_a_rule_by_country_for_another_data_class_does_not_need_the_location() -
 
 def test_equal_sets_are_one_class_and_long_names_are_bounded() -> None:
     assert residency_class(frozenset({"b", "a"})) == residency_class(frozenset({"a", "b"}))
+    assert residency_class({"a": 1, "b": 2}.keys()) == residency_class(frozenset({"a", "b"}))
     many = frozenset(f"region-{n}" for n in range(100))
     assert len(residency_class(many).name) < 40
     assert residency_class(many) != residency_class(many - {"region-1"})
