@@ -13,6 +13,8 @@ _OK: Final = Outcome.OK
 _TOKEN: Final = CostUnit.TOKEN
 """Module constants, since in Python 3.11 access to an enum member through its class is a function call."""
 
+_NOTHING: Final = Usage(0, 0)
+
 
 class Account:
     """What is true of one finished request. Times (s) are by the agent's monotonic clock."""
@@ -72,6 +74,9 @@ class Account:
             is_final: whether `reported` is the usage of the whole answer.
         """
         is_token = estimate.cost.unit is _TOKEN
+        if is_token and not estimate.ask.uses_tokens:
+            self.usage = _NOTHING
+            return
         if reported is not None and is_final:
             self.measured_usage = reported
             if reported.prompt_tokens or not is_token:

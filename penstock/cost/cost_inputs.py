@@ -62,7 +62,8 @@ def cost_inputs(cost: CostFields, values: dict[str, Raw], unit: CostUnit, body_b
     if cost.batches:
         count = min(MAX_AT_ONCE, count * (_whole(cost.batches, values, MAX_AT_ONCE) or 1))
     if unit is _TOKEN:
-        return CostInputs(body_bytes, cost.generates, _whole(cost.max_tokens, values, MAX_TOKENS), count)
+        max_tokens = _whole(cost.max_tokens, values, MAX_TOKENS)
+        return CostInputs(body_bytes, cost.generates, cost.uses_tokens, max_tokens, count)
     if unit is CostUnit.MEGAPIXEL_STEP:
         return CostInputs(
             body_bytes, count=count, pixels=_pixels(cost, values), steps=_whole(cost.steps, values, MAX_STEPS)

@@ -13,6 +13,8 @@ class CostInputs(msgspec.Struct, frozen=True):
     body_bytes: int
     answers: bool = True
     """Whether tokens are generated; embeddings generate none."""
+    uses_tokens: bool = True
+    """Whether the request uses tokens at all; a request that counts the tokens of a prompt uses none."""
     max_tokens: int | None = None
     """The client's limit on the answer, in tokens."""
     count: int = 1

@@ -94,6 +94,9 @@ class CostFields(PolicyStruct, frozen=True, omit_defaults=True):
 
     generates: bool = True
     """Whether tokens are generated; embeddings and scores generate none."""
+    uses_tokens: bool = True
+    """Whether a request to a model whose cost unit is the token uses tokens. false: it counts as none, whatever its
+    response states; for requests that only count tokens, or read or cancel what exists."""
     prompt: Pointers = ()
     """The prompt: a text, messages, or content parts."""
     max_tokens: Pointers = ()

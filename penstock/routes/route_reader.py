@@ -152,7 +152,7 @@ def has_openai_fields(route: Route) -> bool:
     return all(
         frozenset(getattr(route.cost, name)) <= _OPENAI_COST.get(name, frozenset())
         for name in CostFields.__struct_fields__
-        if name not in ("generates", "prompt")
+        if name not in ("generates", "uses_tokens", "prompt")
     )
 
 
@@ -164,7 +164,7 @@ def pointers_of(cost: CostFields) -> list[str]:
     return [
         pointer
         for name in CostFields.__struct_fields__
-        if name not in ("generates", "prompt")
+        if name not in ("generates", "uses_tokens", "prompt")
         for pointer in getattr(cost, name)
     ]
 

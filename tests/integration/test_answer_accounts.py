@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import brotli
+import httpx
 import pytest
 from msgspec.structs import replace
 
@@ -19,6 +20,7 @@ from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, MAX_UNDECIDED_BYTES, MIN_DECIDED_BYTES, AnswerParser
 from penstock.policy.kinds.models import Cost, CostUnit
+from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.http.limits import Limits
 from regional_agent.proxy.responses.answer_intake import HOLD_S, AnswerIntake
 from regional_agent.telemetry.access_log import AccessLog
@@ -698,6 +700,27 @@ async def test_a_response_without_content_uses_no_tokens(tmp_path: Path) -> None
         meter(agent)
         assert (await ask(agent, body=body_of(PLAIN))).status == 204
         assert (metered(agent), agent.counted()) == ((0, 0, 0, 0), {"ok": 1})
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/v1/messages/count_tokens", {"input_tokens": 84}),
+        ("/tokenize", {"count": 2, "tokens": [1, 2]}),
+        (f"/v2/models/{MODEL}", None),
+    ],
+)
+async def test_a_request_that_only_reads_or_counts_tokens_uses_none(tmp_path: Path, path: str, answer: Any) -> None:
+    gives = responds(json.dumps(answer or {"name": MODEL}).encode())
+    async with engine(gives) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        routes = tuple(route for name in ("anthropic", "kserve", "vllm") for route in preset_routes(name))
+        agent.config.policy = replace(agent.config.policy, routes=routes)
+        async with httpx.AsyncClient(base_url=f"http://{agent.traffic}") as client:
+            response = await (client.post(path, json=PLAIN) if answer else client.get(path))
+        assert response.status_code == 200
+        await until(lambda: agent.counted() == {"ok": 1})
+        assert metered(agent) == (0, 0, 0, 0)
 
 
 async def test_an_empty_body_uses_no_tokens_and_an_empty_stream_is_an_error(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ ANTHROPIC_ROUTES: Final = (
         "anthropic-count-tokens",
         "/v1/messages/count_tokens",
         model=IN_BODY,
-        cost=CostFields(generates=False, prompt=("/messages",)),
+        cost=CostFields(generates=False, uses_tokens=False, prompt=("/messages",)),
         errors=ErrorFormat.ANTHROPIC,
         api_key_header=API_KEY_HEADER,
         session=_SESSION,

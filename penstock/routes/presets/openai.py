@@ -74,14 +74,14 @@ OPENAI_ROUTES: Final = (
         "/v1/responses/{response_id}",
         frozenset({"DELETE", "GET"}),
         body=BodyKind.NONE,
-        cost=CostFields(generates=False),
+        cost=CostFields(generates=False, uses_tokens=False),
         object_id="response_id",
     ),
     Route(
         "openai-response-cancel",
         "/v1/responses/{response_id}/cancel",
         body=BodyKind.OPAQUE,
-        cost=CostFields(generates=False),
+        cost=CostFields(generates=False, uses_tokens=False),
         object_id="response_id",
     ),
     Route(
@@ -89,7 +89,7 @@ OPENAI_ROUTES: Final = (
         "/v1/responses/{response_id}/input_items",
         GET,
         body=BodyKind.NONE,
-        cost=CostFields(generates=False),
+        cost=CostFields(generates=False, uses_tokens=False),
         object_id="response_id",
     ),
     Route(

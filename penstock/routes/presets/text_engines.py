@@ -12,6 +12,7 @@ from typing import Final
 from penstock.routes.presets.model_places import GET, IN_BODY, fixed_or_beside, not_offered
 from penstock.routes.route import BodyKind, CostFields, ErrorFormat, Route, StreamKind, UsageFields
 
+_OF_MODEL: Final = CostFields(generates=False, uses_tokens=False)
 _TGI_COST: Final = CostFields(
     prompt=("/inputs",), max_tokens=("/parameters/max_new_tokens",), count=("/parameters/best_of",)
 )
@@ -32,7 +33,7 @@ _OLLAMA_LIMIT: Final = ("/options/num_predict",)
 def tgi_routes(model: str | None) -> tuple[Route, ...]:
     """Text Generation Inference. Its errors are `{"error": "...", "error_type": "..."}`, like those of KServe."""
     places, errors = fixed_or_beside(model), ErrorFormat.KSERVE
-    no_tokens = CostFields(generates=False, prompt=("/inputs", "/messages"))
+    no_tokens = CostFields(generates=False, uses_tokens=False, prompt=("/inputs", "/messages"))
     return (
         Route("tgi-generate", "/generate", model=places, cost=_TGI_COST, usage=_TGI_USAGE, errors=errors),
         Route(
@@ -54,7 +55,7 @@ def tgi_routes(model: str | None) -> tuple[Route, ...]:
             usage=_TGI_USAGE,
             errors=errors,
         ),
-        Route("tgi-info", "/info", GET, places, BodyKind.NONE, cost=CostFields(generates=False), errors=errors),
+        Route("tgi-info", "/info", GET, places, BodyKind.NONE, cost=_OF_MODEL, errors=errors),
         Route("tgi-tokenize", "/tokenize", model=places, cost=no_tokens, errors=errors),
         Route("tgi-chat-tokenize", "/chat_tokenize", model=places, cost=no_tokens, errors=errors),
     )
@@ -63,7 +64,7 @@ def tgi_routes(model: str | None) -> tuple[Route, ...]:
 def sglang_routes(model: str | None) -> tuple[Route, ...]:
     """SGLang's native API."""
     places, session = fixed_or_beside(model), ("/session_params/id",)
-    no_tokens = CostFields(generates=False, prompt=("/text", "/input_ids"))
+    no_output = CostFields(generates=False, prompt=("/text", "/input_ids"))
     return (
         Route(
             "sglang-generate",
@@ -76,8 +77,8 @@ def sglang_routes(model: str | None) -> tuple[Route, ...]:
             usage=UsageFields(("/meta_info",), cached_tokens=("/cached_tokens",)),
             session=session,
         ),
-        Route("sglang-encode", "/encode", frozenset({"POST", "PUT"}), places, cost=no_tokens),
-        Route("sglang-classify", "/classify", frozenset({"POST", "PUT"}), places, cost=no_tokens),
+        Route("sglang-encode", "/encode", frozenset({"POST", "PUT"}), places, cost=no_output),
+        Route("sglang-classify", "/classify", frozenset({"POST", "PUT"}), places, cost=no_output),
     )
 
 

@@ -15,14 +15,14 @@ _USAGE: Final = UsageFields(prompt_tokens=("/total_tokens",), answer_tokens=())
 """Nothing is generated, so that all tokens are of the prompt. Not all releases of vLLM state these separately."""
 
 
-def _scores(name: str, path: str, prompt: tuple[str, ...]) -> Route:
+def _scores(name: str, path: str, prompt: tuple[str, ...], *, uses_tokens: bool = True) -> Route:
     """A route whose responses contain no generated tokens."""
     return Route(
         f"vllm-{name}",
         path,
         model=IN_BODY,
         timeouts=Timeouts(first_byte_s=60.0),
-        cost=CostFields(generates=False, prompt=prompt),
+        cost=CostFields(generates=False, uses_tokens=uses_tokens, prompt=prompt),
         usage=_USAGE,
     )
 
@@ -39,6 +39,6 @@ VLLM_ROUTES: Final = (
     _scores("score-v1", "/v1/score", _SCORE),
     _scores("classify", "/classify", _INPUT),
     _scores("pooling", "/pooling", _INPUT),
-    _scores("tokenize", "/tokenize", ("/prompt", "/messages")),
-    _scores("detokenize", "/detokenize", ("/tokens",)),
+    _scores("tokenize", "/tokenize", ("/prompt", "/messages"), uses_tokens=False),
+    _scores("detokenize", "/detokenize", ("/tokens",), uses_tokens=False),
 )

@@ -44,6 +44,14 @@ def test_a_model_without_a_cost_of_input_has_no_estimated_prompt_tokens() -> Non
     assert account.usage == Usage(0, 200)
 
 
+@pytest.mark.parametrize("reported", [None, Usage(12, 3)])
+def test_a_request_that_uses_no_tokens_has_none_whatever_its_answer_reports(reported: Usage | None) -> None:
+    account, cost = Account(Outcome.OK, "", 200, 1.0, 2.0), Cost(CostUnit.TOKEN, 0.001, 0.01)
+    estimate = WorkEstimate("t", "m", cost, CostInputs(400, answers=False, uses_tokens=False), Work(0.1, 0.0), False)
+    account.use_tokens(estimate, reported, -1, is_final=True)
+    assert (account.usage, account.is_estimated, account.measured_usage) == (Usage(0, 0), False, None)
+
+
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_an_account_begins_at_zero_and_its_outcome_decides_who_pays(outcome: Outcome) -> None:
     account = Account(outcome, "reason", 418, 1.0, 2.0)

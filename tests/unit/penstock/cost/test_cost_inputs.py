@@ -34,7 +34,7 @@ def inputs(route: Route, unit: CostUnit, body: object) -> CostInputs:
     [
         ("anthropic-messages", {"max_tokens": 64}, CostInputs(400, max_tokens=64)),
         ("openai-responses", {"max_output_tokens": 64, "max_tokens": 8}, CostInputs(400, max_tokens=64)),
-        ("anthropic-count-tokens", {"max_tokens": 64}, CostInputs(400, answers=False)),
+        ("anthropic-count-tokens", {"max_tokens": 64}, CostInputs(400, answers=False, uses_tokens=False)),
         ("ollama-chat", {"options": {"num_predict": 32}}, CostInputs(400, max_tokens=32)),
         ("ollama-chat", {"options": {"num_predict": -1}}, CostInputs(400)),
         ("ollama-chat", {"options": None}, CostInputs(400)),
