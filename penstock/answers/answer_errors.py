@@ -72,10 +72,14 @@ other than 401, 403, 404 and 408."""
 _FAILED_TYPE: Final = b'"response.failed"'
 _ERROR: Final = b'"error"'
 _FAILED: Final = b'"failed"'
-_NULLS: Final = frozenset({b"null", b"false", b'""', b"{}", b"[]", b"0"})
+_EMPTY: Final = frozenset({b"null", b'""', b"{}", b"[]"})
+_TRUE: Final = b"true"
+_QUOTE: Final = b'"'
 
 _CAUSE_MEMBERS: Final = frozenset({"code", "status_code", "status", "type", "error_type"})
 """Where an error states its kind."""
+
+_EXPLAINED: Final = _CAUSE_MEMBERS | {"message"}
 
 _NO_FIELDS: Final[Fields] = {}
 
@@ -90,7 +94,7 @@ def error_in(fields: Fields) -> AnswerError | None:
     if kind_text == _FAILED_TYPE and response is not None:
         return _error(response)
     raw = fields.get("error")
-    if raw is not None and bytes(raw) not in _NULLS:
+    if raw is not None and _is_stated(raw, fields):
         # An object of the Responses API states its error with the status `failed`.
         return _error(raw, beside=fields)
     status = fields.get("status")
@@ -100,6 +104,19 @@ def error_in(fields: Fields) -> AnswerError | None:
     if kind_text == _ERROR or (about is not None and bytes(about) == _ERROR):
         return _from_members(dict(fields))
     return None
+
+
+def _is_stated(raw: Raw, beside: Fields) -> bool:
+    """Whether a member `error` is one: a text, an object with content, or `true` beside a message or cause.
+
+    A number may be a result, such as the deviation of a prediction.
+    """
+    if bytes(memoryview(raw)[:4]) == _TRUE:
+        return not _EXPLAINED.isdisjoint(beside)
+    if bytes(memoryview(raw)[:1]) == _QUOTE:
+        return bytes(raw) not in _EMPTY
+    members = members_of(raw)
+    return members is not None and [value for value in members.values() if bytes(value) not in _EMPTY] != []
 
 
 def named_error(data: bytes) -> AnswerError:
@@ -115,7 +132,7 @@ def _error(raw: Raw, depth: int = 0, beside: Fields = _NO_FIELDS) -> AnswerError
         shown = _shown(text if isinstance(text, str) and text else bytes(raw).decode("utf-8", "replace"))
         return AnswerError(_cause(beside), shown)
     inner = members.get("error")
-    if inner is not None and bytes(inner) not in _NULLS and depth < MAX_DEPTH:
+    if inner is not None and depth < MAX_DEPTH and _is_stated(inner, members):
         return _error(inner, depth + 1, members)
     if _CAUSE_MEMBERS.isdisjoint(members):
         return msgspec.structs.replace(_from_members(members), cause=_cause(beside))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.answers.answer_errors import error_in
 from penstock.answers.usage_reader import Fields, Raw, members_of, value_at
 
 MAX_TEXT_BYTES: Final = 1024
@@ -91,7 +92,7 @@ def has_output(fields: Fields) -> bool:
         return _has_text(message)
     if "response" in fields or "token" in fields:
         return _is_set(fields.get("response")) or _is_set(fields.get("token"))
-    return "error" not in fields
+    return error_in(fields) is None
 
 
 def _first_choice(fields: Fields) -> Fields | None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.answers.answer_errors import error_in
 from penstock.answers.usage_reader import MAX_REPORTED_TOKENS
 
 DONE_DATA: Final = b"[DONE]"
@@ -114,6 +115,8 @@ def decode_chunk(data: bytes) -> Chunk:
     """
     try:
         chunk = _chunk_decoder.decode(data)
+        if chunk.error is not None and error_in(_fields_decoder.decode(data)) is None:
+            chunk.error = None
         if chunk.object == "error":
             # vLLM until 0.10 sends the error object itself as the data.
             chunk.error = msgspec.json.decode(data)

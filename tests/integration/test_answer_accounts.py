@@ -467,6 +467,14 @@ async def test_the_table_decides_whether_an_error_charges_its_endpoint(
         assert not any(endpoint.ejection.is_ejected for endpoint in agent.endpoints.every())
 
 
+async def test_a_result_named_error_is_no_error(tmp_path: Path) -> None:
+    body = json.dumps({"error": 0.12}).encode()
+    async with engine(responds(body)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        answer = await ask(agent, body=body_of(PLAIN))
+        assert (answer.status, answer.body) == (200, body)
+        await until(lambda: agent.counted() == {"ok": 1})
+
+
 async def test_an_error_that_the_request_causes_is_the_clients(tmp_path: Path) -> None:
     async with (
         engine(streams(event(INVALID), DONE)) as one,

@@ -36,7 +36,6 @@ def found(record: dict[str, Any]) -> AnswerError | None:
         ({"error": "text", "error_type": "validation"}, REQUEST, "text"),
         ({"error": {"message": "m"}, "code": 429}, BUSY, "m"),
         ({"error": {"message": "m", "code": 500}, "code": 429}, ENGINE, "m"),
-        ({"error": [1, 2]}, ENGINE, "[1, 2]"),
         ({"error": {"error": {"message": "inner", "code": 422}}}, REQUEST, "inner"),
         ({"error": {"error": "inner", "code": 422}}, REQUEST, "inner"),
         ({"error": {"error": {"error": {"error": {"message": "deep"}, "message": "m"}}}}, ENGINE, "m"),
@@ -53,7 +52,8 @@ def test_an_error_is_at_a_fixed_place(record: dict[str, Any], cause: ErrorCause,
 @pytest.mark.parametrize(
     "record",
     [
-        *({"error": nothing} for nothing in (None, False, "", {}, [], 0)),
+        *({"error": nothing} for nothing in (None, False, True, "", {}, [], [1, 2], 0, 0.12, -3)),
+        {"error": {"code": None, "message": ""}},
         {"status": "failed"},
         {"status": "completed", "output": []},
         {"object": "chat.completion", "choices": [{"message": {"error": "text"}}]},

@@ -80,6 +80,13 @@ def test_the_client_receives_the_usage_once_wherever_the_engine_reports_it(
         assert (b'"stop"' in reported[0]) is (len(end) == 1)
 
 
+@pytest.mark.parametrize("value", [0.12, False, "", {}])
+def test_a_member_named_error_that_states_none_is_no_failure(value: Any) -> None:
+    answer = stream()
+    chunk = b"data: %b\n\n" % json.dumps({"choices": [{"delta": {"content": "a"}}], "error": value}).encode()
+    assert (answer.feed(chunk), answer.failure, answer.error) == (chunk, "", None)
+
+
 def test_a_comment_is_passed_on() -> None:
     answer = stream()
     assert answer.feed(b": ping\n\n" + event({"content": "a"})) == b": ping\n\n" + event({"content": "a"})
