@@ -31,6 +31,7 @@ class AnswerFormat:
     __slots__ = (
         "delta_mark",
         "end_marks",
+        "has_indexes",
         "id_paths",
         "is_openai",
         "lines",
@@ -52,6 +53,8 @@ class AnswerFormat:
         self.places = UsagePlaces(usage)
         self.is_openai = msgspec.structs.replace(usage, request="") == UsageFields()
         """Whether the usage is where OpenAI's chats and completions have it (`openai_answer`)."""
+        self.has_indexes = "/meta_info" in usage.objects
+        """Whether a stream may contain several answers, whose index its events state (`several_answers`)."""
         self.usage_marks = _usage_marks(self.places)
         """Byte strings, one of which occurs in every record that reports usage."""
         is_anthropic = route is not None and route.errors is ErrorFormat.ANTHROPIC
@@ -68,6 +71,8 @@ class AnswerFormat:
             path = parse_pointer(route.object_id)
             self.id_paths = (path, ("response", *path))
             pointers += [route.object_id, f"/response{route.object_id}"]
+        if self.has_indexes:
+            pointers.append("/index")
         if () in self.places.objects:
             pointers += list(self.places.numbers)
         self.wanted: Wanted = wanted_members(pointers)

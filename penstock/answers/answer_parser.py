@@ -18,6 +18,7 @@ from penstock.answers.held_text import HeldText
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, is_null
+from penstock.answers.several_answers import MAX_ANSWERS, IndexedAnswers, read_array
 from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import Fields, ReportedUsage, is_empty, members_of
 from penstock.answers.values import CUT_REASONS, finish_reason_in, first_text, has_output, list_of
@@ -36,9 +37,6 @@ MAX_ID_RECORDS: Final = 16
 """Maximum number of records of a stream that are parsed to find the identifier of its object."""
 
 MAX_ID_CHARS: Final = 256
-
-MAX_ANSWERS: Final = 4096
-"""Maximum number of answers in one array that are read; the usage of a longer array is not that of the whole answer."""
 
 _DONE: Final = b"[DONE]"
 _ENDING_TYPES: Final = frozenset(
@@ -68,6 +66,7 @@ class AnswerParser:
         "_held",
         "_hides_usage",
         "_id_records",
+        "_indexed",
         "_kind",
         "_last",
         "_plain",
@@ -104,6 +103,8 @@ class AnswerParser:
         self._reducer: JsonReducer | None = None
         """Set while a record or an answer is read that is too long to be held."""
         self._reported: ReportedUsage | None = None
+        self._indexed = IndexedAnswers(answer_format.places) if answer_format.has_indexes and kind != JSON else None
+        """The answers of a stream that may contain several; it replaces `_reported`."""
         self._usage: Usage | None = None
         """The usage of an answer that was read in one pass; it replaces that of `_reported`."""
         self._last = b""
@@ -181,6 +182,8 @@ class AnswerParser:
         """The usage that the answer has reported; None without a report."""
         if self._usage is not None:
             return self._usage
+        if self._indexed is not None:
+            return self._indexed.usage
         return self._reported.usage if self._reported is not None else None
 
     def skim_chunk(self, chunk: bytes, begin: int) -> bool:
@@ -334,15 +337,9 @@ class AnswerParser:
         """Read an array of answers, as SGLang sends for several prompts; their usage is added up."""
         self.ended = self.ended or self._kind == JSON
         self._usage = None
-        total = ReportedUsage(self._format.places)
-        for answer in answers[:MAX_ANSWERS]:
-            if (fields := members_of(answer)) is not None:
-                one = ReportedUsage(self._format.places)
-                if one.read(fields):
-                    total.add(one)
-                if (error := error_in(fields)) is not None:
-                    self._note_error(error)
-        self._reported = total
+        self._reported, error = read_array(answers, self._format.places)
+        if error is not None:
+            self._note_error(error)
         if self._kind == JSON and len(answers) <= MAX_ANSWERS:
             self._final_at = self.delivered
 
@@ -354,8 +351,10 @@ class AnswerParser:
         if self._usage is not None:
             self._reported.replace(self._usage)
             self._usage = None
-        reports = self._reported.read(fields)
-        if (self.choices == 1 or self._kind == JSON) and (finish := finish_reason_in(fields)):
+        reports = self._reported.read(fields) if self._indexed is None else self._indexed.read(fields)
+        if self._indexed is not None:
+            self.finish_reason = self._indexed.finish_reason
+        elif (self.choices == 1 or self._kind == JSON) and (finish := finish_reason_in(fields)):
             self.finish_reason = finish
         kind, done = fields.get("type"), fields.get("done")
         if kind is not None and bytes(kind) in _ENDING_TYPES:
