@@ -19,6 +19,7 @@ from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, is_null
 from penstock.answers.several_answers import MAX_ANSWERS, IndexedAnswers, read_array
+from penstock.answers.stream_ends import awaits_end, defines_end, is_end, is_half, last_record
 from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import Fields, ReportedUsage, is_empty, members_of
 from penstock.answers.values import CUT_REASONS, finish_reason_in, first_text, has_output, list_of
@@ -39,10 +40,6 @@ MAX_ID_RECORDS: Final = 16
 MAX_ID_CHARS: Final = 256
 
 _DONE: Final = b"[DONE]"
-_ENDING_TYPES: Final = frozenset(
-    {b'"message_stop"', b'"response.completed"', b'"response.incomplete"', b'"response.failed"'}
-)
-_TRUE: Final = b"true"
 _CRLF_END: Final = b"\r\n\r\n"
 _DATA_FIELD: Final = re.compile(rb"(?:^|[\r\n])(?:\xef\xbb\xbf)?data:")
 _JSON_STARTS: Final = frozenset({b"", b"{", b"[", b" ", b"\t", b"\r", b"\n", b"\xef"})
@@ -60,6 +57,7 @@ class AnswerParser:
     """The parser of one response."""
 
     __slots__ = (
+        "_awaits_end",
         "_decoder",
         "_final_at",
         "_format",
@@ -80,6 +78,7 @@ class AnswerParser:
         "ended",
         "error",
         "finish_reason",
+        "needs_end",
         "needs_event",
         "object_id",
     )
@@ -124,6 +123,10 @@ class AnswerParser:
         """Identifier of the object that the answer creates; empty until it has arrived."""
         self.needs_event = False
         """Whether a stream that ends without an event is an error; set by the caller."""
+        self.needs_end = False
+        """Whether only the answer shows that the response is whole, since a close ends it; set by the caller."""
+        self._awaits_end = kind == JSON
+        """Whether each whole response of the format has an end, and no finish reason has arrived."""
         self.choices = 1
         """Number of answers requested at once; set by the caller. The finish reason of one does not end the others."""
         self._final_at = -1
@@ -139,9 +142,7 @@ class AnswerParser:
     @property
     def undecided(self) -> bool:
         """Whether the part of the response that has arrived may be the beginning of an error."""
-        if self.begun or self.error is not None or self._reducer is not None:
-            return False
-        if self._decoder is not None and self._decoder.failed:
+        if self.begun or self.error is not None or self._reducer is not None or self.is_unreadable:
             return False
         if self._kind == JSON:
             held = self._held
@@ -154,6 +155,17 @@ class AnswerParser:
     def is_cut(self) -> bool:
         """Whether the engine ended the answer before its end, by the finish reason that `finish` has read."""
         return self.finish_reason in CUT_REASONS
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a whole answer has arrived, although the response may not have ended."""
+        return self.ended or self.finish_reason != ""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a response that `finish` has read lacks the end that shows that it is whole."""
+        is_known = self.needs_end and self._awaits_end and not self.is_unreadable
+        return is_known and not self.is_finished and self.error is None
 
     @property
     def is_unreadable(self) -> bool:
@@ -218,19 +230,17 @@ class AnswerParser:
         Args:
             complete: whether the response is complete; otherwise it broke off, or its client left.
         """
-        rest = b""
-        if self._kind == JSON:
-            self._finish_json()
-        else:
-            rest = self._splitter.take_rest()
-            if self._reducer is not None:
-                self._read_reduced()
-            elif rest and complete and self._read_event(rest):
-                # A stream may end without an empty line after its last event.
-                rest = b""
+        rest, lines = self._splitter.take_rest(), self._kind == LINES
+        if self._reducer is not None:
+            self._read_reduced()
+        elif self._held.size_bytes:
+            self._read_record(self._held.take().removeprefix(_BOM), counts=False)
+        elif rest and complete and not (self.needs_end and is_half(rest, lines=lines)) and self._read_event(rest):
+            # A stream may end without an empty line after its last event.
+            rest = b""
         all_ended = complete or self.choices == 1 or self._final_at >= 0
-        if not self.finish_reason and all_ended and self._last and self._kind == EVENTS:
-            self._read_finish(self._last)
+        if not self.finish_reason and all_ended and self._last:
+            self._read_finish(last_record(self._last, lines=lines))
         if complete and self.needs_event and self.between_records and not self.is_unreadable and self.error is None:
             self.error = AnswerError(ErrorCause.ENGINE, "the stream has no event")
         return rest if self._hides_usage else b""
@@ -239,7 +249,7 @@ class AnswerParser:
         if self._kind == JSON:
             self._hold(part)
             return part
-        count = self._plain.count(part) if self._may_skim() else -1
+        count = self._plain.count(part) if self._may_skim() and not self.needs_end else -1
         if count >= 0:
             self.delivered += count
             self._last = part
@@ -275,6 +285,8 @@ class AnswerParser:
         if name in KEEP_ALIVES:
             return False
         first, self.begun = not self.begun, True
+        if self.needs_end:
+            self._awaits_end = awaits_end(members_of(data), first=first, awaited=self._awaits_end)
         if name == b"error":
             self._note_error(named_error(data))
         if not (self._id_records or self._must_parse(data)):
@@ -356,11 +368,7 @@ class AnswerParser:
             self.finish_reason = self._indexed.finish_reason
         elif (self.choices == 1 or self._kind == JSON) and (finish := finish_reason_in(fields)):
             self.finish_reason = finish
-        kind, done = fields.get("type"), fields.get("done")
-        if kind is not None and bytes(kind) in _ENDING_TYPES:
-            self.ended = True
-        if done is not None and bytes(done) == _TRUE:
-            self.ended = True
+        self.ended = self.ended or is_end(fields)
         if self._format.id_paths and not self.object_id:
             self.object_id = first_text(fields, self._format.id_paths, MAX_ID_CHARS)
             if self.object_id:
@@ -378,20 +386,18 @@ class AnswerParser:
         if self.error is None:
             self.error = error
 
-    def _read_finish(self, part: bytes) -> None:
-        """Read the finish reason in the last event before an end that has none, such as `[DONE]`."""
-        text = part.rstrip()
-        begin = max(text.rfind(b"\ndata:"), text.rfind(b"\rdata:")) + 1
-        _, data = event_fields(part[begin:])
-        fields = members_of(data) if data is not None else None
-        if fields is not None:
-            self.finish_reason = finish_reason_in(fields)
-            if self.finish_reason:
-                is_final = self._final_at == self.delivered or ReportedUsage(self._format.places).read(fields)
-                if not has_output(fields):
-                    self.delivered = max(0, self.delivered - 1)
-                if is_final:
-                    self._final_at = self.delivered
+    def _read_finish(self, last: Fields | None) -> None:
+        """Read the finish reason, or the end, in the last record before an end that has none, such as `[DONE]`."""
+        self._last, fields = b"", last or {}
+        self.finish_reason, is_last = finish_reason_in(fields), is_end(fields)
+        if self.finish_reason or is_last:
+            self.ended = self.ended or is_last
+            is_final = self._final_at == self.delivered or ReportedUsage(self._format.places).read(fields)
+            # Without output, the record has been counted if every event counts.
+            if not (self._format.delta_mark or has_output(fields)):
+                self.delivered = max(0, self.delivered - 1)
+            if is_final:
+                self._final_at = self.delivered
 
     # answers and records that are too long to be held
 
@@ -402,12 +408,6 @@ class AnswerParser:
         else:
             self._reducer = self._held.add(part, self._format.wanted)
 
-    def _finish_json(self) -> None:
-        if self._reducer is not None:
-            self._read_reduced()
-        elif self._held.size_bytes:
-            self._read_record(self._held.take().removeprefix(_BOM), counts=False)
-
     def _read_reduced(self) -> None:
         reducer, self._reducer = self._reducer, None
         assert reducer is not None
@@ -416,6 +416,7 @@ class AnswerParser:
         result = reducer.result()
         fields = members_of(result)
         if fields is not None:
+            self._awaits_end = self._awaits_end or (self.needs_end and defines_end(fields))
             self._read_fields(fields, counts=self._kind != JSON)
         elif (answers := list_of(result, MAX_ANSWERS + 1)) is not None:
             self._read_answers(answers)

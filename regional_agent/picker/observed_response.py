@@ -49,6 +49,9 @@ class ObservedResponse:
         route = context.request.route
         hides_usage = usage is not None and usage.is_hidden
         self._intake = intake_of(proxy.answer_formats, route, head, context.estimate, hides_usage=hides_usage)
+        if self._intake is not None:
+            # Envoy tells whether the response is complete.
+            self._intake.parser.needs_end = False
         self._decided = False
         self._wants_id = self._intake is not None and route is not None and bool(route.object_id)
         self._wants_id = self._wants_id and route is not None and route.creates_objects
@@ -146,7 +149,7 @@ class ObservedResponse:
         if intake is None:
             return Outcome.CLIENT_LEFT
         intake.parser.finish(complete=False)
-        return self.outcome() if intake.is_finished else Outcome.CLIENT_LEFT
+        return self.outcome() if intake.parser.is_finished else Outcome.CLIENT_LEFT
 
     def settle(self, account: Account) -> None:
         """Set what the client received, and the usage."""

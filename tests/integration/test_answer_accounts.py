@@ -756,21 +756,66 @@ def closes_after(body: bytes, media_type: bytes) -> Script:
 @pytest.mark.parametrize("asked", [PLAIN, ASKED])
 async def test_an_answer_that_a_close_ends_is_whole_or_cut(tmp_path: Path, asked: dict[str, Any]) -> None:
     text, media_type = json.dumps({**WHOLE, "fingerprint": "f" * MIN_DECIDED_BYTES}).encode(), b"application/json"
+    half = text[:-9]
     if "stream" in asked:
         text, media_type = b"".join((*WORDS, REPORT)).rstrip(), b"text/event-stream"
+        half = b"".join(WORDS[:-1])
     async with engine(closes_after(text, media_type)) as gpu, running_agent(tmp_path / "1", [gpu.address]) as agent:
         meter(agent)
         assert (await ask(agent, body=body_of(asked))).body == text
         assert (metered(agent), agent.counted()) == ((12, 8, 3, 0), {"ok": 1})
-    if "stream" in asked:
-        return
-    async with (
-        engine(closes_after(text[:-9], media_type)) as gpu,
-        running_agent(tmp_path / "2", [gpu.address]) as agent,
-    ):
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await ask(agent, body=body_of(asked))
+    async with engine(closes_after(half, media_type)) as gpu, running_agent(tmp_path / "2", [gpu.address]) as agent:
+        if "stream" in asked:
+            body = (await ask(agent, body=body_of(asked))).body
+            assert (body.startswith(half), b"engine_failed" in body) == (True, True)
+        else:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await ask(agent, body=body_of(asked))
         await until(lambda: agent.counted() == {"engine_cut": 1})
+        (endpoint,) = agent.endpoints.every()
+        assert endpoint.ejection.failures > 0
+
+
+async def test_a_stream_that_a_close_cuts_within_its_first_event_is_sent_elsewhere(tmp_path: Path) -> None:
+    async with (
+        engine(closes_after(WORDS[0][:-9], b"text/event-stream")) as bad,
+        engine(streams(*WORDS, DONE)) as good,
+        running_agent(tmp_path, [bad.address, good.address]) as agent,
+    ):
+        while not bad.requests:
+            assert (await ask(agent, body=body_of(STREAM))).body == b"".join(WORDS) + DONE
+        assert set(agent.counted()) == {"ok"}
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["continued", "not continuable"])
+async def test_a_stream_that_a_close_cuts_is_continued_if_it_can_be(tmp_path: Path, count: int) -> None:
+    turns = iter([closes_after(b"".join(WORDS[:-2]), b"text/event-stream"), streams(*WORDS[-2:], DONE)])
+
+    async def cut_once(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await next(turns)(e, received, writer)
+
+    async with (
+        engine(cut_once) as one,
+        engine(cut_once) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        agent.continue_streams()
+        body = (await ask(agent, body=body_of({**STREAM, "n": count}))).body
+        assert (b"engine_failed" in body, body.endswith(DONE)) == (count == 2, count == 1)
+        assert agent.counted() == {"ok" if count == 1 else "engine_cut": 1}
+        assert sum(endpoint.ejection.failures for endpoint in agent.endpoints.every()) > 0
+
+
+async def test_a_client_of_http_1_0_receives_a_reset_when_a_close_cuts_its_stream(tmp_path: Path) -> None:
+    request = post(body_of(STREAM)).replace(b"HTTP/1.1", b"HTTP/1.0")
+    async with (
+        engine(closes_after(b"".join(WORDS[:-1]), b"text/event-stream")) as gpu,
+        running_agent(tmp_path, [gpu.address]) as agent,
+    ):
+        client = await RawClient.connect(agent.traffic)
+        client.send(request)
+        with pytest.raises(ConnectionResetError):
+            await client.reader.read()
 
 
 @pytest.mark.parametrize("parts", [(*WORDS, REPORT, DONE), (*WORDS, REPORT)])

@@ -42,7 +42,7 @@ _kinds: Final[dict[bytes, int]] = {}
 class AnswerIntake:
     """The reading of one response."""
 
-    __slots__ = ("_if_events", "_if_json", "held", "must_end", "parser", "rest")
+    __slots__ = ("_if_events", "_if_json", "held", "parser", "rest")
 
     def __init__(
         self, parser: AnswerParser, if_json: AnswerParser | None = None, if_events: AnswerParser | None = None
@@ -58,15 +58,16 @@ class AnswerIntake:
         self._if_events = if_events
         self.rest = b""
         """What the client has yet to receive of a response whose end `breaks_off` has read."""
-        self.must_end = False
-        """Whether the close of the connection ends the response, so that only the answer shows whether it is whole."""
         self.held = b""
         """What has arrived and is not forwarded yet, because it may be the beginning of an error."""
 
     def begin(self, part: bytes) -> bool:
         """Read a part before the response is committed; returns whether it can be decided now."""
         if (self._if_json or self._if_events) is not None and (first := part.lstrip()[:1]):
+            needs_end = self.parser.needs_end
             self.parser = (self._if_json if first in (b"{", b"[") else self._if_events) or self.parser
+            # Text that only resembles JSON may have no end that is known.
+            self.parser.needs_end = needs_end and self.parser is not self._if_json
             self._if_json = self._if_events = None
         self.held += self.parser.feed(part)
         return not self.parser.undecided or len(self.held) > MAX_UNDECIDED_BYTES
@@ -86,16 +87,14 @@ class AnswerIntake:
 
     def breaks_off(self) -> bool:
         """Read the end of a response that must end with its answer; returns whether it is only the beginning of one."""
-        parser = self.parser
-        if parser.is_unreadable:
-            return False
-        self.rest = parser.finish(complete=True)
-        return not (self.is_finished or parser.error is not None)
+        if not self.parser.is_unreadable:
+            self.rest = self.parser.finish(complete=True)
+        return self.parser.is_short
 
     @property
-    def is_finished(self) -> bool:
-        """Whether the client has received a whole answer, although the response may not have ended."""
-        return self.parser.ended or self.parser.finish_reason != ""
+    def must_end(self) -> bool:
+        """Whether the close of the connection ends the response, so that only the answer shows whether it is whole."""
+        return self.parser.needs_end
 
     def settle(self, account: Account, estimate: WorkEstimate, *, complete: bool) -> None:
         """Set the usage in the account of a request whose response began.
@@ -169,8 +168,8 @@ def intake_of(
     intake = AnswerIntake(AnswerParser(answer_format, kind, coding, hides_usage), if_json, if_events)
     intake.parser.needs_event = streaming and stated in (EVENTS, LINES)
     intake.parser.choices = estimate.ask.count
-    # A stream may have no end that is known.
-    intake.must_end = stated == JSON and length is None and b"transfer-encoding" not in by_name
+    closes = length is None and b"transfer-encoding" not in by_name
+    intake.parser.needs_end = closes and (stated == JSON or kind != JSON)
     return intake
 
 

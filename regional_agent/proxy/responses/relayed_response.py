@@ -269,7 +269,7 @@ class RelayedResponse:
         if self._intake is None:
             return Outcome.CLIENT_LEFT
         self._intake.parser.finish(complete=False)
-        return self.outcome() if self._intake.is_finished else Outcome.CLIENT_LEFT
+        return self.outcome() if self._intake.parser.is_finished else Outcome.CLIENT_LEFT
 
     def drop_body(self) -> bool:
         """Drop the kept body of the request; False, since it is dropped when the response begins."""

@@ -656,3 +656,93 @@ def test_the_cause_of_an_error_may_stand_beside_it(data: dict[str, Any], cause: 
     read(json.dumps(data).encode() if kind == JSON else event(data), 1000, reader)
     assert reader.error is not None
     assert reader.error.cause is cause
+
+
+RESPONSE = {"type": "response.output_text.delta", "delta": "x"}
+CREATED = {"type": "response.created", "response": {"id": "r", "instructions": "i" * 99, "usage": None}}
+COMPLETED = {"type": "response.completed", "response": {"id": "r", "status": "completed", "usage": None}}
+STARTED = {"type": "message_start", "message": {"usage": {"input_tokens": 3}}}
+TEXT = {"type": "content_block_delta", "delta": {"text": "x"}}
+STOPPED = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}
+LINE = {"model": "m", "message": {"content": "x"}, "done": False}
+TOKEN = {"token": {"text": "x"}, "generated_text": None, "details": None}
+SAMPLE = {"text": "x", "meta_info": {"id": "s", "finish_reason": None, "prompt_tokens": 3, "completion_tokens": 1}}
+SAMPLED = {"text": "x", "meta_info": {"finish_reason": {"type": "stop"}, "prompt_tokens": 3, "completion_tokens": 1}}
+BEGUN_BY_CLOSE = [
+    (CHAT, [delta(), delta()], [delta("", finish_reason="stop")]),
+    (CHAT, [delta(), delta()], ["[DONE]"]),
+    (CHAT, [{"choices": [], "prompt_filter_results": []}, delta()], [delta(finish_reason="length"), {"choices": []}]),
+    (CHAT, [{"choices": [{"text": "x", "finish_reason": None}]}], [{"choices": [], "usage": USAGE}, "[DONE]"]),
+    (RESPONSES, [CREATED, RESPONSE], [COMPLETED]),
+    (RESPONSES, [CREATED | {"tools": "t" * 600_000}, RESPONSE], [{**COMPLETED, "type": "response.incomplete"}]),
+    (MESSAGES, [STARTED, TEXT], [STOPPED]),
+    (MESSAGES, [STARTED, TEXT], [{"type": "message_stop"}]),
+    (OLLAMA, [LINE, LINE], [{**LINE, "done": True}]),
+    (OLLAMA, [{"response": "x", "done": False}], [{"response": "", "done": True, "eval_count": 3}]),
+    (TGI, [TOKEN, TOKEN], [{**TOKEN, "generated_text": "xx"}]),
+    (TGI, [TOKEN], [{**TOKEN, "details": {"finish_reason": "length", "generated_tokens": 1}}]),
+    (SGLANG, [SAMPLE, SAMPLE], [SAMPLED]),
+]
+
+
+@pytest.mark.parametrize(("route", "begin", "end"), BEGUN_BY_CLOSE)
+@pytest.mark.parametrize("cut", ["record", 7, 1 << 20])
+def test_a_stream_that_a_close_ends_is_whole_with_the_end_of_its_format(
+    route: Route, begin: list[Any], end: list[Any], cut: str | int
+) -> None:
+    def is_short(*records: Any, tail: bytes = b"", needs_end: bool = True) -> bool:
+        lines = route is OLLAMA
+        parts = [json.dumps(record).encode() + b"\n" if lines else event(record) for record in records] + [tail]
+        if isinstance(cut, int):
+            text = b"".join(parts)
+            size = cut if len(text) < 100_000 else len(text)
+            parts = [text[at : at + size] for at in range(0, len(text), size)]
+        read = parser(route, LINES if lines else EVENTS)
+        read.needs_end = needs_end
+        for part in parts:
+            read.feed(part)
+        read.finish(complete=True)
+        return read.is_short
+
+    assert is_short(*begin)
+    assert is_short(*begin, tail=b'{"response": "x' if route is OLLAMA else b'data: {"choices": [{"del')
+    assert not is_short(*begin, needs_end=False), "the framing shows the end"
+    assert not is_short(*begin, *end)
+    assert not is_short(*begin, {"error": {"message": "x", "code": 500}}), "it is an error, and no cut"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"data: 1\n\ndata: 2\n\n",
+        b"data: hello\n\ndata: {half",
+        event({"status": "pulling manifest"}) * 2,
+        event({"type": "transcript.text.delta", "delta": "x"}),
+        event({"type": "image_generation.partial_image"}),
+        event({"done": False}),
+        event({"token": 1}),
+        event({"meta_info": {}}),
+        event([1]),
+        b": comment\n\n",
+        b"",
+    ],
+)
+@pytest.mark.parametrize("kind", [EVENTS, LINES])
+def test_a_stream_of_another_format_has_no_end_that_is_known(text: bytes, kind: int) -> None:
+    read = parser(CHAT, kind)
+    read.needs_end = True
+    read.feed(text if kind == EVENTS else text.replace(b"data: ", b"").replace(b"\n\n", b"\n"))
+    read.finish(complete=True)
+    assert not read.is_short
+
+
+def test_an_end_without_usage_is_no_output() -> None:
+    for route, kind, text, expected in (
+        (OLLAMA, LINES, b'{"response": "x", "done": false}\n{"response": "", "done": true}\n', 1),
+        (RESPONSES, EVENTS, stream(CREATED, RESPONSE, COMPLETED), 1),
+    ):
+        read = parser(route, kind)
+        read.feed(text)
+        for _ in range(2):
+            read.finish(complete=True)
+            assert (read.delivered, read.ended) == (expected, True)

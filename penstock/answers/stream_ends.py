@@ -1,0 +1,83 @@
+"""The ends of streams: which formats define one, and which records are one.
+
+Sources: as in `answer_errors`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.answers.event_splitter import event_fields
+from penstock.answers.usage_reader import Fields, members_of
+from penstock.answers.values import finish_reason_in
+
+_FIRST_OF_ANTHROPIC: Final = b'"message_start"'
+_OF_RESPONSES: Final = b'"response.'
+_ENDING_TYPES: Final = frozenset(
+    {b'"message_stop"', b'"response.completed"', b'"response.incomplete"', b'"response.failed"'}
+)
+_TRUE: Final = b"true"
+_STRING_START: Final = b'"'
+
+
+def awaits_end(record: Fields | None, *, first: bool, awaited: bool) -> bool:
+    """Whether the stream is not whole after a record: its format defines an end, and no finish reason has arrived.
+
+    Args:
+        record: None if it is no JSON object.
+        first: whether it is the first record, which shows the format.
+        awaited: the result for the record before it.
+    """
+    if record is None:
+        return awaited and not first
+    return (defines_end(record) if first else awaited) and not finish_reason_in(record)
+
+
+def defines_end(first: Fields) -> bool:
+    """Whether each whole stream of the format has an end mark or a finish reason; False for an unknown format.
+
+    Args:
+        first: the first record of the stream.
+    """
+    if "choices" in first:
+        # OpenAI's chats and completions.
+        return True
+    kind = first.get("type")
+    if kind is not None:
+        return bytes(kind) == _FIRST_OF_ANTHROPIC or bytes(kind).startswith(_OF_RESPONSES)
+    if "done" in first:
+        # Ollama.
+        return "response" in first or "message" in first
+    if "token" in first:
+        # TGI.
+        return "generated_text" in first
+    raw = first.get("meta_info")
+    details = members_of(raw) if raw is not None else None
+    # SGLang's native API.
+    return details is not None and "finish_reason" in details
+
+
+def is_end(record: Fields) -> bool:
+    """Whether a record is the end mark of its stream: of Anthropic, OpenAI's Responses, Ollama or TGI."""
+    kind, done, text = record.get("type"), record.get("done"), record.get("generated_text")
+    if kind is not None and bytes(kind) in _ENDING_TYPES:
+        return True
+    if done is not None and bytes(done) == _TRUE:
+        return True
+    return text is not None and bytes(text).startswith(_STRING_START)
+
+
+def is_half(rest: bytes, *, lines: bool) -> bool:
+    """Whether a stream broke off within a record: what follows its last whole record is the beginning of an object."""
+    data = rest.strip() if lines else event_fields(rest)[1]
+    return data is not None and data.startswith(b"{") and members_of(data) is None
+
+
+def last_record(part: bytes, *, lines: bool) -> Fields | None:
+    """The last record of a part of a stream that ends with a whole record; None if it is no JSON object."""
+    text = part.rstrip()
+    if lines:
+        return members_of(text[text.rfind(b"\n") + 1 :])
+    begin = max(text.rfind(b"\ndata:"), text.rfind(b"\rdata:")) + 1
+    _, data = event_fields(part[begin:])
+    return members_of(data) if data is not None else None
