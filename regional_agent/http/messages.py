@@ -25,6 +25,9 @@ NOT_MODIFIED: Final = 304
 KEEP_ALIVE_1_0: Final = b"connection: keep-alive\r\n"
 """Header line for HTTP/1.0 clients, which otherwise wait for the close of the connection as the response's end."""
 
+PERMITTED_LINE: Final = b"access-control-allow-origin: "
+"""Begins `Request.cors_lines` if a page of the request's origin may read the response."""
+
 _REQUEST_ID_LINE: Final = REQUEST_ID_HEADER + b": "
 _SAFE_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -110,7 +113,7 @@ class Request:
             self.upgrade = b""
             """Protocol that the client asks to upgrade to, in lower case."""
             self.cors_lines = b""
-            """Header lines of any response to the request, by which a page of its origin may read the response."""
+            """Header lines of any response to the request, which say whether a page of its origin may read it."""
             self.upstream_lines = b""
             """Cached result of `request_lines_to_upstream`, empty where not cached."""
         else:
@@ -156,6 +159,11 @@ class Request:
         self.body_dropped = False
         """Whether a part of the body was sent on without being kept, so that the request cannot be sent again."""
 
+    @property
+    def is_of_permitted_origin(self) -> bool:
+        """Whether a page of the request's origin may read the response."""
+        return self.cors_lines.startswith(PERMITTED_LINE)
+
     def header(self, name: bytes) -> bytes | None:
         """Return a header's value, or None; the last value of a repeated header."""
         return (self.by_name or self.index()).get(name)
@@ -189,7 +197,7 @@ def request_lines_to_upstream(
         keep_trace_state: whether `tracestate` passes, which belongs to the trace of `traceparent`.
     """
     headers = request.headers
-    if request.cors_lines:
+    if request.is_of_permitted_origin:
         headers = [header for header in headers if header[0] != b"origin"]
     if not request.plain and not keep_trace_state and request.header(b"tracestate") is not None:
         headers = [header for header in headers if header[0] != b"tracestate"]

@@ -160,7 +160,7 @@ class TrafficService(RoutedService):
     def preflight(self, request: Request) -> tuple[int, list[bytes], bytes] | None:
         """Permit the origin of a request to read the response; returns the response to a preflight request."""
         self._permit_origin(request)
-        lines = preflight_lines(request) if request.cors_lines else None
+        lines = preflight_lines(request) if request.is_of_permitted_origin else None
         return None if lines is None else (200, lines, b"")
 
     def accept_head(self, request: Request, peer_ip: str) -> AcceptedHead | Refusal:

@@ -79,7 +79,7 @@ async def test_a_preflight_request_is_answered_by_the_agent(tmp_path: Path) -> N
             PREFLIGHT.replace(b"Host: a", b"Host: a\r\n" + ORIGIN.encode()),
         ):
             answer = await send(agent, changed)
-            assert (answer.status, permissions(answer)) == (405, {})
+            assert (answer.status, permissions(answer), answer.headers["vary"]) == (405, {}, "origin")
         answer = await send(agent, PREFLIGHT.replace(b"authorization,", b"bad header\x01,"))
         assert "access-control-allow-headers" not in answer.headers
         answer = await send(agent, PREFLIGHT.replace(b"Access-Control-Request-Method: POST", b"X-None: 1"))
@@ -113,6 +113,9 @@ async def test_a_permitted_page_may_read_every_response(tmp_path: Path, request_
             permit(agent, *origins)
             answer = await send(agent, request_bytes)
             assert (answer.status, permissions(answer)) == (status, {})
+            assert answer.headers.get("vary") == ("origin" if origins else None)
+            if gpu.requests:
+                assert gpu.requests[-1].header("origin") == PAGE
 
 
 async def test_every_page_may_read_with_a_wildcard(tmp_path: Path) -> None:

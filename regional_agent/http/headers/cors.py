@@ -10,7 +10,7 @@ import re
 from collections.abc import Container
 from typing import Final
 
-from regional_agent.http.messages import Request
+from regional_agent.http.messages import PERMITTED_LINE, Request
 
 ANY_ORIGIN: Final = "*"
 
@@ -20,6 +20,7 @@ MAX_HEADERS_BYTES: Final = 4096
 PREFLIGHT_AGE_S: Final = 600
 """Time (s) for which a browser may reuse the response to a preflight request; a changed policy takes effect later."""
 
+_VARIES: Final = b"vary: origin\r\n"
 _ORIGIN: Final = b"origin"
 _WANTED_METHOD: Final = b"access-control-request-method"
 _WANTED_HEADERS: Final = b"access-control-request-headers"
@@ -29,21 +30,19 @@ _NAMES: Final = re.compile(_TOKEN + rb"(?:[ \t]*,[ \t]*" + _TOKEN + rb")*")
 
 
 def cors_lines(request: Request, origins: Container[str]) -> bytes:
-    """Return the header lines by which a page of the request's origin may read a response; empty if it may not.
+    """Return the header lines by which a page of the request's origin may read a response.
+
+    A page of another origin may not, and caches may not give it the response to a permitted one, nor the reverse.
 
     Args:
         origins: the origins that the policy permits; `*` permits every origin.
     """
     sent = request.every(_ORIGIN)
-    if len(sent) != 1:
-        return b""
-    if ANY_ORIGIN in origins:
-        permitted = b"*\r\n"
-    elif sent[0].decode("latin-1") in origins:
-        permitted = sent[0] + b"\r\nvary: origin\r\n"
-    else:
-        return b""
-    return b"access-control-allow-origin: %baccess-control-expose-headers: *\r\n" % permitted
+    varies = b"" if not sent or ANY_ORIGIN in origins else _VARIES
+    if len(sent) != 1 or (varies and sent[0].decode("latin-1") not in origins):
+        return varies
+    permitted = sent[0] if varies else b"*"
+    return b"%b%b\r\n%baccess-control-expose-headers: *\r\n" % (PERMITTED_LINE, permitted, varies)
 
 
 def preflight_lines(request: Request) -> list[bytes] | None:
