@@ -19,7 +19,7 @@ from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
 from penstock.answers.plain_records import PlainRecords, is_null
 from penstock.answers.several_answers import MAX_ANSWERS, IndexedAnswers, read_array
-from penstock.answers.stream_ends import awaits_end, defines_end, is_end, is_half, last_record
+from penstock.answers.stream_ends import awaits_end, defines_end, is_end, is_half, last_record, may_finish
 from penstock.answers.token_counts import Usage
 from penstock.answers.usage_reader import Fields, ReportedUsage, is_empty, members_of
 from penstock.answers.values import CUT_REASONS, finish_reason_in, first_text, has_output, list_of
@@ -249,7 +249,7 @@ class AnswerParser:
         if self._kind == JSON:
             self._hold(part)
             return part
-        count = self._plain.count(part) if self._may_skim() and not self.needs_end else -1
+        count = self._plain.count(part) if self._may_skim() and not (self.needs_end and may_finish(part)) else -1
         if count >= 0:
             self.delivered += count
             self._last = part
@@ -285,7 +285,7 @@ class AnswerParser:
         if name in KEEP_ALIVES:
             return False
         first, self.begun = not self.begun, True
-        if self.needs_end:
+        if self.needs_end and (first or may_finish(data)):
             self._awaits_end = awaits_end(members_of(data), first=first, awaited=self._awaits_end)
         if name == b"error":
             self._note_error(named_error(data))

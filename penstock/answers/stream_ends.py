@@ -5,6 +5,7 @@ Sources: as in `answer_errors`.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.answers.event_splitter import event_fields
@@ -18,6 +19,9 @@ _ENDING_TYPES: Final = frozenset(
 )
 _TRUE: Final = b"true"
 _STRING_START: Final = b'"'
+
+may_finish: Final = re.compile(rb'_reason"\s*:\s*["{]').search
+"""Finds what each record with a finish reason contains. In generated text, the quotes would be escaped."""
 
 
 def awaits_end(record: Fields | None, *, first: bool, awaited: bool) -> bool:
