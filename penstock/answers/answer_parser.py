@@ -49,8 +49,7 @@ _BEGINNING: Final = re.compile(rb'"role"|"content": ?""')
 _NO_SPLITTER: Final = EventSplitter()
 _NO_TEXT: Final = HeldText()
 _NO_RECORDS: Final = PlainRecords(AnswerFormat(None), lines=False)
-"""In place of the splitter and the records of an answer that is no stream, and of the text of a stream; they receive
-nothing."""
+"""In place of what an answer does not need: splitter and records if it is no stream, text if it is one."""
 
 
 class AnswerParser:
@@ -70,6 +69,7 @@ class AnswerParser:
         "_plain",
         "_reducer",
         "_reported",
+        "_reported_at",
         "_splitter",
         "_usage",
         "begun",
@@ -131,6 +131,8 @@ class AnswerParser:
         """Number of answers requested at once; set by the caller. The finish reason of one does not end the others."""
         self._final_at = -1
         """`delivered` when the last report of the usage of the whole answer arrived; -1 without such a report."""
+        self._reported_at = 0
+        """`delivered` when the last report arrived."""
 
     @property
     def usage_is_final(self) -> bool:
@@ -138,6 +140,11 @@ class AnswerParser:
         usage, places = self.usage, self._format.places
         is_stated = not (self.delivered and places.answer) or (usage is not None and usage.answer_tokens > 0)
         return is_stated and self._final_at == self.delivered
+
+    @property
+    def usage_is_last(self) -> bool:
+        """Whether no output has followed the last report of usage, or that report stood at the end of an answer."""
+        return self._final_at >= 0 or self._reported_at == self.delivered
 
     @property
     def undecided(self) -> bool:
@@ -288,7 +295,7 @@ class AnswerParser:
         if self.needs_end and (first or may_finish(data)):
             self._awaits_end = awaits_end(members_of(data), first=first, awaited=self._awaits_end)
         if name == b"error":
-            self._note_error(named_error(data))
+            self.error = self.error or named_error(data)
         if not (self._id_records or self._must_parse(data)):
             # The first event of a chat only has its role.
             adds = not (first and _BEGINNING.search(data))
@@ -306,8 +313,7 @@ class AnswerParser:
             if data.find(mark) >= 0:
                 return True
         # A list, since a generator expression costs more than the search.
-        marks = [mark for mark in self._format.usage_marks if data.find(mark) >= 0 and not is_null(data, mark)]
-        return marks != []
+        return [mark for mark in self._format.usage_marks if data.find(mark) >= 0 and not is_null(data, mark)] != []
 
     def _read_record(self, data: bytes, *, counts: bool) -> bool:
         """Read the JSON text of a record; returns whether it only reports usage that the client did not ask for."""
@@ -324,7 +330,7 @@ class AnswerParser:
                     self._final_at = -1
                     # The first event of a chat only has its role.
                     self.delivered += self.delivered > 0 or not _BEGINNING.search(data)
-                    self._last = b"data: " + data
+                    self._last, self._reported_at = b"data: " + data, self.delivered
                     return False
                 self._final_at = self.delivered
                 return self._hides_usage
@@ -350,14 +356,13 @@ class AnswerParser:
         self.ended = self.ended or self._kind == JSON
         self._usage = None
         self._reported, error = read_array(answers, self._format.places)
-        if error is not None:
-            self._note_error(error)
+        self.error = self.error or error
         if self._kind == JSON and len(answers) <= MAX_ANSWERS:
             self._final_at = self.delivered
 
     def _read_fields(self, fields: Fields, *, counts: bool) -> bool:
-        if (error := error_in(fields)) is not None:
-            self._note_error(error)
+        error = error_in(fields)
+        self.error = self.error or error
         if self._reported is None:
             self._reported = ReportedUsage(self._format.places)
         if self._usage is not None:
@@ -375,16 +380,12 @@ class AnswerParser:
                 self._id_records = 0
         choices = fields.get("choices")
         is_usage_only = reports and error is None and choices is not None and is_empty(choices)
-        if counts and has_output(fields):
-            self.delivered += 1
+        self.delivered += counts and has_output(fields)
         if reports:
+            self._reported_at = self.delivered
             is_final = self._kind == JSON or is_usage_only or self.ended or self.finish_reason != ""
             self._final_at = self.delivered if is_final else -1
         return is_usage_only and self._hides_usage
-
-    def _note_error(self, error: AnswerError) -> None:
-        if self.error is None:
-            self.error = error
 
     def _read_finish(self, last: Fields | None) -> None:
         """Read the finish reason, or the end, in the last record before an end that has none, such as `[DONE]`."""
@@ -426,10 +427,8 @@ class AnswerParser:
         rest = self._splitter.take_rest()
         self.begun = True
         self._reducer = JsonReducer(self._format.wanted)
-        at = 0
-        if self._kind == EVENTS:
-            found = _DATA_FIELD.search(rest[:MAX_ID_CHARS])
-            at = found.end() if found is not None else 0
+        found = _DATA_FIELD.search(rest[:MAX_ID_CHARS]) if self._kind == EVENTS else None
+        at = found.end() if found is not None else 0
         body = rest[at:]
         # The end of a record may be split over two reads.
         self._last = body[-MAX_BOUNDARY_BYTES:]

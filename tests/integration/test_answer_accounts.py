@@ -190,6 +190,18 @@ async def test_other_codings_are_metered_or_estimated(tmp_path: Path, coding: st
             assert (inputs, cached, outputs, estimated) == (12, 8, 3, 0)
 
 
+async def test_a_message_whose_last_report_is_missing_is_metered_as_delivered(tmp_path: Path) -> None:
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 12, "output_tokens": 1}}}
+    text = event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x"}})
+    message = (event(start), *[text] * 5, event({"type": "message_stop"}))
+    async with engine(streams(*message)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        meter(agent)
+        agent.config.policy = replace(agent.config.policy, routes=tuple(preset_routes("anthropic")))
+        assert (await ask(agent, body=body_of(STREAM), path="/v1/messages")).status == 200
+        await until(lambda: agent.counted() == {"ok": 1})
+        assert metered(agent) == (12, 0, 5, 1)
+
+
 async def test_what_clients_send_and_engines_echo_is_not_metered(tmp_path: Path) -> None:
     echoed = {"choices": [{"message": {"content": 'x "usage":{"prompt_tokens":9} '}}], "tools": [{"usage": USAGE}]}
     async with engine(responds(body_of(echoed))) as gpu, running_agent(tmp_path, [gpu.address]) as agent:

@@ -107,9 +107,9 @@ class AnswerIntake:
         if not parser.counts_output:
             delivered = -1 if complete else 0
         usage = parser.usage
-        # Some engines report the usage before the first token too. The last report counts if it states the output.
-        is_last = complete and usage is not None and (usage.answer_tokens > 0 or parser.delivered == 0)
-        account.use_tokens(estimate, usage, delivered, is_final=is_last or parser.usage_is_final)
+        # Some engines report the usage before the first token too, with one token of output.
+        is_stated = usage is not None and ((usage.answer_tokens > 0 and parser.usage_is_last) or not parser.delivered)
+        account.use_tokens(estimate, usage, delivered, is_final=parser.usage_is_final or (complete and is_stated))
 
 
 def outcome_of_answer(attempt: Attempt, status: int, error: AnswerError | None, *, is_cut: bool) -> Outcome:
