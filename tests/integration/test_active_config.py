@@ -193,7 +193,9 @@ async def test_region_draws_follow_the_plan_in_force(start: Start) -> None:
 
     def served() -> dict[tuple[str, str], list[str]]:
         samplers = agent.active_config.samplers
-        return {key: [choice.region for choice in sampler.choices] for key, sampler in samplers.items()}
+        served = {key: [choice.region for choice in sampler.choices] for key, sampler in samplers.items()}
+        assert served.pop(("m", "here"), ["here"]) == ["here"], "home alone needs no plan"
+        return served
 
     assert agent.active_config.samplers == {}
     await publish(store, plan(1, 1), POLICY)

@@ -128,7 +128,9 @@ class Receiver:
             pool=lambda model: self.pool, groups=SimpleNamespace(coupled=lambda model: frozenset())
         )
         queue: Any = SimpleNamespace(
-            waiting=lambda model: self.waits, batch_waiting_here=lambda model: self.batch_waits
+            waiting=lambda model: self.waits,
+            batch_waiting_here=lambda model: self.batch_waits,
+            running_batch=SimpleNamespace(preemptible=lambda model: 0),
         )
         demand: Any = None
         self.credits = CreditLedger(
