@@ -86,7 +86,7 @@ class RequestTally:
         return None
 
     def batch_ended(self, outcome: Outcome) -> None:
-        """Count batch work that ended: as evidence, without times and objectives, since nobody waits for it."""
+        """Count batch work that ended: as evidence, without times and objectives, since no client waits for it."""
         self._is_evidence(outcome)
 
     def _is_evidence(self, outcome: Outcome) -> bool:
