@@ -198,7 +198,7 @@ class AttemptSink(TargetSink):
         if self._rejected_because is not None and self._after_rejection(is_whole=True):
             return
         intake, rest = self._intake, self._rejection
-        if intake is not None and intake.must_end and (self._is_begun or intake.held) and intake.breaks_off():
+        if intake is not None and intake.parser.needs_end and (self._is_begun or intake.held) and intake.breaks_off():
             self._break_off("the connection closed within the answer")
             return
         if not self._is_begun:

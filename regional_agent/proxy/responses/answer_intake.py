@@ -91,11 +91,6 @@ class AnswerIntake:
             self.rest = self.parser.finish(complete=True)
         return self.parser.is_short
 
-    @property
-    def must_end(self) -> bool:
-        """Whether the close of the connection ends the response, so that only the answer shows whether it is whole."""
-        return self.parser.needs_end
-
     def settle(self, account: Account, estimate: WorkEstimate, *, complete: bool) -> None:
         """Set the usage in the account of a request whose response began.
 
