@@ -68,7 +68,7 @@ def is_end(record: Fields) -> bool:
         return True
     if done is not None and bytes(done) == _TRUE:
         return True
-    return text is not None and bytes(text).startswith(_STRING_START)
+    return text is not None and "token" in record and bytes(text).startswith(_STRING_START)
 
 
 def is_half(rest: bytes, *, lines: bool) -> bool:

@@ -70,7 +70,8 @@ class StreamUsage:
         if not request.body_dropped:
             request.body = self.flag.removed_from(request.body)
             request.length = len(request.body)
-        self.flag, self.continuable, self.is_hidden, self.was_refused = None, None, False, True
+        self.flag, self.continuable, self.was_refused = None, None, True
+        self.is_hidden = self.is_unwanted = False
 
 
 def opted_in(policy: Policy | None, model: str) -> bool:

@@ -104,13 +104,12 @@ class RunningBatch:
         if not candidates:
             return False
         pool = self._endpoints.pool(model)
-        agents = [AgentBatch("", waiting, len(candidates))]
+        own = self._shared_load.agent
+        agents = [AgentBatch(own, waiting, len(candidates))]
         for other in self._shared_load.others():
             queue = other.waiting.get(model)
             preemptible = self._in_pool(model, other.batch)
             agents.append(AgentBatch(other.agent, 0 if queue is None else queue.requests, preemptible))
-        own = self._shared_load.agent
-        agents[0] = agents[0]._replace(agent=own)
         count = preemptions_of(own, agents, pool.slots - pool.in_flight)
         running = [RunningRequest(attempt.since, number) for number, attempt in enumerate(candidates)]
         for number in first_to_end(running, count):

@@ -73,7 +73,7 @@ class RequestTally:
                 that its time depends on the length of the answer.
         """
         in_objectives = _SUCCESS if outcome is _OK else RULES[outcome].objectives
-        if self._is_evidence(outcome) and streaming and first_byte_s is not None:
+        if self._count_evidence(outcome) and streaming and first_byte_s is not None:
             self._begun += 1
             self._first_byte_s += first_byte_s
             self._first_byte_s2 += first_byte_s * first_byte_s
@@ -87,9 +87,9 @@ class RequestTally:
 
     def batch_ended(self, outcome: Outcome) -> None:
         """Count batch work that ended: as evidence, without times and objectives, since no client waits for it."""
-        self._is_evidence(outcome)
+        self._count_evidence(outcome)
 
-    def _is_evidence(self, outcome: Outcome) -> bool:
+    def _count_evidence(self, outcome: Outcome) -> bool:
         """Count a request in the evidence of rollouts; returns whether its outcome counts there."""
         counts = _SUCCESS if outcome is _OK else RULES[outcome].evidence
         if counts is _NOT:
