@@ -128,6 +128,11 @@ class Policy(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
         of_rules = (name for rule in self.residency for name in rule.data_classes)
         return frozenset((*of_rules, *(tenant.data_class for tenant in self.senders.values())))
 
+    def preempts_batch(self, model: str) -> bool:
+        """Whether requests with a priority end running batch requests of a model, and so need no idle slots."""
+        known = self.models.get(model)
+        return known is not None and known.queueing.preempt_batch is True
+
     def usage_store(self, region: str) -> UsageStore | None:
         """Return the store that holds the ledger records of a region, if one does."""
         for store in self.usage_stores or ():

@@ -123,7 +123,7 @@ class CreditLedger:
             return 0
         headroom = batch_headroom(
             self._headroom(model, request.server, policy, plan, for_batch=True),
-            0 if _preempts(policy, model) else self.granted(model),
+            0 if policy.preempts_batch(model) else self.granted(model),
             self._queue.batch_waiting_here(model),
         )
         grants, granted = grant(
@@ -181,9 +181,3 @@ class CreditLedger:
             # Requests with a priority end these on arrival.
             in_flight = max(0, in_flight - self._queue.running_batch.preemptible(model))
         return fair_part(headroom_slots(in_flight, pool.slots, target), agent)
-
-
-def _preempts(policy: Policy, model: str) -> bool:
-    """Whether running batch requests end for requests with a priority, so that these need no idle slots."""
-    known = policy.models.get(model)
-    return known is not None and known.queueing.preempt_batch is True

@@ -94,7 +94,7 @@ class ExplainService:
         endpoints = () if model is None else router.local.consider(model, sender, session, now)
         views = router.views(policy.regions, query.model, now)
         query = msgspec.structs.replace(query, max_use=_max_use(policy, query))
-        preempts = model is not None and model.queueing.preempt_batch is True
+        preempts = policy.preempts_batch(query.model)
         idle = router.queue.idle_slots(query.model, query.max_use, preempts=preempts)
         views[router.region] = msgspec.structs.replace(views[router.region], batch_room=idle)
         explanation = explain(policy, self._config.plan, query, views, Random(), endpoints)

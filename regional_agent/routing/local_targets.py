@@ -83,8 +83,7 @@ class LocalTargets:
         """Return how many batch requests like one may start in this region now."""
         if not occupies_slot(context):
             return 1
-        model = context.policy.models.get(context.model)
-        preempts = model is not None and model.queueing.preempt_batch is True
+        preempts = context.policy.preempts_batch(context.model)
         return self.queue.idle_slots(context.model, context.max_use, preempts=preempts)
 
     def has_free_slot(self, model: str) -> bool:

@@ -144,8 +144,7 @@ class RunningBatch:
     def _may_end(self, attempt: LocalAttempt) -> bool:
         request = self._running[attempt]
         context = request.context
-        model = context.policy.models.get(context.model)
-        if model is None or model.queueing.preempt_batch is not True or context.preemptions >= MAX_PREEMPTIONS:
+        if context.preemptions >= MAX_PREEMPTIONS or not context.policy.preempts_batch(context.model):
             return False
         return request.may_be_preempted
 
