@@ -7,7 +7,7 @@ is used. A time limit of None takes the agent's limit.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
@@ -119,6 +119,10 @@ class CostFields(PolicyStruct, frozen=True, omit_defaults=True):
     """Duration (s) of audio."""
     tensors: Pointers = ()
     """Array of tensors, each with a `shape` (Open Inference Protocol)."""
+
+
+NO_TOKENS: Final = CostFields(generates=False, uses_tokens=False)
+"""The cost of requests that only read or cancel what exists."""
 
 
 class UsageFields(PolicyStruct, frozen=True, omit_defaults=True):

@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.routes.presets.model_places import GET, IN_PATH, not_offered
-from penstock.routes.route import BodyKind, CostFields, ErrorFormat, Route, StreamKind
+from penstock.routes.route import NO_TOKENS, BodyKind, CostFields, ErrorFormat, Route, StreamKind
 
 _SEQUENCE: Final = ("/parameters/sequence_id",)
-_OF_MODEL: Final = CostFields(generates=False, uses_tokens=False)
 _TENSORS: Final = CostFields(generates=False, tensors=("/inputs",))
 _GENERATE: Final = CostFields(prompt=("/text_input",), max_tokens=("/max_tokens", "/parameters/max_tokens"))
 
@@ -47,8 +46,8 @@ def _routes(name: str, model: str) -> tuple[Route, ...]:
     errors = ErrorFormat.KSERVE
     read, none = GET, BodyKind.NONE
     return (
-        Route(f"{name}-metadata", model, read, IN_PATH, none, cost=_OF_MODEL, errors=errors),
-        Route(f"{name}-ready", f"{model}/ready", read, IN_PATH, none, cost=_OF_MODEL, errors=errors),
+        Route(f"{name}-metadata", model, read, IN_PATH, none, cost=NO_TOKENS, errors=errors),
+        Route(f"{name}-ready", f"{model}/ready", read, IN_PATH, none, cost=NO_TOKENS, errors=errors),
         Route(f"{name}-infer", f"{model}/infer", model=IN_PATH, cost=_TENSORS, session=_SEQUENCE, errors=errors),
         Route(f"{name}-generate", f"{model}/generate", model=IN_PATH, cost=_GENERATE, errors=errors),
         Route(

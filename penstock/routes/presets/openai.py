@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.routes.presets.model_places import BESIDE_BODY, GET, IN_BODY, not_offered
 from penstock.routes.route import (
+    NO_TOKENS,
     BodyKind,
     CostFields,
     ErrorFormat,
@@ -74,14 +75,14 @@ OPENAI_ROUTES: Final = (
         "/v1/responses/{response_id}",
         frozenset({"DELETE", "GET"}),
         body=BodyKind.NONE,
-        cost=CostFields(generates=False, uses_tokens=False),
+        cost=NO_TOKENS,
         object_id="response_id",
     ),
     Route(
         "openai-response-cancel",
         "/v1/responses/{response_id}/cancel",
         body=BodyKind.OPAQUE,
-        cost=CostFields(generates=False, uses_tokens=False),
+        cost=NO_TOKENS,
         object_id="response_id",
     ),
     Route(
@@ -89,7 +90,7 @@ OPENAI_ROUTES: Final = (
         "/v1/responses/{response_id}/input_items",
         GET,
         body=BodyKind.NONE,
-        cost=CostFields(generates=False, uses_tokens=False),
+        cost=NO_TOKENS,
         object_id="response_id",
     ),
     Route(

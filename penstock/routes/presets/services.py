@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.routes.presets.model_places import BESIDE_BODY, GET, IN_BODY, fixed_or_beside, not_offered
 from penstock.routes.route import (
+    NO_TOKENS,
     BodyKind,
     CostFields,
     ErrorFormat,
@@ -65,7 +66,7 @@ def comfyui_routes(model: str | None) -> tuple[Route, ...]:
             "/history/{prompt_id}",
             GET,
             body=BodyKind.NONE,
-            cost=CostFields(generates=False, uses_tokens=False),
+            cost=NO_TOKENS,
             errors=errors,
             object_id="prompt_id",
         ),
@@ -75,7 +76,7 @@ def comfyui_routes(model: str | None) -> tuple[Route, ...]:
             GET,
             places,
             BodyKind.NONE,
-            cost=CostFields(generates=False, uses_tokens=False),
+            cost=NO_TOKENS,
             errors=errors,
             object_id="?prompt_id",
             converter="comfyui-file",
@@ -87,7 +88,7 @@ def comfyui_routes(model: str | None) -> tuple[Route, ...]:
             places,
             BodyKind.NONE,
             StreamKind.WEBSOCKET,
-            cost=CostFields(generates=False, uses_tokens=False),
+            cost=NO_TOKENS,
             errors=errors,
             client_object="?clientId",
             occupies_slot=False,

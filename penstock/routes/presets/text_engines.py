@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.routes.presets.model_places import GET, IN_BODY, fixed_or_beside, not_offered
-from penstock.routes.route import BodyKind, CostFields, ErrorFormat, Route, StreamKind, UsageFields
+from penstock.routes.route import NO_TOKENS, BodyKind, CostFields, ErrorFormat, Route, StreamKind, UsageFields
 
-_OF_MODEL: Final = CostFields(generates=False, uses_tokens=False)
 _TGI_COST: Final = CostFields(
     prompt=("/inputs",), max_tokens=("/parameters/max_new_tokens",), count=("/parameters/best_of",)
 )
@@ -55,7 +54,7 @@ def tgi_routes(model: str | None) -> tuple[Route, ...]:
             usage=_TGI_USAGE,
             errors=errors,
         ),
-        Route("tgi-info", "/info", GET, places, BodyKind.NONE, cost=_OF_MODEL, errors=errors),
+        Route("tgi-info", "/info", GET, places, BodyKind.NONE, cost=NO_TOKENS, errors=errors),
         Route("tgi-tokenize", "/tokenize", model=places, cost=no_tokens, errors=errors),
         Route("tgi-chat-tokenize", "/chat_tokenize", model=places, cost=no_tokens, errors=errors),
     )
