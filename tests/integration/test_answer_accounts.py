@@ -259,13 +259,17 @@ async def test_an_engine_that_refuses_the_usage_of_each_chunk_gets_the_request_a
         if b"continuous_usage_stats" in received.body:
             writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}")
         else:
-            await streams(*WORDS, REPORT, DONE)(e, received, writer)
+            # The client's own request: whatever the engine reports of it, the client receives.
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
+            writer.write(head % len(whole) + whole)
 
+    whole = b"".join((*WORDS, REPORT, DONE))
     async with engine(strict) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         agent.continue_streams()
         meter(agent)
         for _ in range(2):
-            assert (await ask(agent, body=body_of(asked))).status == 200
+            answer = await ask(agent, body=body_of(asked))
+            assert (answer.status, answer.body) == (200, whole)
         assert [b"continuous_usage_stats" in request.body for request in gpu.requests] == [True, False, False]
         assert (metered(agent), agent.counted()) == ((24, 16, 6, 0), {"ok": 2})
 
