@@ -54,6 +54,7 @@ def settings_page() -> str:
     """Every setting of both daemons, and the limits of an agent's HTTP listeners."""
     intro = (
         "The name of a setting in the configuration file. In the environment it is in capitals, after the prefix."
+        " Relative paths in the file are those from its folder, others those from the working directory."
         " The environment wins over the file; empty variables count as not set.\n"
     )
     limits = [

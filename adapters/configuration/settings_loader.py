@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -126,7 +126,7 @@ def load_with_origins(
     if config is None and variables.get(prefix + CONFIG):
         config = Path(variables[prefix + CONFIG])
     file = read_config_file(config, model) if config is not None else None
-    values: dict[str, Any] = dict(file.document.content) if file is not None else {}
+    values = _file_values(file, model) if file is not None else {}
     origins = {name: Origin(Source.FILE, file.place(name)) for name in values} if file is not None else {}
     for name in model.model_fields:
         text = variables.get(prefix + name.upper())
@@ -141,6 +141,21 @@ def load_with_origins(
         lines = [printable(describe(problem)) for problem in error.errors(include_input=False, include_url=False)]
         raise BadSettings("\n".join(lines)) from None
     return LoadedSettings(settings, {name: origins.get(name, Origin(Source.DEFAULT)) for name in model.model_fields})
+
+
+def _file_values(file: ConfigFile, model: type[BaseModel]) -> dict[str, Any]:
+    """Return the values of a file, whose relative paths are those from its folder: the folder may be moved."""
+    return {
+        name: str(file.path.parent / value)
+        if isinstance(value, str) and _is_path(model.model_fields[name].annotation)
+        else value
+        for name, value in file.document.content.items()
+    }
+
+
+def _is_path(annotation: Any) -> bool:
+    """Whether the values of a type may be paths, such as those of `Path | None`."""
+    return annotation is Path or any(map(_is_path, get_args(annotation)))
 
 
 class _Describer:

@@ -117,6 +117,10 @@ class RegionDir(NamedTuple):
         """File with the admin token."""
         return self.path / "secrets" / "admin.token"
 
+    def relative(self, path: Path) -> str:
+        """Return a path from the directory, as settings name it: the directory may be moved."""
+        return str(path.relative_to(self.path))
+
     @property
     def base_url(self) -> str:
         """URL of the OpenAI API."""
@@ -324,26 +328,24 @@ def hosts_of(host: str) -> tuple[str, ...]:
 
 
 def _control_plane_settings(region_dir: RegionDir) -> dict[str, Any]:
-    identity = region_dir.path / CONTROL_PLANE
     settings: dict[str, Any] = {
         "name": CONTROL_PLANE,
         "listen": f"{region_dir.host}:{region_dir.ports['api']}",
         "etcd_endpoints": [region_dir.etcd_endpoint],
-        "policy_dir": str(region_dir.policy),
-        "identity_dir": str(identity),
-        "admin_token_file": str(region_dir.admin_token),
+        "policy_dir": region_dir.relative(region_dir.policy),
+        "identity_dir": CONTROL_PLANE,
+        "admin_token_file": region_dir.relative(region_dir.admin_token),
     }
     if region_dir.host != LOOPBACK:
-        settings["tls_certificate_file"] = str(identity / CERTIFICATE)
-        settings["tls_key_file"] = str(identity / PRIVATE_KEY)
-        settings["etcd_ca_file"] = str(identity / AUTHORITIES)
+        settings["tls_certificate_file"] = f"{CONTROL_PLANE}/{CERTIFICATE}"
+        settings["tls_key_file"] = f"{CONTROL_PLANE}/{PRIVATE_KEY}"
+        settings["etcd_ca_file"] = f"{CONTROL_PLANE}/{AUTHORITIES}"
     return settings
 
 
 def agent_settings(region_dir: RegionDir, etcd_endpoint: str, control_plane_url: str) -> dict[str, Any]:
     """Return the settings of the agent."""
-    path, ports = region_dir.path, region_dir.ports
-    identity = path / "agent"
+    ports = region_dir.ports
     settings: dict[str, Any] = {
         "region": region_dir.region,
         "name": f"{region_dir.region}-1",
@@ -353,12 +355,12 @@ def agent_settings(region_dir: RegionDir, etcd_endpoint: str, control_plane_url:
         "etcd_endpoints": [etcd_endpoint],
         "control_plane_urls": [control_plane_url],
         "redis_url": f"redis://{LOOPBACK}:{ports['redis']}/0",
-        "endpoints_file": str(region_dir.endpoints),
-        "identity_dir": str(identity),
-        "state_dir": str(path / "state"),
+        "endpoints_file": region_dir.relative(region_dir.endpoints),
+        "identity_dir": "agent",
+        "state_dir": "state",
     }
     if region_dir.host != LOOPBACK:
-        settings["etcd_ca_file"] = str(identity / AUTHORITIES)
+        settings["etcd_ca_file"] = f"agent/{AUTHORITIES}"
     return settings
 
 

@@ -23,6 +23,7 @@ class Example(BaseModel):
     share: float = Field(default=0.5, le=1.0)
     peers: dict[str, tuple[int, ...]] = {}
     password: SecretStr | None = None
+    key_file: Path | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Example:
@@ -52,7 +53,22 @@ def test_flags_precede_the_environment_which_precedes_the_file(file: Path) -> No
         "share: 0.75  # environment X_SHARE",
         f'peers: {{"eu": [1, 2]}}  # file {file}:5',
         'password: "**********"  # environment X_PASSWORD',
+        "key_file: null  # default",
     ]
+
+
+def test_relative_paths_are_those_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "a.yaml"
+    monkeypatch.chdir("/")
+
+    def key_file(text: str, environment: dict[str, str] | None = None) -> Path | None:
+        config.write_text(f"name: south\nkey_file: {text}\n")
+        return load_with_origins(Example, "X_", config=config, environment=environment or {}).settings.key_file
+
+    assert key_file("a/key") == tmp_path / "a" / "key"
+    assert key_file("/a/key") == Path("/a/key")
+    assert key_file("null") is None
+    assert key_file("a/key", {"X_KEY_FILE": "b/key"}) == Path("b/key")
 
 
 def test_the_environment_may_name_the_file(file: Path) -> None:
@@ -70,7 +86,7 @@ def test_printed_settings_are_a_valid_configuration_file(file: Path, tmp_path: P
     ("text", "message"),
     [
         ("nmae: a\n", ":1: nmae: no such setting; did you mean name?"),
-        ("name: a\n\nanything: 3\n", ":3: anything: no such setting; use one of name, password, peers, share"),
+        ("name: a\n\nany: 3\n", ":3: any: no such setting; use one of key_file, name, password, peers, share"),
         ("name: a\nname: b\n", ":2: name: written twice; keep one; the other is at line 1"),
         ("name: &a b\n", ":1: the anchor &a is not allowed; remove it"),
         ("- name: a\n", ":1: this document is not a mapping; write one `setting: value` a line"),

@@ -23,7 +23,9 @@ from control_plane.quickstart.region_dir import (
     require_same,
     write_region_dir,
 )
-from control_plane.settings import PREFIX, ControlPlaneSettings
+from control_plane.settings import PREFIX, ControlPlaneSettings, load_settings
+from regional_agent.config.config_check import config_problems as agent_config_problems
+from regional_agent.config.settings import load_settings as load_agent_settings
 
 HERE = Place("DE", 52.5, 13.37)
 VLLM = Engine("http://127.0.0.1:8000", ("m",))
@@ -39,6 +41,16 @@ def test_the_control_plane_accepts_its_settings(region_dir: RegionDir) -> None:
         ControlPlaneSettings, PREFIX, config=region_dir.control_plane_settings, environment={}
     ).settings
     assert config_problems(loaded) == []
+
+
+def test_the_directory_may_be_moved(region_dir: RegionDir, tmp_path: Path) -> None:
+    moved = region_dir._replace(path=tmp_path / "moved")
+    region_dir.path.rename(moved.path)
+    assert open_region_dir(moved.path) == moved
+    assert config_problems(load_settings(config=moved.control_plane_settings)) == []
+    agent = load_agent_settings(config=moved.agent_settings)
+    assert agent_config_problems(agent) == []
+    assert agent.state_dir == moved.path / "state"
 
 
 def test_secrets_are_readable_by_the_owner_only(region_dir: RegionDir) -> None:
