@@ -26,7 +26,7 @@ from lab.planet.topology import CHAT_8B, Engine, Region, Topology, agent_port
 from tests.support.live_planets import BETWEEN_S, BODY, KEY, running
 from tests.support.tiers import TIERS
 from tests.ui import large_fleet_checks, planet_checks, report_checks
-from tests.ui.checks import OUT, PATIENCE_MS
+from tests.ui.checks import OUT, PATIENCE_MS, opened
 from tests.ui.tenant_checks import tenants
 from tests.ui.usage_checks import policy_with_store, usage
 
@@ -45,9 +45,6 @@ MAX_STEPS = 300
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
-
-SHOWN_IN = {"ask": "form", "usage": ".totals dd", "past": ".map .region"}
-"""What views without a visible table show once they have read their data."""
 
 Check = Callable[[Page, Planet, str], Awaitable[None]]
 
@@ -331,20 +328,6 @@ async def lost_region(page: Page, planet: Planet, token: str) -> None:
     )
 
 
-async def phone(page: Page, planet: Planet, token: str) -> None:
-    """At the width of a phone nothing but tables scrolls sideways, in every view."""
-    before = page.viewport_size
-    await page.set_viewport_size({"width": 390, "height": 844})
-    for view in ("now", "region/eu-de", "change", "ask", "tenants", "usage", "past"):
-        await page.goto(page.url.partition("#")[0] + f"#/{view}")
-        await expect(page.locator(SHOWN_IN.get(view, "main table")).first).to_be_visible(timeout=PATIENCE_MS)
-        await page.screenshot(path=OUT / f"phone-{view.partition('/')[0]}.png", full_page=True)
-        width = await page.evaluate("document.documentElement.scrollWidth")
-        assert width <= 390, f"{view} is {width} px wide"
-    if before is not None:
-        await page.set_viewport_size(before)
-
-
 async def lost_control_plane(page: Page, planet: Planet, token: str) -> None:
     """The page reports that the control plane does not answer, and returns by itself with its session."""
     await asyncio.to_thread(planet.kill, ["control plane north"])
@@ -370,7 +353,6 @@ CHECKS: tuple[Check, ...] = (
     past,
     tenants,
     usage,
-    phone,
     lost_region,
     lost_control_plane,
 )
@@ -387,7 +369,7 @@ async def client(address: str) -> None:
 
 async def run(browser: Browser, planet: Planet, token: str) -> int:
     """Run the checks in order; the number of those that failed."""
-    page = await browser.new_page(viewport={"width": 1320, "height": 1000})
+    page = await (await opened(browser)).new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     (where,) = control_plane_urls(planet.topology, planet.ports).values()

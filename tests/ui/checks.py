@@ -7,12 +7,22 @@ import os
 from collections.abc import Awaitable
 from pathlib import Path
 
-from playwright.async_api import Error
+from playwright.async_api import Browser, BrowserContext, Error, StorageState, ViewportSize
 
 OUT = Path("out/ui")
 
 PATIENCE_MS = 60_000.0
 """Time (ms) within which the page shows what it is expected to show, on a busy machine."""
+
+WIDE: ViewportSize = {"width": 1440, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+
+
+async def opened(browser: Browser, session: StorageState | None = None, size: ViewportSize = WIDE) -> BrowserContext:
+    """Open a browser profile of its own, as that of one person, with a patience that a busy machine needs."""
+    context = await browser.new_context(storage_state=session, viewport=size, color_scheme="light")
+    context.set_default_timeout(PATIENCE_MS)
+    return context
 
 
 async def checked(name: str, work: Awaitable[str | None]) -> int:

@@ -13,7 +13,7 @@ import httpx
 from playwright.async_api import Browser, CDPSession, Page, expect
 
 from tests.ui.accessibility import findings
-from tests.ui.checks import OUT, PATIENCE_MS, checked, cpu_share
+from tests.ui.checks import OUT, PATIENCE_MS, checked, cpu_share, opened
 from tests.ui.large_fleet import REGIONS
 from tests.ui.large_fleet_server import TOKEN
 
@@ -85,7 +85,7 @@ async def run(browser: Browser) -> int:
     """Run the checks; the number of those that failed."""
     failed = 0
     with served() as (url, pid):
-        page = await browser.new_page(viewport={"width": 1320, "height": 1000}, color_scheme="light")
+        page = await (await opened(browser)).new_page()
         failed += await checked("a person signs in at the provider and is where the link led", _sign_in(page, url))
         failed += await checked("the page renews a session of the provider and stays where it is", _renew(page))
         failed += await checked("100 regions and 2,000 arcs are drawn", _draw(page, url))
@@ -98,8 +98,7 @@ async def run(browser: Browser) -> int:
         failed += await checked("a skeleton until the first status", _skeleton(page, url))
         failed += await checked("frames while all of them change each second", _frames(page))
         for view in VIEWS:
-            name = f"accessibility of {view.partition('/')[0]} with 100 regions"
-            failed += await checked(name, _accessible(page, url, view))
+            failed += await checked(f"look of {view} with 100 regions", _look(page, url, view))
         await page.context.close()
         failed += await checked("first paint and bytes of the page", _first_paint(browser, url))
         failed += await checked(f"CPU for {PAGES} streams of 100 regions", _cpu_of_streams(url, pid))
@@ -108,13 +107,11 @@ async def run(browser: Browser) -> int:
 
 async def _sign_in(page: Page, url: str) -> None:
     await page.goto(f"{url}/ui/#/change")
-    assert not await findings(page)
-    await page.screenshot(path=OUT / "sign-in-with-provider.png")
+    assert not await findings(page, "sign-in-with-provider")
     await page.get_by_role("button", name="Sign in with localhost").click()
     await page.click("#refuse")
     await expect(page.get_by_role("alert")).to_contain_text("access_denied: <b>not today</b>", timeout=PATIENCE_MS)
-    assert not await findings(page)
-    await page.screenshot(path=OUT / "sign-in-failed.png")
+    assert not await findings(page, "sign-in-failed")
     await page.get_by_role("link", name="Back to the page").click()
     await page.get_by_role("button", name="Sign in with localhost").click()
     await page.click("#accept")
@@ -144,13 +141,6 @@ async def _draw(page: Page, url: str) -> str:
     covered = await page.evaluate(COVERED)
     assert covered == 0, f"{covered} labels cover others"
     await expect(page.locator(".spark").nth(REGIONS)).to_be_attached(timeout=PATIENCE_MS)
-    for width, height in ((1440, 900), (390, 844)):
-        await page.set_viewport_size({"width": width, "height": height})
-        for scheme in ("dark", "light"):
-            await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            await page.screenshot(path=OUT / f"100-regions-{width}-{scheme}.png", full_page=True)
-        assert await page.evaluate("document.documentElement.scrollWidth") == width, f"it fits {width} px"
-    await page.set_viewport_size({"width": 1320, "height": 1000})
     return f"ok, {arcs} arcs, {await page.locator('.map .region').count()} places"
 
 
@@ -217,10 +207,10 @@ async def _main_thread_s(devtools: CDPSession) -> float:
     return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
 
 
-async def _accessible(page: Page, url: str, view: str) -> None:
+async def _look(page: Page, url: str, view: str) -> None:
     await page.goto(f"{url}/ui/#/{view}")
     await expect(page.get_by_role("heading", level=1)).to_be_visible(timeout=PATIENCE_MS)
-    found = await findings(page)
+    found = await findings(page, f"100-regions-{view.replace('/', '-')}")
     assert not found, "; ".join(found)
 
 
@@ -228,7 +218,7 @@ async def _first_paint(browser: Browser, url: str) -> str:
     """Measure in three browsers without a cache; the median, since a busy machine delays one."""
     paints, loaded = [], {}
     for _ in range(3):
-        context = await browser.new_context()
+        context = await opened(browser)
         page = await context.new_page()
         await page.goto(f"{url}/ui/")
         await expect(page.get_by_role("heading", name="Penstock")).to_be_visible(timeout=PATIENCE_MS)

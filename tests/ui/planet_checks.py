@@ -1,4 +1,4 @@
-"""Checks of the page over the real planet: accessibility of its views, and the CPU of a control plane with 20 pages."""
+"""Checks of the page over the real planet: how its views look, and the CPU of a control plane with 20 pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 from lab.planet.configs import control_plane_urls
 from lab.planet.planet import Planet
 from tests.ui.accessibility import findings
-from tests.ui.checks import OUT, PATIENCE_MS, checked, cpu_share
+from tests.ui.checks import PATIENCE_MS, checked, cpu_share, opened
 
 VIEWS = {
     "now": ".map .region",
@@ -17,6 +17,7 @@ VIEWS = {
     "change": "table",
     "ask": "form",
     "tenants": "table",
+    "tenants/personal": "dl",
     "usage": "table",
     "past": "output",
 }
@@ -31,30 +32,48 @@ MAX_CPU_SHARE = 0.05
 async def run(browser: Browser, planet: Planet, token: str) -> int:
     """Run the checks; the number of those that failed."""
     ((name, url),) = control_plane_urls(planet.topology, planet.ports).items()
-    context = await browser.new_context(viewport={"width": 1320, "height": 1000})
+    context = await opened(browser)
     page = await context.new_page()
     await page.goto(f"{url}/ui")
-    failed = await checked("accessibility of the sign-in", _accessible(page, "sign-in"))
+    failed = await checked("look of the sign-in", _look(page, "sign-in"))
     await page.fill("#key", token)
     await page.get_by_role("button", name="Sign in", exact=True).click()
     await expect(page.get_by_role("heading", name="Now")).to_be_visible(timeout=PATIENCE_MS)
     for view, content in VIEWS.items():
         await page.goto(f"{url}/ui/#/{view}")
         await expect(page.locator(f"main {content}").first).to_be_attached(timeout=PATIENCE_MS)
-        short = view.partition("/")[0]
-        failed += await checked(f"accessibility of {short}", _accessible(page, short))
+        failed += await checked(f"look of {view}", _look(page, view.replace("/", "-")))
+    await page.goto(f"{url}/ui/#/ask")
+    failed += await checked("look of an explanation", _explanation(page))
+    await page.goto(f"{url}/ui/#/region/eu-de")
+    failed += await checked("look of the dialog of an action", _dialog(page))
     pid = planet.processes()[f"control plane {name}"].pid
     failed += await checked(f"CPU of the control plane with {PAGES} pages", _cpu(browser, context, url, pid))
     await context.close()
     return failed
 
 
-async def _accessible(page: Page, view: str) -> None:
-    found = await findings(page)
-    await page.emulate_media(color_scheme="dark")
-    await page.screenshot(path=OUT / f"{view}-dark.png", full_page=True)
-    await page.emulate_media(color_scheme="light")
+async def _look(page: Page, name: str) -> None:
+    found = await findings(page, name)
     assert not found, "; ".join(found)
+
+
+async def _explanation(page: Page) -> None:
+    await page.get_by_label("Tenant").fill("personal")
+    await page.get_by_label("Client's country or address").fill("DE")
+    await page.get_by_role("button", name="Explain").click()
+    await expect(page.get_by_role("table", name="Residency rules")).to_be_visible(timeout=PATIENCE_MS)
+    await page.get_by_role("checkbox", name="eu-es").check()
+    await page.get_by_role("button", name="Show what would move").click()
+    await expect(page.locator(".preview")).to_be_visible(timeout=PATIENCE_MS)
+    await _look(page, "ask-explained")
+
+
+async def _dialog(page: Page) -> None:
+    await page.get_by_role("button", name="Drain…", exact=True).click()
+    await page.get_by_role("button", name="Show what it would do").click()
+    await expect(page.locator("dialog .preview")).to_be_visible(timeout=PATIENCE_MS)
+    await _look(page, "dialog")
 
 
 async def _cpu(browser: Browser, signed_in: BrowserContext, url: str, pid: int) -> str:
@@ -66,10 +85,10 @@ async def _cpu(browser: Browser, signed_in: BrowserContext, url: str, pid: int) 
     async with AsyncExitStack() as stack:
         for _ in range(PAGES):
             # Small, so that drawing them leaves the control plane some of this machine.
-            context = await browser.new_context(storage_state=session, viewport={"width": 320, "height": 240})
+            context = await opened(browser, session, {"width": 320, "height": 240})
             stack.push_async_callback(context.close)
             page = await context.new_page()
-            await page.goto(f"{url}/ui/#/now", timeout=PATIENCE_MS)
+            await page.goto(f"{url}/ui/#/now")
             await expect(page.locator(".map .region").first).to_be_attached(timeout=PATIENCE_MS)
         added = await cpu_share(pid, CPU_S) - without
     text = f"{added:.1%} of a core for {PAGES} pages, beside {without:.1%} without pages"

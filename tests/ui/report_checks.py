@@ -8,12 +8,13 @@ from playwright.async_api import Browser, Page, expect
 
 from lab.demo.page.page import render_page
 from tests.support.story_run import REGIONS, report_of, story_run
-from tests.ui.checks import OUT, PATIENCE_MS, checked
+from tests.ui.accessibility import findings
+from tests.ui.checks import OUT, PATIENCE_MS, checked, opened
 
 
 async def run(browser: Browser) -> int:
     """Run the checks; the number of those that failed."""
-    page = await browser.new_page(viewport={"width": 1320, "height": 1000})
+    page = await (await opened(browser)).new_page()
     await page.goto(_written().as_uri())
     return await checked("the demo's report draws and plays a run", draws_and_plays(page))
 
@@ -34,8 +35,6 @@ async def draws_and_plays(page: Page) -> None:
     await page.get_by_role("button", name="Play the run").click()
     await expect(page.locator("output")).not_to_have_text(f"{round(killed_s) + 2:.1f} s")
     await page.get_by_role("button", name="Pause").click()
-    await page.screenshot(path=OUT / "report.png", full_page=True)
-    await page.set_viewport_size({"width": 390, "height": 844})
-    assert await page.evaluate("document.documentElement.scrollWidth") == 390, "it fits a phone"
     assert "-0" not in await page.locator(".events").inner_text()
-    await page.screenshot(path=OUT / "report-390.png", full_page=True)
+    found = await findings(page, "report")
+    assert not found, "; ".join(found)

@@ -109,7 +109,7 @@ export class RegionView {
 function expiry(at) {
   if (!at) return "unknown";
   const leftS = at - Date.now() / 1000;
-  return h("span", { class: leftS < SOON_S ? "bad" : "", title: moment(at) }, leftS < 0 ? `expired ${duration(-leftS)} ago` : `in ${duration(leftS)}`);
+  return h("span", { class: leftS < SOON_S ? "bad" : "", title: moment(at) }, leftS < 0 ? `expired ${duration(-leftS)} ago` : `${leftS < SOON_S ? "soon: " : ""}in ${duration(leftS)}`);
 }
 
 /** All entries of a list, page by page, up to a limit. */
