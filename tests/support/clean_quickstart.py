@@ -19,6 +19,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from release.wheels import interpreters
 from tests.support.firewalled_network import FirewalledNetwork, Flow, can_make_networks
 from tests.support.quickstarts import base_url_in, key_in, running
 
@@ -140,13 +141,16 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     # The checkout must not shadow what is installed.
     os.environ.pop("PYTHONPATH", None)
+    # A shim of pyenv is on PATH, and does not run where no version is selected.
+    runs = {f"python{version}": command for version, command in interpreters().items()}
     found, missing = [], []
-    for python in pythons:
+    for name in pythons:
+        python = runs.get(name, name)
         if shutil.which(python) is None or subprocess.run([python, "-V"], capture_output=True).returncode:
-            print(f"{python} does not run here, so that it is not tried: name one that does in PYTHONS")
-            missing.append(python)
+            print(f"{name} does not run here, so that it is not tried: name one that does in PYTHONS")
+            missing.append(name)
             continue
-        found.append(trial(wheel, python, directory / Path(python).name))
+        found.append(trial(wheel, python, directory / Path(name).name))
         print(found[-1], flush=True)
     (directory / "report.json").write_text(json.dumps(found, indent=2) + "\n")
     slow = [
