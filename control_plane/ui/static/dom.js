@@ -37,12 +37,15 @@ export function table(caption, heads, rows, empty = "None.", maxUnfolded = MAX_U
       h("caption", {}, caption),
       h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) =>
-        index === 0 ? h("th", { scope: "row" }, cell) : h("td", { class: isName(cell) ? "name" : null }, cell))))))),
+        index === 0 ? h("th", { scope: "row", class: isText(cell) ? "text" : null }, cell) : h("td", { class: isName(cell) ? "name" : null }, cell))))))),
     rows.length > maxUnfolded && h("label", { class: "check unfold" }, h("input", { type: "checkbox" }), `Show all ${rows.length} rows`));
 }
 
 /** A single word, such as the name of a model, is not broken at its hyphens. */
 const isName = (cell) => typeof cell === "string" && cell.length < 40 && !cell.includes(" ");
+
+/** Several words, such as a time, may take several lines on a phone. */
+const isText = (cell) => typeof cell === "string" && cell.includes(" ");
 
 export const section = (title, hint, ...children) =>
   h("section", {}, h("h2", {}, title), hint && h("p", { class: "hint" }, hint), children);

@@ -103,7 +103,7 @@ class Page {
     lost.hidden = false;
     lost.textContent = error instanceof ApiError
       ? `The control plane reports: ${error.message}`
-      : `The control plane has not answered${silentS === null ? "" : ` for ${duration(silentS)}`}. What is shown is as old; regions serve without it. Trying again.`;
+      : `The control plane ${silentS === null ? "does not answer" : `has not answered for ${duration(silentS)}. What is shown is as old`}; regions serve without it. Trying again.`;
     return error.status !== 403;
   }
 

@@ -2,7 +2,7 @@
 // regions and the overrides as its events and plans state them.
 
 import { get } from "./api.js";
-import { h, section, show, table } from "./dom.js";
+import { h, section, show, table, wide } from "./dom.js";
 import { describeEvent } from "./events.js";
 import { REASONS, emptiedRegions, reasonOf } from "./fleet.js";
 import { duration, moment, percent, shortDigest } from "./format.js";
@@ -95,11 +95,11 @@ export class PastView {
       section("What was not ordinary", "", h("ul", {}, (summary?.circumstances ?? []).map((each) => h("li", {}, each)),
         [...states].filter(([, state]) => state !== "healthy").map(([name, state]) => h("li", {}, regionLink(name), " ", badge(state)))),
       !summary?.circumstances.length && ![...states.values()].some((state) => state !== "healthy") && h("p", { class: "empty" }, "Nothing.")),
-      section("Around this moment", "", h("ol", { class: "events" }, this.moments.slice(Math.max(0, index - AROUND), index + AROUND + 1).map((each) =>
-        h("li", { "aria-current": each === now ? "step" : null }, h("time", { datetime: new Date(each.at * 1000).toISOString() }, moment(each.at)), " ",
-          each.plan ? `plan ${each.plan.generation}: ${each.plan.changes} shares changed` : describeEvent(each.event))))),
       section("Shares between regions", "", table("Shares between regions", ["from", "to", "mean share", "reason"],
-        away.map((flow) => [flow.origin, flow.server, percent(flow.perS), REASONS[flow.why] ?? flow.why]), "Every region served its own clients.")));
+        away.map((flow) => [flow.origin, flow.server, percent(flow.perS), REASONS[flow.why] ?? flow.why]), "Every region served its own clients.")),
+      wide("Around this moment", "", h("ol", { class: "events" }, this.moments.slice(Math.max(0, index - AROUND), index + AROUND + 1).map((each) =>
+        h("li", { "aria-current": each === now ? "step" : null }, h("time", { datetime: new Date(each.at * 1000).toISOString() }, moment(each.at)), " ",
+          each.plan ? `plan ${each.plan.generation}: ${each.plan.changes} shares changed` : describeEvent(each.event))))));
   }
 }
 

@@ -40,8 +40,8 @@ export class UsageView {
     this.plots = {
       day: pending("By day", "Days of UTC, on which requests ended."),
       model: pending("By model", ""),
-      tenant: pending("By tenant", ""),
       region: pending("By region", "The region that served. Requests that no region served have no name."),
+      tenant: pending("By tenant", ""),
       idleByRegion: pending(idleOf("region"), "GPU time of all endpoints of a region, less what requests used, in the time for which agents recorded it."),
       idleByModel: pending(idleOf("model"), "The GPU time of an endpoint of several models counts in equal parts as theirs. What requests for an adapter used has a row with the name of the adapter, without ready GPU time."),
     };
@@ -50,7 +50,7 @@ export class UsageView {
         h("label", {}, "From ", this.from), h("label", {}, "to ", this.to), h("label", {}, "Tenant ", this.tenant), h("label", {}, "Show ", this.measure),
         h("button", { type: "submit" }, "Read again")),
       this.problem, this.totals, this.missing), h("div", { class: "grid" }, Object.values(this.plots).map((plot) => plot.element)));
-    for (const plot of [this.plots.day, this.plots.idleByRegion, this.plots.idleByModel]) plot.element.className = "wide";
+    for (const plot of [this.plots.day, this.plots.tenant, this.plots.idleByRegion, this.plots.idleByModel]) plot.element.className = "wide";
     read();
   }
 
