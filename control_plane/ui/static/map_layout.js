@@ -11,7 +11,7 @@ const [CHARACTER_PX, LINE_PX] = [7.3, 14];
 const DIRECTIONS = [[0, 1], [0, -1], [1, 0], [-1, 0], [1, 1], [-1, 1], [1, -1], [-1, -1]];
 const DISTANCES_PX = [3, 16, 32, 52, 76];
 
-/** Severity of the states that are not ordinary; a place with several regions has that of the worst. */
+/** Severity of the states that are not ordinary; a place with several regions has that of the worst that reports. */
 export const SEVERITY = { failed: 5, suspect: 4, degraded: 3, draining: 2, recovering: 2, unknown: 1, healthy: 0 };
 
 /**
@@ -28,7 +28,8 @@ export function placesOf(nodes, isJoined = true) {
   const sum = (place, field) => place.nodes.reduce((total, node) => total + node[field], 0);
   for (const place of places) {
     Object.assign(place, { name: place.nodes[0].name, slots: sum(place, "slots"), inFlight: sum(place, "inFlight"), unready: sum(place, "unready") });
-    place.state = place.nodes.reduce((worst, { state }) => (SEVERITY[state] > SEVERITY[worst] ? state : worst), "healthy");
+    const known = place.nodes.filter(({ state }) => state !== "unknown");
+    place.state = known.reduce((worst, { state }) => (SEVERITY[state] > SEVERITY[worst] ? state : worst), known.length ? "healthy" : "unknown");
     place.lines = [place.name + (place.nodes.length > 1 ? ` +${place.nodes.length - 1}` : ""), trouble(place)].filter(Boolean);
   }
   return places.sort((a, b) => (a.name < b.name ? -1 : 1));
@@ -37,7 +38,7 @@ export function placesOf(nodes, isJoined = true) {
 function trouble({ nodes, state, unready }) {
   const alike = nodes.filter((node) => node.state === state).length;
   if (SEVERITY[state] > 1) return nodes.length > 1 ? `${alike} ${state}` : state;
-  if (state === "unknown" && alike === nodes.length) return "no report";
+  if (state === "unknown") return "no report";
   return unready ? `${unready} not ready` : "";
 }
 
