@@ -108,8 +108,8 @@ test-attacks-compiled: $(VENV)/.test $(VENV)/.wheel  ## the same with the compil
 test-ui: $(VENV)/.ui  ## the page for operators in headless Chromium, against a real planet; screenshots in out/ui
 	@$(BIN)/python -m tests.ui
 
-test-gateways: $(VENV)/.test $(VENV)/.bench  ## agents behind gateways and edge proxies: the shipped configurations with the real HAProxy, Envoy and nginx
-	@$(BIN)/pytest -m long tests/integration/test_gateways.py tests/integration/test_gateways_between_networks.py tests/integration/test_edge_proxies.py
+test-gateways: $(VENV)/.test $(VENV)/.bench $(VENV)/debian/.nginx  ## agents behind gateways and edge proxies: the shipped configurations with the real HAProxy, Envoy and nginx
+	@DEBIAN_PACKAGES=$(CURDIR)/$(VENV)/debian $(BIN)/pytest -m long tests/integration/test_gateways.py tests/integration/test_gateways_between_networks.py tests/integration/test_edge_proxies.py
 
 test-upgrade: $(VENV)/.test $(PREVIOUS_DIR)/.ready  ## a fleet under load from the previous release to this one and back: no request fails (PREVIOUS=)
 	@PENSTOCK_PREVIOUS=$(CURDIR)/$(PREVIOUS_DIR)/venv $(BIN)/pytest -s -m long tests/e2e/test_upgrade.py $(ARGS)
@@ -274,6 +274,11 @@ $(VENV)/debian/.dns: | $(VENV)/.test
 	@echo 'Unpacking PowerDNS, dnsperf, BIND and BIRD into $(VENV)/debian ...'
 	@$(BIN)/python -m lab.debian_packages $(VENV)/debian pdns-server pdns-backend-remote pdns-backend-sqlite3 dnsperf bind9 bird2
 	@touch $@
+
+# Without it the tests run, and those of nginx are skipped.
+$(VENV)/debian/.nginx: | $(VENV)/.test
+	@echo 'Unpacking nginx into $(VENV)/debian ...'
+	@$(BIN)/python -m lab.debian_packages $(VENV)/debian nginx libnginx-mod-stream && touch $@ || true
 
 $(VENV)/.fuzz: $(VENV)/.test
 	@echo 'Installing Atheris into $(VENV) ...'

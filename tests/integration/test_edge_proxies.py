@@ -47,6 +47,10 @@ async def edge(name: str, directory: Path, agents: list[Address]) -> AsyncIterat
     for example, agent in zip(("10.1.0.5", "10.1.0.6"), agents, strict=True):
         text = text.replace(f"{example}:8080", str(agent))
         text = text.replace(f"{example}, port_value: 8080", f"{LOOPBACK}, port_value: {agent.port}")
+    if name == "nginx":
+        # Debian's nginx has these below /var, where only an installed one may write.
+        folders = (f"{each}_temp_path {each};" for each in ("client_body", "proxy", "fastcgi", "scgi", "uwsgi"))
+        text = text.replace("http {", f"http {{ access_log off; {' '.join(folders)}", 1)
     (directory / shipped).write_text(text)
     try:
         process = ServerProcess(name, command(directory / shipped), log_path=directory / f"{name}.log", ports=(port,))

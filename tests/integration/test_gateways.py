@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from adapters.servers.errors import MissingBinary
 from adapters.servers.etcd import EtcdServer
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
+from lab import debian_packages
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chart import of_kind, render
 from tests.support.chats import BODY, answers
@@ -40,9 +40,9 @@ def envoy(file: Path) -> list[str]:
 
 
 def nginx(file: Path) -> list[str]:
-    program = shutil.which("nginx")
-    module = Path(program or "/").parents[1] / "lib/nginx/modules/ngx_stream_module.so" if program else None
-    if program is None or module is None or not module.exists():
+    program = debian_packages.program("nginx")
+    module = debian_packages.file("usr/lib/nginx/modules/ngx_stream_module.so")
+    if program is None or module is None:
         raise MissingBinary("nginx with its module stream is not installed (Debian: nginx, libnginx-mod-stream)")
     options = f"load_module {module}; daemon off; pid nginx.pid; error_log error.log;"
     return [program, "-p", str(file.parent), "-c", str(file), "-g", options]
