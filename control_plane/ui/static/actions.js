@@ -118,7 +118,7 @@ function summary({ before, after, moves, moved_per_s: movedPerS, policy_before: 
       regions.slice(0, LEFT_OUT).map((name) => [name, percent(before.load[name] ?? 0), percent(after.load[name] ?? 0)])),
     moves.length > 0 && h("h3", {}, "Who would move"),
     moves.length > 0 && table("What moves", ["origin", "tenant", "countries", "model", "from", "to", "traffic"],
-      moves.slice(0, LEFT_OUT).map((move) => [move.origin, move.tenant, move.countries.slice(0, 6).join(", "), move.model, move.source, move.target, rate(move.requests_per_s)])),
+      moves.slice(0, LEFT_OUT).map((move) => [move.origin || "(steered)", move.tenant, move.countries.slice(0, 6).join(", "), move.model, move.source, move.target, rate(move.requests_per_s)])),
     moves.length > LEFT_OUT && h("p", { class: "hint" }, `${moves.length - LEFT_OUT} smaller moves are not shown.`));
 }
 

@@ -44,8 +44,8 @@ export function table(caption, heads, rows, empty = "None.", maxUnfolded = MAX_U
 /** A single word, such as the name of a model, is not broken at its hyphens. */
 const isName = (cell) => typeof cell === "string" && cell.length < 40 && !cell.includes(" ");
 
-/** Several words, such as a time, may take several lines on a phone. */
-const isText = (cell) => typeof cell === "string" && cell.includes(" ");
+/** Several words, such as a time, and long names may take several lines on a phone. */
+const isText = (cell) => typeof cell === "string" && (cell.includes(" ") || cell.length > 16);
 
 export const section = (title, hint, ...children) =>
   h("section", {}, h("h2", {}, title), hint && h("p", { class: "hint" }, hint), children);
