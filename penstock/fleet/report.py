@@ -17,7 +17,7 @@ from penstock.fleet.version_counts import MAX_REPORTED as MAX_VERSIONS
 from penstock.fleet.version_counts import VersionReport
 from penstock.health.region_health import RegionState
 from penstock.policy.service_objective import ObjectiveReport
-from penstock.tenancy.budget_refusals import MAX_REPORTED, BudgetRefusals, OtherRefusals
+from penstock.tenancy.refusals import MAX_REPORTED, BudgetRefusals, OtherRefusals
 
 MAX_REJECTED_FILES = 10
 """Maximum number of rejected files in one report."""

@@ -11,7 +11,7 @@ from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.kinds.models import Model
 from penstock.policy.service_objective import Measure, ObjectiveReport
 from penstock.routing.reasons import Reason
-from penstock.tenancy.budget_refusals import OtherRefusalLog
+from penstock.tenancy.refusals import OtherRefusalLog
 from regional_agent.telemetry.objective_tally import Judgement, ObjectiveTally
 
 _OK: Final = Outcome.OK

@@ -25,8 +25,8 @@ from penstock.tenancy.budget_lease import (
 )
 from penstock.tenancy.budget_limits import reported_tier
 from penstock.tenancy.budget_meter import BudgetMeter
-from penstock.tenancy.budget_refusals import RefusalLog
 from penstock.tenancy.exceeded_budget import exceeded
+from penstock.tenancy.refusals import RefusalLog
 from penstock.tenancy.request_amounts import estimated_amounts
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
 
