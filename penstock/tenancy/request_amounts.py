@@ -15,7 +15,7 @@ _TOKEN: Final = CostUnit.TOKEN
 
 
 def estimated_amounts(estimate: WorkEstimate, gpus: float, price: Rate | None) -> Amounts:
-    """Return what a request needs.
+    """Return what a request needs. One that uses no tokens, such as one that counts them, needs a request alone.
 
     Args:
         gpus: GPUs of one endpoint of the model; 0 if no budget is of GPU seconds.
@@ -23,6 +23,8 @@ def estimated_amounts(estimate: WorkEstimate, gpus: float, price: Rate | None) -
     """
     amounts, cost, work = Amounts(), estimate.cost, estimate.work
     prefill_s, decode_s = work.prefill_s, work.decode_s
+    if cost.unit is _TOKEN and not estimate.ask.uses_tokens:
+        prefill_s = decode_s = 0.0
     amounts.gpu_s = (prefill_s + decode_s) * gpus
     if cost.unit is _TOKEN:
         input_unit_s = cost.input_unit_s

@@ -35,6 +35,13 @@ def test_the_estimate_is_of_tokens_time_and_money() -> None:
     assert needed == pytest.approx((1.0, 300.0, 0.0, 200.0, 4.6, 300.0 + 400.0 + 7.0))
 
 
+def test_a_request_that_counts_tokens_needs_none() -> None:
+    counts = WorkEstimate(
+        "t", "m", ESTIMATE.cost, CostInputs(0, generates=False, uses_tokens=False), ESTIMATE.work, False
+    )
+    assert numbers(estimated_amounts(counts, 2.0, PRICE)) == (1.0, 0.0, 0.0, 0.0, 0.0, 7.0)
+
+
 USED = Usage(100, 20, 40)
 
 
