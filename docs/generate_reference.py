@@ -168,7 +168,9 @@ def outcomes_page() -> str:
                 )
             ),
             "\nRefusals before routing have no outcome. As failures in the evidence of a rollout count only"
-            f" {faults}: requests of known tenants that an error in the policy may refuse. A missing key, also of the"
+            f" {faults}: requests of known tenants that an error in the policy may refuse, if the last policy with"
+            " other rules permitted the request, or did not send its client to this region: others are the"
+            " tenant's own. An agent that has known no such policy counts none. A missing key, also of the"
             " anonymous tenant, an unknown key, an unknown model and a used-up quota never count.\n",
         ]
     )

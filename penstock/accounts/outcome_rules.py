@@ -142,7 +142,8 @@ FAULTS_OF_POLICY: Final = frozenset(
     }
 )
 """Refusals before routing that count as failures in the evidence of a rollout: requests of known tenants that an error
-in rules of residency or of entries refuses.
+in rules of residency or of entries refuses. They count only if a change may be the cause
+(`Refusal.may_be_by_change`): a tenant can send requests to forbidden regions at will.
 
 Requests without a key, those of the anonymous tenant included, an unknown key and an unknown model do not count,
 because any client can send them, and a policy that removes a key or a model refuses such requests on purpose. A used-up

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.planning.plan import NONE_CLOSED, RegionPlan
 from penstock.planning.spillover_limits import bounds
-from penstock.policy.entry_map import order_by_entry_map
+from penstock.policy.entry_map import mapped, order_by_entry_map
 from penstock.policy.kinds.region_entry import RegionEntry
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, mask
@@ -61,6 +61,34 @@ def mask_at_origin(policy: Policy, origin: str, facts: RequestFacts) -> Mask | R
             try_urls=urls,
         )
     return verdict
+
+
+def same_residency(policy: Policy, other: Policy) -> bool:
+    """Whether two policies decide alike about the residency of all requests, and send clients to the same entries."""
+    if policy.residency != other.residency or policy.regions.keys() != other.regions.keys():
+        return False
+    if policy.entry_maps != other.entry_maps:
+        return False
+    both = policy.tenants.keys() & other.tenants.keys()
+    return all(policy.tenants[name].data_class == other.tenants[name].data_class for name in both)
+
+
+def may_be_by_change(policy: Policy, before: Policy, origin: str, facts: RequestFacts) -> bool:
+    """Whether a change may be the cause of the refusal of a request at `origin` for its residency.
+
+    It may if the policy before permitted the request, or did not send its client to this region. Other requests are the
+    tenant's own, which can send any number of them.
+
+    Args:
+        facts: of the request, by `policy`, which is in force.
+    """
+    location = facts.location
+    if mapped(policy, location)[:1] == (origin,) != mapped(before, location)[:1]:
+        return True
+    tenant = before.tenants.get(facts.tenant)
+    if tenant is not None:
+        facts = msgspec.structs.replace(facts, data_class=tenant.data_class)
+    return isinstance(mask_at_origin(before, origin, facts), Mask)
 
 
 def decide(

@@ -136,3 +136,5 @@ class Refusal(msgspec.Struct, frozen=True):
     """The tenant of the request, for the access log; empty where it is not known."""
     exceeded: ExceededBudget | None = None
     """The budget that is used up; None for other refusals."""
+    may_be_by_change: bool = False
+    """Whether the last change of the rules of residency or entries may be the cause (`decision.may_be_by_change`)."""

@@ -160,7 +160,7 @@ class OutcomeRecorder:
         if refusal.tenant and refusal.exceeded is None:
             self._tally.refusals.add(refusal.tenant, refusal.reason.value, self.wall_clock())
         if credential_of(request) is not None:
-            self._tally.rejected(refusal.reason)
+            self._tally.rejected(refusal)
         if self.tracer is not None:
             self.tracer.rejected(request, refusal, STATUS[refusal.reason], request_id, self.wall_clock())
         if self._access_log is not None and refusal.reason is not Reason.TOO_MANY_FAILURES:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
+from msgspec.structs import replace
+
 from adapters.access.login_failures import LoginFailures
 from penstock.admission.retry_after import MIN_RETRY_S
 from penstock.policy.adapter_patterns import base_model_of
@@ -18,7 +20,7 @@ from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts
 from penstock.pools.placement import WorkEstimate
-from penstock.routing.decision import mask_at_origin
+from penstock.routing.decision import mask_at_origin, may_be_by_change, same_residency
 from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.permissions import Patterns, permits_model, permits_name
 from penstock.tenancy.sender_budgets import BudgetReservation, SenderBudgets
@@ -108,6 +110,8 @@ class Authorization:
         self.location_header = self._locator.header
         self._policy: Policy | None = None
         """The policy under which all cached entries were computed."""
+        self._before: Policy | None = None
+        """The last policy with other rules of residency or entries; None if this agent has known none."""
         self._located_by = self._locator.generation
         """The generation of the GeoIP database that located the cached senders."""
         self._keyring: Keyring
@@ -248,7 +252,10 @@ class Authorization:
         if verdict is None:
             if len(self._residency) >= MAX_CACHED_LOCATIONS:
                 self._residency.clear()
-            verdict = self._residency[key] = mask_at_origin(policy, self._region, facts)
+            verdict, before = mask_at_origin(policy, self._region, facts), self._before
+            if isinstance(verdict, Refusal) and before is not None:
+                verdict = replace(verdict, may_be_by_change=may_be_by_change(policy, before, self._region, facts))
+            self._residency[key] = verdict
         return verdict
 
     def accept_head(self, request: Request, peer_ip: str, now: float) -> AcceptedHead | Refusal:
@@ -338,6 +345,8 @@ class Authorization:
     def _switch_policy(self, policy: Policy) -> None:
         """Switch to another policy and clear all caches."""
         clock, index = self._wall_clock, self._tenants
+        if self._policy is not None and not same_residency(self._policy, policy):
+            self._before = self._policy
         tokens = TokenVerifier(policy, index, self._issuers, clock) if policy.issuers else None
         self._policy, self._keyring = policy, Keyring(policy, index, clock, tokens)
         self._withdrawn.use(policy)

@@ -10,7 +10,7 @@ from penstock.fleet.message_bytes import BytesTally
 from penstock.fleet.request_counts import RequestCounts
 from penstock.policy.kinds.models import Model
 from penstock.policy.service_objective import Measure, ObjectiveReport
-from penstock.routing.reasons import Reason
+from penstock.routing.reasons import Refusal
 from penstock.tenancy.refusals import OtherRefusalLog
 from regional_agent.telemetry.objective_tally import Judgement, ObjectiveTally
 
@@ -98,9 +98,9 @@ class RequestTally:
         self._ended += 1
         return True
 
-    def rejected(self, reason: Reason) -> None:
+    def rejected(self, refusal: Refusal) -> None:
         """Count a request that was refused before routing, if an error in the policy may have refused it."""
-        if reason in FAULTS_OF_POLICY:
+        if refusal.may_be_by_change and refusal.reason in FAULTS_OF_POLICY:
             self._ended += 1
             self._failed += 1
 

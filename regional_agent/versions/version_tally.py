@@ -71,14 +71,18 @@ class VersionTally:
         if not is_drawn(context.policy, rollout, context.principal.tenant, choice_of(context.request, rollout)):
             return
         first_byte_at, usage, is_streamed = account.first_byte_at, account.measured_usage, context.estimate.streaming
-        first_byte_s = None if first_byte_at is None else first_byte_at - context.received_at
-        counters.requests.ended(context.model, account.outcome, first_byte_s, total_s, streaming=is_streamed)
+        if context.is_batch:
+            # Batch work waits for idle slots, and for its file: its times are not those of the version.
+            counters.requests.batch_ended(account.outcome)
+        else:
+            first_byte_s = None if first_byte_at is None else first_byte_at - context.received_at
+            counters.requests.ended(context.model, account.outcome, first_byte_s, total_s, streaming=is_streamed)
         if account.outcome is not _OK or usage is None:
             return
         counters.answers += 1
         counters.answer_tokens += usage.answer_tokens
         counters.answer_tokens2 += float(usage.answer_tokens) ** 2
-        if is_streamed and first_byte_at is not None and usage.answer_tokens > 1:
+        if is_streamed and not context.is_batch and first_byte_at is not None and usage.answer_tokens > 1:
             counters.timed += 1
             token_s = (account.ended_at - first_byte_at) / (usage.answer_tokens - 1)
             counters.token_s += token_s

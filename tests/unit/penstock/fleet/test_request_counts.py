@@ -6,7 +6,7 @@ import pytest
 
 from penstock.accounts.outcome_rules import FAULTS_OF_POLICY, Outcome
 from penstock.fleet.request_counts import RequestCounts
-from penstock.routing.reasons import Reason
+from penstock.routing.reasons import Reason, Refusal
 from regional_agent.telemetry.request_tally import RequestTally
 
 
@@ -15,7 +15,8 @@ def test_what_clients_cause_or_policy_ends_on_purpose_does_not_count_against_the
     for outcome in (Outcome.CLIENT_LEFT, Outcome.CLIENT_ERROR, Outcome.EXPIRED, Outcome.REVOKED, Outcome.SHUTDOWN):
         tally.ended("m", outcome, 1.0, 2.0, streaming=True)
     for reason in set(Reason) - FAULTS_OF_POLICY:
-        tally.rejected(reason)
+        tally.rejected(Refusal(reason, "", may_be_by_change=True))
+    tally.rejected(Refusal(Reason.MISDIRECTED, "as under the policy before"))
     assert tally.report() == RequestCounts()
 
 
@@ -25,7 +26,7 @@ def test_errors_and_refusals_count_as_failed() -> None:
     tally.ended("m", Outcome.OK, 1.5, 2.0, streaming=True)
     tally.ended("m", Outcome.ENGINE_ERROR, None, 2.0, streaming=True)
     tally.ended("m", Outcome.REFUSED, None, 2.0, streaming=True)
-    tally.rejected(Reason.NO_PERMITTED_REGION)
+    tally.rejected(Refusal(Reason.NO_PERMITTED_REGION, "", may_be_by_change=True))
     reported = tally.report()
     assert reported == RequestCounts(ended=5, failed=3, begun=2, first_byte_s=2.0, first_byte_s2=2.5)
     assert (reported.failed_share, reported.mean_first_byte_s) == (0.6, 1.0)

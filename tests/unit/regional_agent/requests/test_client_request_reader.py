@@ -15,7 +15,7 @@ import pytest
 from penstock.cost.cost_estimate import CostEstimator
 from penstock.policy.geography import Location
 from penstock.policy.kinds.models import Model
-from penstock.policy.kinds.regions import Region
+from penstock.policy.kinds.regions import EntryMap, Region
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from penstock.policy.kinds.tenants import Quota, Tenant
 from penstock.policy.policy import Policy
@@ -135,6 +135,27 @@ def test_a_new_policy_clears_the_cache_and_decides_anew() -> None:
     assert here.whose("red", b"10.0.0.1") == ("red", "DE")
     here.active_config.policy = policy(keys=("blue",))
     assert here.whose("red", b"10.0.0.1") is Reason.INVALID_API_KEY
+
+
+def test_only_what_the_rules_before_permitted_may_be_the_fault_of_a_change() -> None:
+    home = ResidencyRule("at home", client_countries=frozenset({"FR"}), allow=frozenset({"fr-1"}))
+    here = Here(policy(home))
+
+    def refused(tenant: str, address: bytes) -> bool:
+        refusal = here.ask(tenant, address)
+        assert refusal.reason is Reason.MISDIRECTED
+        return bool(refusal.may_be_by_change)
+
+    assert not refused("red", b"10.0.0.2"), "no earlier policy is known"
+    wider = ResidencyRule("no Germans", client_countries=frozenset({"DE"}), allow=frozenset({"fr-1"}))
+    here.active_config.policy = policy(home, wider)
+    assert (refused("red", b"10.0.0.1"), refused("red", b"10.0.0.2")) == (True, False)
+    here.active_config.policy = policy(home, wider, keys=("red",))
+    assert refused("red", b"10.0.0.1"), "a policy with the same rules changes nothing"
+    entries = (EntryMap("French", frozenset({"FR"}), frozenset(), ("de-1", "fr-1")),)
+    here.active_config.policy = msgspec.structs.replace(policy(home, wider), entry_maps=entries)
+    assert refused("red", b"10.0.0.2"), "clients were sent here"
+    assert not refused("red", b"10.0.0.1")
 
 
 def test_a_reloaded_geoip_database_locates_every_sender_again() -> None:
