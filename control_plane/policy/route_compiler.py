@@ -206,6 +206,8 @@ def _check_shape(document: Document, route: Route, references: References) -> No
     if route.message_model and route.stream != "websocket":
         problem = "is set, and the route is no WebSocket"
         errors.append(document.error(("message_model",), problem, "write `stream: websocket`, or remove it"))
+    for index, pointer in enumerate(route.foreign_objects):
+        _check_pointer(document, ("foreign_objects", index), pointer, route, references)
     if route.previous_object:
         _check_pointer(document, ("previous_object",), route.previous_object, route, references)
         if not route.object_id.startswith("/"):

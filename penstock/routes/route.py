@@ -198,6 +198,10 @@ class Route(PolicyStruct, frozen=True, omit_defaults=True):
     previous_object: Place = ""
     """JSON pointer to the identifier of an earlier object in a request that creates one. Only the endpoint that created
     the earlier object for the same tenant serves the request; beside `client_object`, the pointer is not read."""
+    foreign_objects: Pointers = ()
+    """JSON pointers to identifiers of objects that no route creates, such as `/conversation` of OpenAI's Responses.
+    Requests with such an object are refused with status 404: it may be another client's, and engines check no
+    tenant."""
     chosen_by_engine: Pointers = ()
     """JSON pointers to members that requests must not have, because the engine chooses them, such as an identifier that
     could be another client's: such requests are refused with status 400."""

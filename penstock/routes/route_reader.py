@@ -58,7 +58,8 @@ class RouteReader:
             source: tuple(place.name for place in route.model if place.source is source) for source in ModelSource
         }
         self.model_pointers = self.by_source[ModelSource.JSON]
-        objects = tuple(place for place in (route.client_object, route.previous_object) if place.startswith("/"))
+        places = (route.client_object, route.previous_object, *route.foreign_objects)
+        objects = tuple(place for place in places if place.startswith("/"))
         chosen = route.chosen_by_engine
         self.reads_body = bool(self.model_pointers or route.stream_field or objects or chosen)
         """Whether the body decides more than cost and session, so that it must be JSON that agents can read."""

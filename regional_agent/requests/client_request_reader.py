@@ -47,6 +47,7 @@ from regional_agent.requests.requested_object import (
     is_for_object,
     location_at,
     prefer_object,
+    refuse_foreign_objects,
 )
 from regional_agent.requests.work_estimate import session_of, work_estimate_of
 from regional_agent.telemetry.demand_meter import DemandMeter
@@ -157,6 +158,10 @@ class ClientRequestReader:
             fields = request_fields(request)
         if not isinstance(fields, RequestFields):
             return fields
+        if route is not None and route.foreign_objects:
+            foreign = refuse_foreign_objects(request, route)
+            if foreign is not None:
+                return foreign
         if route is not None and route.previous_object and route.continues_objects:
             found = earlier_object(self.objects, request, route, tenant.name, now)
             if isinstance(found, Refusal):

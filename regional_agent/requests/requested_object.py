@@ -11,7 +11,7 @@ from penstock.routing.reasons import Reason, Refusal
 from regional_agent.http.messages import Request
 from regional_agent.objects.known_objects import KnownObjects
 from regional_agent.requests.request_context import RequestContext
-from regional_agent.requests.route_fields import is_no_identifier, object_in
+from regional_agent.requests.route_fields import has_value, is_no_identifier, object_in
 
 NO_OBJECT: Final = "no object of this tenant with this identifier was created through this region's agents"
 
@@ -34,6 +34,14 @@ def prefer_object(objects: KnownObjects, context: RequestContext, now: float) ->
     assert route is not None
     context.client_object = object_in(request, route.client_object) or ""
     context.object_location = location_at(objects, request, route.client_object, tenant, now)
+
+
+def refuse_foreign_objects(request: Request, route: Route) -> Refusal | None:
+    """Return the refusal of a request that names an object which no route creates; None if it names none."""
+    for pointer in route.foreign_objects:
+        if has_value(request, pointer):
+            return Refusal(Reason.NOT_FOUND, f"{pointer}: {NO_OBJECT}")
+    return None
 
 
 def earlier_object(

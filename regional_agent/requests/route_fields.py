@@ -84,6 +84,12 @@ def is_no_identifier(request: Request, place: str) -> bool:
     return value is not None and not is_null(value) and text_value(value) is None
 
 
+def has_value(request: Request, pointer: str) -> bool:
+    """Whether a complete body has a value other than null at a JSON pointer."""
+    value = _value_in_body(request, pointer)
+    return value is not None and not is_null(value)
+
+
 def _value_in_body(request: Request, pointer: str) -> Raw | None:
     body = request.body
     if not request.whole or (pointer.rpartition("/")[2].encode() not in body and b"\\u" not in body):

@@ -203,6 +203,18 @@ async def test_unknown_responses_and_those_of_other_tenants_are_not_continued(tm
         assert (await proceed(agent, last, ours)).status == 200
 
 
+async def test_conversations_are_unknown_since_the_fleet_creates_none(tmp_path: Path) -> None:
+    async with engines_behind_agent(tmp_path) as (agent, engines):
+        for written in (b'"conv_1"', b'""', b'{"id": "conv_1"}', b"{}", b"1", b'"conv_1", "conversation": null'):
+            body = b'{"model": "%b", "input": "hello", "conversation": %b}' % (MODEL.encode(), written)
+            answer = await ask(agent, body=body, path=RESPONSES)
+            duplicate = written.endswith(b"null")
+            expected = (400, "bad_request") if duplicate else (404, "not_found")
+            assert (answer.status, code(answer.body)) == expected, written
+        assert not any(each.requests for each in engines)
+        assert await create(agent, conversation=None)
+
+
 async def test_what_continues_a_response_waits_for_its_full_endpoint(tmp_path: Path) -> None:
     async with pair(tmp_path, slots=1, queue=0) as agent:
         last = await create(agent)

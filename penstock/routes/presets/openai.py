@@ -69,6 +69,7 @@ OPENAI_ROUTES: Final = (
         session=_SESSION,
         object_id="/id",
         previous_object="/previous_response_id",
+        foreign_objects=("/conversation",),
     ),
     Route(
         "openai-response",
