@@ -14,6 +14,7 @@ from penstock.answers.answer_errors import AnswerError, ErrorCause, error_in, na
 from penstock.answers.answer_format import ERROR_MARK, AnswerFormat
 from penstock.answers.content_decoder import ContentDecoder
 from penstock.answers.event_splitter import KEEP_ALIVES, MAX_BOUNDARY_BYTES, EventSplitter, event_fields
+from penstock.answers.first_events import only_announces
 from penstock.answers.held_text import HeldText
 from penstock.answers.json_reducer import JsonReducer
 from penstock.answers.openai_answer import usage_of_answer, usage_of_text
@@ -78,6 +79,7 @@ class AnswerParser:
         "ended",
         "error",
         "finish_reason",
+        "is_beginning",
         "needs_end",
         "needs_event",
         "object_id",
@@ -112,6 +114,8 @@ class AnswerParser:
         self._plain = _NO_RECORDS if kind == JSON else PlainRecords(answer_format, lines=kind == LINES)
         self.begun = False
         """Whether a record has arrived; comments, blank events, pings and `[DONE]` are none."""
+        self.is_beginning = False
+        """Whether the records so far only announce the answer; reset by the caller once it forwards them."""
         self.delivered = 0
         """Records with output: approximately the number of generated tokens."""
         self.ended = False
@@ -149,7 +153,9 @@ class AnswerParser:
     @property
     def undecided(self) -> bool:
         """Whether the part of the response that has arrived may be the beginning of an error."""
-        if self.begun or self.error is not None or self._reducer is not None or self.is_unreadable:
+        if self.error is not None or self._reducer is not None or self.is_unreadable:
+            return False
+        if self.begun and (self.ended or not self.is_beginning):
             return False
         if self._kind == JSON:
             held = self._held
@@ -272,7 +278,8 @@ class AnswerParser:
 
     def _may_skim(self) -> bool:
         """Whether a record can begin with the next part, and need not be parsed for another reason than its content."""
-        return self.begun and not self._splitter.rest and not self._id_records and self._reducer is None
+        is_inside = self.begun and not self.is_beginning
+        return is_inside and not self._splitter.rest and not self._id_records and self._reducer is None
 
     def _read_event(self, event: bytes) -> bool:
         """Read a complete event or line; returns whether it only reports usage that the client did not ask for."""
@@ -292,6 +299,8 @@ class AnswerParser:
         if name in KEEP_ALIVES:
             return False
         first, self.begun = not self.begun, True
+        if first or self.is_beginning:
+            self.is_beginning = only_announces(data)
         if self.needs_end and (first or may_finish(data)):
             self._awaits_end = awaits_end(members_of(data), first=first, awaited=self._awaits_end)
         if name == b"error":

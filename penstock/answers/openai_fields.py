@@ -37,5 +37,29 @@ class _Text(msgspec.Struct):
     choices: list[_Choice] | None = None
 
 
+class _Delta(msgspec.Struct):
+    content: msgspec.Raw = _ABSENT
+    reasoning_content: msgspec.Raw = _ABSENT
+    reasoning: msgspec.Raw = _ABSENT
+    thinking: msgspec.Raw = _ABSENT
+    tool_calls: msgspec.Raw = _ABSENT
+    function_call: msgspec.Raw = _ABSENT
+    refusal: msgspec.Raw = _ABSENT
+    audio: msgspec.Raw = _ABSENT
+
+
+class _EventChoice(msgspec.Struct):
+    delta: _Delta | None = None
+    text: msgspec.Raw = _ABSENT
+    finish_reason: msgspec.Raw = _ABSENT
+
+
+class _Event(msgspec.Struct):
+    choices: list[_EventChoice] | None = None
+    error: msgspec.Raw = _ABSENT
+    type: msgspec.Raw = _ABSENT
+
+
 answer_decoder: Final[Any] = msgspec.json.Decoder(_Answer)
 text_decoder: Final[Any] = msgspec.json.Decoder(_Text)
+event_decoder: Final[Any] = msgspec.json.Decoder(_Event)

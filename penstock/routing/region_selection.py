@@ -46,6 +46,8 @@ class RegionView(msgspec.Struct, frozen=True):
     """Slots of another region, by its last answer; 0 if unknown."""
     in_use: int = 0
     """Slots of another region that are in use or promised: by its last answer, and by what was sent there since."""
+    extends_text: bool = False
+    """Whether a ready endpoint of the region can extend the text of an answer."""
 
 
 class RegionChoice(msgspec.Struct, frozen=True):

@@ -69,6 +69,8 @@ class ModelReadiness(msgspec.Struct, frozen=True):
     in_use: int = 0
     """Slots that are in use, awaited, or promised by spill credits: some batch requests start only below a part of the
     slots that is lower than the target utilisation."""
+    extends_text: bool = False
+    """Whether a ready endpoint can extend a text, so that the region can continue a stream of another one."""
 
 
 class ProbeResponse(msgspec.Struct, frozen=True):

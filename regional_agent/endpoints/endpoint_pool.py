@@ -100,6 +100,11 @@ class EndpointPool(PoolAccount[Endpoint]):
         """Return the names of the endpoints whose kind of engine cannot extend a text, or is unknown."""
         return frozenset(endpoint.name for endpoint in self.endpoints if not ENGINES[endpoint.kind].extends_text)
 
+    @property
+    def extends_text(self) -> bool:
+        """Whether a ready endpoint can extend a text."""
+        return any(endpoint.view.ready and ENGINES[endpoint.kind].extends_text for endpoint in self.endpoints)
+
     def beside(self, names: frozenset[str]) -> frozenset[str]:
         """Return the names of the endpoints at the hosts of `names`, these included."""
         hosts = {endpoint.address.host for endpoint in self.endpoints if endpoint.name in names}

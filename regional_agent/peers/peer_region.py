@@ -239,6 +239,7 @@ class PeerRegion:
     def _view(self, model: str, now: float, failover: Failover) -> tuple[RegionView, float]:
         waits, credits, batch_room, until = [], 0, 0, inf
         slots = in_use = sent = 0
+        extends_text = False
         contexts: list[int] = []
         for agent in self.agents.values():
             readiness = agent.answer.models.get(model) if agent.answer is not None else None
@@ -247,6 +248,7 @@ class PeerRegion:
             if readiness.ready:
                 waits.append(readiness.expected_wait_s)
                 contexts.append(readiness.context_tokens)
+                extends_text |= readiness.extends_text
                 # Agents of earlier releases state no slots.
                 if readiness.slots and readiness.in_use >= in_use:
                     slots, in_use = readiness.slots, readiness.in_use
@@ -273,6 +275,7 @@ class PeerRegion:
             batch_room=batch_room,
             slots=slots,
             in_use=in_use + sent,
+            extends_text=extends_text,
         )
         return view, until
 

@@ -111,5 +111,12 @@ class ProbeResponder:
             self.on_wanted(request.origin, model)
         in_use = min(MAX_SLOTS, pool.in_flight + self._queue.waiting(model) + self._credits.granted(model))
         return ModelReadiness(
-            pool.ready > 0, wait_s, credits, pool.largest_context, batch_credits, min(MAX_SLOTS, pool.slots), in_use
+            pool.ready > 0,
+            wait_s,
+            credits,
+            pool.largest_context,
+            batch_credits,
+            min(MAX_SLOTS, pool.slots),
+            in_use,
+            pool.extends_text,
         )

@@ -20,7 +20,7 @@ from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.answer_intake import AnswerIntake, intake_of
 from regional_agent.proxy.responses.client_response import ClientResponse
 from regional_agent.proxy.responses.continued_response import ContinuedResponse, is_continuable
-from regional_agent.proxy.responses.relayed_response import RelayedResponse
+from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable
 from regional_agent.proxy.responses.tunnel_response import TunnelResponse
 from regional_agent.proxy.retries import (
     MODEL_MISSING,
@@ -36,6 +36,7 @@ from regional_agent.proxy.stream_usage import StreamUsage
 from regional_agent.proxy.target_connection import TargetConnection, TargetSink
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt, LocalAttempt
+from regional_agent.routing.forwarded_attempt import REASONS
 from regional_agent.telemetry.tracing.request_trace import SpanEvent
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_sink import ConnectFailed, Stale, UpstreamError
@@ -165,7 +166,9 @@ class AttemptSink(TargetSink):
                 # The response may have no end.
                 self._target.drop()
                 self._after_rejection()
-        elif self.response is None:
+        elif self.response is None or not self.response.has_begun:
+            if self.response is not None:
+                self._target.waits_since = proxy.clock()
             hides_usage = usage is not None and (usage.is_hidden or (usage.is_unwanted and not is_continuable(head)))
             formats, route = proxy.answer_formats, context.request.route
             self._intake = intake_of(formats, route, head, context.estimate, hides_usage=hides_usage)
@@ -181,10 +184,21 @@ class AttemptSink(TargetSink):
                 self._rejection += chunk
         elif intake is None:
             self._begin(chunk)
-        elif not (intake.begin(chunk) or intake.forwards_comments(self._target.sent_at, self._proxy.clock())):
+        elif not intake.begin(chunk):
+            self._target.waits_since = now = self._proxy.clock()
+            self._forward_late(intake, now)
+        elif intake.parser.error is not None and self._awaits_trailer:
             self._target.waits_since = self._proxy.clock()
         elif intake.parser.error is None or not self._leaves(intake.parser.error):
             self._begin(intake.take_held())
+
+    @property
+    def _awaits_trailer(self) -> bool:
+        """Whether a trailer shows whether an error is that of the peer's engine, or that its agent gave up.
+
+        An agent that has sent comments cannot refuse the request by the head of its response.
+        """
+        return self.current.from_peer
 
     def on_pause(self) -> None:
         """Write the data of one read of the upstream connection to the client."""
@@ -202,6 +216,9 @@ class AttemptSink(TargetSink):
             self._break_off("the connection closed within the answer")
             return
         if not self._is_begun:
+            trailer = upstream.error_trailer if upstream is not None and self.current.from_peer else b""
+            if trailer and self._refused_by_trailer(trailer):
+                return
             if intake is not None:
                 rest = intake.rest + intake.parser.finish(complete=True)
                 if intake.parser.error is not None and self._leaves(intake.parser.error):
@@ -280,17 +297,55 @@ class AttemptSink(TargetSink):
     def check_awaiting(self, now: float) -> None:
         """Enforce the engine timeouts of an attempt whose response has not begun, by `now` (s)."""
         intake, target, owner = self._intake, self._target, self.owner
-        if intake is not None and intake.held and intake.forwards_comments(target.sent_at, now):
-            self._begin(intake.take_held())
+        if intake is not None and self._forward_late(intake, now):
             self.on_pause()
             return
-        overdue = target.overdue(now, has_begun=intake is not None and intake.held != b"")
+        has_begun = intake is not None and (intake.held != b"" or self.response is not None)
+        overdue = target.overdue(now, has_begun=has_begun)
         following = while_awaiting(self._proxy, self._context, self.current, overdue, now)
         if following is not None and owner is not None:
             if isinstance(following, Refusal):
                 owner.end(following)
             else:
                 owner.retry(following)
+
+    def _forward_late(self, intake: AnswerIntake, now: float) -> bool:
+        """Forward the beginning of a response that has been held for long; returns whether the response has begun.
+
+        Comments commit the response to no target: the answer of another one can follow.
+        """
+        head, parser = self._head, intake.parser
+        if parser.error is not None:
+            is_late = intake.is_late(self._target.waits_since, now)
+            if is_late:
+                self._begin(intake.take_held())
+            return is_late
+        if head is None or not intake.is_late(self._target.sent_at, now):
+            return False
+        if parser.begun:
+            if not parser.is_beginning:
+                return False
+            self._begin(intake.take_held())
+            return True
+        if parser.between_records and is_appendable(head):
+            response = self.response
+            if response is None:
+                response = self.response = self._new_response(self.current, now)
+            if not isinstance(response, TunnelResponse):
+                response.keep_open(head, self.current, intake.take_held())
+        return False
+
+    def _refused_by_trailer(self, trailer: bytes) -> bool:
+        """Continue after the agent of a peer gave up a request of which the client has comments alone."""
+        if self.owner is None:
+            return False
+        reason = REASONS.get(trailer, _ENGINE_FAILED)
+        following = after_rejection(self._proxy, self._context, self.current, reason, self._proxy.clock())
+        if isinstance(following, Refusal):
+            self.owner.end(following)
+        else:
+            self.owner.retry(following)
+        return True
 
     def check_rejection(self, now: float) -> None:
         """Stop reading a rejection that takes too long, at `now` (s)."""
@@ -323,7 +378,7 @@ class AttemptSink(TargetSink):
             is_whole = is_whole and len(body) <= MAX_READ_BYTES
             following = after_unexplained(self._proxy, context, attempt, body, now, is_whole=is_whole)
         else:
-            following = after_rejection(context, attempt, reason, self._proxy.clock())
+            following = after_rejection(self._proxy, context, attempt, reason, self._proxy.clock())
         if following is None:
             self._rejected_because = None
         elif isinstance(following, Refusal):
@@ -353,26 +408,24 @@ class AttemptSink(TargetSink):
         target.waits_since = now = self._proxy.clock()
         if context.trace is not None:
             context.trace.note(_STREAM, now)
-        intake = self._intake
-        if target.upstream is None or not chunk or intake is None or not intake.parser.between_records:
-            attempt.progressed(now)
-            if context.estimate.streaming:
-                attempt.on_first_byte(now)
-        response = self.response
+        attempt.progressed(now)
+        if context.estimate.streaming:
+            attempt.on_first_byte(now)
+        usage, response = self.usage, self.response
+        if usage is not None and usage.was_refused and head.status < 300:
+            # An engine of the model responds only to a request without the flag.
+            self._proxy.usage_requests.refused(context.model, now)
         if response is None:
-            response = self.response = self._new_response(attempt, head, now)
-        failure = response.begin(head, attempt, target.upstream, chunk)
+            response = self.response = self._new_response(attempt, now)
+        failure = response.begin(head, attempt, target.upstream, chunk, self._intake)
         if failure is not None:
             owner.fail(failure)
 
-    def _new_response(self, attempt: Attempt, head: ResponseHead, now: float) -> RelayedResponse | ContinuedResponse:
-        proxy, context, usage = self._proxy, self._context, self.usage
+    def _new_response(self, attempt: Attempt, now: float) -> RelayedResponse | ContinuedResponse:
+        proxy, context, usage, head = self._proxy, self._context, self.usage, self._head
+        assert head is not None
         writer = self._writer = ClientResponse(self._client)
-        if usage is not None:
-            if usage.was_refused and head.status < 300:
-                # An engine of the model responds only to a request without the flag.
-                proxy.usage_requests.refused(context.model, now)
-            if usage.continuable is not None and is_continuable(head):
-                relayed = RelayedResponse(proxy, context, attempt, writer, None, now)
-                return ContinuedResponse(proxy, context, relayed, usage.continuable, self._intake)
-        return RelayedResponse(proxy, context, attempt, writer, self._intake, now)
+        relayed = RelayedResponse(proxy, context, attempt, writer, now)
+        if usage is not None and usage.continuable is not None and is_continuable(head):
+            return ContinuedResponse(proxy, context, relayed, usage.continuable)
+        return relayed

@@ -300,13 +300,17 @@ class Exchange(AttemptOwner):
         self._settle(outcome)
         self._client.finished(keep_alive=keep_alive)
 
-    def _cut(self, failure: Refusal) -> None:
-        """End a response that failed, with an error if its format permits it, else by closing the connection."""
+    def _cut(self, failure: Refusal, outcome: Outcome | None = None) -> None:
+        """End a response that failed, with an error if its format permits it, else by closing the connection.
+
+        Args:
+            outcome: None to derive it from the reason.
+        """
         response = self._sink.response
         assert response is not None
         self._target.drop()
         in_order = response.end_early(failure)
-        self._settle(response.outcome_of(failure), failure.reason.value)
+        self._settle(outcome or response.outcome_of(failure), failure.reason.value)
         if in_order:
             self._client.finished(keep_alive=response.keep_alive)
         else:
@@ -316,7 +320,7 @@ class Exchange(AttemptOwner):
         """Respond with a refusal, or end a response that has begun; `outcome` None is derived from the reason."""
         proxy, context, response = self._proxy, self.context, self._sink.response
         if response is not None:
-            self._cut(response.not_moved(refusal))
+            self._cut(response.not_moved(refusal), None if response.has_begun else outcome)
             return
         status, lines, body = refusal_of_context(proxy, context, refusal)
         if outcome is None:

@@ -62,14 +62,23 @@ def rejection_of(
     return None
 
 
-def after_rejection(context: RequestContext, attempt: Attempt, reason: Reason, now: float) -> RetryReason | Refusal:
-    """What follows a rejection: another target, unless a peer reports that its engine may have started. `now` in s."""
+def after_rejection(
+    proxy: Proxy, context: RequestContext, attempt: Attempt, reason: Reason, now: float
+) -> RetryReason | Refusal:
+    """What follows a rejection: another target, unless a peer reports that its engine may have started. `now` in s.
+
+    A request whose only target, by its Retry-After, accepts it when it can wait no longer is refused at once.
+    """
     if not RULES[_REJECTIONS.get(reason, Outcome.REFUSED)].may_retry:
         return Refusal(reason, f"the engine in {attempt.region} did not begin in time")
     if reason is ERROR_STATUS and isinstance(attempt, LocalAttempt):
         attempt.failed_first(context)
         return RetryReason.ENGINE_ERROR
     attempt.rejected(context, reason, now)
+    accepts_in_s = attempt.accepts_in_s if isinstance(attempt, LocalAttempt) else 0.0
+    if accepts_in_s > context.received_at + context.max_wait_s - now and not _has_another(proxy, context, now):
+        detail = f"the engine accepts the request in {accepts_in_s:g} s"
+        return Refusal(_SATURATED, detail, retry_after_s=accepts_in_s)
     return RetryReason.MODEL_MISSING if reason is MODEL_MISSING else attempt.retry_reason
 
 
@@ -126,7 +135,7 @@ def while_awaiting(
         attempt.unreachable(context, broke=True)
         return RetryReason.CLOSED_EARLY
     stall = attempt.stall()
-    if stall is not None and _may_leave_suspect(proxy, context, stall, now):
+    if stall is not None and _may_leave_suspect(proxy, context, attempt, stall, now):
         attempt.moved_away(context)
         return RetryReason.ENDPOINT_SUSPECT
     if not overdue:
@@ -153,14 +162,22 @@ def refuse_retry(proxy: Proxy, context: RequestContext, why: RetryReason, now: f
     return Refusal(reason, f"{why.value}, and the retry budget is used up", retry_after_s=budget.more_in_s(now))
 
 
-def _may_leave_suspect(proxy: Proxy, context: RequestContext, stall: Stall, now: float) -> bool:
+def _has_another(proxy: Proxy, context: RequestContext, now: float) -> bool:
+    """Whether a target is ready that has not rejected a request; for a peer's request, in this region."""
+    tried, router = context.tried_endpoints, proxy.router
+    if context.route_context is not None:
+        return router.local.has_another(context, tried)
+    return router.has_other_target(context, tried, now)
+
+
+def _may_leave_suspect(proxy: Proxy, context: RequestContext, attempt: Attempt, stall: Stall, now: float) -> bool:
     """Whether a request may leave its suspect target. Otherwise it stays, since the target may recover."""
     return (
         stall.may_resend(repeatable=context.is_repeatable)
         and not context.request.body_dropped
         and _has_attempts(context)
         and proxy.retry_budget.allows_one(now)
-        and proxy.router.has_other_target(context, now)
+        and proxy.router.has_other_target(context, context.tried_endpoints | {attempt.endpoint_name}, now)
     )
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 BUSY_STATUSES: Final = frozenset({429, 503, 529})
 """Statuses with which engines reject a request that they have not started; 529 is that of Anthropic's API."""
 
+MAX_RETRY_AFTER_DIGITS: Final = 9
+
 BUSY_REST_S: Final = 0.5
 """Minimum time (s) for which the queue offers a request to no target after an endpoint rejected the request as busy.
 Other requests are still offered, since a 429 may concern a quota of this request alone."""
@@ -92,6 +94,7 @@ class LocalAttempt(Placement[Endpoint]):
         "_judged_later",
         "_services",
         "_silent_since",
+        "accepts_in_s",
         "address",
         "base_path",
         "broken_before",
@@ -141,6 +144,8 @@ class LocalAttempt(Placement[Endpoint]):
         """Called when the reservation is released."""
         self.broken_before: RequestContext | None = None
         """The request, if an earlier attempt failed after the endpoint had received it."""
+        self.accepts_in_s = 0.0
+        """Retry-After (s) of an engine that responded with 429; 0 without one."""
         self._silent_since = 0.0
         """Since when a stream has been silent (s); 0 if it is not."""
         self._judged_later = False
@@ -169,6 +174,8 @@ class LocalAttempt(Placement[Endpoint]):
         if self.outcome is _CREDENTIAL_REJECTED:
             return Reason.ENGINE_FAILED
         self._judge_again()
+        if status == 429:
+            self.accepts_in_s = _retry_after_s(headers)
         return Reason.SATURATED if status in BUSY_STATUSES else None
 
     def on_first_byte(self, now: float) -> None:
@@ -370,6 +377,12 @@ class LocalAttempt(Placement[Endpoint]):
         context.busy_endpoints |= {self.endpoint.name}
         rest_s = (now - context.received_at) * BUSY_REST_SHARE
         context.rests_until = now + min(MAX_BUSY_REST_S, max(BUSY_REST_S, rest_s))
+
+
+def _retry_after_s(headers: Sequence[Header]) -> float:
+    """The value (s) of Retry-After; 0 without one, or with a date."""
+    value = next((value for name, value in headers if name == b"retry-after"), b"")
+    return float(value) if value.isdigit() and len(value) <= MAX_RETRY_AFTER_DIGITS else 0.0
 
 
 Attempt = LocalAttempt | ForwardedAttempt

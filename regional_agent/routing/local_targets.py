@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.health.engine_kinds import ENGINES
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import CostUnit, Model
 from penstock.pools.context_lengths import NO_ENDPOINTS, ContextLengths, NeededTokens, needed_tokens
@@ -85,6 +86,17 @@ class LocalTargets:
             return 1
         preempts = context.policy.preempts_batch(context.model)
         return self.queue.idle_slots(context.model, context.max_use, preempts=preempts)
+
+    def has_another(self, context: RequestContext, tried: frozenset[str]) -> bool:
+        """Whether an endpoint besides those `tried` is ready that can serve a request."""
+        pool = self.endpoints.pool(context.model)
+        unfit = _unfit_endpoints(pool, context)
+        return any(view.ready and view.name not in tried and view.name not in unfit for view in pool.views)
+
+    def may_extend(self, model: str) -> bool:
+        """Whether an endpoint of a model, ready or not, can extend a text."""
+        each = self.endpoints.every()
+        return any(model in endpoint.spec.models and ENGINES[endpoint.kind].extends_text for endpoint in each)
 
     def has_free_slot(self, model: str) -> bool:
         """Whether one more request for a model would start at once in this region."""
@@ -263,17 +275,22 @@ def occupies_slot(context: RequestContext) -> bool:
     return route is None or route.occupies_slot
 
 
+def _unfit_endpoints(pool: EndpointPool, context: RequestContext) -> frozenset[str]:
+    unfit: frozenset[str] = NO_ENDPOINTS
+    if context.estimate.adapter:
+        unfit = pool.without_adapter(context.estimate.adapter)
+    elif pool.renaming and not can_rename(context.request):
+        unfit = pool.renaming
+    if context.subset is not None:
+        unfit |= pool.outside(context.subset)
+    if context.extends_text:
+        unfit |= pool.unable_to_extend()
+    return unfit
+
+
 def excluded_endpoints(pool: EndpointPool, context: RequestContext) -> frozenset[str]:
     """The endpoints that did not start the request, or that cannot serve it."""
-    excluded = context.tried_endpoints
-    if context.estimate.adapter:
-        excluded |= pool.without_adapter(context.estimate.adapter)
-    elif pool.renaming and not can_rename(context.request):
-        excluded |= pool.renaming
-    if context.subset is not None:
-        excluded |= pool.outside(context.subset)
-    if context.extends_text:
-        excluded |= pool.unable_to_extend()
+    excluded = context.tried_endpoints | _unfit_endpoints(pool, context)
     if context.broken:
         # The request may be the cause of a failure, and its second failure would not move it again. Engines of one host
         # often end together: they may be one process.

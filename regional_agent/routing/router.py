@@ -89,6 +89,15 @@ class Router:
         views[self.region] = self.local.view(model)
         return views
 
+    def _views_for(self, context: RequestContext, now: float) -> dict[str, RegionView]:
+        """Return the views of the regions that a request may use. A region that cannot serve it is not ready."""
+        views = self.views(context.residency.permitted.regions, context.model, now)
+        if not context.extends_text:
+            return views
+        extends = {region: view.extends_text for region, view in views.items()}
+        extends[self.region] = self.local.endpoints.pool(context.model).extends_text
+        return {region: replace(view, ready=view.ready and extends[region]) for region, view in views.items()}
+
     def next_target(self, context: RequestContext, now: float, *, in_turn: bool = False) -> Attempt | Refusal:
         """Steps 6 and 7: the next target of a request, with a reservation that `settle` releases.
 
@@ -126,17 +135,19 @@ class Router:
             context.attempts += 1
         return target
 
-    def has_other_target(self, context: RequestContext, now: float) -> bool:
+    def has_other_target(self, context: RequestContext, tried: frozenset[str], now: float) -> bool:
         """Whether a request that leaves its suspect endpoint has another target; without one, it stays there.
 
         A forwarded request leaves in any case: its origin knows the other regions.
+
+        Args:
+            tried: names of the endpoints of this region that have failed, the suspect one included.
         """
         if context.needs_object:
             return False
-        if context.route_context is not None or self.local.endpoints.pool(context.model).ready > 0:
+        if context.route_context is not None or self.local.has_another(context, tried):
             return True
-        permitted = context.residency.permitted
-        views = self.views(permitted.regions, context.model, now)
+        permitted, views = context.residency.permitted, self._views_for(context, now)
         return another_region_serves(self.region, permitted, views, context.tried_regions)
 
     def wait(self, context: RequestContext, size_bytes: int, on_target: OnTarget, now: float) -> QueueEntry | Refusal:
@@ -155,7 +166,9 @@ class Router:
             return self._saturated(context, f"batch requests of other regions are not queued in {self.region}", now)
         elsewhere = self._may_leave(context, now)
         is_away = elsewhere and context.is_batch
-        if not (self.local.endpoints.pool(context.model).ready or is_away or self.awaits_endpoint(context)):
+        pool = self.local.endpoints.pool(context.model)
+        is_ready = pool.ready > 0 and (pool.extends_text or not context.extends_text)
+        if not (is_ready or is_away or self.awaits_endpoint(context)):
             return self._saturated(context, f"{self.region} has no ready endpoint", now)
         return self.queue.join(context, size_bytes, self._try_again, on_target, now, elsewhere=elsewhere)
 
@@ -164,6 +177,8 @@ class Router:
         policy = self._config.policy
         model = None if policy is None else policy.models.get(context.model)
         if model is None or context.route_context is not None or context.is_for_object or context.max_wait_s <= 0.0:
+            return False
+        if context.extends_text and not self.local.may_extend(context.model):
             return False
         return self.local.may_become_ready(model, context.max_wait_s)
 
@@ -245,7 +260,8 @@ class Router:
         if len(self.spilled):
             session = session_key_of(context.request, context.estimate)
             stays_in = "" if session is None else self.spilled.region_of(session, now)
-        planned = None if context.tried_regions or stays_in else self._planned_choice(context, now)
+        is_restricted = context.tried_regions or stays_in or context.extends_text
+        planned = None if is_restricted else self._planned_choice(context, now)
         if planned is not None:
             # The plan selects this region only while its queue is empty, so that no earlier request is overtaken.
             if planned.region == self.region:
@@ -259,7 +275,7 @@ class Router:
         while True:
             permitted, tried = context.residency.permitted, context.tried_regions
             is_full = tried.get(self.region) is Reason.SATURATED
-            views = self.views(permitted.regions, context.model, now)
+            views = self._views_for(context, now)
             cached_s, spared_s = 0.0, NOTHING_SPARED
             if len(permitted.regions) > 1:
                 session = session_key_of(context.request, context.estimate)
@@ -384,6 +400,5 @@ class Router:
         """Whether an idle region may soon grant a credit for a request."""
         if context.route_context is not None:
             return False
-        permitted = context.residency.permitted
-        views = self.views(permitted.regions, context.model, now)
+        permitted, views = context.residency.permitted, self._views_for(context, now)
         return idle_region_exists(self.region, permitted, views, context.tried_regions)

@@ -57,8 +57,13 @@ class ResponseHead:
         coding = self.by_name.get(b"content-encoding")
         return coding is not None and coding.lower() != b"identity" and self.status < 300 and self._has_events()
 
+    @property
+    def media_type(self) -> bytes:
+        """The Content-Type without parameters, in lower case; empty without one."""
+        return self.by_name.get(b"content-type", b"").partition(b";")[0].strip().lower()
+
     def _has_events(self) -> bool:
-        return self.by_name.get(b"content-type", b"").partition(b";")[0].strip().lower() == b"text/event-stream"
+        return self.media_type == b"text/event-stream"
 
     def lines_to_client(self, host: str, base_path: bytes, *, from_peer: bool) -> bytes:
         """Return the status line and the header lines for a client.

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from penstock.accounts.outcome_rules import RULES, Outcome
 from penstock.answers.answer_format import AnswerFormat
 from penstock.answers.answer_parser import EVENTS, JSON, MAX_UNDECIDED_BYTES, MIN_DECIDED_BYTES, AnswerParser
+from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import Cost, CostUnit
 from penstock.routes.presets.preset_registry import preset_routes
 from regional_agent.http.limits import Limits
@@ -455,6 +456,75 @@ async def test_an_error_with_status_200_is_retried_elsewhere(
             assert [endpoint.ejection.is_ejected for endpoint in agent.endpoints.every()].count(True) == 1
 
 
+ROLE = event({"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+NO_CHOICE = event({"id": "c", "choices": []})
+BEGUN = b'event: message_start\ndata: {"type": "message_start", "message": {"usage": {"input_tokens": 9}}}\n\n'
+BLOCK = event({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+ANNOUNCED = event({"type": "response.created", "response": {"id": "r"}})
+
+
+@pytest.mark.parametrize("end", [event(ERROR), b"", None], ids=["error", "end", "broken"])
+@pytest.mark.parametrize("parts", [(ROLE,), (NO_CHOICE, ROLE), (BEGUN, BLOCK), (ANNOUNCED,)])
+async def test_an_error_after_events_that_only_announce_an_answer_is_retried_elsewhere(
+    tmp_path: Path, parts: Sequence[bytes], end: bytes | None
+) -> None:
+    async def fails(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + b"".join(chunk(part) for part in parts))
+        await writer.drain()
+        await asyncio.sleep(0)
+        if end is None:
+            writer.transport.abort()
+        elif end:
+            writer.write(chunk(end) + b"0\r\n\r\n")
+        else:
+            writer.write(chunk(event({"type": "error", "error": {"message": "x"}})) + b"0\r\n\r\n")
+
+    async with (
+        engine(fails) as bad,
+        engine(streams(ROLE, *WORDS, REPORT, DONE)) as good,
+        running_agent(tmp_path, [bad.address, good.address]) as agent,
+    ):
+        meter(agent)
+        for _ in range(3):
+            assert (await ask(agent, body=body_of(ASKED))).body == b"".join([ROLE, *WORDS, REPORT, DONE])
+        assert bad.requests
+        assert (agent.counted(), metered(agent)[:3]) == ({"ok": 3}, (36, 24, 9))
+
+
+@pytest.mark.parametrize("path", ["event", "clock"])
+async def test_events_that_only_announce_an_answer_are_held_for_a_short_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.05)
+
+    async def is_slow(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if path == "event":
+            await asyncio.sleep(0.1)
+        writer.write(SSE_HEAD + chunk(ROLE))
+        await asyncio.Event().wait()
+
+    async with engine(is_slow) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(ASKED)))
+        await client.head()
+        assert await client.chunk() == ROLE
+        client.close()
+
+
+async def test_the_first_event_is_forwarded_at_once_if_it_has_output(tmp_path: Path) -> None:
+    first = event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": "a"}}]})
+    async with (
+        engine(streams(first, ends=False)) as gpu,
+        running_agent(tmp_path, [gpu.address]) as agent,
+    ):
+        agent.proxy.clock = lambda: 0.0  # so that nothing is ever held for long
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(ASKED)))
+        await client.head()
+        assert await client.chunk() == first
+        client.close()
+
+
 async def test_the_table_decides_whether_an_error_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = replace(RULES[Outcome.ENGINE_ERROR], may_retry=False)
     monkeypatch.setitem(RULES, Outcome.ENGINE_ERROR, rules)
@@ -652,6 +722,120 @@ async def test_what_keeps_a_connection_open_is_not_the_first_byte(
     assert "ttft_ms" not in left
     assert whole["ttft_ms"] > 500.0
     assert (whole["input_tokens"], whole["output_tokens"]) == (12, 3)
+
+
+@pytest.mark.parametrize("continues", [False, True])
+@pytest.mark.parametrize(
+    "then",
+    [None, b"0\r\n\r\n", chunk(event(ERROR)), chunk(event(BUSY)), b"!"],
+    ids=["broken", "end", "error", "busy", "framing"],
+)
+async def test_the_answer_of_another_engine_follows_comments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: bytes | None, continues: bool
+) -> None:
+    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
+    forwarded, seen = asyncio.Event(), []
+
+    async def pings(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        seen.append(e)
+        if len(seen) > 1:
+            await streams(ROLE, *WORDS, REPORT, DONE)(e, received, writer)
+            return
+        writer.write(SSE_HEAD + chunk(b": ping\n\n"))
+        await forwarded.wait()
+        if then is None:
+            writer.transport.abort()
+        else:
+            writer.write(then)
+
+    async with (
+        engine(pings) as one,
+        engine(pings) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        if continues:
+            agent.continue_streams()
+        meter(agent)
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(ASKED)))
+        assert (await client.head())[0] == 200
+        assert await client.chunk() == b": ping\n\n"
+        forwarded.set()
+        received = b""
+        while part := await client.chunk():
+            received += part
+        client.close()
+        assert received == b"".join([ROLE, *WORDS, REPORT, DONE])
+        await until(lambda: agent.counted() == {"ok": 1})
+        assert (metered(agent), len(seen), agent.held()) == ((12, 8, 3, 0), 2, 0)
+        assert agent.continued() == {}
+
+
+async def test_comments_are_followed_by_an_error_if_no_engine_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
+    forwarded = asyncio.Event()
+
+    async def pings(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if forwarded.is_set():
+            writer.write(b"HTTP/1.1 400 Bad\r\nContent-Length: 2\r\n\r\n{}")
+            return
+        writer.write(SSE_HEAD + chunk(b": ping\n\n"))
+        await forwarded.wait()
+        writer.transport.abort()
+
+    async with (
+        engine(pings) as one,
+        engine(pings) as two,
+        running_agent(tmp_path, [one.address, two.address]) as agent,
+    ):
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(ASKED)))
+        await client.head()
+        assert await client.chunk() == b": ping\n\n"
+        forwarded.set()
+        assert b'"engine_failed"' in await client.chunk()
+        assert await client.chunk() == b""
+        client.close()
+        await until(lambda: agent.counted() == {"engine_cut": 1})
+        assert (len(one.requests) + len(two.requests), agent.held()) == (2, 0)
+
+
+async def test_another_region_answers_after_the_comments_of_one_that_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
+    forwarded = asyncio.Event()
+
+    async def pings(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(SSE_HEAD + chunk(b": ping\n\n"))
+        await forwarded.wait()
+        writer.transport.abort()
+
+    async with (
+        engine(pings) as bad,
+        engine(streams(ROLE, *WORDS, REPORT, DONE)) as good,
+        running_agent(tmp_path / "es", [bad.address], region="eu-es") as es,
+        running_agent(tmp_path / "us", [good.address], region="us-east") as us,
+        running_agent(tmp_path / "de", [], peers={"eu-es": es.peer}) as agent,
+    ):
+        meter(agent)
+        client = await RawClient.connect(agent.traffic)
+        client.send(post(body_of(ASKED)))
+        await client.head()
+        assert await client.chunk() == b": ping\n\n"
+        agent.peers.addresses["us-east"] = us.peer
+        agent.peers.states["us-east"] = RegionState.HEALTHY
+        forwarded.set()
+        received = b""
+        while part := await client.chunk():
+            received += part
+        client.close()
+        assert received == b"".join([ROLE, *WORDS, REPORT, DONE])
+        await until(lambda: agent.counted() == {"ok": 1})
+        await until(lambda: es.held() == us.held() == 0)
+        assert (es.counted(), us.counted()) == ({"refused": 1}, {"ok": 1})
 
 
 async def test_a_fallback_model_that_continues_streams_hides_what_the_client_did_not_ask_for(tmp_path: Path) -> None:
@@ -914,9 +1098,10 @@ async def test_errors_of_routes_that_create_objects(tmp_path: Path, named: bool)
             assert (await ask(agent, body=request, path="/v1/responses")).body == event(CREATED) + completed
         assert (agent.counted(), metered(agent)) == ({"ok": 8}, (96, 64, 24, 0))
         assert bad.requests
-    async with engine(streams(event(CREATED), failed)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+    begun = event(CREATED), event({"type": "response.output_text.delta", "delta": "a"})
+    async with engine(streams(*begun, failed)) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
         meter(agent)
-        assert (await ask(agent, body=request, path="/v1/responses")).body == event(CREATED) + failed
+        assert (await ask(agent, body=request, path="/v1/responses")).body == b"".join(begun) + failed
         assert (agent.counted(), metered(agent)[:3]) == ({"engine_error": 1}, (0, 0, 0))
         assert agent.held() == 0
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.health.engine_kinds import EngineKind
 from penstock.health.outlier_ejection import EjectionRules, EjectionState
 from penstock.health.progress import StallReason
 from penstock.health.region_health import RegionState
@@ -19,6 +20,7 @@ from regional_agent.endpoints.endpoint import Endpoint, OutlierDetection
 from regional_agent.http.limits import Limits
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
+from tests.support.chats import chunk
 from tests.support.engines import EngineProcess, running_engines
 from tests.support.planet import MODEL
 from tests.support.sockets import Answer, RawClient, ReceivedRequest, ScriptedEngine, engine, post
@@ -178,6 +180,9 @@ class Freezing:
         self.asked_while_frozen = 0
         self.beginning = b""
         """What a frozen engine sends of a response."""
+        self.goes_on = asyncio.Event()
+        self.rest = b""
+        """What a frozen engine sends once `goes_on` is set."""
         self.ping = b""
         """What its server sends ten times a second, to keep the connection open; empty for nothing."""
 
@@ -188,7 +193,9 @@ class Freezing:
             while self.ping:
                 writer.write(self.ping)
                 await asyncio.sleep(0.1)
-            await stay_silent(engine, received, writer)
+            await self.goes_on.wait()
+            writer.write(self.rest)
+            return
         await answer_well(engine, received, writer)
 
 
@@ -232,6 +239,40 @@ async def test_a_request_at_a_frozen_engine_is_moved_and_so_is_each_trial(tmp_pa
         async with asyncio.timeout(PATIENCE_S):
             while frozen.ejection.state is not EjectionState.NONE:
                 assert (await ask(running)).status == 200
+
+
+CHUNK = b'data: {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "a"}}]}\n\n'
+REST = b'data: {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["sibling", "region"])
+@pytest.mark.parametrize("kind", [EngineKind.HTTP, EngineKind.VLLM])
+async def test_a_stream_leaves_a_suspect_engine_only_if_another_can_continue_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: EngineKind, elsewhere: bool
+) -> None:
+    monkeypatch.setattr("regional_agent.proxy.responses.relayed_response.MAX_CHECK_INTERVAL_S", 0.1)
+    async with frozen_after_a_history(tmp_path, 0 if elsewhere else 1) as (running, freezing):
+        running.continue_streams(kind)
+        running.peers.extends_text = kind is EngineKind.VLLM
+        freezing.beginning, freezing.rest = STREAM + chunk(CHUNK), chunk(REST) + b"0\r\n\r\n"
+        frozen = running.endpoints.pool(MODEL).endpoints[0]
+        async with asyncio.timeout(PATIENCE_S):
+            while not freezing.asked_while_frozen:
+                client = await RawClient.connect(running.traffic)
+                client.send(post(json.dumps({"model": MODEL, "messages": [{"role": "user"}], "stream": True}).encode()))
+                await client.head()
+        await until(lambda: frozen.ejection.state in (EjectionState.TRIAL, EjectionState.TRIAL_RUNNING))
+        freezing.goes_on.set()
+        body = b""
+        while part := await client.chunk():
+            body += part
+        client.close()
+        if kind is EngineKind.HTTP:
+            assert body == CHUNK + REST
+            assert running.continued() == {}
+        else:
+            assert b'"stream_stalled"' in body, "the other engine does not continue it after all"
+        await until(lambda: running.held() == 0)
 
 
 async def test_requests_leave_a_region_whose_only_engine_is_suspect(tmp_path: Path) -> None:

@@ -140,6 +140,38 @@ async def test_all_busy_is_429_with_retry_after_and_none_ready_is_503(tmp_path: 
         assert (status, code(body)) == (503, "none_ready")
 
 
+@pytest.mark.parametrize(("retry_after", "waits"), [(b"60", False), (b"1", True), (b"", True), (b"Sun, 06 Nov", True)])
+async def test_a_used_up_quota_of_an_engine_is_reported_at_once(
+    tmp_path: Path, retry_after: bytes, waits: bool
+) -> None:
+    asked: list[ScriptedEngine] = []
+
+    async def limits(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        asked.append(e)
+        lines = b"Retry-After: %b\r\n" % retry_after if retry_after else b""
+        if len(asked) == 1:
+            writer.write(b"HTTP/1.1 429 Too Many\r\n%bContent-Length: 2\r\n\r\n{}" % lines)
+        else:
+            await answers(e, received, writer)
+
+    async with engine(limits) as gpu, running_agent(tmp_path, [gpu.address]) as agent:
+        limit_queue(agent, max_wait_s=20.0)
+        status, headers, body = await ask(agent)
+        if waits:
+            assert (status, len(asked)) == (200, 2)
+        else:
+            assert (status, code(body), len(asked)) == (429, "saturated", 1)
+            assert int(headers["retry-after"]) >= 60
+        assert agent.held() == 0
+    asked.clear()
+    async with (
+        engine(limits) as gpu,
+        engine(answers) as other,
+        running_agent(tmp_path / "two", [gpu.address, other.address]) as agent,
+    ):
+        assert [(await ask(agent))[0] for _ in range(3)] == [200] * 3
+
+
 async def test_a_request_that_crashes_engines_reaches_two_of_them(tmp_path: Path) -> None:
     async def dies(e: ScriptedEngine, received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()

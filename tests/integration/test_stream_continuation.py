@@ -67,7 +67,10 @@ def released(agent: Agent) -> bool:
 
 @pytest.mark.parametrize("failure", [dies, ends, reports_an_error, hangs])
 @pytest.mark.parametrize("limit", [0, 1, 7, 29])
-async def test_another_engine_continues_a_stream(tmp_path: Path, failure: Failure, limit: int) -> None:
+async def test_another_engine_continues_a_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Failure, limit: int
+) -> None:
+    monkeypatch.setattr("regional_agent.proxy.responses.answer_intake.HOLD_S", 0.0)
     log = AccessLog(tmp_path / "access.log", 1.0, Random(1))
     scripts = streams_chat(1, limit, failure), streams_chat(2)
     async with before(tmp_path, *scripts, limits=HASTY, access_log=log) as (agent, engines):

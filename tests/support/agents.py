@@ -94,10 +94,15 @@ class FixedPeers:
         self.spent: list[str] = []
         self.holdings: dict[str, Held] = {}
         """What other regions hold of every prompt."""
+        self.extends_text = True
+        """Whether engines of the other regions can extend a text."""
 
     def view(self, region: str, model: str, now: float) -> RegionView:
         granted, for_batch = self.credits.get(region, 0), self.batch_credits.get(region, 0)
-        return RegionView(self.state(region), region in self.addresses, credits=granted, batch_room=for_batch)
+        is_ready = region in self.addresses
+        return RegionView(
+            self.state(region), is_ready, credits=granted, batch_room=for_batch, extends_text=self.extends_text
+        )
 
     def held(self, region: str, prefix: Sequence[int]) -> Held:
         return self.holdings.get(region, NOTHING_HELD)

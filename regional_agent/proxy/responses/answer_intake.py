@@ -21,8 +21,8 @@ from regional_agent.routing.attempt import Attempt
 from regional_agent.upstream.response_head import ResponseHead
 
 HOLD_S: Final = 1.0
-"""Time (s) after a request was sent until which comments, by which engines keep a stream open, are held: a response is
-not committed to its target before its first event. Later comments are forwarded, since the client may wait for them."""
+"""Time (s) after a request was sent until which the beginning of a stream is held: events that only announce an answer,
+since an error may follow, and comments, by which engines keep a stream open. The client may wait for later ones."""
 
 MAX_KINDS: Final = 256
 
@@ -72,17 +72,18 @@ class AnswerIntake:
         self.held += self.parser.feed(part)
         return not self.parser.undecided or len(self.held) > MAX_UNDECIDED_BYTES
 
-    def forwards_comments(self, sent_at: float, now: float) -> bool:
-        """Whether comments, by which the engine keeps the stream open, are forwarded before the first event.
+    def is_late(self, sent_at: float, now: float) -> bool:
+        """Whether what is held has been held for long at `now` (s).
 
         Args:
             sent_at: when the request was sent (s).
         """
-        return self.parser.between_records and now - sent_at > HOLD_S
+        return self.held != b"" and now - sent_at > HOLD_S
 
     def take_held(self) -> bytes:
         """Return what is held, and hold it no longer."""
         held, self.held = self.held, b""
+        self.parser.is_beginning = False
         return held
 
     def breaks_off(self) -> bool:

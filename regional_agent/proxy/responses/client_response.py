@@ -83,14 +83,19 @@ class ClientResponse:
                 self._chunked, framing = True, b"transfer-encoding: chunked\r\n"
                 self._head = head
                 if upstream is not None:
-                    batcher, transport = self.client.listener.batcher, self.client.transport.established
-                    self._relay = ChunkRelay(batcher, transport, self.gaps, parser)
-                    upstream.relay_to(self._relay)
+                    self.relay_from(upstream, parser)
         self.keep_alive = delimited and self.client.may_keep_alive(request)
         connection = b"connection: close\r\n"
         if self.keep_alive:
             connection = KEEP_ALIVE_1_0 if request.http_1_0 else b""
         self._unsent += [lines, framing, connection, b"\r\n"]
+
+    def relay_from(self, upstream: UpstreamConnection, parser: AnswerParser | None) -> None:
+        """Forward chunks of `upstream` without this object, if the response is sent in chunks; `parser` reads them."""
+        if self._chunked:
+            batcher, transport = self.client.listener.batcher, self.client.transport.established
+            self._relay = ChunkRelay(batcher, transport, self.gaps, parser)
+            upstream.relay_to(self._relay)
 
     @property
     def has_length(self) -> bool:

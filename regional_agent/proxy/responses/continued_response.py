@@ -19,10 +19,11 @@ from penstock.routes.route import UsageFields
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.proxy.proxy import Proxy
 from regional_agent.proxy.responses.answer_intake import AnswerIntake
-from regional_agent.proxy.responses.relayed_response import RelayedResponse
+from regional_agent.proxy.responses.relayed_response import RelayedResponse, is_appendable
 from regional_agent.proxy.stream_usage import opted_in
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
+from regional_agent.routing.router import MAX_ATTEMPTS, MAX_BROKEN
 from regional_agent.telemetry.label_values import ContinuationOutcome
 from regional_agent.upstream.response_head import ResponseHead
 from regional_agent.upstream.upstream_connection import UpstreamConnection
@@ -39,9 +40,7 @@ _OF_CAPACITY: Final = frozenset({Reason.ENGINE_FAILED, Reason.NONE_READY, Reason
 
 def is_continuable(head: ResponseHead) -> bool:
     """Whether a response is an event stream that another target can continue."""
-    by_name = head.by_name
-    framed = b"content-length" in by_name or b"content-encoding" in by_name
-    return head.status == 200 and head.is_event_stream and not framed
+    return is_appendable(head) and head.is_event_stream
 
 
 class ContinuedResponse:
@@ -70,21 +69,20 @@ class ContinuedResponse:
         context: RequestContext,
         relayed: RelayedResponse,
         asked: ContinuableRequest,
-        intake: AnswerIntake | None,
     ) -> None:
         """Continue the stream when it fails.
 
         Args:
             relayed: the response to the client, which does not read what it forwards.
             asked: the request, which asks for the usage of each chunk.
-            intake: reads the first response for the account; its beginning has been read.
         """
         self._proxy = proxy
         self._context = context
         self._relayed = relayed
         self._stream = ContinuedStream(asked)
-        self._intake = intake
-        """None once another target continues the answer, whose usage then is that of several streams."""
+        self._intake: AnswerIntake | None = None
+        """Reads the first response for the account. None before it has begun, and once another target continues the
+        answer, whose usage then is that of several streams."""
         self._body = context.request.body
         """The body of the client's request; `request.body` may be the body of a continuation."""
         self._failed_endpoints: frozenset[str] = frozenset()
@@ -95,18 +93,36 @@ class ContinuedResponse:
         """Whether the stream failed after the answer was complete."""
         self._may_move = True
         """Whether another target may be asked to continue the answer."""
-        if context.request.body_dropped:
-            self.drop_body()
+
+    def keep_open(self, head: ResponseHead, attempt: Attempt, comments: bytes) -> None:
+        """Send comments of a target; see `RelayedResponse.keep_open`."""
+        self._relayed.keep_open(head, attempt, comments)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has received more than a head and comments."""
+        return self._relayed.has_begun
 
     def begin(
-        self, head: ResponseHead, attempt: Attempt, upstream: UpstreamConnection | None, chunk: bytes
+        self,
+        head: ResponseHead,
+        attempt: Attempt,
+        upstream: UpstreamConnection | None,
+        chunk: bytes,
+        intake: AnswerIntake | None,
     ) -> Refusal | None:
         """Add the head of the first response, or check the head of a further one; then add the first events."""
         relayed = self._relayed
         relayed.attempt = attempt
         if not self._context.continuations:
+            if self._context.request.body_dropped:
+                self.drop_body()
+            self._intake = intake
             # Chunks that are forwarded without this object would not be read.
-            relayed.add_head(head, None)
+            failure = relayed.open(head, attempt, None, None)
+            if failure is not None:
+                self._may_move = False
+                return failure
         elif head.status == 200 and head.is_event_stream:
             self._count(ContinuationOutcome.RESUMED)
         else:
@@ -114,10 +130,7 @@ class ContinuedResponse:
             return self.not_moved(Refusal(_ENGINE_FAILED, f"the engine responded with status {head.status}"))
         if not chunk:
             return None
-        events = self._stream.feed(chunk)
-        if upstream is not None and not self._stream.records:
-            relayed.await_event()
-        return self._add(events)
+        return self._add(self._stream.feed(chunk))
 
     def on_body(self, chunk: bytes) -> Refusal | None:
         """Forward the complete events of the stream."""
@@ -128,8 +141,6 @@ class ContinuedResponse:
     def _add(self, events: bytes) -> Refusal | None:
         relayed = self._relayed
         relayed.writer.has_news = True
-        if relayed.awaits_event and self._stream.records:
-            relayed.note_event()
         if events:
             relayed.writer.add(events)
         if not self._stream.failure:
@@ -150,21 +161,24 @@ class ContinuedResponse:
         attempt = self._relayed.attempt
         if attempt.peer_failed():
             return Refusal(_ENGINE_FAILED, "the serving region has failed")
-        if (
-            attempt.stall() is not None
-            and self._is_possible
-            and self._proxy.router.has_other_target(self._context, now)
-        ):
+        if attempt.stall() is not None and self._may_leave(now):
             return Refusal(Reason.STREAM_STALLED, "the endpoint makes no progress")
         return due
 
-    @property
-    def _is_possible(self) -> bool:
+    def _may_leave(self, now: float) -> bool:
         """Whether another target can continue the stream as far as it has arrived, or needs not."""
-        if self._stream.done:
+        context, stream, proxy = self._context, self._stream, self._proxy
+        if stream.done:
             return True
-        opted_in_now = opted_in(self._proxy.router.reauthorization.policy, self._context.model)
-        return opted_in_now and not self._stream.problem and self._context.continuations < MAX_CONTINUATIONS
+        if stream.problem or not opted_in(proxy.router.reauthorization.policy, context.model):
+            return False
+        if context.continuations >= MAX_CONTINUATIONS or not proxy.retry_budget.allows_one(now):
+            return False
+        if context.attempts >= MAX_ATTEMPTS or context.broken >= MAX_BROKEN:
+            return False
+        context.extends_text = stream.has_text
+        tried = self._failed_endpoints | {self._relayed.attempt.endpoint_name}
+        return proxy.router.has_other_target(context, tried, now)
 
     def move(self, failure: Refusal, now: float) -> Refusal | bool:
         """Make the request continue the answer; False if the answer is complete, which ends the response.
@@ -268,7 +282,7 @@ class ContinuedResponse:
     def settle(self, account: Account) -> None:
         """Set what the client received, and the usage, in the account of the request."""
         self._relayed.count_in(account)
-        if not 200 <= account.status < 300:
+        if not (self.has_begun and 200 <= account.status < 300):
             return
         stream, reported, intake = self._stream, ReportedUsage(_PLACES), self._intake
         is_final = stream.done or account.outcome is _OK

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.accounts.account import Account
-from penstock.accounts.outcome_rules import Outcome, outcome_of_failure
+from penstock.accounts.outcome_rules import Outcome, outcome_of_failure, outcome_of_refusal
 from penstock.answers.answer_errors import AnswerError
 from penstock.routing.reasons import Reason, Refusal
 from regional_agent.objects.object_ids import keep_client_object, keep_created_object
@@ -33,9 +33,16 @@ CHECKS_PER_STALL: Final = 20
 COMMENT_CHECK_INTERVAL_S: Final = 0.5
 """Maximum time (s) between two checks of a stream that receives comments alone."""
 
+_FRAMED: Final = frozenset({b"content-length", b"content-encoding"})
+
 _OK: Final = Outcome.OK
 _ENGINE_FAILED: Final = Reason.ENGINE_FAILED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
+
+
+def is_appendable(head: ResponseHead) -> bool:
+    """Whether the body of another response can be appended to what has arrived of a response."""
+    return head.status == 200 and _FRAMED.isdisjoint(head.by_name)
 
 
 class RelayedResponse:
@@ -45,13 +52,14 @@ class RelayedResponse:
         "_context",
         "_delivered",
         "_ended",
+        "_first_head",
         "_intake",
         "_output_at",
         "_proxy",
         "_wants_id",
         "attempt",
-        "awaits_event",
         "first_byte_at",
+        "has_begun",
         "is_measured",
         "keep_alive",
         "writer",
@@ -63,15 +71,17 @@ class RelayedResponse:
         context: RequestContext,
         attempt: Attempt,
         writer: ClientResponse,
-        intake: AnswerIntake | None,
         now: float,
     ) -> None:
-        """Begin to forward the response of `attempt` at `now` (s); `intake` None if the response is not read."""
+        """Forward the response of `attempt` from `now` (s) on."""
         self._proxy = proxy
         self._context = context
-        self._intake = intake
-        self.awaits_event = False
-        """Whether only comments or blank lines have arrived, by which a server keeps the connection open."""
+        self._intake: AnswerIntake | None = None
+        """Reads the response; None if it is not read, and while only comments have arrived."""
+        self._first_head: ResponseHead | None = None
+        """The head that the client has received; None before it."""
+        self.has_begun = False
+        """Whether the client has received more than a head and comments, so that another target can only continue."""
         self._delivered = 0
         """The output that had arrived at the last check, as the parser counts it."""
         self._output_at = now
@@ -86,50 +96,90 @@ class RelayedResponse:
         """Whether the response has ended, and the client connection can be used for another request."""
         self.attempt = attempt
         """The attempt whose response is forwarded."""
-        self.first_byte_at: float | None = now
-        """When the response began (s); None while only comments or blank lines have arrived."""
+        self.first_byte_at: float | None = None
+        """When the response began (s); None before that."""
         self.writer = writer
 
+    def keep_open(self, head: ResponseHead, attempt: Attempt, comments: bytes) -> None:
+        """Send comments of a target, by which it keeps the connection open; the answer of another one can follow.
+
+        Args:
+            head: of the response that `attempt` receives; sent before the first comments.
+        """
+        if self._first_head is None:
+            self.attempt = attempt
+            self._add_head(head, None)
+        self.writer.add(comments)
+        self.writer.flush()
+
     def begin(
-        self, head: ResponseHead, attempt: Attempt, upstream: UpstreamConnection | None, chunk: bytes
+        self,
+        head: ResponseHead,
+        attempt: Attempt,
+        upstream: UpstreamConnection | None,
+        chunk: bytes,
+        intake: AnswerIntake | None,
     ) -> Refusal | None:
         """Add the head, and the first part of the body, which has been read. No other target can respond from here on.
+
+        Returns why this target cannot respond either, if the client has received the head of another one.
 
         Args:
             upstream: the connection whose chunks may be forwarded without this object; None if there are no more.
             chunk: empty without a body.
+            intake: reads the response; None if it is not read.
         """
         request = self._context.request
-        self.attempt = attempt
         # The body is freed, since no retry is possible and the response may take minutes.
         request.body = b""
         if request.kept_bytes:
             self.writer.client.listener.bodies.drop(request)
-        intake = self._intake
-        if upstream is not None and chunk and intake is not None and intake.parser.between_records:
-            # Chunks that are relayed would not show when the first event arrives.
-            upstream = None
-            self.await_event()
-        self.add_head(head, upstream)
-        if chunk:
+        failure = self.open(head, attempt, upstream, intake)
+        if failure is None and chunk:
             self.writer.add(chunk)
+        return failure
+
+    def open(
+        self, head: ResponseHead, attempt: Attempt, upstream: UpstreamConnection | None, intake: AnswerIntake | None
+    ) -> Refusal | None:
+        """Add the head, unless the client has one; as `begin`."""
+        first = self._first_head
+        self.attempt, self._intake, self.has_begun = attempt, intake, True
+        if first is not None:
+            self._output_at = self._proxy.clock()
+        self.first_byte_at = self._output_at
+        if first is None:
+            self._add_head(head, upstream)
+            return None
+        if head.status != 200 or b"content-encoding" in head.by_name or head.media_type != first.media_type:
+            return Refusal(_ENGINE_FAILED, f"the engine responded with status {head.status}, after comments of another")
+        upstream = self._note_objects(head, upstream)
+        if upstream is not None:
+            self.writer.relay_from(upstream, None if intake is None else intake.parser)
         return None
 
-    def add_head(self, head: ResponseHead, upstream: UpstreamConnection | None) -> None:
-        """Add the head, and record the object that the response is about."""
+    def _add_head(self, head: ResponseHead, upstream: UpstreamConnection | None) -> None:
         proxy, context, attempt, intake = self._proxy, self._context, self.attempt, self._intake
         request, writer = context.request, self.writer
+        self._first_head = head
         if context.estimate.streaming and context.route_context is None:
             writer.gaps = proxy.metrics.sample_stream(context.model)
-        if context.client_object and 200 <= head.status < 300:
-            keep_client_object(context, attempt, proxy.router.requests.objects, self._output_at)
-        route = request.route
-        if intake is not None and route is not None and route.object_id and route.creates_objects:
-            self._wants_id, upstream = True, None
-            self._keep_created_object()
+        if self.has_begun:
+            upstream = self._note_objects(head, upstream)
         lines = head.lines_to_client(attempt.address.host, attempt.base_path, from_peer=attempt.from_peer)
         lines += proxy.response_headers.lines(context, attempt.endpoint_name) + request.cors_lines
         writer.start(head, upstream, lines, request, None if intake is None else intake.parser)
+
+    def _note_objects(self, head: ResponseHead, upstream: UpstreamConnection | None) -> UpstreamConnection | None:
+        """Record the object that the response is about; returns `upstream`, or None to read each part of the body."""
+        context, intake, route = self._context, self._intake, self._context.request.route
+        if context.client_object and 200 <= head.status < 300:
+            keep_client_object(context, self.attempt, self._proxy.router.requests.objects, self._output_at)
+        if intake is None or route is None or not (route.object_id and route.creates_objects):
+            return upstream
+        self._wants_id = True
+        self._keep_created_object()
+        return None
 
     def _keep_created_object(self) -> None:
         """Record the location of the object that the response creates, once its identifier has arrived."""
@@ -145,21 +195,9 @@ class RelayedResponse:
             chunk = self._intake.parser.feed(chunk)
             if self._wants_id:
                 self._keep_created_object()
-            if self.awaits_event and not self._intake.parser.between_records:
-                self.note_event()
         if chunk:
             self.writer.add(chunk)
         return None
-
-    def await_event(self) -> None:
-        """Record that the response began with comments or blank lines alone."""
-        self.awaits_event, self.first_byte_at = True, None
-
-    def note_event(self) -> None:
-        """Record the first event, or the begin of the JSON text, of a response that began so."""
-        self.awaits_event, self.first_byte_at = False, self._proxy.clock()
-        self.attempt.progressed(self.first_byte_at)
-        self.attempt.on_first_byte(self.first_byte_at)
 
     def on_end(self, upstream: UpstreamConnection | None) -> Refusal | Outcome:
         """Write the end of the response, which arrived over `upstream`; returns the failure that a peer reports."""
@@ -213,8 +251,6 @@ class RelayedResponse:
 
     def _has_output(self, delivered: int) -> bool:
         """Whether output has arrived since the last check, and not only comments and pings."""
-        if self.awaits_event:
-            return False
         if delivered < 0:
             if self._intake is None or not self._intake.parser.counts_output:
                 return True
@@ -261,8 +297,11 @@ class RelayedResponse:
         return outcome_of_answer(self.attempt, self.writer.status, error, is_cut=is_cut)
 
     def outcome_of(self, failure: Refusal) -> Outcome:
-        """The outcome of a response that failed."""
-        return outcome_of_failure(failure.reason, own_deadline=self._context.own_deadline)
+        """The outcome of a response that failed, or, if it has not begun, of a request that is refused."""
+        context = self._context
+        if not self.has_begun:
+            return outcome_of_refusal(failure.reason, own_deadline=context.own_deadline, is_batch=context.is_batch)
+        return outcome_of_failure(failure.reason, own_deadline=context.own_deadline)
 
     def outcome_without_client(self) -> Outcome:
         """The outcome for a client that has disconnected: some clients do so once they have the end of the answer."""

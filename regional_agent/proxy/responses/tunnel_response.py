@@ -13,6 +13,7 @@ from regional_agent.http.headers.header_rules import Header
 from regional_agent.objects.object_ids import keep_client_object
 from regional_agent.proxy.error_responses import error_format_of, message_error
 from regional_agent.proxy.proxy import Proxy
+from regional_agent.proxy.responses.answer_intake import AnswerIntake
 from regional_agent.proxy.responses.response_headers import upgrade_response_head
 from regional_agent.requests.request_context import RequestContext
 from regional_agent.routing.attempt import Attempt
@@ -93,8 +94,18 @@ class TunnelResponse:
         self._proxy.metrics.refused(refusal.reason)
         return message_error(refusal, error_format_of(self._context.request), self._context.request_id)
 
+    @property
+    def has_begun(self) -> bool:
+        """Return True: no other target can respond."""
+        return True
+
     def begin(
-        self, head: ResponseHead, attempt: Attempt, upstream: UpstreamConnection | None, chunk: bytes
+        self,
+        head: ResponseHead,
+        attempt: Attempt,
+        upstream: UpstreamConnection | None,
+        chunk: bytes,
+        intake: AnswerIntake | None,
     ) -> Refusal | None:
         """Not called: the bytes of a tunnel are no response."""
         return None

@@ -445,6 +445,7 @@ def test_an_event_without_end_is_bounded_and_forwarded() -> None:
 def test_a_relayed_chunk_is_counted_by_its_framing() -> None:
     reader = parser()
     reader.feed(event(delta("")))
+    reader.is_beginning = False
     body = event(delta("a"))
     chunk = b"%x\r\n%b\r\n" % (len(body), body)
     assert reader.skim_chunk(chunk, chunk.find(b"\n") + 1)
