@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from random import Random
 
 import pytest
 from msgspec.structs import replace
@@ -15,18 +14,17 @@ from msgspec.structs import replace
 from adapters.servers.redis import RedisServer
 from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
-from regional_agent.background_tasks import cancel, keep_running
-from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.on_demand import wake_attempts
-from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
+from regional_agent.on_demand.on_demand_models import OnDemandModels
 from regional_agent.on_demand.wake_attempts import Leaving
 from regional_agent.on_demand.wake_claims import EVERY_ENDPOINT, WakeClaims
-from regional_agent.on_demand.wake_hooks import Action, WakeHooks
+from regional_agent.on_demand.wake_hooks import Action
 from regional_agent.shared_load.redis_script import RedisAddress, RegionRedis
 from regional_agent.upstream.address import Address
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import ask, code
+from tests.support.on_demand_agents import deciding
 from tests.support.planet import MODEL
 from tests.support.shared_loads import region_keys
 from tests.support.small_http import Headers, SmallHttp
@@ -82,28 +80,13 @@ async def two_models(
     options = {"engine": "ollama", "memory_gb": 24}
     url = None if redis is None else redis.url
     addresses = [Address.parse(host.url)]
-    async with running_agent(
-        directory, addresses, models=(MODEL, OTHER), options=options, redis_url=url, name=name
-    ) as agent:
-        on_demand = OnDemand(WakeMethod.OLLAMA, idle_s=0.0, **{"evict_after_s": 0.3, "memory_gb": 18.0, **fields})
-        known = {each: Model(each, scaling=Scaling(2.0), on_demand=on_demand) for each in (MODEL, OTHER)}
-        agent.config.policy = replace(agent.config.policy, models=known)
-        region_redis = None if url is None else RegionRedis(RedisAddress(url), region_keys("eu-de"), "eu-de")
-        hooks = WakeHooks(AgentInstance("eu-de", name, 1), agent.endpoints._connections, None, region_redis)
-        others = OtherParts("eu-de", lambda model: frozenset(), lambda model: frozenset(), lambda: True)
-        models = OnDemandModels(agent.endpoints, agent.queue, hooks, others, Random(1))
-        models.use_policy(agent.config.policy)
-        agent.endpoints.use_policy(agent.config.policy)
-        agent.router.local.on_demand = agent.metrics.on_demand.models = models
-        agent.endpoints.start()
-        task = keep_running("models on demand", models.keep_deciding)
-        await until(lambda: all(each.reported.loaded is not None for each in agent.endpoints.every()))
-        try:
-            yield agent, models
-        finally:
-            await cancel([task])
-            await models.attempts.stop()
-            await agent.endpoints.stop()
+    on_demand = OnDemand(WakeMethod.OLLAMA, idle_s=0.0, **{"evict_after_s": 0.3, "memory_gb": 18.0, **fields})
+    known = [Model(each, scaling=Scaling(2.0), on_demand=on_demand) for each in (MODEL, OTHER)]
+    async with (
+        running_agent(directory, addresses, models=(MODEL, OTHER), options=options, redis_url=url, name=name) as agent,
+        deciding(agent, known, name=name, redis_url=url) as models,
+    ):
+        yield agent, models
 
 
 async def test_the_idle_model_leaves_when_another_needs_its_memory(tmp_path: Path) -> None:

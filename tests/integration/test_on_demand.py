@@ -21,11 +21,9 @@ from penstock.on_demand import wake_history
 from penstock.policy.kinds.models import Model, Scaling
 from penstock.policy.kinds.on_demand import OnDemand, WakeMethod
 from penstock.policy.kinds.warm_up import WarmUp
-from regional_agent.background_tasks import cancel, keep_running
 from regional_agent.config.start_epoch import AgentInstance
 from regional_agent.endpoints.endpoint_status import endpoint_status
 from regional_agent.endpoints.probing import warm_ups
-from regional_agent.on_demand.on_demand_models import OnDemandModels, OtherParts
 from regional_agent.on_demand.wake_attempts import WakeAttempts
 from regional_agent.on_demand.wake_claims import WakeClaims
 from regional_agent.on_demand.wake_hooks import Action, HookFailed, WakeHooks
@@ -36,6 +34,7 @@ from regional_agent.upstream.address import Address
 from regional_agent.upstream.upstream_pool import UpstreamPool
 from tests.support.agents import Agent, running_agent
 from tests.support.chats import BODY, ask, code
+from tests.support.on_demand_agents import deciding
 from tests.support.planet import MODEL
 from tests.support.shared_loads import region_keys
 from tests.support.small_http import Headers, SmallHttp
@@ -114,24 +113,11 @@ async def on_demand_agent(
         policy = agent.config.policy
         on_demand = OnDemand(wake, **fields)
         model = replace(policy.models[MODEL], scaling=Scaling(cold_start_s), on_demand=on_demand, warm_up=warm_up)
-        agent.config.policy = replace(policy, models={**policy.models, MODEL: model})
-        redis = None if redis_url is None else RegionRedis(RedisAddress(redis_url), region_keys("eu-de"), "eu-de")
-        hooks = WakeHooks(AgentInstance("eu-de", name, 1), agent.endpoints._connections, token_file, redis)
-        ready = lambda model: frozenset(agent.peers.addresses)  # noqa: E731
-        others = OtherParts("eu-de", ready, lambda model: frozenset(with_model), lambda: True)
-        models = OnDemandModels(agent.endpoints, agent.queue, hooks, others, Random(1))
-        models.use_policy(agent.config.policy)
-        agent.endpoints.use_policy(agent.config.policy)
-        agent.router.local.on_demand = agent.metrics.on_demand.models = models
-        agent.endpoints.start()
-        task = keep_running("models on demand", models.keep_deciding)
-        await until(lambda: all(each.reported.loaded is not None for each in agent.endpoints.every()))
-        try:
+        models = {**policy.models, MODEL: model}.values()
+        async with deciding(
+            agent, models, name=name, redis_url=redis_url, token_file=token_file, with_model=with_model
+        ):
             yield agent
-        finally:
-            await cancel([task])
-            await models.attempts.stop()
-            await agent.endpoints.stop()
 
 
 def reported_endpoints(agent: Agent) -> int:
