@@ -6,6 +6,7 @@ also removes the means to react to the next failure.
 
 from __future__ import annotations
 
+from dashboards.model_alerts import MODELS
 from dashboards.recording_rules import (
     AVAILABILITY_TARGET,
     BURN_1H,
@@ -172,22 +173,6 @@ CAPACITY = (
         summary="Endpoint {{ $labels.endpoint }} in {{ $labels.site }} takes {{ $value | humanize }} times as long"
         " for a token as its siblings",
         impact="Its requests take longer. It receives fewer requests, so the pool serves less than its slots.",
-    ),
-    Alert(
-        name="PenstockVersionSkew",
-        expr="max by (site, endpoint, against) (penstock_agent_endpoint_version_skew) > 0",
-        for_s=1800,
-        severity=TICKET,
-        summary="Endpoint {{ $labels.endpoint }} in {{ $labels.site }} serves another version ({{ $labels.against }})",
-        impact="Clients receive answers of different models under one name, or the endpoint is refused by policy.",
-    ),
-    Alert(
-        name="PenstockWakeFails",
-        expr='sum by (site, model, action) (increase(penstock_agent_wake_attempts_total{result="failed"}[15m])) >= 3',
-        for_s=0,
-        severity=TICKET,
-        summary="Endpoints of {{ $labels.model }} in {{ $labels.site }} do not {{ $labels.action }}",
-        impact="wake: requests for the model are refused, or leave the region. sleep: none; the GPU stays in use.",
     ),
     Alert(
         name="PenstockEndpointDown",
@@ -432,4 +417,4 @@ CONTROL_PLANE = (
     ),
 )
 
-ALERTS = (*SERVICE, *CAPACITY, *REGIONS, *CONTROL_PLANE)
+ALERTS = (*SERVICE, *CAPACITY, *MODELS, *REGIONS, *CONTROL_PLANE)

@@ -35,6 +35,14 @@ class OnDemandMetrics:
             )
         )
         registry.register(
+            counter_family(
+                "penstock_agent_model_without_room_seconds",
+                "Seconds in which requests for a model on demand needed an endpoint, and no memory had room for it.",
+                ("model",),
+                self._without_room,
+            )
+        )
+        registry.register(
             gauge_family(
                 "penstock_agent_cold_start_seconds",
                 "Expected seconds from a request for a model of which every endpoint sleeps until one is ready: the"
@@ -59,6 +67,10 @@ class OnDemandMetrics:
     def _evictions(self) -> list[tuple[tuple[str, ...], float]]:
         evicted = {} if self.models is None else self.models.attempts.evicted
         return [((model,), float(count)) for model, count in evicted.items()]
+
+    def _without_room(self) -> list[tuple[tuple[str, ...], float]]:
+        without_room_s = {} if self.models is None else self.models.without_room_s
+        return [((model,), seconds) for model, seconds in without_room_s.items()]
 
     def _cold_starts(self) -> list[tuple[tuple[str, ...], float]]:
         cold_starts_s = {} if self.models is None else self.models.cold_starts_s()

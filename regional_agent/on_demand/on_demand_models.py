@@ -86,6 +86,8 @@ class OnDemandModels:
         self._sizes: dict[str, PoolSize] = {}
         self._wanted_at: dict[str, float] = {}
         """Time (s) at which a request last found no ready endpoint, by model."""
+        self.without_room_s: dict[str, float] = {}
+        """Time (s) in which requests for a model needed an endpoint and no memory had room, by model."""
         self._releases: dict[str, int] = {}
         """Requests that had ended on the endpoints at the last decision, by model."""
 
@@ -181,15 +183,18 @@ class OnDemandModels:
     def _wake(self, model: Model, most: int | None = None) -> None:
         """Begin to wake the endpoints that can wake now, at most this number of them, those with free memory first."""
         due = self._due(Action.WAKE, self._asleep(model), model.name)
-        begun = 0
+        begun, problem = 0, ""
         for place in best_first([Place(each, self.memory.room(each, model.name)) for each in due]):
             # What has begun for another endpoint may have taken the room.
             endpoint, room = place.endpoint, self.memory.room(place.endpoint, model.name) if begun else place.room
-            _state_room(endpoint, model.name, room.problem)
+            problem = room.problem
+            _state_room(endpoint, model.name, problem)
             if not room.problem and (most is None or begun < most):
                 begun += 1
                 leaving = self.memory.leaving(room)
                 self.attempts.wake(endpoint, model.name, _of(model), model.scaling.cold_start_s, leaving)
+        if problem and not begun:
+            self.without_room_s[model.name] = self.without_room_s.get(model.name, 0.0) + DECIDE_EVERY_S
 
     def _wake_all(self, model: Model) -> None:
         """Wake each endpoint of a model that policy no longer loads on demand; forget the model when all are awake."""

@@ -124,6 +124,9 @@ async def test_the_last_copy_stays_and_the_reason_is_seen(tmp_path: Path) -> Non
             " not leave"
         )
         assert host.orders == [("load", MODEL)]
+        counted = agent.metrics.render().decode()
+        assert f'penstock_agent_model_without_room_seconds_total{{model="{OTHER}"}}' in counted
+        assert f'penstock_agent_model_without_room_seconds_total{{model="{MODEL}"}}' not in counted
 
 
 async def test_a_model_in_use_stays(tmp_path: Path) -> None:

@@ -208,6 +208,19 @@ FIRES: list[tuple[str, dict[str, str], str]] = [
         "12m",
     ),
     (
+        "PenstockModelWithoutRoom",
+        {f'penstock_agent_model_without_room_seconds_total{{{AGENT},model="m"}}': "0+3x200"}
+        | {"penstock_leader": "1x200", 'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x200"},
+        "12m",
+    ),
+    (
+        "PenstockQualityHookFails",
+        {f'penstock_agent_quality_pairs_total{{{AGENT},model="m",result="failed"}}': "0+1x200"}
+        | {f'penstock_agent_quality_pairs_total{{{AGENT},model="m",result="scored"}}': "0+4x200"}
+        | {"penstock_leader": "1x200", 'penstock_plan_publishes_total{outcome="unchanged"}': "0+3x200"},
+        "12m",
+    ),
+    (
         "PenstockEndpointDown",
         {f'penstock_agent_endpoint_ready{{{AGENT},endpoint="gpu-1"}}': "0x500"}
         | {f'penstock_agent_endpoint_draining{{{AGENT},endpoint="gpu-1"}}': "0x500"}
@@ -363,6 +376,9 @@ WELL = {
     f'penstock_agent_endpoint_slowdown_ratio{{{AGENT},endpoint="gpu-1"}}': "1.1x80",
     f'penstock_agent_endpoint_version_skew{{{AGENT},endpoint="gpu-1",against="engine"}}': "1x40 0x40",
     f'penstock_agent_wake_attempts_total{{{AGENT},model="m",action="wake",result="failed"}}': "0x10 2x70",
+    f'penstock_agent_model_without_room_seconds_total{{{AGENT},model="m"}}': "0x10 20x70",
+    f'penstock_agent_quality_pairs_total{{{AGENT},model="m",result="failed"}}': "0+1x80",
+    f'penstock_agent_quality_pairs_total{{{AGENT},model="m",result="scored"}}': "0+19x80",
     f'penstock_agent_endpoint_ready{{{AGENT},endpoint="gpu-1"}}': "0x80",
     f'penstock_agent_endpoint_draining{{{AGENT},endpoint="gpu-1"}}': "1x80",
     f'penstock_agent_slo_target_ratio{{{AGENT},measure="first_byte",model="m"}}': "0.99x80",

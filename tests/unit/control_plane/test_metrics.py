@@ -92,6 +92,7 @@ AGENT_CONTRACT = {
     "endpoint_draining": ("gauge", {"endpoint"}),
     "endpoint_asleep": ("gauge", {"endpoint"}),
     "wake_attempts": ("counter", {"model", "action", "result"}),
+    "model_without_room_seconds": ("counter", {"model"}),
     "evictions": ("counter", {"model"}),
     "cold_start_seconds": ("gauge", {"model"}),
     "endpoint_slots": ("gauge", {"endpoint"}),
@@ -258,6 +259,7 @@ def one_of_everything(agent: AgentMetrics) -> None:
         Any,
         SimpleNamespace(
             attempts=SimpleNamespace(counts={("llama", Action.WAKE, "failed"): 3}, evicted={"llama": 2}),
+            without_room_s={"llama": 1.5},
             cold_starts_s=lambda: {"llama": 42.0},
             asleep=lambda: frozenset({"gpu-1", "gpu-without-series"}),
         ),
