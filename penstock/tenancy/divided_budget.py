@@ -21,6 +21,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
+from penstock.tenancy.agent_holding import AgentHolding
 from penstock.tenancy.budget_lease import MONEY, PER_MINUTE, BudgetKey, BudgetUse, period_end
 from penstock.tenancy.opening_share import whole
 from penstock.tenancy.water_filling import shares
@@ -36,55 +37,11 @@ self-scheduling: Polychronopoulos, Kuck, 1987)."""
 SLACK = 0.1
 """Part by which what an agent holds may exceed its part before it gives the excess back."""
 
+IDLE_S = 2.0
+"""Time (s) without a request after which an agent gives back the amount of its last request to one that lacks it."""
+
 MAX_COUNTERS = 1_000
 """Maximum number of ended counters whose amounts are kept, so that a late report is charged once."""
-
-
-class AgentHolding:
-    """What one agent uses and holds of a budget."""
-
-    __slots__ = (
-        "announced_rate",
-        "demand",
-        "epoch",
-        "granted",
-        "held",
-        "is_silent",
-        "reported_rate",
-        "request",
-        "share",
-        "unspent",
-        "used",
-    )
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.used = 0.0
-        self.unspent = 0.0
-        self.granted = 0.0
-        """Amount in the newest answer, of which the agent has not reported whether it arrived; for an agent without a
-        leader: the amount that it may have used since."""
-        self.held = 0.0
-        """Amount that the agent may use: what is leased; of concurrent requests, up to its rate if that is more."""
-        self.demand = 0.0
-        self.request = 1.0
-        self.share = 0.0
-        self.announced_rate = 0.0
-        """Rate of the newest lease, or the part of a silent agent."""
-        self.reported_rate = 0.0
-        """Rate of the lease that the agent had with its last report: in force until a newer one arrives."""
-        self.is_silent = False
-        """Whether the lease has ended, while the agent is registered: it continues at its rate."""
-
-    @property
-    def rate_in_force(self) -> float:
-        """Largest rate at which the agent may continue without a leader."""
-        return self.announced_rate if self.announced_rate > self.reported_rate else self.reported_rate
-
-    @property
-    def leased(self) -> float:
-        """Amount that the agent may use while it has a leader: `unspent`, unless it is negative, and `granted`."""
-        return self.granted + self.unspent if self.unspent > 0.0 else self.granted
 
 
 class MoneyTotal(msgspec.Struct, frozen=True, array_like=True):
@@ -210,7 +167,7 @@ class DividedBudget:
             self.leave(agent)
             account = None
         if account is None:
-            account = self.accounts[agent] = AgentHolding(use.epoch)
+            account = self.accounts[agent] = AgentHolding(use.epoch, self.at)
             counted = self.counters.pop((agent, use.epoch), None)
             if counted is None:
                 counted = use.used if is_charged and self.refills else 0.0
@@ -220,6 +177,8 @@ class DividedBudget:
         if account.is_silent:
             account.is_silent = False
             self.silent -= 1
+        if use.used > account.used or use.demand_per_s > account.demand:
+            account.asked_at = self.at
         account.demand, account.request = use.demand_per_s, use.request_amount
         before = account.rate_in_force
         account.reported_rate = use.rate_per_s
@@ -420,7 +379,13 @@ class DividedBudget:
         return account.demand * 60.0 >= account.request
 
     def _turn(self, account: AgentHolding, reserve: float) -> bool:
-        """Whether an agent whose part is smaller than a request has one now: first come, first served."""
+        """Whether an agent whose part is smaller than a request has one now: first come, first served, while it is not
+        idle."""
+        idle_since = self.at - IDLE_S
+        if account.asked_at <= idle_since and any(
+            other.asked_at > idle_since and self.is_short(other) for other in self.accounts.values()
+        ):
+            return False
         free = self.available + account.held - reserve
         return account.leased >= account.request or free >= account.request
 

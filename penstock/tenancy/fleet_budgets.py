@@ -14,8 +14,9 @@ from math import ceil
 
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.tenancy.agent_census import AgentCensus
+from penstock.tenancy.agent_holding import AgentHolding
 from penstock.tenancy.budget_lease import MAX_USES, MONEY, PER_MINUTE, BudgetKey, BudgetLease, BudgetUse, period_of
-from penstock.tenancy.divided_budget import AgentHolding, DividedBudget, MoneyTotal, restored, total_of
+from penstock.tenancy.divided_budget import DividedBudget, MoneyTotal, restored, total_of
 from penstock.tenancy.opening_share import WHOLE, opening_part, reserved_part, whole
 from penstock.wire.budget_exchange import LEASE_S, MAX_CHANGES, ExchangeAnswer, ExchangeRequest, UsedBudget
 

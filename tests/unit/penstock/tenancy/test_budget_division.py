@@ -133,6 +133,20 @@ def test_a_small_budget_is_used_wherever_requests_arrive() -> None:
     assert 0.95 * 60 <= admitted <= 60
 
 
+def test_an_idle_agent_keeps_no_request_that_another_one_lacks() -> None:
+    budget = Budget(BudgetUnit.REQUESTS, 3.0)
+    fleet = fleet_with(budget)
+    idle, other = fleet.agents["eu/a"], fleet.agents["us/e"]
+    fleet.run(5.0, lambda now: idle.take(REQUESTS, budget, now) and None)
+    while idle.meters[REQUESTS].unspent < 1.0:
+        idle.take(REQUESTS, budget, fleet.now)
+        fleet.advance()
+    began = fleet.now
+    while not other.take(REQUESTS, budget, fleet.now):
+        fleet.advance()
+    assert fleet.now - began <= 3.5
+
+
 @pytest.mark.parametrize("limit", [5.0, 10.0])
 def test_a_burst_against_a_small_budget_admits_the_budget(limit: float) -> None:
     budget = Budget(BudgetUnit.REQUESTS, limit)
