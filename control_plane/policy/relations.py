@@ -142,13 +142,14 @@ def _check_models(catalogue: Catalogue, references: References) -> None:
             problem = f"{model.name} falls back to itself" if step == model.name else f"leads into a cycle at {step}"
             references.errors.append(document.error(("fallback",), problem, "let the lightest have `fallback: null`"))
     _check_adapters(catalogue, references)
-    reserved = {model.name: model.only_tiers for _, model in catalogue.of(Model) if model.only_tiers is not UNSET}
+    models = {model.name: model for _, model in catalogue.of(Model)}
     for document, named in catalogue.of(ModelVersions):
-        for tier, served_by in (named.for_tiers or {}).items():
-            if tier not in reserved.get(served_by, (tier,)):
-                problem = f"{served_by} is reserved for other tiers"
-                remedy = f"add {tier} to the only_tiers of {served_by}, or choose another model"
-                references.errors.append(document.error(("for_tiers", tier), problem, remedy))
+        for own, only in (("for_tiers", "only_tiers"), ("for_data_classes", "only_data_classes")):
+            for user, served_by in (getattr(named, own) or {}).items():
+                if user not in (getattr(models.get(served_by), only, UNSET) or (user,)):
+                    problem = f"{served_by} is reserved for other {only.removeprefix('only_').replace('_', ' ')}"
+                    remedy = f"add {user} to the {only} of {served_by}, or choose another model"
+                    references.errors.append(document.error((own, user), problem, remedy))
     for document, named in catalogue.of(ModelVersions):
         if named.name in lighter and named.name not in {version.model for version in named.versions}:
             problem = f"hides the model {named.name}, which clients could not request any more"

@@ -29,8 +29,10 @@ def versions_of(policy: Policy, name: str) -> ModelVersions | None:
     return policy.versions.get(name)
 
 
-def model_of_tier(versions: ModelVersions, tenant: Tenant) -> str | None:
-    """The model that serves all requests of a tenant's tier for a name; None: the versions do."""
+def reserved_model(versions: ModelVersions, tenant: Tenant) -> str | None:
+    """The model that serves all requests of a tenant's data class or tier for a name; None: the versions do."""
+    if versions.for_data_classes is not UNSET and tenant.data_class in versions.for_data_classes:
+        return versions.for_data_classes[tenant.data_class]
     if versions.for_tiers is UNSET or tenant.tier is UNSET:
         return None
     return versions.for_tiers.get(tenant.tier)
@@ -82,15 +84,15 @@ def receives_new(rollout: ModelRollout, tenant: str, choice: bytes | None) -> bo
 
 
 def is_drawn(policy: Policy, rollout: ModelRollout, tenant: Tenant, choice: bytes | None) -> bool:
-    """Whether the share of a rollout decides the version of a request: neither its tenant, tier nor client does.
+    """Whether the share of a rollout decides the version of a request: neither its tenant nor client does.
 
     Args:
         policy: has the versions of the rollout.
         choice: value of the rollout's header; None without one.
     """
     versions = policy.versions.get(rollout.name)
-    in_tier = versions is not None and model_of_tier(versions, tenant) is not None
-    return not in_tier and receives_new(rollout, tenant.name, choice) is None
+    is_reserved = versions is not None and reserved_model(versions, tenant) is not None
+    return not is_reserved and receives_new(rollout, tenant.name, choice) is None
 
 
 def sticky_key(rollout: ModelRollout, session: bytes) -> bytes | None:

@@ -19,7 +19,7 @@ from penstock.planning.plan import NONE_CLOSED, Arc, ArcReason, RegionPlan
 from penstock.policy.geography import NOWHERE, Location
 from penstock.policy.kinds.models import Version
 from penstock.policy.kinds.tenants import BATCH_PRIORITY, Tenant
-from penstock.policy.model_versions import model_of_tier, models_for, versions_of, with_share
+from penstock.policy.model_versions import models_for, reserved_model, versions_of, with_share
 from penstock.policy.policy import Policy
 from penstock.policy.residency import Mask, RequestFacts, applies
 from penstock.result_cache.cache_key import cache_for, may_keep
@@ -204,7 +204,7 @@ def explain(
     share = None if versions is None or plan is None else plan.version_share(policy, query.model)
     if versions is not None and share is not None:
         versions = with_share(versions, share.to, share.percent)
-    served_by = None if versions is None else model_of_tier(versions, tenant)
+    served_by = None if versions is None else reserved_model(versions, tenant)
     if served_by is not None:
         versions, query = None, msgspec.structs.replace(query, model=served_by)
         explanation = msgspec.structs.replace(explanation, query=query)

@@ -7,7 +7,7 @@ from msgspec import UNSET
 from penstock.policy.adapter_patterns import matches
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.tenants import Tenant
-from penstock.policy.model_versions import model_of_tier
+from penstock.policy.model_versions import reserved_model
 from penstock.policy.policy import Policy
 
 Patterns = tuple[tuple[str, ...], ...]
@@ -15,28 +15,30 @@ Patterns = tuple[tuple[str, ...], ...]
 
 
 def restrictions_of(policy: Policy, tenant: Tenant) -> Patterns:
-    """The restrictions of a tenant: the models of its tier, and those that are not reserved for other tiers.
+    """The restrictions of a tenant: the models of its tier, and those that are not reserved for others.
 
-    A tier that may use a name may use the model that serves the name for the tier.
+    A tenant that may use a name may use the model that serves the name for its tier or data class.
     """
     found: list[tuple[str, ...]] = []
     own = tenant.models
     if own is not None:
-        found.append(with_models_of_tier(policy, tenant, own))
-    if any(model.only_tiers is not UNSET for model in policy.models.values()):
+        found.append(with_reserved_models(policy, tenant, own))
+    if any(model.is_reserved for model in policy.models.values()):
         usable = [model for model in policy.models.values() if _is_open_to(model, tenant)]
         adapters = (pattern for model in usable for pattern in model.adapters)
         found.append((*(model.name for model in usable), *adapters, *policy.versions))
     return tuple(found)
 
 
-def with_models_of_tier(policy: Policy, tenant: Tenant, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Patterns of names, with the models that serve permitted names for the tier of a tenant."""
-    served = (model_of_tier(each, tenant) for each in policy.versions.values() if permits_name((patterns,), each.name))
+def with_reserved_models(policy: Policy, tenant: Tenant, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns of names, with the models that serve permitted names for the tier or data class of a tenant."""
+    served = (reserved_model(each, tenant) for each in policy.versions.values() if permits_name((patterns,), each.name))
     return (*patterns, *(model for model in served if model is not None))
 
 
 def _is_open_to(model: Model, tenant: Tenant) -> bool:
+    if model.only_data_classes is not UNSET and tenant.data_class not in model.only_data_classes:
+        return False
     return model.only_tiers is UNSET or tenant.tier in model.only_tiers
 
 

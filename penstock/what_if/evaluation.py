@@ -23,7 +23,7 @@ from penstock.planning.linear_program.flow_planner import OFFLINE_LIMIT_S, FlowP
 from penstock.planning.share_moves import Key
 from penstock.planning.tick_input import TickInput
 from penstock.policy.kinds.budgets import BudgetScope, BudgetUnit
-from penstock.policy.model_versions import WHOLE_PERCENT, model_of_tier, versions_of
+from penstock.policy.model_versions import WHOLE_PERCENT, reserved_model, versions_of
 from penstock.policy.policy import Policy
 from penstock.policy.residency import ResidencyClass
 from penstock.routing.reasons import Reason, Refusal
@@ -130,7 +130,7 @@ def _shares_of(policy: Policy, group: DemandGroup) -> dict[str, float]:
     if versions is None:
         return {group.model: 1.0}
     tenant = policy.senders.get(group.tenant)
-    served_by = None if tenant is None else model_of_tier(versions, tenant)
+    served_by = None if tenant is None else reserved_model(versions, tenant)
     if served_by is not None:
         return {served_by: 1.0}
     return {version.model: version.percent / WHOLE_PERCENT for version in versions.versions}

@@ -17,9 +17,9 @@ from penstock.policy.kinds.models import ModelVersions
 from penstock.policy.kinds.tenants import BATCH_PRIORITY, Tenant
 from penstock.policy.model_versions import (
     WHOLE_PERCENT,
-    model_of_tier,
     old_version,
     receives_new,
+    reserved_model,
     rollout_of,
     session_position,
     sticky_key,
@@ -282,7 +282,7 @@ class ClientRequestReader:
     ) -> RequestFields | Refusal:
         """Rewrite the request for the model version that serves it: that of the object from which the request continues
         (`earlier`), else that of its session, which does not change."""
-        version = model_of_tier(versions, tenant)
+        version = reserved_model(versions, tenant)
         if not can_replace_model(request):
             if version is not None:
                 if version == fields.model:

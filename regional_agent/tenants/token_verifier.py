@@ -14,7 +14,7 @@ from penstock.policy.kinds.tenants import Tenant
 from penstock.policy.policy import Policy
 from penstock.routing.reasons import Reason, Refusal
 from penstock.tenancy.budget_limits import tenant_of_tier
-from penstock.tenancy.permissions import restrictions_of, with_models_of_tier
+from penstock.tenancy.permissions import restrictions_of, with_reserved_models
 from penstock.tenancy.records.created_tenant import tenant_under
 from penstock.tenancy.tokens.token_claims import BadClaims, TokenClaims, read_claims
 from regional_agent.tenants.issuer_registry import IssuerRegistry, key_source
@@ -108,7 +108,7 @@ class TokenVerifier:
             tenant = replace(tenant, data_class=restricted)
         permitted = restrictions_of(self._policy, tenant)
         if meaning.models is not None:
-            permitted = (*permitted, with_models_of_tier(self._policy, tenant, meaning.models))
+            permitted = (*permitted, with_reserved_models(self._policy, tenant, meaning.models))
         principal = Principal(tenant, models=permitted)
         principal.widest_data_class = found.data_class
         return principal

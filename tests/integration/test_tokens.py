@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -22,11 +23,11 @@ from msgspec.structs import replace
 
 from adapters.store import keys
 from adapters.store.config_store import Put
-from adapters.store.memory_store import MemoryStore
 from control_plane.auth import bounded_fetch
 from control_plane.tenants.issuer_key_publisher import IssuerKeyPublisher
+from lab.memory_store import MemoryStore
 from penstock.policy.kinds import issuers
-from penstock.policy.kinds.models import Model
+from penstock.policy.kinds.models import Model, ModelVersions, Version
 from penstock.policy.kinds.tenants import Tier
 from penstock.policy.policy import Policy
 from regional_agent.requests import tenant_authentication
@@ -234,6 +235,17 @@ async def test_a_data_class_can_only_restrict_and_models_too(tmp_path: Path) -> 
             token = issuer.token("one", sub=tenant, data=data_class, models=models)
             assert (await running.status(token))[0] == status, (tenant, data_class, models)
         assert EU_ONLY in agent.config.policy.residency
+
+
+async def test_the_data_class_of_a_token_selects_the_pool_of_the_class(tmp_path: Path) -> None:
+    async with fleet(tmp_path, tenants=("open",), data_class_claim="data", tier=None) as running:
+        config = running.agent.config
+        named = ModelVersions(MODEL, (Version(MODEL, 100.0),), for_data_classes={"personal": "large"})
+        models = {MODEL: Model(MODEL), "large": Model("large", only_data_classes=("personal",))}
+        config.policy = replace(config.policy, models=models, versions={MODEL: named})
+        token = partial(running.issuer.token, "one", sub="open")
+        assert (await running.status(token()))[0] == 200
+        assert (await running.status(token(data="personal")))[0] == 503, "the pool has no endpoint"
 
 
 async def test_the_keys_are_known_after_a_restart_and_bound_to_their_url(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from penstock.policy.fields import (
     REQUIRED,
     AdapterPattern,
     Conflict,
+    DataClassRef,
     ModelName,
     ModelRef,
     NonEmpty,
@@ -190,11 +191,19 @@ class Model(PolicyStruct, frozen=True):
     """How endpoints of the model wake and sleep. Absent: agents neither wake endpoints nor let them sleep."""
     warm_up: WarmUp | UnsetType = UNSET
     """Synthetic requests before an endpoint that has loaded the model counts as ready. Absent: none."""
+    only_data_classes: NonEmpty[tuple[DataClassRef, ...]] | UnsetType = UNSET
+    """Data classes whose requests alone may use the model; with `only_tiers`, both conditions apply. The data class of
+    a request is that of its tenant, or of its token. Absent: requests of every data class."""
 
     def conflict(self) -> Conflict | None:
         if self.refuse_skewed is not True or self.expected_revision is not UNSET:
             return None
         return Conflict("refuse_skewed without expected_revision", "add expected_revision, or remove refuse_skewed")
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether only some tenants may use the model."""
+        return self.only_tiers is not UNSET or self.only_data_classes is not UNSET
 
     @property
     def default_max_wait_s(self) -> float:
@@ -237,6 +246,9 @@ class ModelVersions(PolicyStruct, frozen=True):
     for_tiers: dict[TierRef, ModelRef] | UnsetType = UNSET
     """Model by tier, which serves all requests of the tier's tenants for the name, in place of the versions: a pool of
     their own, or a version that they try first."""
+    for_data_classes: dict[DataClassRef, ModelRef] | UnsetType = UNSET
+    """Model by data class, which serves all requests of the data class for the name, in place of the versions and of
+    `for_tiers`."""
 
     def conflict(self) -> Conflict | None:
         if abs(sum(version.percent for version in self.versions) - 100.0) > 1e-6:

@@ -13,12 +13,20 @@ from tests.support.planet import policy
 MODELS = {
     "llama-shared": Model("llama-shared", adapters=("shared-*",)),
     "llama-bank": Model("llama-bank", only_tiers=("bank",), adapters=("bank-*",)),
+    "llama-health": Model("llama-health", only_data_classes=("health",)),
     "other": Model("other"),
 }
 POLICY = replace(
     policy(),
     models=MODELS,
-    versions={"llama": ModelVersions("llama", (Version("llama-shared", 100.0),), for_tiers={"bank": "llama-bank"})},
+    versions={
+        "llama": ModelVersions(
+            "llama",
+            (Version("llama-shared", 100.0),),
+            for_tiers={"bank": "llama-bank"},
+            for_data_classes={"health": "llama-health"},
+        )
+    },
 )
 
 
@@ -37,9 +45,11 @@ def tenant(tier: str, *models: str) -> Tenant:
         (tenant("free", "llama-*"), {"llama-shared"}),
         (tenant("free", "*"), {"llama-shared", "other"}),
         (tenant("bank", "other"), {"other"}),
+        (Tenant("t", "health"), {"llama-shared", "llama-health", "other"}),
+        (replace(tenant("bank", "llama"), data_class="health"), {"llama-shared", "llama-health"}),
     ],
 )
-def test_a_reserved_model_is_for_its_tiers_alone(who: Tenant, permitted: set[str]) -> None:
+def test_a_reserved_model_is_for_its_tiers_and_data_classes_alone(who: Tenant, permitted: set[str]) -> None:
     restrictions = restrictions_of(POLICY, who)
     assert {model for model in MODELS if permits_model(POLICY, restrictions, model)} == permitted
 
