@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -18,7 +18,7 @@ from control_plane.auth.admin_token import load_admin_token
 from control_plane.cli.agent_client import AgentAccess
 from control_plane.cli.api_client import TIMEOUT_S, ApiClient
 from control_plane.cli.contexts import Context, Contexts, context_names, load_contexts, url_flaw
-from control_plane.cli.error_output import UsageFault
+from control_plane.cli.error_output import UsageFault, exit_on_error
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Base URLs of the control planes, comma-separated (default: $PENSTOCK_URL).")
@@ -58,6 +58,9 @@ DryRunOption = Annotated[
         show_default=False,
     ),
 ]
+
+_CONTEXT = "command_context"
+"""Parameter with the context of typer, which has the name of the command."""
 
 _REMEDY = "give --url or --context, or choose a context with `penstock context use`"
 
@@ -149,22 +152,39 @@ def _client_tls(ca_file: Path | str | None, environment: Mapping[str, str]) -> s
     return context
 
 
-def with_fleet_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `fleet` of a command by the options of its type, placed before --output.
+ReadClient = Annotated[ApiClient, FleetOptions]
+"""Type of the parameter `api` of a command that reads the fleet."""
 
-    The type is FleetOptions, or ChangeOptions for a command that makes a change.
+ChangeClient = Annotated[ApiClient, ChangeOptions]
+"""Type of the parameter `api` of a command that makes a change."""
+
+
+def with_fleet_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `api` or `fleet` of a command by connection options, placed before --output.
+
+    A command with the parameter `api`, a ReadClient or ChangeClient, receives a connected client; errors end it with a
+    message and the exit code. One with the parameter `fleet`, FleetOptions or ChangeOptions, connects by itself.
     """
     own = signature(command, eval_str=True).parameters
-    connection: type[FleetOptions] = own["fleet"].annotation
+    is_connected = "api" in own
+    connection: type[FleetOptions] = get_args(own["api"].annotation)[1] if is_connected else own["fleet"].annotation
     options = signature(connection, eval_str=True).parameters
     last = [name for name in own if name == "output"]
-    order = [*(name for name in own if name not in ("fleet", "output")), *options, *last]
+    order = [*(name for name in own if name not in ("api", "fleet", "output")), *options, *last]
     every = {**own, **options}
+    if is_connected:
+        order.append(_CONTEXT)
+        every[_CONTEXT] = Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
     @wraps(command)
     def run(**given: Any) -> None:
         fleet = connection(**{name: given.pop(name) for name in options})
-        command(fleet=fleet, **given)
+        if is_connected:
+            own_name = given.pop(_CONTEXT).command_path.partition(" ")[2]
+            with exit_on_error(own_name), fleet.connect() as api:
+                command(api=api, **given)
+        else:
+            command(fleet=fleet, **given)
         if isinstance(fleet, ChangeOptions) and fleet.dry_run:
             typer.echo("dry run: nothing was changed", err=True)
 

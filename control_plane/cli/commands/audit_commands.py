@@ -23,7 +23,7 @@ from control_plane.audit.audit_chain import (
     RemovedEntries,
     verify_chain,
 )
-from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.command_options import FleetOptions, ReadClient, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
 from control_plane.cli.output import Output, OutputOption, print_as, print_json, table_of
 
@@ -48,13 +48,12 @@ class _Entries(msgspec.Struct, frozen=True):
 @app.command("list")
 @with_fleet_options
 def list_(
-    fleet: FleetOptions,
+    api: ReadClient,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of entries.")] = 20,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the newest audit entries."""
-    with exit_on_error("audit list"), fleet.connect() as api:
-        page = api.request("GET", "/v1/audit", params={"limit": limit}).decoded(_Entries)
+    page = api.request("GET", "/v1/audit", params={"limit": limit}).decoded(_Entries)
     print_as(output, page.items, lambda: _table(page.items))
     for fault in page.unreadable:
         print_error("audit list", f"entry {fault.seq}: {fault.problem}")
@@ -71,28 +70,27 @@ def _table(entries: Sequence[AuditEntry]) -> Table:
 @app.command()
 @with_fleet_options
 def export(
-    fleet: FleetOptions,
+    api: ReadClient,
     file: Annotated[Path | None, typer.Argument(help="File to write (default: stdout).", show_default=False)] = None,
 ) -> None:
     """Export the audit log as JSON lines, oldest entry first. Print the last entry on stderr, for `verify --kept`."""
-    with exit_on_error("audit export"), fleet.connect() as api:
-        lines = _LastLine(api.lines(EXPORT))
-        if file is None:
-            for line in lines:
-                print(line)
-        else:
-            # Written to a temporary file first, so that an interrupted export does not replace a complete one.
-            part = file.with_name(file.name + ".part")
-            try:
-                with part.open("w", encoding="utf-8") as opened:
-                    opened.writelines(f"{line}\n" for line in lines)
-                part.replace(file)
-            except OSError as error:
-                raise UsageFault(f"{file}: cannot be written: {error.strerror}") from None
-        if lines.last:
-            end = msgspec.json.decode(lines.last, type=AuditHead)
-            last = f"is {end.seq}:{end.hash}" if end.hash != BEFORE_THE_FIRST else "cannot be read"
-            print_error("audit export", f"{lines.entries} entries, the last {last}")
+    lines = _LastLine(api.lines(EXPORT))
+    if file is None:
+        for line in lines:
+            print(line)
+    else:
+        # Written to a temporary file first, so that an interrupted export does not replace a complete one.
+        part = file.with_name(file.name + ".part")
+        try:
+            with part.open("w", encoding="utf-8") as opened:
+                opened.writelines(f"{line}\n" for line in lines)
+            part.replace(file)
+        except OSError as error:
+            raise UsageFault(f"{file}: cannot be written: {error.strerror}") from None
+    if lines.last:
+        end = msgspec.json.decode(lines.last, type=AuditHead)
+        last = f"is {end.seq}:{end.hash}" if end.hash != BEFORE_THE_FIRST else "cannot be read"
+        print_error("audit export", f"{lines.entries} entries, the last {last}")
 
 
 @app.command()

@@ -9,8 +9,8 @@ import typer
 
 from adapters.error_text import suggest
 from control_plane.cli.api_client import ApiClient
-from control_plane.cli.command_options import FleetOptions, with_fleet_options
-from control_plane.cli.error_output import UsageFault, exit_on_error
+from control_plane.cli.command_options import ReadClient, with_fleet_options
+from control_plane.cli.error_output import UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.plan_view import plan_diff_view, plan_view, plans_view
 from control_plane.planning.plan_history import PastPlan, PlanDiff, PlanSummary
@@ -31,7 +31,7 @@ class _Plans(msgspec.Struct, frozen=True):
 @app.command()
 @with_fleet_options
 def show(
-    fleet: FleetOptions,
+    api: ReadClient,
     generation: Annotated[
         int | None, typer.Argument(help="Generation, as `plan list` prints it (default: the plan in force).")
     ] = None,
@@ -39,31 +39,29 @@ def show(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show a plan: arcs with their reasons, and fallbacks. Past plans have only arcs."""
-    with exit_on_error("plan show"), fleet.connect() as api:
-        slices = _slices(api, generation)
-        if origin is not None:
-            if origin not in slices:
-                raise UsageFault(f"the plan has no region {origin!r}; {suggest(origin, slices, 'it is empty')}")
-            slices = {origin: slices[origin]}
+    slices = _slices(api, generation)
+    if origin is not None:
+        if origin not in slices:
+            raise UsageFault(f"the plan has no region {origin!r}; {suggest(origin, slices, 'it is empty')}")
+        slices = {origin: slices[origin]}
     print_as(output, slices, lambda: plan_view(slices))
 
 
 @app.command("list")
 @with_fleet_options
 def list_(
-    fleet: FleetOptions,
+    api: ReadClient,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List recent plans, newest first: time, number of changed arcs, and related events."""
-    with exit_on_error("plan list"), fleet.connect() as api:
-        plans = _plans(api)
+    plans = _plans(api)
     print_as(output, plans, lambda: plans_view(plans))
 
 
 @app.command()
 @with_fleet_options
 def diff(
-    fleet: FleetOptions,
+    api: ReadClient,
     before: Annotated[
         int | None, typer.Argument(help="Generation of the first plan (default: the one before the newest).")
     ] = None,
@@ -71,14 +69,13 @@ def diff(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare two plans: arcs whose share changed, with the reasons."""
-    with exit_on_error("plan diff"), fleet.connect() as api:
-        if before is None:
-            plans = _plans(api)
-            if len(plans) < 2:
-                raise UsageFault("there are not yet two plans to compare; see `penstock plan list`")
-            before = plans[1].generation
-        answer = api.request("GET", "/v1/plans/diff", params={"before": before, "after": after})
-        changed = answer.decoded(PlanDiff)
+    if before is None:
+        plans = _plans(api)
+        if len(plans) < 2:
+            raise UsageFault("there are not yet two plans to compare; see `penstock plan list`")
+        before = plans[1].generation
+    answer = api.request("GET", "/v1/plans/diff", params={"before": before, "after": after})
+    changed = answer.decoded(PlanDiff)
     print_as(output, answer.body, lambda: plan_diff_view(changed))
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from control_plane.cli.api_client import ApiClient
-from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import ChangeClient, ReadClient, ReasonOption, with_fleet_options
 from control_plane.cli.commands.operating.rollout_commands import LIMIT, request_action
-from control_plane.cli.error_output import UsageFault, exit_on_error
+from control_plane.cli.error_output import UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.rollout_view import revisions_view
 from control_plane.policy.source.revision import Revision, RevisionPage
@@ -22,16 +22,15 @@ MIN_DIGEST_CHARS = 6
 
 
 @with_fleet_options
-def revisions(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+def revisions(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
     """List the last revisions of the policy source, newest first, with the result of each."""
-    with exit_on_error("policy revisions"), fleet.connect() as api:
-        every = _revisions(api)
+    every = _revisions(api)
     print_as(output, every, lambda: revisions_view(every))
 
 
 @with_fleet_options
 def apply(
-    fleet: ChangeOptions,
+    api: ChangeClient,
     policy: PolicyArgument,
     reason: ReasonOption,
     allow_removal: Annotated[
@@ -44,18 +43,16 @@ def apply(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Start the rollout of a stored policy, as if the policy source had it now."""
-    with exit_on_error("policy apply"), fleet.connect() as api:
-        options = {"allow_removal": True} if allow_removal else {}
-        request_action(api, f"/v1/policies/{_digest(api, policy)}/apply", reason, output, **options)
+    options = {"allow_removal": True} if allow_removal else {}
+    request_action(api, f"/v1/policies/{_digest(api, policy)}/apply", reason, output, **options)
 
 
 @with_fleet_options
 def rollback(
-    fleet: ChangeOptions, policy: PolicyArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
+    api: ChangeClient, policy: PolicyArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
 ) -> None:
     """Return every region at once to a stored policy that the whole fleet has run before."""
-    with exit_on_error("policy rollback"), fleet.connect() as api:
-        request_action(api, f"/v1/policies/{_digest(api, policy)}/rollback", reason, output)
+    request_action(api, f"/v1/policies/{_digest(api, policy)}/rollback", reason, output)
 
 
 def _revisions(api: ApiClient) -> list[Revision]:

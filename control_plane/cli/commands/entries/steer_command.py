@@ -8,8 +8,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from control_plane.cli.command_options import FleetOptions, with_fleet_options
-from control_plane.cli.error_output import exit_on_error
+from control_plane.cli.command_options import ReadClient, with_fleet_options
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.cli.views.explain_view import refusal_text
 from penstock.routing.steering import SteeringAdvice
@@ -17,7 +16,7 @@ from penstock.routing.steering import SteeringAdvice
 
 @with_fleet_options
 def steer(
-    fleet: FleetOptions,
+    api: ReadClient,
     ip: Annotated[str | None, typer.Argument(help="Address of the client.", show_default=False)] = None,
     country: Annotated[str | None, typer.Option(help="Country of the client instead, such as DE.")] = None,
     subdivision: Annotated[str | None, typer.Option(help="Subdivision of the country, such as BY.")] = None,
@@ -29,9 +28,8 @@ def steer(
 ) -> None:
     """Show the permitted entry regions of a client, best first."""
     params = {"ip": ip, "country": country, "subdivision": subdivision, "tenant": tenant, "model": model}
-    with exit_on_error("steer"), fleet.connect() as api:
-        answer = api.request("GET", "/v1/steer", params=params)
-        advice = answer.decoded(SteeringAdvice)
+    answer = api.request("GET", "/v1/steer", params=params)
+    advice = answer.decoded(SteeringAdvice)
     print_as(output, answer.body, lambda: _view(advice))
 
 

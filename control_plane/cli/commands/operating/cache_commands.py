@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
-from control_plane.cli.error_output import UsageFault, exit_on_error
+from control_plane.cli.command_options import ChangeClient, ReadClient, ReasonOption, with_fleet_options
+from control_plane.cli.error_output import UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.cli.views.tenant_view import moment
 from control_plane.result_cache.purge_page import CachePurgePage
@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="Purge responses that the result ca
 @app.command()
 @with_fleet_options
 def purge(
-    fleet: ChangeOptions,
+    api: ChangeClient,
     reason: ReasonOption,
     model: Annotated[str | None, typer.Option(help="Name of the model, model version or adapter.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Purge the responses of all models.")] = False,
@@ -33,21 +33,18 @@ def purge(
 
     Give --model or --all.
     """
-    with exit_on_error("cache purge"):
-        if (model is None) != everything:
-            raise UsageFault("give either --model or --all")
-        with fleet.connect() as api:
-            body = {"model": EVERY_MODEL if model is None else model, "reason": reason}
-            purged = api.request("POST", PATH, body=body, changes=True).decoded(CachePurge)
-        print_as(output, purged, lambda: _table([purged]))
+    if (model is None) != everything:
+        raise UsageFault("give either --model or --all")
+    body = {"model": EVERY_MODEL if model is None else model, "reason": reason}
+    purged = api.request("POST", PATH, body=body, changes=True).decoded(CachePurge)
+    print_as(output, purged, lambda: _table([purged]))
 
 
 @app.command()
 @with_fleet_options
-def purges(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+def purges(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
     """List the newest purge of each model."""
-    with exit_on_error("cache purges"), fleet.connect() as api:
-        pages = api.pages(PATH, CachePurgePage)
+    pages = api.pages(PATH, CachePurgePage)
     found = [purge for page in pages for purge in page.items]
     print_as(output, found, lambda: _table(found))
 

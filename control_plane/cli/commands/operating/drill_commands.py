@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.cli.api_client import ApiClient, ApiRefused, Unreachable
-from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import ChangeClient, ReadClient, ReasonOption, with_fleet_options
 from control_plane.cli.commands.operating.overrides_commands import seconds_of
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
@@ -50,7 +50,7 @@ WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until t
 @app.command()
 @with_fleet_options
 def evacuate(
-    fleet: ChangeOptions,
+    api: ChangeClient,
     region: Annotated[str, typer.Argument(help="Name of the region.", show_default=False)],
     reason: ReasonOption,
     hold: HoldOption = None,
@@ -59,32 +59,30 @@ def evacuate(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Evacuate a region, keep it empty, and return its traffic. Exit code 1 if the drill was refused or aborted."""
-    with exit_on_error("drill evacuate"), fleet.connect() as api:
-        hold_s = None if hold is None else seconds_of(hold, "--hold")
-        if isinstance(hold_s, str):
-            raise UsageFault("--hold none: a region that is evacuated by a drill returns; use `drain` to keep it empty")
-        body = {
-            "exercise": Exercise.EVACUATE_REGION.value,
-            "region": region,
-            "hold_s": hold_s,
-            "max_burn_rate": max_burn_rate,
-            "reason": reason,
-        }
-        _run(api, {field: value for field, value in body.items() if value is not None}, wait, output)
+    hold_s = None if hold is None else seconds_of(hold, "--hold")
+    if isinstance(hold_s, str):
+        raise UsageFault("--hold none: a region that is evacuated by a drill returns; use `drain` to keep it empty")
+    body = {
+        "exercise": Exercise.EVACUATE_REGION.value,
+        "region": region,
+        "hold_s": hold_s,
+        "max_burn_rate": max_burn_rate,
+        "reason": reason,
+    }
+    _run(api, {field: value for field, value in body.items() if value is not None}, wait, output)
 
 
 @app.command("step-down")
 @with_fleet_options
 def step_down(
-    fleet: ChangeOptions, reason: ReasonOption, wait: WaitOption = True, output: OutputOption = Output.TABLE
+    api: ChangeClient, reason: ReasonOption, wait: WaitOption = True, output: OutputOption = Output.TABLE
 ) -> None:
     """Make the leader step down, so that another control plane takes over.
 
     Exit code 1 if the drill was refused or aborted.
     """
     body = {"exercise": Exercise.STEP_DOWN.value, "reason": reason}
-    with exit_on_error("drill step-down"), fleet.connect() as api:
-        _run(api, body, wait, output)
+    _run(api, body, wait, output)
 
 
 @app.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -96,31 +94,26 @@ def failover() -> None:
 
 @app.command()
 @with_fleet_options
-def show(fleet: FleetOptions, number: NumberArgument, output: OutputOption = Output.TABLE) -> None:
+def show(api: ReadClient, number: NumberArgument, output: OutputOption = Output.TABLE) -> None:
     """Show the report of a drill."""
-    with exit_on_error("drill show"), fleet.connect() as api:
-        report = _get(api, number)
+    report = _get(api, number)
     print_as(output, report, lambda: drill_view(report))
 
 
 @app.command("list")
 @with_fleet_options
-def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+def list_(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
     """List the last drills, newest first."""
-    with exit_on_error("drill list"), fleet.connect() as api:
-        page = api.request("GET", "/v1/drills", params={"limit": LIMIT}).decoded(DrillPage)
+    page = api.request("GET", "/v1/drills", params={"limit": LIMIT}).decoded(DrillPage)
     print_as(output, list(page.items), lambda: _table(page.items))
 
 
 @app.command()
 @with_fleet_options
-def abort(
-    fleet: ChangeOptions, number: NumberArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
-) -> None:
+def abort(api: ChangeClient, number: NumberArgument, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
     """Abort the drill under way: an evacuated region gets its traffic back along the failback ramp."""
-    with exit_on_error("drill abort"), fleet.connect() as api:
-        response = api.request("POST", f"/v1/drills/{number}/abort", body={"reason": reason}, changes=True)
-        report = response.decoded(DrillReport)
+    response = api.request("POST", f"/v1/drills/{number}/abort", body={"reason": reason}, changes=True)
+    report = response.decoded(DrillReport)
     print_as(output, report, lambda: drill_view(report))
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from control_plane.cli.command_options import ChangeOptions, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import ChangeClient, ReasonOption, with_fleet_options
 from control_plane.cli.commands.operating.overrides_commands import (
     DurationOption,
     ForceOption,
@@ -17,7 +17,7 @@ from control_plane.cli.commands.operating.overrides_commands import (
     seconds_of,
     set_override,
 )
-from control_plane.cli.error_output import EXIT_FAILED, exit_on_error, fail
+from control_plane.cli.error_output import EXIT_FAILED, fail
 from control_plane.cli.output import Output, OutputOption
 from control_plane.overrides.override_resource import OverrideState
 from penstock.overrides.overrides import OverrideKind
@@ -32,7 +32,7 @@ EndpointArgument = Annotated[
 @app.command()
 @with_fleet_options
 def drain(
-    fleet: ChangeOptions,
+    api: ChangeClient,
     region: RegionArgument,
     endpoint: EndpointArgument,
     reason: ReasonOption,
@@ -41,34 +41,32 @@ def drain(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Drain an endpoint: it receives no new requests, and completes its running ones."""
-    with exit_on_error("endpoint drain"), fleet.connect() as api:
-        body: dict[str, Any] = {
-            "kind": OverrideKind.DRAIN_ENDPOINT.value,
-            "region": region,
-            "endpoint": endpoint,
-            "reason": reason,
-        }
-        body |= {"expires_in_s": seconds_of(duration or "none"), "force": force}
-        print_overrides(api, [set_override(api, "endpoint drain", body)], output)
+    body: dict[str, Any] = {
+        "kind": OverrideKind.DRAIN_ENDPOINT.value,
+        "region": region,
+        "endpoint": endpoint,
+        "reason": reason,
+    }
+    body |= {"expires_in_s": seconds_of(duration or "none"), "force": force}
+    print_overrides(api, [set_override(api, "endpoint drain", body)], output)
 
 
 @app.command()
 @with_fleet_options
 def undrain(
-    fleet: ChangeOptions,
+    api: ChangeClient,
     region: RegionArgument,
     endpoint: EndpointArgument,
     reason: ReasonOption,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Lift every drain of an endpoint."""
-    with exit_on_error("endpoint undrain"), fleet.connect() as api:
-        drains = [
-            status.override.id
-            for status in list_overrides(api)
-            if (status.override.region, status.override.endpoint) == (region, endpoint)
-            and status.state is OverrideState.ACTIVE
-        ]
-        if not drains:
-            fail("endpoint undrain", f"{region}/{endpoint} is not drained by an operator", EXIT_FAILED)
-        print_overrides(api, [lift_override(api, id, reason) for id in drains], output)
+    drains = [
+        status.override.id
+        for status in list_overrides(api)
+        if (status.override.region, status.override.endpoint) == (region, endpoint)
+        and status.state is OverrideState.ACTIVE
+    ]
+    if not drains:
+        fail("endpoint undrain", f"{region}/{endpoint} is not drained by an operator", EXIT_FAILED)
+    print_overrides(api, [lift_override(api, id, reason) for id in drains], output)

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from control_plane.cli.api_client import ApiClient, ApiRefused
-from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import ChangeClient, ChangeOptions, ReadClient, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, fail
 from control_plane.cli.output import Output, OutputOption, print_as, print_view, table_of
 from control_plane.overrides.override_resource import LiftedOverrides, OverridePage, OverrideState, OverrideStatus
@@ -138,25 +138,23 @@ def undrain(
 
 
 @with_fleet_options
-def unfreeze(fleet: ChangeOptions, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
+def unfreeze(api: ChangeClient, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
     """Lift every freeze."""
-    with exit_on_error("unfreeze"), fleet.connect() as api:
-        freezes = [
-            status
-            for status in list_overrides(api)
-            if status.override.kind is OverrideKind.FREEZE and status.state is OverrideState.ACTIVE
-        ]
-        if not freezes:
-            fail("unfreeze", "no freeze is in force", EXIT_FAILED)
-        print_overrides(api, [lift_override(api, status.override.id, reason) for status in freezes], output)
+    freezes = [
+        status
+        for status in list_overrides(api)
+        if status.override.kind is OverrideKind.FREEZE and status.state is OverrideState.ACTIVE
+    ]
+    if not freezes:
+        fail("unfreeze", "no freeze is in force", EXIT_FAILED)
+    print_overrides(api, [lift_override(api, status.override.id, reason) for status in freezes], output)
 
 
 @app.command("list")
 @with_fleet_options
-def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+def list_(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
     """List overrides, open maintenance windows, and regions on the failback ramp."""
-    with exit_on_error("overrides list"), fleet.connect() as api:
-        print_overrides(api, list_overrides(api), output)
+    print_overrides(api, list_overrides(api), output)
 
 
 @app.command()

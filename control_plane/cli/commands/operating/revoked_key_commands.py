@@ -11,7 +11,7 @@ import typer
 
 from adapters.files.plain_file import read_plain_file
 from adapters.files.secret_file import MAX_FILE_BYTES
-from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
+from control_plane.cli.command_options import ChangeClient, ChangeOptions, ReadClient, ReasonOption, with_fleet_options
 from control_plane.cli.error_output import UsageFault, exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.tenant_view import revoked_keys_table
@@ -46,25 +46,23 @@ def revoke_key(
 
 
 @with_fleet_options
-def revoked_keys(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+def revoked_keys(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
     """List the revoked API keys."""
-    with exit_on_error("tenant revoked-keys"), fleet.connect() as api:
-        pages = api.pages(PATH, RevokedKeyPage)
+    pages = api.pages(PATH, RevokedKeyPage)
     found = [key for page in pages for key in page.items]
     print_as(output, found, lambda: revoked_keys_table(found))
 
 
 @with_fleet_options
 def lift_key(
-    fleet: ChangeOptions,
+    api: ChangeClient,
     id: Annotated[str, typer.Argument(help="Identifier, as `tenant revoked-keys` prints it.", show_default=False)],
     reason: ReasonOption,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Lift a revocation: the key is valid again where the policy in force has it. Admins only."""
-    with exit_on_error("tenant lift-key"), fleet.connect() as api:
-        response = api.request("DELETE", f"{PATH}/{quote(id, safe='')}", params={"reason": reason}, changes=True)
-        lifted = response.decoded(RevokedKeyView)
+    response = api.request("DELETE", f"{PATH}/{quote(id, safe='')}", params={"reason": reason}, changes=True)
+    lifted = response.decoded(RevokedKeyView)
     print_as(output, lifted, lambda: revoked_keys_table([lifted]))
 
 

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from control_plane.cli.api_client import ApiClient
-from control_plane.cli.command_options import ChangeOptions, FleetOptions, ReasonOption, with_fleet_options
-from control_plane.cli.error_output import exit_on_error
+from control_plane.cli.command_options import ChangeClient, ReadClient, ReasonOption, with_fleet_options
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.rollout_view import model_rollout_line, rollout_view, rollouts_view
 from control_plane.rollout.model_rollout_resource import ModelRolloutSummary
@@ -29,19 +28,17 @@ LIMIT = 500
 
 @app.command()
 @with_fleet_options
-def show(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+def show(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
     """Show the current rollout, or the last one: its phase, its changes, and the policy that each agent runs."""
-    with exit_on_error("rollout show"), fleet.connect() as api:
-        status = api.request("GET", CURRENT).decoded(RolloutStatus)
+    status = api.request("GET", CURRENT).decoded(RolloutStatus)
     print_as(output, status, lambda: rollout_view(status))
 
 
 @app.command("list")
 @with_fleet_options
-def list_(fleet: FleetOptions, output: OutputOption = Output.TABLE) -> None:
+def list_(api: ReadClient, output: OutputOption = Output.TABLE) -> None:
     """List the last rollouts, newest first."""
-    with exit_on_error("rollout list"), fleet.connect() as api:
-        page = api.request("GET", "/v1/rollouts", params={"limit": LIMIT}).decoded(RolloutPage)
+    page = api.request("GET", "/v1/rollouts", params={"limit": LIMIT}).decoded(RolloutPage)
     print_as(output, list(page.items), lambda: rollouts_view(page.items))
 
 
@@ -49,13 +46,12 @@ def _action_command(action: str, help_text: str) -> Callable[..., None]:
     """Make the command that requests one action on the current rollout."""
 
     def run(
-        fleet: ChangeOptions, reason: ReasonOption, model: ModelOption = None, output: OutputOption = Output.TABLE
+        api: ChangeClient, reason: ReasonOption, model: ModelOption = None, output: OutputOption = Output.TABLE
     ) -> None:
-        with exit_on_error(f"rollout {action}"), fleet.connect() as api:
-            if model is None:
-                request_action(api, f"{CURRENT}/{action}", reason, output)
-            else:
-                _request_model_action(api, action, model, reason, output)
+        if model is None:
+            request_action(api, f"{CURRENT}/{action}", reason, output)
+        else:
+            _request_model_action(api, action, model, reason, output)
 
     run.__doc__ = help_text
     return with_fleet_options(run)

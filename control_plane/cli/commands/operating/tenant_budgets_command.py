@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 
-from control_plane.cli.command_options import FleetOptions, with_fleet_options
+from control_plane.cli.command_options import ReadClient, with_fleet_options
 from control_plane.cli.commands.operating.tenant_key_commands import NameArgument
-from control_plane.cli.error_output import exit_on_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.tenants.budget_view import BudgetList
 
@@ -14,10 +13,9 @@ NUMBERS = ("limit", "used", "left")
 
 
 @with_fleet_options
-def budgets(fleet: FleetOptions, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
+def budgets(api: ReadClient, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     """Show the budgets of a tenant and its keys: limits, what is left, and what each agent has of them."""
-    with exit_on_error("tenant budgets"), fleet.connect() as api:
-        found = api.request("GET", "/v1/budgets", params={"tenant": name}).decoded(BudgetList)
+    found = api.request("GET", "/v1/budgets", params={"tenant": name}).decoded(BudgetList)
     print_as(output, found, lambda: _view(found))
 
 

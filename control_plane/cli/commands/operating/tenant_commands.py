@@ -10,15 +10,15 @@ import typer
 from control_plane.cli.api_client import ApiClient
 from control_plane.cli.budget_arguments import BudgetOption, budget_bodies
 from control_plane.cli.command_options import (
-    ChangeOptions,
-    FleetOptions,
+    ChangeClient,
     OptionalReasonOption,
+    ReadClient,
     ReasonOption,
     with_fleet_options,
 )
 from control_plane.cli.commands.operating import revoked_key_commands, tenant_budgets_command, tenant_key_commands
 from control_plane.cli.commands.operating.tenant_key_commands import NameArgument, keys_of, path_of
-from control_plane.cli.error_output import UsageFault, exit_on_error
+from control_plane.cli.error_output import UsageFault
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.tenant_view import tenant_view, tenants_table
 from control_plane.tenants.refusals_resource import RefusalList
@@ -44,7 +44,7 @@ NoteOption = Annotated[str | None, typer.Option("--note", help="Free text for pe
 @app.command()
 @with_fleet_options
 def create(
-    fleet: ChangeOptions,
+    api: ChangeClient,
     name: NameArgument,
     tier: Annotated[str, typer.Option("--tier", help="Tier of the policy in force.", show_default=False)],
     budget: BudgetOption = None,
@@ -53,23 +53,17 @@ def create(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a tenant with the rules of a tier. A repeated command changes nothing."""
-    with exit_on_error("tenant create"):
-        body = {"tier": tier, "budgets": budget_bodies(budget or ()), "note": note or "", "reason": reason}
-        with fleet.connect() as api:
-            # The name in the body is refused with a remedy where it is malformed; in the path it may be another path.
-            is_valid = fullmatch(_LABEL, name) is not None
-            made = (
-                _tenant(api, "PUT", path_of(name), body)
-                if is_valid
-                else _tenant(api, "POST", PATH, {"name": name, **body})
-            )
+    body = {"tier": tier, "budgets": budget_bodies(budget or ()), "note": note or "", "reason": reason}
+    # The name in the body is refused with a remedy where it is malformed; in the path it may be another path.
+    is_valid = fullmatch(_LABEL, name) is not None
+    made = _tenant(api, "PUT", path_of(name), body) if is_valid else _tenant(api, "POST", PATH, {"name": name, **body})
     print_as(output, made, lambda: tenant_view(made, ()))
 
 
 @app.command("list")
 @with_fleet_options
 def list_(
-    fleet: FleetOptions,
+    api: ReadClient,
     search: Annotated[str | None, typer.Option("--search", help="Only names that contain this text.")] = None,
     tier: Annotated[str | None, typer.Option("--tier", help="Only tenants of this tier.")] = None,
     source: Annotated[TenantSource | None, typer.Option("--source", help="Only tenants from this source.")] = None,
@@ -77,20 +71,18 @@ def list_(
 ) -> None:
     """List the tenants of the policy and those that were created."""
     params = {"search": search, "tier": tier, "source": source, "limit": 500}
-    with exit_on_error("tenant list"), fleet.connect() as api:
-        pages = api.pages(PATH, TenantPage, params)
+    pages = api.pages(PATH, TenantPage, params)
     found = [tenant for page in pages for tenant in page.items]
     print_as(output, found, lambda: tenants_table(found))
 
 
 @app.command()
 @with_fleet_options
-def show(fleet: FleetOptions, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
+def show(api: ReadClient, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     """Show a tenant, its keys, and why its requests were refused in the last hour."""
-    with exit_on_error("tenant show"), fleet.connect() as api:
-        tenant = api.request("GET", path_of(name)).decoded(TenantView)
-        keys = keys_of(api, name)
-        refusals = api.request("GET", f"{path_of(name)}/refusals").decoded(RefusalList)
+    tenant = api.request("GET", path_of(name)).decoded(TenantView)
+    keys = keys_of(api, name)
+    refusals = api.request("GET", f"{path_of(name)}/refusals").decoded(RefusalList)
     shown = {"tenant": tenant, "keys": keys, "refusals": refusals.items, "other_refusals": refusals.others}
     print_as(output, shown, lambda: tenant_view(tenant, keys, refusals))
 
@@ -98,7 +90,7 @@ def show(fleet: FleetOptions, name: NameArgument, output: OutputOption = Output.
 @app.command()
 @with_fleet_options
 def change(
-    fleet: ChangeOptions,
+    api: ChangeClient,
     name: NameArgument,
     tier: Annotated[str | None, typer.Option("--tier", help="New tier.", show_default=False)] = None,
     budget: BudgetOption = None,
@@ -108,44 +100,37 @@ def change(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Change tier, budgets or note of a tenant. --budget replaces all budgets of the tenant."""
-    with exit_on_error("tenant change"):
-        if no_budgets and budget:
-            raise UsageFault("--budget and --no-budgets cannot be used together")
-        budgets = budget_bodies(budget or ()) if budget or no_budgets else None
-        given = {"tier": tier, "budgets": budgets, "note": note, "reason": reason}
-        body = {field: value for field, value in given.items() if value is not None}
-        with fleet.connect() as api:
-            changed = _tenant(api, "PATCH", path_of(name), body, ANY_STATE)
+    if no_budgets and budget:
+        raise UsageFault("--budget and --no-budgets cannot be used together")
+    budgets = budget_bodies(budget or ()) if budget or no_budgets else None
+    given = {"tier": tier, "budgets": budgets, "note": note, "reason": reason}
+    body = {field: value for field, value in given.items() if value is not None}
+    changed = _tenant(api, "PATCH", path_of(name), body, ANY_STATE)
     print_as(output, changed, lambda: tenant_view(changed, ()))
 
 
 @app.command()
 @with_fleet_options
-def suspend(
-    fleet: ChangeOptions, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE
-) -> None:
+def suspend(api: ChangeClient, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
     """Suspend a tenant: agents refuse its requests within a second and end the open ones. Its keys stay."""
-    with exit_on_error("tenant suspend"), fleet.connect() as api:
-        suspended = _tenant(api, "POST", f"{path_of(name)}/suspend", {"reason": reason})
+    suspended = _tenant(api, "POST", f"{path_of(name)}/suspend", {"reason": reason})
     print_as(output, suspended, lambda: tenants_table([suspended]))
 
 
 @app.command()
 @with_fleet_options
-def resume(fleet: ChangeOptions, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
+def resume(api: ChangeClient, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
     """End the suspension of a tenant."""
-    with exit_on_error("tenant resume"), fleet.connect() as api:
-        resumed = _tenant(api, "POST", f"{path_of(name)}/resume", {"reason": reason})
+    resumed = _tenant(api, "POST", f"{path_of(name)}/resume", {"reason": reason})
     print_as(output, resumed, lambda: tenants_table([resumed]))
 
 
 @app.command()
 @with_fleet_options
-def delete(fleet: ChangeOptions, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
+def delete(api: ChangeClient, name: NameArgument, reason: ReasonOption, output: OutputOption = Output.TABLE) -> None:
     """Delete a tenant and revoke its keys for good. Admins only."""
-    with exit_on_error("tenant delete"), fleet.connect() as api:
-        response = api.request("DELETE", path_of(name), params={"reason": reason}, headers=ANY_STATE, changes=True)
-        deleted = response.decoded(TenantView)
+    response = api.request("DELETE", path_of(name), params={"reason": reason}, headers=ANY_STATE, changes=True)
+    deleted = response.decoded(TenantView)
     print_as(output, deleted, lambda: f"deleted {deleted.name}")
 
 

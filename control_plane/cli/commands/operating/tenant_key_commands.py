@@ -10,14 +10,14 @@ import typer
 from control_plane.cli.api_client import ApiClient, ResponseLost
 from control_plane.cli.budget_arguments import BudgetOption, budget_bodies
 from control_plane.cli.command_options import (
-    ChangeOptions,
-    FleetOptions,
+    ChangeClient,
     OptionalReasonOption,
+    ReadClient,
     ReasonOption,
     with_fleet_options,
 )
 from control_plane.cli.commands.operating.overrides_commands import seconds_of
-from control_plane.cli.error_output import EXIT_FAILED, exit_on_error, fail
+from control_plane.cli.error_output import EXIT_FAILED, fail
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.views.tenant_view import keys_table, new_key_view
 from control_plane.tenants.tenant_resource import NewTenantKey, TenantKeyPage, TenantKeyView
@@ -37,7 +37,7 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print the key 
 @app.command()
 @with_fleet_options
 def create(
-    fleet: ChangeOptions,
+    api: ChangeClient,
     name: NameArgument,
     expires: ExpiresOption = "none",
     budget: BudgetOption = None,
@@ -47,21 +47,19 @@ def create(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a key, and print it. The key cannot be printed again."""
-    with exit_on_error("tenant key create"):
-        body = {
-            "note": note,
-            "expires_in_s": _seconds(expires, "--expires"),
-            "budgets": budget_bodies(budget or ()),
-            "reason": reason,
-        }
-        with fleet.connect() as api:
-            _print(_new_key(api, "create", name, f"{path_of(name)}/keys", body), output, quiet)
+    body = {
+        "note": note,
+        "expires_in_s": _seconds(expires, "--expires"),
+        "budgets": budget_bodies(budget or ()),
+        "reason": reason,
+    }
+    _print(_new_key(api, "create", name, f"{path_of(name)}/keys", body), output, quiet)
 
 
 @app.command()
 @with_fleet_options
 def rotate(
-    fleet: ChangeOptions,
+    api: ChangeClient,
     name: NameArgument,
     id: IdArgument,
     overlap: Annotated[
@@ -73,38 +71,34 @@ def rotate(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create the successor of a key, and print it. Both keys are valid during the overlap."""
-    with exit_on_error("tenant key rotate"):
-        body = {"expires_in_s": _seconds(expires, "--expires"), "reason": reason}
-        if overlap is not None:
-            body["overlap_s"] = _seconds(overlap, "--overlap")
-        with fleet.connect() as api:
-            path = f"{path_of(name)}/keys/{quote(id, safe='')}/rotate"
-            _print(_new_key(api, "rotate", name, path, body), output, quiet)
+    body = {"expires_in_s": _seconds(expires, "--expires"), "reason": reason}
+    if overlap is not None:
+        body["overlap_s"] = _seconds(overlap, "--overlap")
+    path = f"{path_of(name)}/keys/{quote(id, safe='')}/rotate"
+    _print(_new_key(api, "rotate", name, path, body), output, quiet)
 
 
 @app.command()
 @with_fleet_options
 def revoke(
-    fleet: ChangeOptions,
+    api: ChangeClient,
     name: NameArgument,
     id: IdArgument,
     reason: ReasonOption,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Revoke a key for good: agents refuse it within a second and end its open requests."""
-    with exit_on_error("tenant key revoke"), fleet.connect() as api:
-        path = f"{path_of(name)}/keys/{quote(id, safe='')}"
-        response = api.request("DELETE", path, params={"reason": reason}, changes=True)
-        revoked = response.decoded(TenantKeyView)
+    path = f"{path_of(name)}/keys/{quote(id, safe='')}"
+    response = api.request("DELETE", path, params={"reason": reason}, changes=True)
+    revoked = response.decoded(TenantKeyView)
     print_as(output, revoked, lambda: keys_table([revoked]))
 
 
 @app.command("list")
 @with_fleet_options
-def list_(fleet: FleetOptions, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
+def list_(api: ReadClient, name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     """List the keys of a tenant, revoked and expired ones included."""
-    with exit_on_error("tenant key list"), fleet.connect() as api:
-        keys = keys_of(api, name)
+    keys = keys_of(api, name)
     print_as(output, keys, lambda: keys_table(keys))
 
 

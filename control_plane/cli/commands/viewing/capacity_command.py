@@ -10,8 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from control_plane.cli.command_options import FleetOptions, with_fleet_options
-from control_plane.cli.error_output import exit_on_error
+from control_plane.cli.command_options import ReadClient, with_fleet_options
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.status.status import StandbyStatus
 from penstock.scaling.recommender import Recommendation
@@ -34,18 +33,17 @@ class RecommendationPage(msgspec.Struct, frozen=True):
 
 @with_fleet_options
 def capacity(
-    fleet: FleetOptions,
+    api: ReadClient,
     region: Annotated[str | None, typer.Option(help="Limit to this region.")] = None,
     model: Annotated[str | None, typer.Option(help="Limit to this model.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the recommended number of endpoints by region and model, with the cause and the endpoints to drain."""
-    with exit_on_error("capacity"), fleet.connect() as api:
-        wanted = {"region": region, "model": model, "limit": LIMIT}
-        pages = api.pages("/v1/capacity/recommendations", RecommendationPage, wanted)
-        standby = None
-        if output is Output.TABLE:
-            standby = api.request("GET", "/v1/capacity/takeover").decoded(StandbyStatus).takeover
+    wanted = {"region": region, "model": model, "limit": LIMIT}
+    pages = api.pages("/v1/capacity/recommendations", RecommendationPage, wanted)
+    standby = None
+    if output is Output.TABLE:
+        standby = api.request("GET", "/v1/capacity/takeover").decoded(StandbyStatus).takeover
     found = [row for page in pages for row in page.items]
     print_as(output, found, lambda: _view(found, standby))
 

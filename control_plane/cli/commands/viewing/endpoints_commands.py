@@ -9,8 +9,8 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from control_plane.cli.command_options import FleetOptions, with_fleet_options
-from control_plane.cli.error_output import exit_on_error, print_error
+from control_plane.cli.command_options import ReadClient, with_fleet_options
+from control_plane.cli.error_output import print_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.status.endpoint_status import EndpointPage, EndpointStatus
 from penstock.fleet.endpoint_report import EndpointCondition
@@ -32,7 +32,7 @@ _COLOURS = {
 
 @with_fleet_options
 def endpoints(
-    fleet: FleetOptions,
+    api: ReadClient,
     region: Annotated[str | None, typer.Option(help="Limit to this region.")] = None,
     model: Annotated[str | None, typer.Option(help="Limit to endpoints that serve this model.")] = None,
     state: Annotated[EndpointCondition | None, typer.Option(help="Limit to this state.")] = None,
@@ -40,8 +40,7 @@ def endpoints(
 ) -> None:
     """List endpoints: address, models, state, load, the age of each report, and why an endpoint is not ready."""
     wanted = {"region": region, "model": model, "state": state.value if state is not None else None, "limit": LIMIT}
-    with exit_on_error("endpoints"), fleet.connect() as api:
-        pages = api.pages("/v1/endpoints", EndpointPage, wanted)
+    pages = api.pages("/v1/endpoints", EndpointPage, wanted)
     found = [endpoint for page in pages for endpoint in page.items]
     print_as(output, found, lambda: _view(found))
     if left_out := pages[-1].left_out:

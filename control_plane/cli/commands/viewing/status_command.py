@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from control_plane.cli.command_options import FleetOptions, with_fleet_options
-from control_plane.cli.error_output import exit_on_error
+from control_plane.cli.command_options import ReadClient, with_fleet_options
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.repeated_output import show_repeatedly
 from control_plane.cli.views.status_view import status_view
@@ -19,16 +18,15 @@ WATCH_S = 1.0
 
 @with_fleet_options
 def status(
-    fleet: FleetOptions,
+    api: ReadClient,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second until Ctrl-C.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the state of the fleet: regions, load, service objectives, and which region serves which."""
-    with exit_on_error("status"), fleet.connect() as api:
-        if watch:
-            show_repeatedly("status", api.status, status_view, output, WATCH_S)
-        else:
-            _print(api.status(), output)
+    if watch:
+        show_repeatedly("status", api.status, status_view, output, WATCH_S)
+    else:
+        _print(api.status(), output)
 
 
 def _print(status: Status, output: Output) -> None:

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from control_plane.cli.api_client import ApiClient
-from control_plane.cli.command_options import FleetOptions, with_fleet_options
-from control_plane.cli.error_output import exit_on_error
+from control_plane.cli.command_options import ReadClient, with_fleet_options
 from control_plane.cli.output import Output, OutputOption, print_as
 from control_plane.cli.repeated_output import show_repeatedly
 from control_plane.cli.views.top_view import Top, top_view
@@ -23,7 +22,7 @@ MAX_ROWS = 200
 
 @with_fleet_options
 def top(
-    fleet: FleetOptions,
+    api: ReadClient,
     region: Annotated[str | None, typer.Option(help="Limit pools and endpoints to this region.")] = None,
     tenant: Annotated[list[str] | None, typer.Option(help="Tenant whose budgets are shown; may be repeated.")] = None,
     rows: Annotated[int, typer.Option(min=1, max=MAX_ROWS, help="Maximum number of pools and of endpoints.")] = 15,
@@ -32,16 +31,15 @@ def top(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the busiest regions, pools and endpoints, and the budgets of tenants, until Ctrl-C."""
-    with exit_on_error("top"), fleet.connect() as api:
 
-        def fetch() -> Top:
-            return _fetch(api, region, tenant or [], rows)
+    def fetch() -> Top:
+        return _fetch(api, region, tenant or [], rows)
 
-        if once:
-            found = fetch()
-            print_as(output, found, lambda: top_view(found))
-        else:
-            show_repeatedly("top", fetch, top_view, output, every)
+    if once:
+        found = fetch()
+        print_as(output, found, lambda: top_view(found))
+    else:
+        show_repeatedly("top", fetch, top_view, output, every)
 
 
 def _fetch(api: ApiClient, region: str | None, tenants: list[str], rows: int) -> Top:
