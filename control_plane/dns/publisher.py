@@ -30,17 +30,20 @@ class RecordPublisher:
         min_interval_s: float,
         report: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        is_dry_run: bool = False,
     ) -> None:
         """Create a publisher.
 
         Args:
             min_interval_s: minimum time (s) between two changes.
             report: called with each line for operators.
+            is_dry_run: whether changes are reported, and not sent.
         """
         self._target = target
         self._min_interval_s = min_interval_s
         self._report = report
         self._clock = clock
+        self._is_dry_run = is_dry_run
         self._published: Publication | None = None
         self._changed_at = -inf
         self._reported: set[str] = set()
@@ -66,14 +69,15 @@ class RecordPublisher:
         for zone, members in zones_of(wanted[name] for name in step.changed).items():
             changed = {name: step.changed[name] for name in members}
             try:
-                self._target.send(zone, changed)
+                if not self._is_dry_run:
+                    self._target.send(zone, changed)
             except UpdateFailed as error:
                 problems.append(f"not updated: {error}")
                 continue
             self._changed_at = step.publication.changed_at
             for name, record_sets in changed.items():
                 values = ", ".join(value for each in record_sets for value in each.values)
-                self._report(f"{name}: now {values}")
+                self._report(f"{name}: {'would be' if self._is_dry_run else 'now'} {values}")
         # After a failure, what the target has is unknown, and is read again.
         self._published = None if problems else step.publication
         self._note([*problems, *(f"{name}: no permitted region is live; its records stay" for name in step.kept)])

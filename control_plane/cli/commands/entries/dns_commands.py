@@ -14,8 +14,8 @@ from rich.text import Text
 
 from adapters.configuration.setting_values import host_port
 from control_plane.cli.api_client import ApiClient, ApiError
-from control_plane.cli.command_options import FleetOptions, with_fleet_options
-from control_plane.cli.error_output import EXIT_FAILED, UsageFault, exit_on_error, print_error
+from control_plane.cli.command_options import ChangeClient, ReadClient, with_fleet_options
+from control_plane.cli.error_output import EXIT_FAILED, UsageFault, print_error
 from control_plane.cli.output import Output, OutputOption, print_as, table_of
 from control_plane.status.query_responses import DnsResponse
 from penstock.dns.exports import dns_endpoint, octodns_zone
@@ -39,7 +39,7 @@ def _dns() -> None:
 @app.command()
 @with_fleet_options
 def explain(
-    fleet: FleetOptions,
+    api: ReadClient,
     name: Annotated[str | None, typer.Argument(help="Name (default: every name of the policy).")] = None,
     ip: Annotated[str | None, typer.Option(help="Address in the client subnet of the query.")] = None,
     country: Annotated[str | None, typer.Option(help="Country of the client subnet instead, such as DE.")] = None,
@@ -48,16 +48,15 @@ def explain(
 ) -> None:
     """Show what names resolve to and why; without --ip or --country, for queries without a client subnet."""
     params = {"name": name, "ip": ip, "country": country, "subdivision": subdivision}
-    with exit_on_error("dns explain"), fleet.connect() as api:
-        answer = api.request("GET", "/v1/dns", params=params)
-        found = answer.decoded(DnsResponse)
+    answer = api.request("GET", "/v1/dns", params=params)
+    found = answer.decoded(DnsResponse)
     print_as(output, answer.body, lambda: Group(*map(_view, found.names)))
 
 
 @app.command()
 @with_fleet_options
 def export(
-    fleet: FleetOptions,
+    api: ReadClient,
     to: Annotated[ExportFormat, typer.Argument(help="Format.")],
     zone: Annotated[str, typer.Option(help="Zone to export; octodns has one file for each zone.")] = "",
     namespace: Annotated[str, typer.Option(help="Namespace of the DNSEndpoint.")] = "default",
@@ -66,23 +65,22 @@ def export(
 
     A reader of the output would remove such a name; octoDNS and ExternalDNS keep what they have without new output.
     """
-    with exit_on_error("dns export"), fleet.connect() as api:
-        names = [name for name in _names(api) if zone in ("", name.zone)]
-        zones = {name.zone for name in names}
-        if to is ExportFormat.OCTODNS and len(zones) != 1:
-            raise UsageFault(f"name one zone with --zone: {', '.join(sorted(zones)) or 'the policy has none'}")
-        empty = [name.name for name in names if not name.record_sets]
-        if empty:
-            print_error("dns export", f"no permitted region is live for {', '.join(empty)}; nothing is exported")
-            raise typer.Exit(EXIT_FAILED)
-        content = dns_endpoint(names, namespace) if to is ExportFormat.EXTERNAL_DNS else octodns_zone(names, *zones)
+    names = [name for name in _names(api) if zone in ("", name.zone)]
+    zones = {name.zone for name in names}
+    if to is ExportFormat.OCTODNS and len(zones) != 1:
+        raise UsageFault(f"name one zone with --zone: {', '.join(sorted(zones)) or 'the policy has none'}")
+    empty = [name.name for name in names if not name.record_sets]
+    if empty:
+        print_error("dns export", f"no permitted region is live for {', '.join(empty)}; nothing is exported")
+        raise typer.Exit(EXIT_FAILED)
+    content = dns_endpoint(names, namespace) if to is ExportFormat.EXTERNAL_DNS else octodns_zone(names, *zones)
     print(msgspec.yaml.encode(content).decode(), end="")
 
 
 @app.command()
 @with_fleet_options
 def update(
-    fleet: FleetOptions,
+    api: ChangeClient,
     server: Annotated[str, typer.Argument(help="host:port of the primary DNS server of the zones.")],
     key_file: Annotated[Path, typer.Option(help="TSIG key that the server accepts, as `tsig-keygen` writes it.")],
     every_s: Annotated[float, typer.Option("--every", min=1.0, help="Time (s) between two looks at the fleet.")] = 1.0,
@@ -96,34 +94,38 @@ def update(
     """Keep the records of the policy's names up to date in a DNS server, by signed updates (RFC 2136).
 
     Only changes are sent. A name without a live region keeps its records, and a line on stderr states it. While no
-    control plane answers, nothing changes.
+    control plane answers, nothing changes. --dry-run reads the records of the server, prints the changes, and ends.
     """
     # Imported late: other commands need no dnspython.
     from control_plane.dns.dynamic_update import DynamicUpdates, read_key
     from control_plane.dns.publisher import RecordPublisher
 
-    with exit_on_error("dns update"), fleet.connect() as api:
+    try:
+        host, port = host_port(server)
+    except ValueError as error:
+        raise UsageFault(f"{server}: {error}") from None
+    target = DynamicUpdates(host, port, read_key(key_file))
+    publisher = RecordPublisher(
+        target, min_interval_s, lambda line: print_error("dns update", line), is_dry_run=api.is_dry_run
+    )
+    once = once or api.is_dry_run
+    reported = ""
+    while True:
+        is_current, problem = False, ""
         try:
-            host, port = host_port(server)
-        except ValueError as error:
-            raise UsageFault(f"{server}: {error}") from None
-        target = DynamicUpdates(host, port, read_key(key_file))
-        publisher = RecordPublisher(target, min_interval_s, lambda line: print_error("dns update", line))
-        reported = ""
-        while True:
-            is_current, problem = False, ""
-            try:
-                is_current = publisher.step(_names(api))
-            except ApiError as error:
-                if once:
-                    raise
-                problem = str(error)
-                if problem != reported:
-                    print_error("dns update", f"no change while no control plane answers: {problem}")
-            reported = problem
+            is_current = publisher.step(_names(api))
+        except ApiError as error:
             if once:
-                raise typer.Exit(0 if is_current else EXIT_FAILED)
-            time.sleep(every_s)
+                raise
+            problem = str(error)
+            if problem != reported:
+                print_error("dns update", f"no change while no control plane answers: {problem}")
+        reported = problem
+        if once and is_current:
+            return
+        if once:
+            raise typer.Exit(EXIT_FAILED)
+        time.sleep(every_s)
 
 
 def _names(api: ApiClient) -> list[NameRecords]:

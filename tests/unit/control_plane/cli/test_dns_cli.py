@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from control_plane.cli.command_options import FleetOptions
+from control_plane.cli.command_options import ChangeOptions, FleetOptions
 from control_plane.status.query_responses import DnsResponse
 from penstock.dns.record_sets import NameRecords, RecordSet
 from penstock.routing.reasons import Reason, Rejection
@@ -41,7 +41,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[NameRecords]:
 
         yield SimpleNamespace(request=answer)
 
-    monkeypatch.setattr(FleetOptions, "connect", connect)
+    for options in (FleetOptions, ChangeOptions):
+        monkeypatch.setattr(options, "connect", connect)
     return found
 
 

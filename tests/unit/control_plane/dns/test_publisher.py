@@ -99,6 +99,13 @@ def test_a_bad_key_file_is_an_error_without_the_secret(tmp_path: Path, content: 
     assert "aGVsbG8" not in str(refused.value)
 
 
+def test_a_dry_run_reports_the_change_and_sends_nothing() -> None:
+    target, lines = Target(), list[str]()
+    publisher = RecordPublisher(target, 5.0, lines.append, is_dry_run=True)
+    assert publisher.step([name("192.0.2.2")])
+    assert (target.sent, lines) == ([], [f"{NAME}: would be 192.0.2.2"])
+
+
 class TwoZones(Target):
     """The zone `broken` refuses updates, or queries too."""
 
