@@ -19,21 +19,6 @@ _NOTHING: Final = Usage(0, 0)
 class Account:
     """What is true of one finished request. Times (s) are by the agent's monotonic clock."""
 
-    __slots__ = (
-        "charges_tenant",
-        "ended_at",
-        "first_byte_at",
-        "is_estimated",
-        "measured_usage",
-        "outcome",
-        "price_share",
-        "reason",
-        "received_bytes",
-        "sent_bytes",
-        "status",
-        "usage",
-    )
-
     def __init__(
         self, outcome: Outcome, reason: str, status: int, first_byte_at: float | None, ended_at: float
     ) -> None:

@@ -20,8 +20,6 @@ TURN_RANK: Final = 2000
 class _Level:
     """A priority with waiting requests, or with a debt."""
 
-    __slots__ = ("owed_s", "since", "waits")
-
     def __init__(self, since: float) -> None:
         self.owed_s = 0.0
         """Work (s) that its reserve has granted and that has not started; negative for a debt."""
@@ -32,8 +30,6 @@ class _Level:
 
 class PriorityTurns:
     """The reserves of the priorities of one model at one agent."""
-
-    __slots__ = ("aging_s", "levels", "reserve")
 
     def __init__(self) -> None:
         """Create turns with the defaults of the policy."""

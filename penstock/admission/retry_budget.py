@@ -22,8 +22,6 @@ WINDOW_S: Final = 10.0
 class RetryBudget:
     """Requests and retries of the current half window and of the one before it."""
 
-    __slots__ = ("_began_at", "_requests", "_requests_before", "_retries", "_retries_before")
-
     def __init__(self, now: float) -> None:
         """Create an empty budget. `now` is monotonic time in seconds, in all methods."""
         self._began_at = now

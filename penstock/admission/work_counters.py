@@ -31,17 +31,6 @@ MIN_SWEEP: Final = 64
 class TenantCounter:
     """The work of one tenant's requests of one model and priority."""
 
-    __slots__ = (
-        "counters",
-        "has_changed",
-        "received_s",
-        "running",
-        "tenant",
-        "total_s",
-        "waits",
-        "weight",
-    )
-
     def __init__(self, counters: WorkCounters, tenant: str, weight: float, received_s: float) -> None:
         self.counters = counters
         self.tenant = tenant
@@ -77,8 +66,6 @@ class TenantCounter:
 
 class WorkCounters:
     """The counters of the tenants of one priority of a model, and their virtual time."""
-
-    __slots__ = ("_sweep_at", "changed", "highest_s", "running", "tenants", "virtual_s", "waiting")
 
     def __init__(self) -> None:
         """Create counters without tenants."""
@@ -167,8 +154,6 @@ class WorkCounters:
 
 class ModelCounters:
     """The counters of one model's tenants, by priority."""
-
-    __slots__ = ("_newest", "_newest_at", "_other_at", "priorities", "turns")
 
     def __init__(self) -> None:
         self.priorities: dict[int, WorkCounters] = {}

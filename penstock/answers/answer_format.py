@@ -28,20 +28,6 @@ MAX_FORMATS: Final = 4096
 class AnswerFormat:
     """The format of the answers of one route."""
 
-    __slots__ = (
-        "delta_mark",
-        "end_marks",
-        "has_indexes",
-        "id_paths",
-        "is_openai",
-        "lines",
-        "places",
-        "request_flag",
-        "route",
-        "usage_marks",
-        "wanted",
-    )
-
     def __init__(self, route: Route | None) -> None:
         """Prepare to read the answers of `route`; None for the fields of OpenAI's API.
 
@@ -81,8 +67,6 @@ class AnswerFormat:
 
 class AnswerFormats:
     """The formats of the routes of a policy, created when first used."""
-
-    __slots__ = ("_by_name", "_default")
 
     def __init__(self) -> None:
         self._by_name: dict[str, AnswerFormat] = {}

@@ -56,35 +56,6 @@ _NO_RECORDS: Final = PlainRecords(AnswerFormat(None), lines=False)
 class AnswerParser:
     """The parser of one response."""
 
-    __slots__ = (
-        "_awaits_end",
-        "_decoder",
-        "_final_at",
-        "_format",
-        "_held",
-        "_hides_usage",
-        "_id_records",
-        "_indexed",
-        "_kind",
-        "_last",
-        "_plain",
-        "_reducer",
-        "_reported",
-        "_reported_at",
-        "_splitter",
-        "_usage",
-        "begun",
-        "choices",
-        "delivered",
-        "ended",
-        "error",
-        "finish_reason",
-        "is_beginning",
-        "needs_end",
-        "needs_event",
-        "object_id",
-    )
-
     def __init__(self, answer_format: AnswerFormat, kind: int, coding: bytes, hides_usage: bool) -> None:
         """Read a response.
 

@@ -26,8 +26,6 @@ _DATA: Final = b"data: "
 class EventSplitter:
     """Splits one stream into server-sent events, or into lines."""
 
-    __slots__ = ("_boundary", "_end", "rest")
-
     def __init__(self, *, lines: bool = False) -> None:
         """Split into events; with `lines`, split into lines."""
         self._boundary = _LINE_BOUNDARY if lines else _BOUNDARY

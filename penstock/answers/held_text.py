@@ -16,8 +16,6 @@ _OVERLAP_BYTES: Final = len(ERROR_MARK) - 1
 class HeldText:
     """The parts of one JSON text so far."""
 
-    __slots__ = ("_held", "_searched", "first", "may_be_error", "size_bytes")
-
     def __init__(self) -> None:
         self.first = b""
         """The first part, until the text is taken."""

@@ -33,8 +33,6 @@ Here and in the other readers of answers, `find` replaces `in` for the same reas
 class PlainRecords:
     """The records of one stream."""
 
-    __slots__ = ("_adds", "_after", "_after_in_chunk", "_before", "_end", "_format", "_lines")
-
     def __init__(self, answer_format: AnswerFormat, *, lines: bool) -> None:
         """Recognise events that end with LF; with `lines`, lines."""
         self._format = answer_format

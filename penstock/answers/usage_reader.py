@@ -35,8 +35,6 @@ _number: Final = msgspec.json.Decoder(int | float)
 class UsagePlaces:
     """The places of the usage in the answers of one route, as tokens of their pointers."""
 
-    __slots__ = ("answer", "cached", "numbers", "objects", "prompt")
-
     def __init__(self, fields: UsageFields) -> None:
         """Prepare to read `fields`.
 
@@ -55,8 +53,6 @@ class UsagePlaces:
 
 class ReportedUsage:
     """The numbers that one answer has reported so far; of several reports of one number, the last counts."""
-
-    __slots__ = ("_numbers", "_places")
 
     def __init__(self, places: UsagePlaces) -> None:
         """Start without a report."""

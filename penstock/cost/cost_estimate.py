@@ -189,8 +189,6 @@ def _magnitude(tokens: int) -> int:
 class _Mean:
     """An arithmetic mean at first, an exponentially weighted one after MEMORY_REQUESTS observations."""
 
-    __slots__ = ("count", "taken_at", "value")
-
     def __init__(self) -> None:
         self.taken_at = 0.0
         self.count = 0.0

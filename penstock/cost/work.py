@@ -8,8 +8,6 @@ from typing import Final
 class Work:
     """The two parts of a request's work: time (s) on the reference accelerator, without other requests."""
 
-    __slots__ = ("decode_s", "prefill_s")
-
     def __init__(self, prefill_s: float, decode_s: float) -> None:
         self.prefill_s = prefill_s
         """Time (s) until the first byte. Prefills of several requests run one after the other. An estimate covers the
@@ -23,8 +21,6 @@ NO_WORK: Final = Work(0.0, 0.0)
 
 class Speed:
     """The speed of an endpoint, as factors that convert work to time on the endpoint."""
-
-    __slots__ = ("crowding", "decode", "prefill", "start_s")
 
     def __init__(self, start_s: float, prefill: float, decode: float, crowding: float) -> None:
         self.start_s = start_s

@@ -24,8 +24,6 @@ of a mistake in the policy."""
 class ArrivalRate:
     """Arrival rates of one traffic class. The owner increments the counts; `settle` converts them into rates."""
 
-    __slots__ = ("arrived", "batch_arrived", "batch_per_s", "per_s", "regions")
-
     def __init__(self, regions: tuple[str, ...]) -> None:
         """`regions` are the members of the residency class."""
         self.regions = regions

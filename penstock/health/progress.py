@@ -96,8 +96,6 @@ class ProgressSample(NamedTuple):
 class LongestWaits:
     """The longest of an endpoint's recent waits."""
 
-    __slots__ = ("_before_s", "_now_s", "count")
-
     def __init__(self) -> None:
         self.count = 0
         """Number of waits."""
@@ -120,19 +118,6 @@ class LongestWaits:
 class ProgressTracker:
     """Collects the samples of one endpoint. Between two samples, `waits` is called for each request that waits for its
     first byte, and `waits_for_chunk` for each silent stream."""
-
-    __slots__ = (
-        "_answers",
-        "_first_chunks",
-        "_gaps",
-        "_has_run",
-        "_idle_readings",
-        "_overdue_since",
-        "_streams",
-        "_unusual_since",
-        "_waiting_since",
-        "progressed_at",
-    )
 
     def __init__(self) -> None:
         self.progressed_at = -inf

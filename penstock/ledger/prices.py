@@ -22,8 +22,6 @@ _TOKEN: Final = CostUnit.TOKEN
 class Rate:
     """The price of one model, as it is computed for each request."""
 
-    __slots__ = ("cached_token", "input_token", "output_token", "request", "unit")
-
     def __init__(self, price: ModelPrice, part: float = 1.0) -> None:
         """Use a part (0-1) of a price."""
         self.input_token: float = price.per_million_input_tokens * part / 1e6
@@ -51,8 +49,6 @@ class Rate:
 
 class PriceList:
     """The prices that a policy has in force at one time, by the name of a model or adapter."""
-
-    __slots__ = ("_batch_by_name", "_by_name", "_prices", "valid_until")
 
     def __init__(self, policy: Policy, now: float) -> None:
         """Use the prices of `policy` at `now` (Unix time, s)."""

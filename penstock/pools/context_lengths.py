@@ -28,8 +28,6 @@ NO_ENDPOINTS: Final[frozenset[str]] = frozenset()
 class NeededTokens:
     """The context length that one request needs."""
 
-    __slots__ = ("likely", "surely")
-
     def __init__(self, prompt_tokens: float, answer_tokens: int) -> None:
         """Create the need of a request with an estimated prompt and the answer that it asks for, in tokens."""
         self.likely = int(prompt_tokens * MARGIN) + answer_tokens
@@ -45,8 +43,6 @@ def needed_tokens(expectations: CostEstimator, model: str, ask: CostInputs) -> N
 
 class ContextLengths:
     """The context lengths of a pool of which at least one endpoint reports one."""
-
-    __slots__ = ("_others", "is_mixed", "largest", "lengths")
 
     def __init__(self, tokens: Sequence[tuple[str, int]]) -> None:
         """Create the lengths of a pool.

@@ -25,8 +25,6 @@ Member = TypeVar("Member", bound=EndpointAccount)
 class WorkEstimate:
     """The estimated cost of one request, and the cache keys that it shares with earlier requests."""
 
-    __slots__ = ("adapter", "ask", "cost", "model", "prefix", "session", "streaming", "tenant", "work")
-
     def __init__(self, tenant: str, model: str, cost: Cost, ask: CostInputs, work: Work, streaming: bool) -> None:
         """Create an estimate without cache keys.
 
@@ -51,8 +49,6 @@ class WorkEstimate:
 
 class Reservation(Generic[Member]):
     """One request's slot and work on an endpoint, each of which is released exactly once."""
-
-    __slots__ = ("decode_us", "endpoint", "prefill_us", "released")
 
     def __init__(self, endpoint: Member, prefill_us: int = 0, decode_us: int = 0) -> None:
         """Create a reservation of work at the endpoint's speed (microseconds); the reservation counts after `take`."""
@@ -85,18 +81,6 @@ class Reservation(Generic[Member]):
 
 class Placement(Reservation[Member]):
     """A reservation for a chosen endpoint, with the times from which the endpoint's speed is learned."""
-
-    __slots__ = (
-        "ahead_s",
-        "charged_s",
-        "counter",
-        "estimate",
-        "first_byte_at",
-        "prefill_over_at",
-        "queued",
-        "since",
-        "streams",
-    )
 
     def __init__(self, endpoint: Member, estimate: WorkEstimate, spared_s: float, now: float) -> None:
         """Create the placement of a request.

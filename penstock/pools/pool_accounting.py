@@ -36,8 +36,6 @@ NO_LOAD: Final = Load(0, 0, 0)
 class PoolTotals(ABC):
     """The totals of a pool that its endpoints read and update."""
 
-    __slots__ = ("ejected", "in_flight", "panics", "rules", "service_s", "size")
-
     def __init__(self, service_s: float, rules: EjectionRules) -> None:
         """Create the totals of an empty pool.
 
@@ -76,8 +74,6 @@ class GroupAccount(PoolTotals):
     Outlier detection counts the endpoints of pools, so a group neither limits nor overrides ejections.
     """
 
-    __slots__ = ("endpoints", "models", "ready", "slots")
-
     def __init__(self, models: tuple[str, ...]) -> None:
         """Create an empty group.
 
@@ -110,8 +106,6 @@ class GroupAccount(PoolTotals):
 
 class EndpointAccount:
     """One endpoint's account at one agent. Endpoint selection reads its `view`."""
-
-    __slots__ = ("completions", "learner", "name", "pools", "remote_load", "service_s", "uses", "view")
 
     def __init__(self, view: EndpointView, accelerator: str) -> None:
         """Create an account without requests.
@@ -196,8 +190,6 @@ Member = TypeVar("Member", bound=EndpointAccount)
 
 class PoolAccount(PoolTotals, Generic[Member]):
     """The accounts of the endpoints that serve one model, and their totals, which are kept up to date."""
-
-    __slots__ = ("candidates", "endpoints", "positions", "prior_s", "ready", "shares_endpoints", "slots", "views")
 
     def __init__(self, prior_s: float = DEFAULT_SERVICE_S, rules: EjectionRules | None = None) -> None:
         """Create an empty pool.

@@ -65,8 +65,6 @@ def left_of(age_s: float) -> float:
 class OnlineRegression:
     """A straight line of y against x with a slope above zero: exponentially weighted least squares."""
 
-    __slots__ = ("_cross", "_mean_x", "_mean_y", "_min_slope", "_square", "_weight", "at_zero", "mean_at", "slope")
-
     def __init__(self, at_zero: float, slope: float) -> None:
         """Create the line of the prior."""
         self.at_zero = at_zero
@@ -114,16 +112,6 @@ def prior(accelerator: str) -> Speed | None:
 
 class SpeedLearner:
     """One endpoint's speed, learned from its completions."""
-
-    __slots__ = (
-        "_decode",
-        "_early",
-        "_first_byte",
-        "_prior",
-        "_wants_at",
-        "_wants_first_at",
-        "observations",
-    )
 
     def __init__(self, accelerator: str) -> None:
         """Create a learner; an unknown `accelerator` (as in the endpoints file) starts as the reference accelerator."""

@@ -33,8 +33,6 @@ _Utf8Decoder: Final = getincrementaldecoder("utf-8")
 class BodyFields:
     """Reads the fields of JSON bodies at the pointers of one route."""
 
-    __slots__ = ("_root",)
-
     def __init__(self, pointers: Iterable[str]) -> None:
         """Prepare to read these JSON pointers.
 
@@ -79,8 +77,6 @@ class BodyFields:
 class _Branch:
     """A token of pointers: the pointer that ends with the token, if one does, and the tokens that follow in others."""
 
-    __slots__ = ("below", "pointer")
-
     def __init__(self) -> None:
         self.pointer = ""
         self.below: dict[str, _Branch] = {}
@@ -88,8 +84,6 @@ class _Branch:
 
 class _Level:
     """One value on the path of a pointer: its fields that are read, and the levels below it."""
-
-    __slots__ = ("_decoder", "_keys", "_levels", "_pointers", "is_flat")
 
     def __init__(self, branch: _Branch) -> None:
         self._levels = {token: _Level(below) for token, below in branch.below.items() if below.below}

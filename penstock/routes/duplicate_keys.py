@@ -26,8 +26,6 @@ class FieldError(Exception):
 class _Known:
     """A key that was checked before."""
 
-    __slots__ = ("replacement", "seen_in")
-
     def __init__(self, replacement: Any) -> None:
         self.replacement = replacement
         """What the decoder uses in place of the key."""
@@ -37,8 +35,6 @@ class _Known:
 
 class ObjectKeys:
     """Checks the keys of one object at a time, as the decoder reads them."""
-
-    __slots__ = ("_by_folded", "_known", "_most_known", "_new", "_number", "_other", "_read", "count")
 
     def __init__(self, keys: Mapping[str, Any], other: Any) -> None:
         """Check objects whose keys `keys` are read.

@@ -44,8 +44,6 @@ class TemplateError(ValueError):
 class PathTemplate:
     """A parsed path template."""
 
-    __slots__ = ("_pattern", "_segments", "parameters", "shape", "text")
-
     def __init__(self, text: str) -> None:
         """Parse a template.
 

@@ -33,8 +33,6 @@ class Miss(Enum):
 class RouteMatch:
     """The route of a request, and the values of its path parameters."""
 
-    __slots__ = ("parameters", "reader", "route")
-
     def __init__(self, route: Route, parameters: Mapping[str, str], reader: RouteReader | None) -> None:
         self.route = route
         self.parameters = parameters
@@ -44,8 +42,6 @@ class RouteMatch:
 
 class RouteMiss:
     """The result of a lookup that finds no route."""
-
-    __slots__ = ("allow", "miss", "route")
 
     def __init__(self, miss: Miss, route: Route | None = None, allow: tuple[str, ...] = ()) -> None:
         self.miss = miss
@@ -60,8 +56,6 @@ _UNKNOWN: Final = RouteMiss(Miss.UNKNOWN_PATH)
 
 class RouteTable:
     """The routes of one policy."""
-
-    __slots__ = ("_by_name", "_exact", "_templates")
 
     def __init__(self, routes: Iterable[Route]) -> None:
         """Index routes. If two match a request, a literal segment precedes a parameter, else the earlier route wins.
@@ -135,8 +129,6 @@ class RouteTable:
 
 class _Entry:
     """A route whose path has parameters."""
-
-    __slots__ = ("methods", "reader", "route", "template", "with_slash")
 
     def __init__(self, route: Route, template: PathTemplate, reader: RouteReader | None) -> None:
         self.route = route

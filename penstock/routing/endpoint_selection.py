@@ -178,8 +178,6 @@ Candidate = tuple[int, EndpointView]
 class Candidates:
     """The endpoints of a pool, as an agent sees them."""
 
-    __slots__ = ("endpoints", "same_zone")
-
     def __init__(self, endpoints: Sequence[EndpointView], same_zone: frozenset[int] = frozenset()) -> None:
         """Create the candidates of a pool, which are kept until its endpoints change."""
         self.endpoints = endpoints

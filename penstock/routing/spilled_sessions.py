@@ -15,8 +15,6 @@ STAY_S: Final = 300.0
 class SpilledSessions:
     """The region that serves each spilled session, in bounded memory. An agent that restarts has none."""
 
-    __slots__ = ("_most", "_regions")
-
     def __init__(self, most: int = MAX_SPILLED) -> None:
         """Create an empty record of at most `most` sessions."""
         self._most = most

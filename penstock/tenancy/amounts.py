@@ -6,8 +6,6 @@ from __future__ import annotations
 class Amounts:
     """What a request needs by its estimate, or used."""
 
-    __slots__ = ("cached_tokens", "gpu_s", "input_tokens", "money", "output_tokens", "requests")
-
     def __init__(self, requests: float = 1.0) -> None:
         """Be the amounts of a request without tokens, GPU time and cost; 0 `requests` for one that did not start."""
         self.requests = requests

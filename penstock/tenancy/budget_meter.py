@@ -61,52 +61,6 @@ def counted_by(unit: BudgetUnit) -> int:
 class BudgetMeter:
     """What one agent uses of one budget."""
 
-    __slots__ = (
-        "_agents",
-        "_asked",
-        "_at",
-        "_burst",
-        "_cached_weight",
-        "_demand",
-        "_ended_at",
-        "_enough",
-        "_full",
-        "_left_period",
-        "_left_spent",
-        "_max_excess",
-        "_most",
-        "_open",
-        "_peak",
-        "_per_s",
-        "_refill_per_s",
-        "_reported_at",
-        "_rest",
-        "_rest_at",
-        "_rule_at",
-        "_shown",
-        "_shown_at",
-        "_usual",
-        "budget",
-        "counts",
-        "held",
-        "hold_s",
-        "is_closed",
-        "is_concurrency",
-        "is_money",
-        "keep",
-        "key",
-        "lost",
-        "low",
-        "on_loss",
-        "period",
-        "period_end",
-        "rate_per_s",
-        "spent",
-        "tier",
-        "unspent",
-        "used_at",
-    )
-
     def __init__(self, key: BudgetKey, budget: Budget, opening: BudgetLease, now: float, wall: float) -> None:
         """Start a counter.
 

@@ -20,20 +20,6 @@ NO_AMOUNTS: Final = Amounts(0.0)
 class SenderBudgets:
     """The meters of a tenant and of one of its keys."""
 
-    __slots__ = (
-        "_early",
-        "generation",
-        "header_cache",
-        "is_stale",
-        "key_budgets",
-        "limits",
-        "meters",
-        "needs_estimate",
-        "needs_gpu",
-        "needs_money",
-        "tenant",
-    )
-
     def __init__(self, tenant: Tenant, key_budgets: tuple[Budget, ...], limits: dict[BudgetKey, Budget]) -> None:
         """Name the budgets; the agent sets their meters."""
         self.tenant = tenant
@@ -86,8 +72,6 @@ class SenderBudgets:
 
 class BudgetReservation:
     """What one request reserved."""
-
-    __slots__ = ("_amounts", "_count", "_is_settled", "_meters", "budgets")
 
     def __init__(self, budgets: SenderBudgets, amounts: Amounts, count: int) -> None:
         """Hold `amounts` of the first `count` meters, which were taken."""

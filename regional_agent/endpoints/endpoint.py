@@ -60,39 +60,6 @@ _UNREADY: Final = {EjectionState.EJECTED: Reason.ENDPOINT_EJECTED, EjectionState
 class Endpoint(EndpointAccount):
     """One model server. Endpoint selection reads its `view`; only this class changes it."""
 
-    __slots__ = (
-        "_clean",
-        "_detection",
-        "_on_models",
-        "address",
-        "credential_rejected",
-        "drained_because",
-        "ejected_by",
-        "ejection",
-        "health",
-        "kind",
-        "kv_events",
-        "load_header_read_at",
-        "occupation",
-        "out_since",
-        "probe_failure",
-        "probe_now",
-        "problem",
-        "progress",
-        "readings",
-        "releases",
-        "reported",
-        "rewrite",
-        "sample",
-        "signals_problem",
-        "spec",
-        "stall",
-        "traffic",
-        "usable",
-        "wake",
-        "warm_since",
-    )
-
     def __init__(
         self, spec: EndpointSpec, outlier_detection: OutlierDetection, on_models: Callable[[], None] = lambda: None
     ) -> None:

@@ -13,8 +13,6 @@ from regional_agent.upstream.address import Address
 class EndpointSubset:
     """The endpoints of which a proxy in front of the agent can use one for a request."""
 
-    __slots__ = ("_addresses", "over_grpc")
-
     def __init__(self, addresses: frozenset[str] | None, *, over_grpc: bool) -> None:
         """Permit the endpoints at `addresses` (`ip:port`; None: all), if `over_grpc` those with a port for gRPC."""
         self._addresses = addresses
@@ -37,8 +35,6 @@ class EndpointSubset:
 
 class EndpointPool(PoolAccount[Endpoint]):
     """The endpoints of the region that serve one model, with their health and their zones."""
-
-    __slots__ = ("_zone", "contexts", "missing", "renaming")
 
     def __init__(self, prior_s: float = DEFAULT_SERVICE_S, rules: EjectionRules | None = None, zone: str = "") -> None:
         """Create an empty pool.

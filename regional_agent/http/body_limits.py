@@ -55,8 +55,6 @@ class HeadAcceptance(Protocol):
 class BodyLimits:
     """Applies the limits to bodies, whose requests `HeadAcceptance` decides about."""
 
-    __slots__ = ("_acceptance", "_bodies", "_limits")
-
     def __init__(self, limits: Limits, bodies: KeptBodies, acceptance: HeadAcceptance) -> None:
         """Apply `limits`; `bodies` is the memory of all bodies of the agent."""
         self._limits = limits

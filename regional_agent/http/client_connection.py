@@ -46,22 +46,6 @@ class ConnectionRegistry(Protocol):
 class ClientConnection:
     """An `asyncio.Protocol`, without that base: mypyc does not compile classes with interpreted bases."""
 
-    __slots__ = (
-        "_application",
-        "_handler",
-        "_intake",
-        "_process_due",
-        "_registry",
-        "_serve_loop_active",
-        "_tunnel",
-        "listener",
-        "peer_ip",
-        "requests",
-        "scheme",
-        "sequencer",
-        "transport",
-    )
-
     def __init__(self, listener: ListenerState, application: Application, registry: ConnectionRegistry) -> None:
         """Start without a transport of asyncio."""
         self.listener = listener

@@ -22,22 +22,6 @@ _ORDERLY_CLOSE: Final = struct.pack("ii", 0, 0)
 class ClientTransport:
     """Bytes to and from one client, without any HTTP."""
 
-    __slots__ = (
-        "_ends_at_close",
-        "_limits",
-        "_linger_until",
-        "_lingers_since",
-        "_listener",
-        "_paused_at",
-        "_transport",
-        "_watched",
-        "half_closes",
-        "is_cut",
-        "reading",
-        "waits_since",
-        "write_stalled_since",
-    )
-
     def __init__(self, listener: ListenerState) -> None:
         """Start without a connection."""
         self._listener = listener

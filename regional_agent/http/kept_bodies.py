@@ -19,8 +19,6 @@ class BodyOwner(Protocol):
 class KeptBodies:
     """The memory that large request bodies take while they are kept, so that their requests can be sent again."""
 
-    __slots__ = ("_limits", "_owners", "_shares")
-
     def __init__(self, limits: Limits) -> None:
         """Create a store without bodies."""
         self._limits = limits

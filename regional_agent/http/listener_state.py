@@ -15,20 +15,6 @@ from regional_agent.http.write_batcher import WriteBatcher
 class ListenerState:
     """The state that all connections of one listener share."""
 
-    __slots__ = (
-        "batcher",
-        "bodies",
-        "clock",
-        "disconnects",
-        "draining",
-        "draining_since",
-        "limits",
-        "location_header",
-        "secure",
-        "to_upstream",
-        "trusts",
-    )
-
     def __init__(self, limits: Limits, trusts: Callable[[str], bool], location_header: bytes, *, secure: bool) -> None:
         """Create the state of a listener that accepts connections.
 

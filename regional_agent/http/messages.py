@@ -47,8 +47,6 @@ class BodyCheck(Protocol):
 class AcceptedHead:
     """The state of a request with a large body whose head was accepted, before the body is complete."""
 
-    __slots__ = ("reservation", "tenant")
-
     def __init__(self, tenant: str, reservation: BudgetReservation | None = None) -> None:
         self.tenant = tenant
         """The tenant that the memory of the body counts for."""
@@ -58,37 +56,6 @@ class AcceptedHead:
 
 class Request:
     """One request: the parsed head, header names in lower case, and the body without chunk framing."""
-
-    __slots__ = (
-        "accepted_head",
-        "authority",
-        "body",
-        "body_check",
-        "body_dropped",
-        "by_name",
-        "cors_lines",
-        "headers",
-        "http_1_0",
-        "keep_alive",
-        "kept_bytes",
-        "length",
-        "method",
-        "needs_whole",
-        "pace",
-        "path",
-        "path_parameters",
-        "plain",
-        "queued",
-        "reader",
-        "received_bytes",
-        "repeats",
-        "route",
-        "started",
-        "target",
-        "upgrade",
-        "upstream_lines",
-        "whole",
-    )
 
     def __init__(self, like: Request | None = None) -> None:
         """Start an empty request, or one with the head of another request."""

@@ -24,8 +24,6 @@ _TIMEOUT: Final = Reason.REQUEST_TIMEOUT
 class RequestIntake:
     """Takes the requests of one connection from its sequencer, within the limits."""
 
-    __slots__ = ("_bodies", "_body_limits", "_limits", "_listener", "_receiving", "_sequencer", "_transport")
-
     def __init__(
         self,
         listener: ListenerState,

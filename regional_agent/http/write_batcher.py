@@ -17,8 +17,6 @@ turn, and back-pressure must take effect earlier."""
 class WriteBatcher:
     """Pending writes, in order, of all connections of one listener or one pool."""
 
-    __slots__ = ("_loop", "_pending")
-
     def __init__(self) -> None:
         """Start with an empty batch."""
         self._pending: list[tuple[asyncio.WriteTransport, bytes]] = []

@@ -52,8 +52,6 @@ class PickerParts(NamedTuple):
 class Conversation:
     """The exchange of messages about one request."""
 
-    __slots__ = ("_part", "is_grpc", "queue", "request_mode", "response_mode", "state", "write_soon")
-
     def __init__(self, queue: Callable[[bytes], None], write_soon: Callable[[], None]) -> None:
         """Start before the head.
 

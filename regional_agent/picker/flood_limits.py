@@ -27,8 +27,6 @@ permission to send its last one."""
 class FloodLimits:
     """The counts of one connection."""
 
-    __slots__ = ("_calls", "_empty_calls", "_idle_frames", "_waited_sweeps")
-
     def __init__(self) -> None:
         self._calls = self._empty_calls = self._idle_frames = self._waited_sweeps = 0
 

@@ -56,26 +56,6 @@ class GrpcCall(Protocol):
 class GrpcStream:
     """The stream of one call."""
 
-    __slots__ = (
-        "_ended",
-        "_has_head",
-        "_max_unread_bytes",
-        "_needed_bytes",
-        "_out",
-        "_out_bytes",
-        "_received",
-        "_status",
-        "_write_soon",
-        "call",
-        "counted_bytes",
-        "granted_bytes",
-        "has_message",
-        "number",
-        "peer_ip",
-        "receive_window",
-        "waited_sweeps",
-    )
-
     def __init__(
         self,
         number: int,

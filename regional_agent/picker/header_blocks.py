@@ -38,8 +38,6 @@ _MAX_PREFIX: Final = 127
 class HeaderBlocks:
     """Decodes the header blocks of one connection."""
 
-    __slots__ = ("_decoder", "_paths")
-
     def __init__(self) -> None:
         self._decoder = Decoder(max_header_list_size=MAX_HEADER_LIST_BYTES)
         self._paths: dict[bytes, bytes] = {}

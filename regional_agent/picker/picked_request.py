@@ -66,8 +66,6 @@ log = structlog.get_logger()
 class FromEnvoy:
     """What Envoy states about a request, beside its head and body."""
 
-    __slots__ = ("has_body", "has_trailers", "headers", "in_message", "scheme", "subset", "target", "trusted")
-
     def __init__(
         self,
         headers: list[Header],

@@ -28,8 +28,6 @@ def _do_nothing() -> None:
 class ProcessCall:
     """The call for one request of Envoy."""
 
-    __slots__ = ("_on_end", "_reject_mode", "_stream", "_talk", "stream")
-
     def __init__(
         self,
         parts: PickerParts,

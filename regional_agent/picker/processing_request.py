@@ -78,20 +78,6 @@ _LIST_VALUE: Final = length_tag(6)
 class ProcessingRequest:
     """One message of Envoy."""
 
-    __slots__ = (
-        "body",
-        "code_details",
-        "ends",
-        "headers",
-        "kind",
-        "request_body_mode",
-        "response_body_mode",
-        "served",
-        "states_modes",
-        "subset",
-        "upstream_address",
-    )
-
     def __init__(self) -> None:
         """Start without a request."""
         self.kind = 0

@@ -33,8 +33,6 @@ class BadMessage(Exception):
 class Fields:
     """The fields of one message, in order, at a part of some bytes."""
 
-    __slots__ = ("_at", "_end", "begin", "data", "stop", "tag", "value")
-
     def __init__(self, data: bytes, begin: int, stop: int) -> None:
         """Start before the first field of the message at `data[begin:stop]`."""
         self.data = data

@@ -56,8 +56,6 @@ Response = RelayedResponse | ContinuedResponse | TunnelResponse
 class AttemptOwner(Protocol):
     """The exchange whose attempts these are. Each call may select another target, or end the exchange."""
 
-    __slots__ = ()
-
     def enter(self, state: State) -> None:
         """Change the state of the exchange."""
 
@@ -79,26 +77,6 @@ class AttemptOwner(Protocol):
 
 class AttemptSink(TargetSink):
     """The sink of the attempts of one exchange, one at a time."""
-
-    __slots__ = (
-        "_client",
-        "_context",
-        "_head",
-        "_intake",
-        "_is_begun",
-        "_proxy",
-        "_rejected_because",
-        "_rejection",
-        "_target",
-        "_writer",
-        "attempt",
-        "client_stalled",
-        "client_was_slow",
-        "lacking",
-        "owner",
-        "response",
-        "usage",
-    )
 
     def __init__(
         self, proxy: Proxy, client: ClientConnection, context: RequestContext, target: TargetConnection

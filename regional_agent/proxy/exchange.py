@@ -17,6 +17,7 @@ from regional_agent.http.client_connection import ClientConnection
 from regional_agent.proxy.attempt_sink import AttemptOwner, AttemptSink
 from regional_agent.proxy.exchange_state import (
     AWAITING,
+    BEGUN,
     CONNECTING,
     DONE,
     QUEUED,
@@ -48,14 +49,9 @@ _REVOKED: Final = Outcome.REVOKED
 _SATURATED: Final = Reason.SATURATED
 """Aliases: in Python 3.11 reading an enum member from its class is a function call."""
 
-_BEGUN: Final = (STREAMING, TUNNEL)
-"""The states in which the client receives a response."""
-
 
 class Exchange(AttemptOwner):
     """Handles one client request."""
-
-    __slots__ = ("_client", "_proxy", "_queue_entry", "_sink", "_state", "_target", "context", "slot")
 
     def __init__(self, proxy: Proxy, client: ClientConnection, context: RequestContext) -> None:
         self._proxy = proxy
@@ -195,7 +191,7 @@ class Exchange(AttemptOwner):
             self._sink.check_awaiting(now)
         elif state is REJECTED:
             self._sink.check_rejection(now)
-        elif state in _BEGUN:
+        elif state in BEGUN:
             due = self._sink.check_response(now)
             if not isinstance(due, Refusal):
                 return min(self.context.deadline_at, due)
@@ -231,7 +227,7 @@ class Exchange(AttemptOwner):
 
     def end(self, refusal: Refusal, outcome: Outcome | None = None) -> None:
         """Refuse the request, or cut its response; `outcome` of a refusal, None to derive it from the reason."""
-        if self._state in _BEGUN:
+        if self._state in BEGUN:
             self._cut(refusal)
         elif self._state is not DONE:
             self._target.drop()
@@ -242,7 +238,7 @@ class Exchange(AttemptOwner):
     def on_client_gone(self) -> None:
         """The client disconnected: cancel the request upstream."""
         if self._state is not DONE:
-            response = self._sink.response if self._state in _BEGUN else None
+            response = self._sink.response if self._state in BEGUN else None
             outcome = Outcome.CLIENT_LEFT if response is None else response.outcome_without_client()
             self._target.drop()
             self._settle(outcome)

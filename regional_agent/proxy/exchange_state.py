@@ -8,8 +8,6 @@ from typing import Final
 class State:
     """A state of an exchange."""
 
-    __slots__ = ("name", "successors")
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.successors: frozenset[State] = frozenset()
@@ -35,6 +33,9 @@ TUNNEL: Final = State("tunnel")
 """The protocol was upgraded; bytes are forwarded both ways."""
 DONE: Final = State("done")
 """Everything is released and the outcome is recorded."""
+
+BEGUN: Final = (STREAMING, TUNNEL)
+"""The states in which the client receives a response."""
 
 TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
     SELECTING: (SELECTING, QUEUED, CONNECTING, AWAITING, DONE),  # SELECTING again: with the fallback model

@@ -55,8 +55,6 @@ _instants: dict[int, bytes] = {}
 class _Lines:
     """The header lines about the budgets of one unit, but for their numbers."""
 
-    __slots__ = ("meters", "prefixes", "reset")
-
     def __init__(self, meters: list[BudgetMeter], names: tuple[bytes, bytes, bytes]) -> None:
         limit, remaining, reset = names
         self.meters = meters
@@ -66,8 +64,6 @@ class _Lines:
 
 class _Cached:
     """The lines of one sender."""
-
-    __slots__ = ("error_format", "lines", "meters")
 
     def __init__(self, meters: list[BudgetMeter], error_format: ErrorFormat) -> None:
         self.meters = meters

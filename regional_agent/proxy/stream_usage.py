@@ -16,8 +16,6 @@ from regional_agent.requests.request_context import RequestContext
 class StreamUsage:
     """The changes to the body of one request for a stream."""
 
-    __slots__ = ("continuable", "flag", "is_hidden", "is_unwanted", "was_refused")
-
     def __init__(self) -> None:
         self.flag: UsageFlag | None = None
         """Set if the agent asks for more than the client, which an engine may refuse."""

@@ -31,8 +31,6 @@ _CHUNKED: Final = b"transfer-encoding: chunked\r\n\r\n"
 class TargetSink(TunnelSink, Protocol):
     """Receives the response of a target, and the result of connecting: `on_connected`, or `on_broken`."""
 
-    __slots__ = ()
-
     def on_connected(self) -> None:
         """The connection is open; the request can be sent."""
 
@@ -42,19 +40,6 @@ class TargetConnection:
 
     Holds no reference to its sink, so that a finished exchange is freed without the cyclic garbage collector.
     """
-
-    __slots__ = (
-        "_client",
-        "_connecting",
-        "_context",
-        "_proxy",
-        "_reconnected",
-        "_request",
-        "_time_limits",
-        "sent_at",
-        "upstream",
-        "waits_since",
-    )
 
     def __init__(self, proxy: Proxy, client: ClientConnection, context: RequestContext) -> None:
         """Start without a connection."""

@@ -66,8 +66,6 @@ SenderKey = tuple[bytes | None, bytes | None, bytes | None, str]
 class Sender:
     """The principal and location of a client, under one policy."""
 
-    __slots__ = ("budgets", "facts", "is_job", "masks", "principal", "tenant")
-
     def __init__(self, principal: Principal, facts: RequestFacts, masks: Masks) -> None:
         """`masks` is shared by all senders of one tenant, location and list of permitted models."""
         self.principal = principal

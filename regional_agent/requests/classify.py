@@ -19,8 +19,6 @@ _NO_VALUES: Final[dict[str, Raw]] = {}
 class RequestFields:
     """The fields of a request that routing uses."""
 
-    __slots__ = ("model", "session", "stream", "values")
-
     def __init__(
         self, model: str, stream: bool = False, values: dict[str, Raw] = _NO_VALUES, session: Raw = ABSENT
     ) -> None:

@@ -69,8 +69,6 @@ log = structlog.get_logger()
 class LocalServices:
     """The services to which the attempts at endpoints of this region report."""
 
-    __slots__ = ("chooser", "endpoints", "on_release", "region", "shared_load")
-
     def __init__(
         self,
         region: str,
@@ -89,24 +87,6 @@ class LocalServices:
 
 class LocalAttempt(Placement[Endpoint]):
     """An attempt at an endpoint of this region, with a reservation on it."""
-
-    __slots__ = (
-        "_judged_later",
-        "_services",
-        "_silent_since",
-        "accepts_in_s",
-        "address",
-        "base_path",
-        "broken_before",
-        "endpoint_name",
-        "from_peer",
-        "kind",
-        "on_settle",
-        "outcome",
-        "region",
-        "rewrite",
-        "target_lines",
-    )
 
     def __init__(
         self,

@@ -29,8 +29,6 @@ _STALLED: Final = Outcome.STALLED
 class ForwardedAttempt:
     """An attempt in another region, whose agent chooses the endpoint."""
 
-    __slots__ = ("_peers", "address", "base_path", "endpoint_name", "from_peer", "kind", "region", "target_lines")
-
     retry_reason: ClassVar[RetryReason] = RetryReason.PEER_REFUSED
 
     def __init__(self, region: str, address: Address, kind: str, route_header: bytes, peers: PeerProber) -> None:

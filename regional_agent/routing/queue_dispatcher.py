@@ -58,8 +58,6 @@ Select = Callable[["RequestContext", float], "Attempt | Refusal | None"]
 class Waiter:
     """A waiting request, with the functions that select its target and that receive it."""
 
-    __slots__ = ("context", "on_target", "select")
-
     def __init__(self, context: RequestContext, select: Select, on_target: OnTarget) -> None:
         """`select` may be called repeatedly while the request waits, `on_target` at most once."""
         self.context = context

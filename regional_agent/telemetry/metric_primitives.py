@@ -16,8 +16,6 @@ from prometheus_client.utils import floatToGoString
 class DurationHistogram:
     """A histogram of durations: the count of each bucket, and the sum."""
 
-    __slots__ = ("_bounds_s", "_counts", "_sum_s")
-
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
         """`bounds_s` are the ascending upper bounds of the buckets in seconds; a last bucket has no bound."""
         self._bounds_s = bounds_s
@@ -56,8 +54,6 @@ class DurationHistogram:
 class Series:
     """Request count of one combination of labels; combinations of one model share its histograms."""
 
-    __slots__ = ("count", "total", "ttft")
-
     def __init__(self, ttft: DurationHistogram | None, total: DurationHistogram | None) -> None:
         """A histogram is None if the combination does not record that time."""
         self.count = 0
@@ -67,8 +63,6 @@ class Series:
 
 class EndedRequests:
     """Counts requests that ended, in the series of their combination of labels."""
-
-    __slots__ = ("_find", "known")
 
     def __init__(self, find: Callable[[str, str, str, str], Series]) -> None:
         """`find` returns the series of a combination that is not in `known`."""

@@ -27,8 +27,6 @@ STEP_S: Final = 15.0
 class ObjectiveTally:
     """Counters of finished requests and of requests within the objective, and their past values in the window."""
 
-    __slots__ = ("_late", "_marks", "_met", "answers", "limit_s", "measure", "share", "within")
-
     def __init__(self, measure: Measure, limit_s: float, share: float) -> None:
         """Count the requests for which `measure` is at most `limit_s` (s); `share` is the target (0-1)."""
         self.measure = measure

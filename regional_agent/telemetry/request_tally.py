@@ -26,17 +26,6 @@ _TOTAL: Final = Measure.TOTAL
 class RequestTally:
     """Counters of ended and failed requests and first-byte times, and a tally for each service objective."""
 
-    __slots__ = (
-        "_begun",
-        "_ended",
-        "_failed",
-        "_first_byte_s",
-        "_first_byte_s2",
-        "message_bytes",
-        "objectives",
-        "refusals",
-    )
-
     def __init__(self) -> None:
         self._ended = self._failed = self._begun = 0
         self._first_byte_s = self._first_byte_s2 = 0.0

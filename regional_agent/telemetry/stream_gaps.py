@@ -17,8 +17,6 @@ STREAMS_PER_SAMPLE: Final = 16
 class StreamGaps:
     """The gaps between the writes of one response."""
 
-    __slots__ = ("_gaps", "_wrote_at")
-
     def __init__(self, gaps: DurationHistogram) -> None:
         """Record the gaps in the histogram `gaps`."""
         self._gaps = gaps

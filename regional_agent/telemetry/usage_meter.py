@@ -30,17 +30,6 @@ KEEPS: Final = 2.0
 class UsageSeries:
     """The usage of the requests of one tenant for one model."""
 
-    __slots__ = (
-        "cached_input_tokens",
-        "estimated",
-        "gpu_s",
-        "gpus",
-        "input_tokens",
-        "output_tokens",
-        "overhead_gpu_s",
-        "per_token",
-    )
-
     def __init__(self, gpus: float, per_token: DurationHistogram) -> None:
         """`gpus` are the GPUs of one endpoint; `per_token` is the histogram of the model."""
         self.gpus = gpus

@@ -27,19 +27,6 @@ class Principal:
         models: the models and adapters that the key may use, see `restrictions_of`.
     """
 
-    __slots__ = (
-        "_routes",
-        "budgets",
-        "expires_at",
-        "key",
-        "models",
-        "routes",
-        "source",
-        "tenant",
-        "version",
-        "widest_data_class",
-    )
-
     def __init__(
         self, tenant: Tenant, key: str = "", expires_at: float = inf, version: int = 0, models: Patterns = ()
     ) -> None:

@@ -56,8 +56,6 @@ class ChunkRelay:
     The object is small, because with thousands of streams the CPU caches hold only a part of the objects.
     """
 
-    __slots__ = ("_batcher", "_parser", "_transport", "gaps", "last", "sent_bytes")
-
     def __init__(
         self,
         batcher: WriteBatcher,

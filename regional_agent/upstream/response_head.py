@@ -27,8 +27,6 @@ _OTHER_FRAMING: Final = frozenset({b"transfer-encoding", b"upgrade"})
 class ResponseHead:
     """Status and headers, names in lower case. Immutable, because several responses may share one head."""
 
-    __slots__ = ("_lines_from_engine", "_lines_from_peer", "by_name", "headers", "length", "status")
-
     def __init__(self, status: int, headers: list[Header], by_name: dict[bytes, bytes]) -> None:
         """Create a head from parsed values; `by_name` holds the last value of a repeated header."""
         self.status = status
@@ -96,8 +94,6 @@ class ResponseHead:
 
 class ResponseHeadCache:
     """The last response head of a connection, for responses that are delimited by Content-Length."""
-
-    __slots__ = ("_head", "_latest", "_template", "keep_alive")
 
     def __init__(self, raw: bytes, head: ResponseHead, *, keep_alive: bool) -> None:
         """`raw` is the head as received; `is_cacheable(head)` must hold."""

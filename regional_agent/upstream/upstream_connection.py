@@ -44,8 +44,6 @@ MAX_INTERIM: Final = 16
 class ConnectionOwner(Protocol):
     """The pool that a connection belongs to."""
 
-    __slots__ = ()
-
     def release(self, connection: UpstreamConnection) -> None:
         """Accept a connection that can be reused."""
 
@@ -55,32 +53,6 @@ class ConnectionOwner(Protocol):
 
 class UpstreamConnection(UpstreamTransport):
     """A keep-alive connection, used by at most one sink at a time; the callback object of an httptools parser."""
-
-    __slots__ = (
-        "_counted_left",
-        "_done",
-        "_eof_received",
-        "_fed_bytes",
-        "_head_cache",
-        "_head_only",
-        "_headers",
-        "_in_head",
-        "_interim",
-        "_keep_alive",
-        "_misses",
-        "_owner",
-        "_parser",
-        "_read",
-        "_relay",
-        "_relay_ready",
-        "_tunnel",
-        "_upgrade_sink",
-        "_used",
-        "error_trailer",
-        "host",
-        "sink",
-        "trust",
-    )
 
     def __init__(self, owner: ConnectionOwner, batcher: WriteBatcher, address: Address) -> None:
         """Create a connection without a transport.

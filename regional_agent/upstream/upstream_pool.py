@@ -62,8 +62,6 @@ MAX_HOST_LINES: Final = 4096
 class PoolCounts:
     """Counts of a pool's connections since its start."""
 
-    __slots__ = ("closed", "failed", "opened", "reused")
-
     def __init__(self) -> None:
         self.opened = 0
         self.closed = 0
@@ -280,8 +278,6 @@ class UpstreamPool(ConnectionOwner):
 
 class UpstreamPools:
     """The connections of the agent, by the kind of target."""
-
-    __slots__ = ("control_planes", "endpoints", "peers")
 
     def __init__(
         self,

@@ -40,8 +40,6 @@ class ResponseSink(Protocol):
     A sink of the hot path inherits from its protocol: mypyc then calls its methods directly, and otherwise by name.
     """
 
-    __slots__ = ()
-
     def on_head(self, head: ResponseHead) -> None: ...
     def on_body(self, chunk: bytes) -> None: ...
     def on_end(self) -> None: ...
@@ -52,8 +50,6 @@ class ResponseSink(Protocol):
 
 class TunnelSink(ResponseSink, Protocol):
     """A sink whose request offered a protocol upgrade."""
-
-    __slots__ = ()
 
     def on_upgraded(self, headers: list[Header]) -> BytesSink:
         """The server accepted the upgrade (101). Returns the receiver of the bytes that follow, which are not HTTP."""

@@ -16,8 +16,6 @@ class UpstreamTransport:
     bases.
     """
 
-    __slots__ = ("_batcher", "_chunked", "_request_whole", "_transport", "address", "writable")
-
     def __init__(self, batcher: WriteBatcher, address: Address) -> None:
         """Create a connection to `address` without a transport; `batcher` collects its writes."""
         self._batcher = batcher

@@ -31,7 +31,8 @@ class StatingApplication(Repeater):
         names = connection.listener.to_upstream
         passing = request_lines_to_upstream(request, names, connection.scheme, request.authority)
         assert request.upstream_lines in (b"", passing)
-        said = [getattr(request, name) for name in Request.__slots__ if name not in ("body", "upstream_lines")]
+        fields = (name for name in dir(request) if not name.startswith("_") and name not in ("body", "upstream_lines"))
+        said = [value for value in (getattr(request, name) for name in fields) if not callable(value)]
         connection.respond(200, [b"x-request-id: 1\r\n"], repr((*said, bytes(request.body))).encode())
 
 

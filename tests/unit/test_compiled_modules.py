@@ -26,6 +26,8 @@ def problems(source: str) -> list[str]:
                 found.append(f"{node.lineno}: options of class {node.name} are dropped")
             case ast.ClassDef() if any(ast.unparse(base).endswith("Struct") for base in node.bases):
                 found.append(f"{node.lineno}: {node.name} is decoded by annotations, which are not kept")
+            case ast.Assign(targets=[ast.Name("__slots__")]):
+                found.append(f"{node.lineno}: a compiled class has a fixed layout, without __slots__")
             # mypyc gives a name one type in a function, and checks it when another except clause binds the name.
             case ast.FunctionDef() if twice := _bound_by_two_clauses(node):
                 found.append(f"{node.lineno}: {twice} is bound to exceptions of two types in {node.name}")
@@ -81,6 +83,7 @@ def test_a_compiled_module_has_nothing_that_would_do_something_else(file: str) -
     [
         ("class A(msgspec.Struct): x: int | None", "1: A is decoded by annotations, which are not kept"),
         ("class A(Base, frozen=True): pass", "1: options of class A are dropped"),
+        ("class A: __slots__ = ('x',)", "1: a compiled class has a fixed layout, without __slots__"),
         ("SHUT = (1.0, 2.0)\nopen = terms is not SHUT", "2: a tuple of numbers has no identity"),
         (
             "def f():\n try: g()\n except A as e: h(e)\n except B as e: h(e)",

@@ -51,8 +51,6 @@ def raw_head(read: bytes, start: bytes) -> bytes:
 class HeadTemplate:
     """The bytes of one head, with gaps for the values that may differ."""
 
-    __slots__ = ("_begin", "_by_name", "_gaps", "_headers", "_varying", "raw")
-
     def __init__(self, raw: bytes, headers: list[Header], varying: Container[bytes]) -> None:
         """Make a template of a head that the parser has accepted.
 
@@ -118,8 +116,6 @@ class HeadTemplate:
 
 class RequestHeadCache:
     """The last accepted request head of a connection. Only for plain requests with a Content-Length, or no body."""
-
-    __slots__ = ("_like", "_template")
 
     def __init__(
         self, raw: bytes, request: Request, passing: HeaderFilter, location_header: bytes, scheme: bytes

@@ -8,8 +8,6 @@ from typing import Final
 class Event:
     """Something that the client sends, or that the agent decides."""
 
-    __slots__ = ("name",)
-
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -19,8 +17,6 @@ class Event:
 
 class State:
     """A state of a connection."""
-
-    __slots__ = ("name", "successors")
 
     def __init__(self, name: str) -> None:
         self.name = name

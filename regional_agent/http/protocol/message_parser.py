@@ -30,30 +30,6 @@ CHUNK_OVERHEAD_BYTES: Final = 16 * 1024
 class MessageParser:
     """Parses one request after another, and adds what is complete to `found`."""
 
-    __slots__ = (
-        "_add_header",
-        "_begins_at",
-        "_chunked_end",
-        "_declined",
-        "_fed_bytes",
-        "_head_parts",
-        "_http",
-        "_limits",
-        "_location_header",
-        "_next_at",
-        "_part",
-        "_part_bytes",
-        "_passing",
-        "_scheme",
-        "body_bytes",
-        "found",
-        "head_cache",
-        "in_head",
-        "is_over",
-        "read",
-        "request",
-    )
-
     def __init__(self, limits: Limits, passing: HeaderFilter, location_header: bytes, scheme: bytes) -> None:
         """Start before the first request; see `RequestParser`."""
         self._limits = limits

@@ -15,16 +15,12 @@ may be handled before the body is complete, and its body counts towards `Limits.
 class HeadReceived:
     """The head of a request whose body is, or may be, larger than SMALL_BODY_BYTES, or waits for `100 Continue`."""
 
-    __slots__ = ("request",)
-
     def __init__(self, request: Request) -> None:
         self.request = request
 
 
 class PartReceived:
     """A part of the body of such a request, after the first SMALL_BODY_BYTES, that no field of the request counts."""
-
-    __slots__ = ("chunk", "request")
 
     def __init__(self, request: Request, chunk: bytes) -> None:
         self.request = request
@@ -33,8 +29,6 @@ class PartReceived:
 
 class RequestRefused:
     """A refusal that ends a connection, since the start of the next request is unknown."""
-
-    __slots__ = ("refusal", "request")
 
     def __init__(self, refusal: Refusal, request: Request | None) -> None:
         self.refusal = refusal

@@ -27,8 +27,6 @@ CHUNKED_PARSED_BYTES: Final = 16 * 1024
 class RequestParser:
     """The bytes of one client that are to be parsed, and a cache of the last head."""
 
-    __slots__ = ("_at", "_counted_left", "_data", "_max_head_bytes", "_messages", "_misses", "_taken")
-
     def __init__(self, limits: Limits, passing: HeaderFilter, location_header: bytes, scheme: bytes) -> None:
         """Start before the first request.
 

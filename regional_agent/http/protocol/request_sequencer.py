@@ -36,18 +36,6 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 class RequestSequencer:
     """The requests of one connection."""
 
-    __slots__ = (
-        "_continue_due",
-        "_final_refusal",
-        "_max_waiting",
-        "_parser",
-        "_waiting",
-        "is_drained",
-        "serving",
-        "state",
-        "uploading",
-    )
-
     def __init__(self, parser: RequestParser, max_waiting: int) -> None:
         """Start before the first request.
 

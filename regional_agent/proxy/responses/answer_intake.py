@@ -42,8 +42,6 @@ _kinds: Final[dict[bytes, int]] = {}
 class AnswerIntake:
     """The reading of one response."""
 
-    __slots__ = ("_if_events", "_if_json", "held", "parser", "rest")
-
     def __init__(
         self, parser: AnswerParser, if_json: AnswerParser | None = None, if_events: AnswerParser | None = None
     ) -> None:

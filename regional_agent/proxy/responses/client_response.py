@@ -19,20 +19,6 @@ from regional_agent.upstream.upstream_connection import UpstreamConnection
 class ClientResponse:
     """One response to one client. `flush` writes the data that was added since the last call."""
 
-    __slots__ = (
-        "_chunked",
-        "_head",
-        "_last",
-        "_relay",
-        "_unsent",
-        "client",
-        "gaps",
-        "has_news",
-        "keep_alive",
-        "sent_bytes",
-        "status",
-    )
-
     def __init__(self, client: ClientConnection) -> None:
         self.client = client
         self._unsent: list[bytes] = []

@@ -49,20 +49,6 @@ class ContinuedResponse:
     Its methods are those of `RelayedResponse`.
     """
 
-    __slots__ = (
-        "_body",
-        "_context",
-        "_failed_at_end",
-        "_failed_endpoints",
-        "_failed_regions",
-        "_failure",
-        "_intake",
-        "_may_move",
-        "_proxy",
-        "_relayed",
-        "_stream",
-    )
-
     def __init__(
         self,
         proxy: Proxy,

@@ -48,23 +48,6 @@ def is_appendable(head: ResponseHead) -> bool:
 class RelayedResponse:
     """The response of one target, forwarded as it arrives."""
 
-    __slots__ = (
-        "_context",
-        "_delivered",
-        "_ended",
-        "_first_head",
-        "_intake",
-        "_output_at",
-        "_proxy",
-        "_wants_id",
-        "attempt",
-        "first_byte_at",
-        "has_begun",
-        "is_measured",
-        "keep_alive",
-        "writer",
-    )
-
     def __init__(
         self,
         proxy: Proxy,

@@ -23,8 +23,6 @@ _ANTHROPIC: Final = ErrorFormat.ANTHROPIC
 class ResponseHeaders:
     """Writes the request's ID, the region and endpoint that serve it, a substituted model, and the rest of budgets."""
 
-    __slots__ = ("_by_endpoint", "_region")
-
     def __init__(self, region: str) -> None:
         """Write the headers of an agent of `region`."""
         self._region = region

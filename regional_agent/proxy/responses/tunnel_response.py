@@ -34,8 +34,6 @@ _CLOSE_CODES: Final = {
 class TunnelResponse:
     """The two directions of one upgraded connection. Its methods are those of `RelayedResponse`."""
 
-    __slots__ = ("_attempt", "_client", "_close_code", "_context", "_is_idle", "_on_end", "_proxy", "tunnel")
-
     def __init__(
         self,
         proxy: Proxy,

@@ -20,8 +20,6 @@ _SERVED: Final = AttemptOutcome.SERVED
 class EndpointTraffic:
     """The attempts at one endpoint, or at all endpoints that have no series of their own."""
 
-    __slots__ = ("durations", "ejections", "first_bytes", "other_outcomes", "served", "suspicions")
-
     def __init__(self) -> None:
         self.served = 0
         """Attempts whose response was complete."""
