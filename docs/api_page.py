@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from control_plane.api.json_bodies import MAX_BODY
 from control_plane.api.openapi import REQUIRED_ROLE
 from control_plane.api.responses import JSON
@@ -17,6 +16,7 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
 from docs.reference_tables import Schema, attribute_docstrings, cell, classes, default_text, table, type_text
+from lab.memory_store import MemoryStore
 from penstock.wire.authority import standalone_identity
 from penstock.wire.identity import ProcessRole, SpiffeId
 from penstock.wire.session import Sessions

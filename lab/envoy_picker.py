@@ -12,9 +12,9 @@ import yaml
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
-from adapters.servers.starting import PORT_TRIES, start_server
 from lab.bench.cores import pinned_to
 from lab.bench.peers.envoy import Envoy
+from lab.server_starting import PORT_TRIES, start_server
 from regional_agent.upstream.address import Address
 
 READY_S = 30.0

@@ -12,9 +12,10 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from adapters.servers.etcd import EtcdServer, start_etcd
+from adapters.servers.etcd import EtcdServer
 from adapters.servers.process import ServerProcess
 from adapters.servers.redis import RedisServer
+from lab.server_starting import start_etcd
 from tests.support.examples import examples
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import start_redis

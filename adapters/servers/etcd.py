@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
 from adapters.servers.binaries import find_binary
-from adapters.servers.free_ports import LOOPBACK, free_ports
+from adapters.servers.free_ports import LOOPBACK
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
-from adapters.servers.starting import PORT_TRIES, start_server
 
 
 class EtcdAccess(NamedTuple):
@@ -115,30 +114,3 @@ class EtcdServer(ServerProcess):
             ready=http_ok(health_url + "/health", containing=b'"health":"true"'),
             ports=(client_port, peer_port),
         )
-
-
-def start_etcd(
-    directory: Path, *, client_port: int | None = None, timeout_s: float = 15.0, quota_bytes: int = 0
-) -> EtcdServer:
-    """Start a cluster of one etcd member and wait until it is ready.
-
-    Args:
-        client_port: loopback port for clients; None selects a free port.
-        quota_bytes: maximum size of the database (bytes); 0 for the default of etcd.
-
-    Raises:
-        MissingBinary: etcd is not installed.
-        PortTaken: `client_port` is in use.
-        NotReady: etcd is not ready within `timeout_s`.
-    """
-
-    def make() -> EtcdServer:
-        free_client_port, peer_port = free_ports(2)
-        return EtcdServer(
-            directory,
-            client_port=client_port or free_client_port,
-            peer_port=peer_port,
-            settings=EtcdSettings(quota_bytes),
-        )
-
-    return start_server(make, tries=PORT_TRIES, timeout_s=timeout_s)

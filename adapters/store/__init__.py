@@ -1,1 +1,1 @@
-"""The configuration store: its contract, keys, codec, informer, leases, and the store in memory."""
+"""The configuration store: its contract, keys, codec, informer and leases."""

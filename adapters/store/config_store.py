@@ -1,8 +1,8 @@
 """The interface of the configuration store: keys with revisions, transactions, leases and watches.
 
-Two implementations pass the same contract test: etcd (`adapters/etcd/etcd_store.py`) and an embedded one in memory
-(`memory_store.py`). The terms are etcd's (https://etcd.io/docs/v3.5/learning/api/): a store-wide revision grows with
-every write.
+Two implementations pass the same contract test: etcd (`adapters/etcd/etcd_store.py`) and one in memory for tests
+(`lab/memory_store.py`). The terms are etcd's (https://etcd.io/docs/v3.5/learning/api/): a store-wide revision grows
+with every write.
 """
 
 from __future__ import annotations

@@ -146,7 +146,11 @@ class SignedStore:
         listing = await self._store.list(self._stored_key(prefix), values=values)
         if not values:
             return Listing(tuple(map(self._renamed, listing.items)), listing.revision)
-        return Listing(tuple(await _in_turns(self._checked, listing.items)), listing.revision)
+        return Listing(await self.verify(listing.items), listing.revision)
+
+    async def verify(self, items: Sequence[KeyValue]) -> tuple[KeyValue, ...]:
+        """Return items of a store, or of a copy of its content; values that are not authentic are empty."""
+        return tuple(await _in_turns(self._checked, items))
 
     async def commit(self, expect: Sequence[Unchanged | SameKey], do: Sequence[Put | Delete]) -> Committed:
         """See `ConfigStore.commit`; every value is signed.

@@ -20,8 +20,7 @@ import msgspec
 
 from adapters.files.plain_file import read_plain_file
 from adapters.store import keys
-from adapters.store.config_store import ConfigStore, Delete, Put, SameKey, StoreError
-from adapters.store.memory_store import MemoryStore
+from adapters.store.config_store import ConfigStore, Delete, KeyValue, Put, SameKey, StoreError
 from adapters.store.signed_store import SignedStore
 from penstock.wire.session import Sessions
 
@@ -150,17 +149,15 @@ def read_backup(path: Path) -> Backup:
         raise BadBackup(f"{path}: not a backup: {error}; name a file that `penstock backup` wrote") from None
 
 
-async def read_values(backup: Backup, sessions: Sessions) -> dict[str, bytes]:
+async def _read_values(store: ConfigStore, backup: Backup, sessions: Sessions) -> dict[str, bytes]:
     """Return the content of a backup by key; empty for a value that this fleet did not sign.
 
     Raises:
         RestoreRefused: the backup is of another fleet.
     """
-    memory = MemoryStore()
-    for entry in backup.entries:
-        await memory.commit([], [Put(backup.prefix + entry.key, entry.value)])
-    listing = await SignedStore(memory, sessions, prefix=backup.prefix).list(keys.ROOT)
-    values = {item.key: item.value for item in listing.items}
+    stored = [KeyValue(backup.prefix + entry.key, entry.value, 1, 1) for entry in backup.entries]
+    items = await SignedStore(store, sessions, prefix=backup.prefix).verify(stored)
+    values = {item.key: item.value for item in items}
     if not values.get(keys.FLEET):
         raise RestoreRefused(
             f"the backup is of another fleet ({backup.fleet}): no process of this one has signed it; use the"
@@ -190,7 +187,7 @@ async def restore_backup(
             `force` is not set.
         StoreError: the store cannot be read or written.
     """
-    values = await read_values(backup, sessions)
+    values = await _read_values(store, backup, sessions)
     items = (await store.list(prefix + _LAYOUT, values=False)).items
     running = sorted(
         item.key.removeprefix(prefix) for item in items if item.lease_id and _is_control_plane(item.key, prefix)

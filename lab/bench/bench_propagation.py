@@ -28,11 +28,9 @@ from dulwich.objects import Blob, Commit, ObjectID, Tree
 from dulwich.repo import Repo
 
 from adapters.servers.binaries import find_script
-from adapters.servers.etcd import start_etcd
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
-from adapters.servers.starting import start_server
 from control_plane.policy.compiler import compile_bundle
 from control_plane.policy.folder import read_folder
 from lab.bench.bench_results import (
@@ -53,6 +51,7 @@ from lab.planet.bundle import SHIPPED_BUNDLE, without_stages
 from lab.planet.configs import ADMIN_TOKEN_FILE, control_plane_identity_dir
 from lab.planet.secret_files import write_secret, write_secrets
 from lab.quantile import quantile
+from lab.server_starting import start_etcd, start_server
 from penstock.fleet.snapshot import SETTLE_S
 
 AGENTS = 100

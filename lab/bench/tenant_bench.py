@@ -25,7 +25,6 @@ from adapters.access.callers import Caller, Role
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.files.authority_files import create_authority, issue_identity
 from adapters.files.identity_files import IdentityFiles
-from adapters.servers.etcd import start_etcd
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, Put
@@ -34,6 +33,7 @@ from control_plane.api.pagination import paginate
 from control_plane.audit.audit_log import AuditLog
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
 from lab.bench.process_cost import resident_bytes
+from lab.server_starting import start_etcd
 from penstock.policy.kinds.budgets import BudgetUnit
 from penstock.tenancy.records.tenant_changes import created, existing, with_key, with_revoked_key
 from penstock.tenancy.tenant_record import (

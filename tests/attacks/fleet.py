@@ -19,13 +19,14 @@ import msgspec
 
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.files.identity_files import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
-from adapters.servers.etcd import EtcdServer, start_etcd
+from adapters.servers.etcd import EtcdServer
 from adapters.servers.redis import RedisServer
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.config_store import Put
 from adapters.store.members import AgentMember
 from lab.geoip import SITES, write_geoip
+from lab.server_starting import start_etcd
 from regional_agent.upstream.address import Address
 from tests.attacks.engine import Engine, running_engine
 from tests.support.admin_keys import ADMIN_HEADERS

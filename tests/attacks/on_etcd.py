@@ -18,8 +18,8 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put
 from adapters.store.members import AgentMember, Member
-from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import SignedStore
+from lab.memory_store import MemoryStore
 from penstock.overrides.overrides import Override, OverrideKind, OverrideSet
 from penstock.planning.plan import RegionPlan
 from penstock.wire.fleet_binding import FleetBinding

@@ -14,9 +14,9 @@ import httpx
 import msgspec
 
 from adapters.servers.errors import NotReady
-from adapters.servers.etcd import start_etcd
 from adapters.servers.process import ServerProcess
 from control_plane.policy.compiler import compile_bundle
+from lab.server_starting import start_etcd
 from tests.engines.environments import Installed
 from tests.support.agent_processes import AgentProcess, publish
 from tests.support.redis_server import start_redis

@@ -14,8 +14,8 @@ from adapters.store import keys
 from adapters.store.codec import CodecError, decode, encode
 from adapters.store.config_store import Put
 from adapters.store.members import AgentMember, Member
-from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import MARK, UNAUTHENTIC, SignedStore
+from lab.memory_store import MemoryStore
 from penstock.overrides.overrides import OverrideSet
 from penstock.planning.plan import RegionPlan
 from penstock.policy.policy import Policy

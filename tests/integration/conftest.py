@@ -10,8 +10,8 @@ import pytest
 from adapters.etcd.etcd_store import EtcdStore
 from adapters.servers.etcd import EtcdServer
 from adapters.store.config_store import ConfigStore
-from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import SignedStore
+from lab.memory_store import MemoryStore
 from tests.support.control_planes import Operator
 from tests.support.engines import Connect, EngineProcess
 from tests.support.identities import control_plane_sessions

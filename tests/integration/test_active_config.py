@@ -14,7 +14,7 @@ from adapters.servers.etcd import EtcdServer
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, Delete, KeyValue, Listing, Put, StoreUnavailable
-from adapters.store.memory_store import MemoryStore
+from lab.memory_store import MemoryStore
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region

@@ -14,7 +14,7 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, Delete, Put
 from adapters.store.members import AgentMember
-from adapters.store.memory_store import MemoryStore
+from lab.memory_store import MemoryStore
 from penstock.wire.identity import encode_certificate
 from penstock.wire.session import BadSignature, Purpose, Sessions
 from regional_agent.peers import agent_directory

@@ -18,7 +18,6 @@ from starlette.types import Message
 
 from adapters.access.callers import Caller, Role
 from adapters.servers.free_ports import LOOPBACK
-from adapters.store.memory_store import MemoryStore
 from control_plane.api.responses import Problem
 from control_plane.api.routes import events_routes as events_module
 from control_plane.api.routes.events_routes import EventStream, OpenStreams
@@ -29,6 +28,7 @@ from control_plane.daemon import ControlPlane
 from control_plane.events.event_log import EventKind
 from control_plane.planning import planning_loop
 from control_plane.status.query_responses import ExplainResponse
+from lab.memory_store import MemoryStore
 from penstock.fleet.endpoint_report import EndpointCondition, EndpointReport
 from tests.support.api_app import leading, new_control_plane, served
 from tests.support.control_planes import OPERATOR, REGIONS, TOKEN

@@ -24,7 +24,7 @@ from schemathesis.filters import HasAPIOperation
 from schemathesis.generation.meta import TestPhase
 from schemathesis.schemas import BaseSchema
 
-from adapters.servers.etcd import start_etcd
+from lab.server_starting import start_etcd
 from tests.support.control_planes import OPERATOR, PLANET, REGIONS, TOKEN, ControlPlaneServer, control_planes
 from tests.support.examples import SHARE, examples
 from tests.support.reports import offered, packed, report

@@ -16,12 +16,12 @@ import pytest
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
-from adapters.servers.starting import start_server
 from lab.bench.process_cost import cpu_s, resident_bytes
 from lab.bench.router.backends import PACE_PATH, Pace
 from lab.bench.router.chat import ANSWER_BYTES, CHUNK, REQUEST_BODY_BYTES, Client, answer, chat_request
 from lab.bench.router.load import Load
 from lab.bench.router.streams import Streams
+from lab.server_starting import start_server
 from tests.support.wait import PATIENCE_S
 
 CLIENT = Client("198.18.1.1", "demo-open")

@@ -13,11 +13,11 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from control_plane.tenants import money_checkpoint
 from control_plane.tenants.budget_leader import BudgetLeader, ExchangeRefused
 from control_plane.tenants.budget_metrics import BudgetMetrics
 from control_plane.tenants.money_checkpoint import MoneyCheckpoint
+from lab.memory_store import MemoryStore
 from penstock.policy.kinds.budgets import Budget, BudgetUnit
 from penstock.tenancy.agent_leases import LeaseHolder
 from penstock.tenancy.budget_lease import BudgetKey

@@ -10,11 +10,11 @@ from random import Random
 from typer.testing import CliRunner, Result
 
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.servers.etcd import start_etcd
 from adapters.store import keys
 from adapters.store.config_store import Put
 from adapters.store.signed_store import SignedStore
 from control_plane.cli.main import app
+from lab.server_starting import start_etcd
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import Agents, ControlPlaneServer, Operator, control_planes
 from tests.support.identities import control_plane_id, control_plane_sessions, write_identity

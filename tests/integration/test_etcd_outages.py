@@ -17,8 +17,9 @@ import uvloop
 from adapters.etcd import etcd_connection, etcd_watch
 from adapters.etcd.etcd_connection import CHANNEL_OPTIONS
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.servers.etcd import EtcdServer, start_etcd
+from adapters.servers.etcd import EtcdServer
 from adapters.store.config_store import Delete, Put, StoreUnavailable
+from lab.server_starting import start_etcd
 from tests.support.etcd_cluster import start_etcd_cluster
 from tests.support.relay import Relay
 from tests.support.stores import Following, compact_etcd, put, put_when_possible

@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.servers.etcd import start_etcd
 from adapters.store.config_store import Put, StoreUnavailable
 from adapters.store.signed_store import SignedStore
+from lab.server_starting import start_etcd
 from regional_agent.config.active_config import ActiveConfig
 from tests.support.control_planes import OPERATOR, Agents, Operator, control_planes
 from tests.support.identities import control_plane_sessions

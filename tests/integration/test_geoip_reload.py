@@ -10,7 +10,8 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from adapters.servers.etcd import EtcdServer, start_etcd
+from adapters.servers.etcd import EtcdServer
+from lab.server_starting import start_etcd
 from penstock.policy.kinds.residency_rules import ResidencyRule
 from tests.support.agent_processes import AgentProcess, publish, write_endpoints
 from tests.support.chats import BODY

@@ -11,8 +11,9 @@ from random import Random
 import pytest
 
 from adapters.etcd.etcd_store import EtcdStore
-from adapters.servers.etcd import EtcdServer, start_etcd
+from adapters.servers.etcd import EtcdServer
 from adapters.store.lease import Registration
+from lab.server_starting import start_etcd
 from tests.support.running import running
 from tests.support.stores import Following, put_when_possible
 from tests.support.wait import until

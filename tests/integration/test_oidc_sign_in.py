@@ -14,7 +14,6 @@ from fastapi import FastAPI, Response
 
 from adapters.access.callers import Caller, Role
 from adapters.access.login_failures import BURST, LoginFailures
-from adapters.store.memory_store import MemoryStore
 from control_plane.api.responses import install_error_handlers, json_response
 from control_plane.audit.audit_log import AuditLog
 from control_plane.auth import bounded_fetch
@@ -34,6 +33,7 @@ from control_plane.ui.browser_sessions import (
     SessionCookies,
 )
 from control_plane.ui.session_revocations import SessionRevocations
+from lab.memory_store import MemoryStore
 from tests.support.identity_provider import CLIENT_ID, IdentityProvider, choose, query_of
 from tests.support.issuer import AUDIENCE, rsa_key
 from tests.support.stores import SetClock

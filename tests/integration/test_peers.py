@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from adapters.store.memory_store import MemoryStore
+from lab.memory_store import MemoryStore
 from penstock.health.region_health import RegionState
 from penstock.policy.kinds.models import Model
 from penstock.policy.kinds.regions import Region

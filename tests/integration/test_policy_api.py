@@ -15,11 +15,11 @@ import httpx
 import pytest
 
 from adapters.store import keys
-from adapters.store.memory_store import MemoryStore
 from control_plane.api.routes.rollouts import rollouts_routes
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
+from lab.memory_store import MemoryStore
 from penstock.policy import policy_diff
 from penstock.policy.policy import Policy
 from penstock.policy.policy_diff import Change

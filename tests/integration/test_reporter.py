@@ -11,7 +11,7 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
+from lab.memory_store import MemoryStore
 from penstock.fleet.report import AgentReport
 from penstock.wire import identity
 from penstock.wire.identity import encode_certificate

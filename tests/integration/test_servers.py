@@ -16,11 +16,12 @@ import pytest
 
 from adapters.servers import binaries
 from adapters.servers.errors import MissingBinary, NotReady, PortTaken, ServerError
-from adapters.servers.etcd import EtcdServer, start_etcd
+from adapters.servers.etcd import EtcdServer
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
 from adapters.servers.redis import RedisServer
+from lab.server_starting import start_etcd
 from tests.support.etcd_cluster import start_etcd_cluster
 from tests.support.redis_server import start_redis
 from tests.support.reserved_ports import reserved_ports

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from adapters.etcd.etcd_store import LIST_PAGE_KEYS, EtcdStore
-from adapters.servers.etcd import EtcdServer, start_etcd
+from adapters.servers.etcd import EtcdServer
 from adapters.store.config_store import (
     Changed,
     Compacted,
@@ -23,8 +23,9 @@ from adapters.store.config_store import (
     StoreUnavailable,
     Unchanged,
 )
-from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import SignedStore
+from lab.memory_store import MemoryStore
+from lab.server_starting import start_etcd
 from tests.support.identities import control_plane_sessions
 from tests.support.stores import compact_etcd, put
 from tests.support.wait import PATIENCE_S

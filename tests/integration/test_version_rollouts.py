@@ -15,9 +15,9 @@ import pytest
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
-from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.rollout.model_rollouts import ModelRollouts
+from lab.memory_store import MemoryStore
 from penstock.fleet.report import PoolReport
 from penstock.fleet.snapshot import Snapshot, add_report
 from penstock.fleet.version_counts import VersionCounts

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.access.callers import Caller, Role
-from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_chain import verify_chain
 from control_plane.audit.audit_log import AuditLog
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
+from lab.memory_store import MemoryStore
 from penstock.overrides.guard_rails import tenants_by_class
 from penstock.overrides.interventions import Interventions
 from penstock.overrides.overrides import Override

@@ -11,8 +11,8 @@ from adapters.store import keys
 from adapters.store.codec import decode, encode
 from adapters.store.config_store import Delete, Put, StoreUnavailable
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from control_plane.planning.plan_publisher import Fenced, PlanPublisher
+from lab.memory_store import MemoryStore
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from tests.support import planet
 from tests.support.examples import examples

@@ -13,11 +13,11 @@ from fastapi import FastAPI
 from adapters.geoip_lookup import GeoIpLookup
 from adapters.store.config_store import ConfigStore
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
+from lab.memory_store import MemoryStore
 from penstock.wire.session import Sessions
 from tests.support.identities import control_plane_sessions
 from tests.support.paths import PLANET

@@ -20,12 +20,12 @@ from adapters.servers.binaries import find_script
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
-from adapters.servers.starting import PORT_TRIES, start_server
 from adapters.store import keys
 from adapters.store.codec import decode
 from adapters.store.config_store import ConfigStore, StoreError
 from control_plane.planning.report_intake import ReportReceipt
 from control_plane.status.status import Status
+from lab.server_starting import PORT_TRIES, start_server
 from penstock.fleet.endpoint_report import EndpointReport
 from penstock.fleet.report import AgentReport, DemandReport
 from penstock.fleet.request_counts import RequestCounts

@@ -16,7 +16,7 @@ from adapters.store.config_store import (
     StoreUnavailable,
     Unchanged,
 )
-from adapters.store.memory_store import MemoryStore
+from lab.memory_store import MemoryStore
 
 
 class FaultyStore:

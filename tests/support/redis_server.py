@@ -6,7 +6,7 @@ from pathlib import Path
 
 from adapters.servers.free_ports import free_ports
 from adapters.servers.redis import RedisServer
-from adapters.servers.starting import PORT_TRIES, start_server
+from lab.server_starting import PORT_TRIES, start_server
 
 
 def start_redis(directory: Path, *, port: int | None = None, timeout_s: float = 15.0) -> RedisServer:

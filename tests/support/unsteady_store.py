@@ -8,7 +8,7 @@ from contextlib import aclosing
 from random import Random
 
 from adapters.store.config_store import Changed, Listing, StoreUnavailable
-from adapters.store.memory_store import MemoryStore
+from lab.memory_store import MemoryStore
 
 
 class NoWait(Random):

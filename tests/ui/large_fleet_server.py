@@ -16,7 +16,6 @@ import uvloop
 from fastapi import FastAPI, Request, Response
 
 from adapters.access.callers import Role
-from adapters.store.memory_store import MemoryStore
 from control_plane.api.responses import Problem, install_error_handlers, json_response
 from control_plane.api.routes import events_routes, status_routes
 from control_plane.api.serving.http_server import UnsignalledServer
@@ -35,6 +34,7 @@ from control_plane.status.status_history import INTERVAL_S, SAMPLES, StatusHisto
 from control_plane.ui import sign_in_routes, ui_routes
 from control_plane.ui.browser_sessions import BrowserSessions, SessionCookies
 from control_plane.ui.session_revocations import SessionRevocations
+from lab.memory_store import MemoryStore
 from tests.support.identity_provider import CLIENT_ID, IdentityProvider
 from tests.support.issuer import AUDIENCE, rsa_key
 from tests.ui.large_fleet import AT, status

@@ -13,12 +13,12 @@ from adapters.servers.binaries import find_script
 from adapters.servers.free_ports import free_ports
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
-from adapters.servers.starting import PORT_TRIES, start_server
 from lab.bench.site import REGION
 from lab.geoip import SITES, ClientSite
 from lab.planet.configs import engines_file, url, write_json
 from lab.planet.topology import CHAT_8B, Engine, Region, Topology, engine_port
 from lab.replay.replay_workload import PlannedRequest, Sender, plan_requests
+from lab.server_starting import PORT_TRIES, start_server
 from lab.traces.shape import cap_tokens, compress_time, first_seconds, scale_rate
 from lab.traces.trace import TraceError, TraceRequest
 

@@ -17,10 +17,10 @@ from adapters.servers.errors import NotReady, ServerError
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
-from adapters.servers.starting import PORT_TRIES, start_server
 from lab.bench.live.fleet import start_engines
 from lab.planet.configs import url
 from lab.planet.topology import Engine
+from lab.server_starting import PORT_TRIES, start_server
 
 START_TIMEOUT_S: Final = 600.0
 """On a busy machine; vLLM takes 20 s on one that is not."""

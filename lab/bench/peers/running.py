@@ -8,9 +8,9 @@ from pathlib import Path
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
-from adapters.servers.starting import PORT_TRIES, start_server
 from lab.bench.cores import pinned_to
 from lab.bench.peers.peer import Peer
+from lab.server_starting import PORT_TRIES, start_server
 
 READY_S = 30.0
 

@@ -14,7 +14,6 @@ from adapters.servers.errors import ServerError
 from adapters.servers.free_ports import LOOPBACK, free_ports
 from adapters.servers.process import ServerProcess
 from adapters.servers.readiness import http_ok
-from adapters.servers.starting import PORT_TRIES, start_server
 from lab.bench.compiled import Build
 from lab.bench.cores import Cores
 from lab.bench.peers.bare_relay import BareRelay
@@ -29,6 +28,7 @@ from lab.bench.site import SETTINGS, agents_of, make_site, traffic_ports
 from lab.envoy_picker import start_envoy_with_picker
 from lab.planet.bundle import bench_router_bundle, write_bundle
 from lab.planet.topology import Engine
+from lab.server_starting import PORT_TRIES, start_server
 
 PENSTOCK = "penstock"
 WITH_PICKER = "envoy + picker"

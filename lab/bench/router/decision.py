@@ -20,10 +20,10 @@ import msgspec
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
-from adapters.store.memory_store import MemoryStore
 from lab.bench.router.chat import MODEL, Client, chat_request
 from lab.bench.site import REGION
 from lab.geoip import SITES, write_geoip
+from lab.memory_store import MemoryStore
 from lab.planet.bundle import load_bundle
 from lab.quantile import quantile
 from penstock.health.endpoint_health import ProbeOutcome

@@ -11,8 +11,8 @@ import structlog
 
 from adapters.store import keys
 from adapters.store.config_store import KeyValue, Put, StoreError
-from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import UNAUTHENTIC, SignedStore, may_write
+from lab.memory_store import MemoryStore
 from penstock.wire.session import Sessions
 from tests.support.identities import YEAR_S, agent_id, agent_sessions, control_plane_id, control_plane_sessions
 from tests.support.stores import put

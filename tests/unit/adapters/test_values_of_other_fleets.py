@@ -9,8 +9,8 @@ import structlog
 
 from adapters.store import keys
 from adapters.store.config_store import Put
-from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import EARLIER_MARK, MARK, UNAUTHENTIC, SignedStore
+from lab.memory_store import MemoryStore
 from penstock.wire.fleet_binding import GRACE_S, FleetBinding
 from penstock.wire.session import Sessions
 from tests.support.identities import (

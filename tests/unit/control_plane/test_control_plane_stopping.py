@@ -9,7 +9,7 @@ import pytest
 
 from adapters.store import keys
 from adapters.store.config_store import Committed, Delete, Put, SameKey, Unchanged
-from adapters.store.memory_store import MemoryStore
+from lab.memory_store import MemoryStore
 from tests.support.api_app import new_control_plane
 from tests.support.wait import PATIENCE_S
 

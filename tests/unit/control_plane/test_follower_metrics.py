@@ -6,7 +6,7 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Put
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
+from lab.memory_store import MemoryStore
 from penstock.rollout.state_machine import Phase, Rollout
 from tests.support.api_app import new_control_plane
 from tests.support.wait import until

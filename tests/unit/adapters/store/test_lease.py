@@ -8,8 +8,8 @@ import pytest
 
 from adapters.store.config_store import Committed, Delete, Put, SameKey, StoreUnavailable, Unchanged
 from adapters.store.lease import RENEWALS_PER_TTL, Registration
-from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import UNAUTHENTIC
+from lab.memory_store import MemoryStore
 from tests.support.running import running
 from tests.support.stores import SetClock
 from tests.support.unsteady_store import NoWait

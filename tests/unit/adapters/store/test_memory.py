@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adapters.store.config_store import Compacted, LeaseLost, Put, StoreError
-from adapters.store.memory_store import MemoryStore
+from lab.memory_store import MemoryStore
 from tests.support.stores import SetClock, put
 
 

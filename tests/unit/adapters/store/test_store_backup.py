@@ -9,7 +9,6 @@ import pytest
 
 from adapters.store import keys
 from adapters.store.config_store import Put
-from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import SignedStore
 from adapters.store.store_backup import (
     Backup,
@@ -20,6 +19,7 @@ from adapters.store.store_backup import (
     take_backup,
     write_backup,
 )
+from lab.memory_store import MemoryStore
 from tests.support.identities import control_plane_sessions
 from tests.support.stores import put
 

@@ -13,7 +13,6 @@ import pytest
 
 from adapters.access.callers import Caller, Role
 from adapters.store import keys
-from adapters.store.memory_store import MemoryStore
 from control_plane.api.openapi import READ_ONLY
 from control_plane.api.routes import reports_routes as reports_module
 from control_plane.audit.audit_log import AuditedAction, AuditLog
@@ -21,6 +20,7 @@ from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
 from control_plane.planning.report_intake import MAX_REPORT_BYTES, ReportReceipt
 from control_plane.status.status import Status
+from lab.memory_store import MemoryStore
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import RegionPlan
 from tests.support.api_app import OPERATOR, REGIONS, TOKEN, is_problem, leading, new_control_plane, served

@@ -10,11 +10,11 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from adapters.store.memory_store import MemoryStore
 from control_plane.api.openapi import REQUIRED_ROLE
 from control_plane.api.routes.steer_routes import MAX_CLIENTS
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
+from lab.memory_store import MemoryStore
 from tests.support.api_app import OPERATOR, TOKEN, new_control_plane, served
 from tests.support.hundred_regions import MODELS, REGIONS, TENANTS, fleet_reports, write_bundle
 from tests.support.loop_turns import measured_turns

@@ -20,7 +20,6 @@ from typer.testing import CliRunner, Result
 
 from adapters.servers.free_ports import LOOPBACK
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from control_plane.auth.admin_token import AdminToken
 from control_plane.auth.authentication import Access
 from control_plane.cli.commands.operating.overrides_commands import seconds_of
@@ -28,6 +27,7 @@ from control_plane.cli.error_output import UsageFault
 from control_plane.cli.main import app
 from control_plane.daemon import ControlPlane
 from control_plane.policy.folder import FolderReader
+from lab.memory_store import MemoryStore
 from penstock.fleet import snapshot
 from tests.support.api_app import STEADY_LEASE_S, served
 from tests.support.identities import control_plane_sessions

@@ -21,7 +21,6 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put, StoreError
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from adapters.store.mirror import Mirror
 from adapters.store.signed_store import UNAUTHENTIC
 from control_plane.audit.audit_log import AuditLog
@@ -30,6 +29,7 @@ from control_plane.drills import drill_runner
 from control_plane.drills.drill_runner import DrillRunner
 from control_plane.leadership import leader_elector
 from control_plane.status.fleet_view import FleetView
+from lab.memory_store import MemoryStore
 from penstock.drills.drill_state import DrillPhase, DrillRequest
 from penstock.overrides.overrides import Override
 from penstock.planning.plan import RegionPlan

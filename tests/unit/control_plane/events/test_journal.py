@@ -15,7 +15,6 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditedAction, AuditLog
 from control_plane.events import journal as journals
 from control_plane.events.change_detector import MAX_AUDITED, MAX_AUDITED_BYTES, ChangeDetector, StateSnapshot
@@ -23,6 +22,7 @@ from control_plane.events.event_log import EventKind, EventLog
 from control_plane.events.journal import Journal, JournalEntry
 from control_plane.planning.plan_history import PlanHistory
 from control_plane.status.status import PolicyStatus
+from lab.memory_store import MemoryStore
 from penstock.health.region_health import RegionState
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from tests.support.faulty_store import FaultyStore

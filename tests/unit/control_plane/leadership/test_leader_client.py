@@ -10,7 +10,6 @@ import pytest
 
 from adapters.access.callers import Caller, Role
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from control_plane.api.leader_forwarding import OPERATIONS
 from control_plane.auth.authentication import Access
 from control_plane.daemon import ControlPlane
@@ -23,6 +22,7 @@ from control_plane.leadership.forwarded_caller import (
     seal_caller,
 )
 from control_plane.leadership.leader_client import ForwardedRequest, LeaderClient, LeaderUnavailable
+from lab.memory_store import MemoryStore
 from penstock.wire.identity import ProcessRole, encode_certificate
 from penstock.wire.session import Sessions
 from tests.support.api_app import OPERATOR, TOKEN, leading, new_control_plane, served

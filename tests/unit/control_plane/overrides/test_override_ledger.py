@@ -12,10 +12,10 @@ from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import MAX_VALUE_BYTES, encode
 from adapters.store.config_store import Put, StoreError
-from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import UNAUTHENTIC
 from control_plane.audit.audit_log import AuditLog
 from control_plane.overrides.override_store import OverrideRefused, OverrideStore
+from lab.memory_store import MemoryStore
 from penstock.overrides.overrides import MAX_OVERRIDES, MAX_REASON, OverrideSet
 from tests.support import planet
 from tests.support.override_builders import drain, weight

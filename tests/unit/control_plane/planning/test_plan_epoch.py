@@ -11,8 +11,8 @@ from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put, StoreError
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from control_plane.planning.plan_epoch import MAX_RAISING_EPOCH, PlanEpoch
+from lab.memory_store import MemoryStore
 from penstock.fleet.snapshot import MAX_PLAN_NUMBER, HeldReport, ReportVerdict, Snapshot, add_report
 from tests.support import planet
 from tests.support.reports import report

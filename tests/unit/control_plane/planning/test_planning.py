@@ -13,7 +13,6 @@ from adapters.store import keys
 from adapters.store.codec import decode, encode
 from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
 from control_plane.leadership.leadership_states import Leadership
@@ -25,6 +24,7 @@ from control_plane.planning.plan_publisher import PlanPublisher
 from control_plane.planning.planning_loop import MAX_STEP_S, TICK_S, PlanningLoop
 from control_plane.rollout.model_rollouts import ModelRollouts
 from control_plane.rollout.rollout_runner import RolloutRunner
+from lab.memory_store import MemoryStore
 from penstock.fleet.report import AgentReport, PeerReport
 from penstock.fleet.snapshot import SETTLE_S, ReportVerdict
 from penstock.health.region_health import RegionHealth, RegionState

@@ -11,9 +11,9 @@ from adapters.store import keys
 from adapters.store.codec import decode, encode
 from adapters.store.config_store import Delete, Put, StoreUnavailable
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from control_plane.metrics import PublishOutcome
 from control_plane.planning.plan_publisher import MAX_UNUSED_POLICIES, REFRESH_S, Fenced, PlanPublisher
+from lab.memory_store import MemoryStore
 from penstock.planning.plan import Arc, ArcReason, ClassPlan, RegionPlan
 from penstock.policy.policy import Policy
 from tests.support import planet

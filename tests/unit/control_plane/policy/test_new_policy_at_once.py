@@ -11,8 +11,8 @@ import pytest
 
 from adapters.store import keys
 from adapters.store.config_store import Committed, Delete, Put, SameKey, Unchanged
-from adapters.store.memory_store import MemoryStore
 from control_plane import daemon
+from lab.memory_store import MemoryStore
 from penstock.fleet import snapshot
 from tests.support.api_app import new_control_plane
 from tests.support.paths import PLANET

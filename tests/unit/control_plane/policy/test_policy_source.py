@@ -13,12 +13,12 @@ import pytest
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Committed, Delete, Put, SameKey, Unchanged
-from adapters.store.memory_store import MemoryStore
 from control_plane.policy.folder import FolderReader
 from control_plane.policy.source import policy_source
 from control_plane.policy.source.policy_source import PolicySource
 from control_plane.policy.source.revision import Origin, RevisionResult
 from control_plane.policy.source.revision_store import RevisionStore
+from lab.memory_store import MemoryStore
 from penstock.planning.plan import RegionPlan
 from tests.support import planet
 from tests.support.paths import PLANET

@@ -9,11 +9,11 @@ from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import Delete, Put
-from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_chain import AuditEntry
 from control_plane.audit.audit_log import AuditLog, ChangeRefused
 from control_plane.rollout.model_rollout_resource import model_rollout_statuses
 from control_plane.rollout.model_rollouts import ModelRollouts, NoSuchRollout, NotPossible, StoredModelRollout
+from lab.memory_store import MemoryStore
 from penstock.fleet.report import PoolReport
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import Snapshot, add_report

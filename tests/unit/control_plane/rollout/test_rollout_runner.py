@@ -15,7 +15,6 @@ from adapters.store import keys
 from adapters.store.codec import decode, encode
 from adapters.store.config_store import Delete, Put
 from adapters.store.members import Member
-from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.leadership.leader_elector import Candidate, LeaderElector
 from control_plane.leadership.leadership_states import Leadership, Role
@@ -30,6 +29,7 @@ from control_plane.rollout.model_rollouts import ModelRollouts
 from control_plane.rollout.rollout_actions import ActionRefused, RolloutActions
 from control_plane.rollout.rollout_records import RolloutRecords
 from control_plane.rollout.rollout_runner import RolloutRunner
+from lab.memory_store import MemoryStore
 from penstock.fleet.report import AgentReport
 from penstock.fleet.request_counts import RequestCounts
 from penstock.fleet.snapshot import ReportVerdict

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from adapters.store import keys
 from adapters.store.config_store import Delete, Put
-from adapters.store.memory_store import MemoryStore
 from control_plane.auth import bounded_fetch
 from control_plane.tenants.issuer_key_publisher import IssuerKeyPublisher
+from lab.memory_store import MemoryStore
 from penstock.policy.kinds import issuers
 from penstock.policy.policy import Policy
 from regional_agent.tenants.issuer_registry import IssuerRegistry

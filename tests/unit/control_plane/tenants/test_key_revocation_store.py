@@ -13,9 +13,9 @@ from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import decode, encode
 from adapters.store.config_store import Delete, Put, StoreError
-from adapters.store.memory_store import MemoryStore
 from control_plane.audit.audit_log import AuditLog
 from control_plane.tenants.key_revocation_store import KeyRevocationStore
+from lab.memory_store import MemoryStore
 from penstock.policy.revoked_keys import RevokedKey, RevokedKeySet
 from tests.support.wait import until
 

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from adapters.store import keys
 from adapters.store.config_store import Put
-from adapters.store.memory_store import MemoryStore
 from control_plane.tenants import money_checkpoint
 from control_plane.tenants.money_checkpoint import MAX_WRITES, SHARDS, MoneyCheckpoint
+from lab.memory_store import MemoryStore
 from penstock.policy.kinds.budgets import BudgetUnit
 from penstock.tenancy.budget_lease import BudgetKey
 from penstock.tenancy.divided_budget import MoneyTotal

@@ -14,12 +14,12 @@ from adapters.access.callers import Caller, Role
 from adapters.store import keys
 from adapters.store.codec import decode, encode
 from adapters.store.config_store import ConfigStore, Delete, Put, StoreError
-from adapters.store.memory_store import MemoryStore
 from adapters.store.signed_store import SignedStore
 from adapters.store.store_backup import restore_backup, take_backup
 from control_plane.audit.audit_log import AuditLog
 from control_plane.tenants import tenant_store
 from control_plane.tenants.tenant_store import TenantAction, TenantStore
+from lab.memory_store import MemoryStore
 from penstock.tenancy.records.tenant_changes import (
     Edit,
     TenantConflict,

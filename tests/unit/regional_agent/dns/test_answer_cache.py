@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from adapters.store.memory_store import MemoryStore
+from lab.memory_store import MemoryStore
 from penstock.dns.name_answer import EntryState
 from penstock.health.region_health import RegionState
 from regional_agent.dns.answer_cache import AnswerCache

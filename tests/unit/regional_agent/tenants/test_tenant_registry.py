@@ -12,7 +12,7 @@ import pytest
 from adapters.store import keys
 from adapters.store.codec import encode
 from adapters.store.config_store import ConfigStore, Delete, Put
-from adapters.store.memory_store import MemoryStore
+from lab.memory_store import MemoryStore
 from penstock.tenancy.tenant_record import TenantRecord, TenantShard, shard_of
 from regional_agent.config.state_file import StateFile
 from regional_agent.tenants.tenant_registry import TenantRegistry

@@ -1,4 +1,4 @@
-"""A configuration store in memory with the contract of etcd, for tests, simulations and deployments without etcd.
+"""A configuration store in memory with the contract of etcd, for tests and benchmarks.
 
 Revisions and leases behave as in etcd 3.5; the contract test runs against both stores.
 """
